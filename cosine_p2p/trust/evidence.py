@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -13,8 +12,7 @@ from cosine_p2p.trust.voices import Opinion, Poll
 from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
-from cosine_protocol.stage_messages import Exam, Examined
-from cosine_protocol.statements import open_claim, open_exam, open_verdict
+from cosine_protocol.statements import open_claim, open_verdict
 
 MAX_PIECES: Final = 64
 """As many convictions as a client remembers; the oldest are forgotten first."""
@@ -89,27 +87,7 @@ class Evidence:
         return OpenedEvidence(claim, tuple(verdicts), state_of(poll))
 
 
-@dataclass(frozen=True, slots=True)
-class SignedExam:
-    """A stage's answer to an exam, an `Examined` message in base64. Whoever has its layers can judge it."""
-
-    stage: str
-    answer: str
-
-    @classmethod
-    def of(cls, stage: str, answer: Examined) -> "SignedExam":
-        """An answer as it came."""
-        return cls(stage, _written(answer))
-
-    def open(self) -> Exam:
-        """Check the signature. Raises `RemoteProtocolError`."""
-        answer = _read(self.answer)
-        if not isinstance(answer, Examined):
-            raise MalformedMessage("the answer is another message")
-        return open_exam(answer, stage=self.stage)
-
-
-def _written(message: AskAudit | Audited | Examined) -> str:
+def _written(message: AskAudit | Audited) -> str:
     return base64.b64encode(encode(message)).decode("ascii")
 
 
@@ -137,18 +115,8 @@ def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
     return tuple(pieces)
 
 
-def exams_of_json(values: Any) -> tuple[SignedExam, ...]:
-    """The exams in a list of a JSON file; what has another form is left out."""
-    pieces = []
-    for value in values if isinstance(values, list) else ():
-        match value:
-            case {"stage": str(stage), "answer": str(answer)}:
-                pieces.append(SignedExam(stage, answer))
-    return tuple(pieces)
-
-
 class EvidenceFile:
-    """Evidence against verifiers and stages in the state folder.
+    """Evidence against verifiers in the state folder.
 
     A file that is missing, broken or too large holds none.
     """
@@ -161,30 +129,15 @@ class EvidenceFile:
         return self._file.path
 
     def read(self) -> tuple[Evidence, ...]:
-        """That against verifiers, the oldest first."""
+        """What is kept, the oldest first."""
         return evidence_of_json(self._file.read().get("evidence"))
-
-    def exams(self) -> tuple[SignedExam, ...]:
-        """That against stages, the oldest first."""
-        return exams_of_json(self._file.read().get("exams"))
 
     def add(self, piece: Evidence) -> None:
         """Keep one more; as many of the oldest go as it takes."""
-        self._write((*self.read(), piece), self.exams())
-
-    def add_exam(self, exam: SignedExam) -> None:
-        """Keep one more, in place of what the same stage has signed before."""
-        others = (each for each in self.exams() if each.stage != exam.stage)
-        self._write(self.read(), (*others, exam))
-
-    def _write(self, pieces: Sequence[Evidence], exams: Sequence[SignedExam]) -> None:
-        written = {
-            "evidence": [asdict(each) for each in pieces[-MAX_PIECES:]],
-            "exams": [asdict(each) for each in exams[-MAX_PIECES:]],
-        }
-        while len(json.dumps(written)) > MAX_FILE_BYTES:
-            (written["evidence"] or written["exams"]).pop(0)
-        self._file.write(written)
+        written = [asdict(each) for each in (*self.read(), piece)[-MAX_PIECES:]]
+        while len(json.dumps({"evidence": written})) > MAX_FILE_BYTES:
+            written.pop(0)
+        self._file.write({"evidence": written})
 
     def convicted(self) -> frozenset[str]:
         """The verifiers that what is kept convicts."""

@@ -128,10 +128,6 @@ PROJECTIONS: Final = 16
 """Of a token's vector. So many say within a factor of four how far two vectors differ, but once in 10**8 times."""
 PROJECTION_BYTES: Final = 4
 """A float 32; all those of `MAX_FEED_TOKENS` tokens, on both sides of a stage, take half a frame."""
-EXAM_TOKENS: Final = 32
-"""Two pages of a pool; enough for a median."""
-MAX_EXAM_BYTES: Final = 4096
-"""Room for the projections of `EXAM_TOKENS` vectors, 2 KiB, and for what they are of."""
 MARGIN_BYTES: Final = 8
 """A float 64, which may be infinite."""
 MAX_TEMPERATURE: Final = 1e6

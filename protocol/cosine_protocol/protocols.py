@@ -45,7 +45,6 @@ MESSAGES: Final = MappingProxyType(
         STATUS: _COMMON | {64: m.AskStatus, 65: m.Status},
         AUDIT: _COMMON | {80: m.AskAudit, 81: m.Audited},
         STAGE: _COMMON
-        | {110: s.Examine, 111: s.Examined}
         | {112: s.Join, 113: s.Joined, 114: s.Follow, 115: s.OpenSequence, 116: s.ReusePrefix}
         | {117: s.ReserveRoom, 118: s.FeedPass, 119: s.Activations, 120: s.KeepPath, 121: s.PruneNodes}
         | {122: s.ReleaseSequence, 123: s.Results, 124: s.Probe, 125: s.Probed, 126: s.Passed},

@@ -20,7 +20,6 @@ from cosine_protocol.fields import (
     Number,
     PeerId,
     Real,
-    Signature,
     Struct,
     Text,
     Whole,
@@ -311,39 +310,6 @@ class Probed:
 
 
 @dataclass(frozen=True, slots=True)
-class Examine:
-    """Anybody asks a stage what its layers give for tokens and vectors that follow from the seed."""
-
-    seed: Annotated[bytes, exactly(limits.PROBE_SEED_BYTES)]
-
-
-@dataclass(frozen=True, slots=True)
-class Exam:
-    """The body that a stage signs: what its layers gave, as projections of float 32, token by token."""
-
-    target_digest: ContentDigest
-    numerics: Name
-    first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
-    end_layer: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
-    layers: Annotated[int, Whole(limits.MAX_LAYERS, 1)]
-    seed: Annotated[bytes, exactly(limits.PROBE_SEED_BYTES)]
-    left: Annotated[bytes, exactly(limits.PROJECTIONS * limits.PROJECTION_BYTES * limits.EXAM_TOKENS)]
-
-    @property
-    def held(self) -> LayerRange:
-        """The layers that it is about. Raises `MalformedMessage`."""
-        return LayerRange(first=self.first_layer, end=self.end_layer, layers=self.layers)
-
-
-@dataclass(frozen=True, slots=True)
-class Examined:
-    """The answer to `Examine`; `body` decodes to an `Exam`."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_EXAM_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class Passed:
     """A stage tells the head that it has passed the feed of that number on, or answers it, and how long it held it.
 
@@ -359,17 +325,4 @@ class Passed:
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
 """An operation without a pass."""
-StageMessage = (
-    Join
-    | Joined
-    | Follow
-    | BookOperation
-    | FeedPass
-    | Activations
-    | Results
-    | Probe
-    | Probed
-    | Passed
-    | Examine
-    | Examined
-)
+StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed

@@ -16,7 +16,6 @@ from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, Pe
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.likelihoods import told_digest
 from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
-from cosine_protocol.stage_messages import Exam, Examined
 
 # The kinds of the signatures.
 MANDATE_KIND: Final = "mandate"
@@ -24,7 +23,6 @@ TRANSCRIPT_KIND: Final = "transcript"
 VERDICT_KIND: Final = "audit"
 EARNING_KIND: Final = "earning"
 RECEIPT_KIND: Final = "receipt"
-EXAM_KIND: Final = "exam"
 
 
 def _verify(
@@ -220,18 +218,3 @@ def read_receipt(signed: m.SignedReceipt) -> ReadReceipt:
     if earning.tokens > earning.text_tokens:
         raise MalformedMessage("a receipt is for more tokens than were committed")
     return ReadReceipt(signed, receipt, earning)
-
-
-def sign_exam(stage: Identity, exam: Exam) -> Examined:
-    """What a stage's layers gave, signed."""
-    body = encode_body(exam)
-    return Examined(body, stage.sign(kind=EXAM_KIND, digest=b"", body=body))
-
-
-def open_exam(answer: Examined, *, stage: str) -> Exam:
-    """What `stage` signed, of layers that there are. Raises `BadSignature` and `MalformedMessage`."""
-    verify(kind=EXAM_KIND, signer=stage, digest=b"", body=answer.body, signature=answer.signature)
-    exam = decode_body(Exam, answer.body)
-    # A property that raises for layers that no model has.
-    _ = exam.held
-    return exam

@@ -9,14 +9,11 @@ from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.stages.exams import Examinee
 from cosine_node.stages.service import StageService
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode
 from cosine_protocol.stage_messages import (
     Activations,
-    Examine,
-    Examined,
     FeedPart,
     FeedPass,
     Follow,
@@ -30,14 +27,12 @@ from cosine_protocol.stage_messages import (
     ReserveRoom,
     ReusePrefix,
 )
-from cosine_protocol.statements import sign_exam
 from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.serving import CALLERS, MENDED, SECOND, HostileStream, play
 from tests.fuzz.target import FuzzTarget, script
 from tests.fuzz.watching import run_watched
 from tests.fuzz.wire import message_of
 from tests.node.peers import SERVER, TARGET
-from tests.protocol.samples import EXAM
 
 CHAIN: Final = bytes(16)
 TOKEN_BYTES: Final = 8
@@ -80,23 +75,6 @@ class ScriptedStage:
         self.is_open = False
 
 
-class ScriptedExaminee(Examinee):
-    """Answers each exam alike, and counts its rooms."""
-
-    def __init__(self) -> None:
-        self.open_rooms = 0
-
-    def room(self) -> Any:
-        self.open_rooms += 1
-        return self
-
-    def close(self) -> None:
-        self.open_rooms -= 1
-
-    def answer(self, room: Any, seed: bytes) -> Examined:
-        return sign_exam(SERVER, replace(EXAM, seed=seed))
-
-
 def mend(message: Any, stream: HostileStream) -> Any:
     """The message with what only the chain's head can know."""
     match message:
@@ -136,12 +114,8 @@ async def _serve(data: bytes) -> None:
     async def at_once(work: Callable[[], None]) -> None:
         work()
 
-    examinee = ScriptedExaminee()
-    service = StageService(
-        stage, transport=transport, target_digest=TARGET, offload=at_once, inbox_bytes=4096, examinee=examinee
-    )
+    service = StageService(stage, transport=transport, target_digest=TARGET, offload=at_once, inbox_bytes=4096)
     await play(data, service.handle, mend)
-    assert not examinee.open_rooms, "the room of an exam is kept"
     assert not service.chains and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"
 
 
@@ -170,7 +144,6 @@ def seeds() -> list[bytes]:
     return [
         script(*begun, *moves),
         script(*begun, *moves[:3], *many),
-        script((0, hello), (SECOND, hello), (0, encode(Examine(bytes(16)))), (SECOND, encode(Examine(bytes(16))))),
         script(*begun, *moves[:3], (0, encode(probe)), (0, hello), (MENDED, encode(message_of(Join)))),
     ]
 

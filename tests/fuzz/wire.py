@@ -25,7 +25,7 @@ from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_p2p.transport.full.questions import field, read_dial_back, read_identity, read_reservation, varint
 from cosine_p2p.transport.reach import Findings, judge_reach
 from cosine_p2p.trust.audit_rule import accuses
-from cosine_p2p.trust.evidence import evidence_of_json, exams_of_json
+from cosine_p2p.trust.evidence import evidence_of_json
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
@@ -44,7 +44,6 @@ from cosine_protocol.membership import (
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
-from cosine_protocol.stage_messages import Examined
 from cosine_protocol.statements import (
     EARNING_KIND,
     MANDATE_KIND,
@@ -231,15 +230,12 @@ def check_evidence(data: bytes) -> None:
     read = json.loads(data)
     for piece in evidence_of_json(read):
         piece.open()
-    for exam in exams_of_json(read):
-        exam.open()
 
 
 def evidence_seeds() -> list[bytes]:
     claim, answer = (base64.b64encode(encode(message_of(cls))).decode() for cls in (m.AskAudit, m.Audited))
     piece = {"claim": claim, "statements": [{"auditor": OTHER.peer_id, "answer": answer}]}
-    exam = {"stage": OWNER.peer_id, "answer": base64.b64encode(encode(message_of(Examined))).decode()}
-    others = [piece], [{"claim": claim, "statements": []}], [exam, piece]
+    others = [piece], [{"claim": claim, "statements": []}], [5, piece]
     return [json.dumps(each).encode() for each in others]
 
 

@@ -5,11 +5,9 @@ from typing import Any, Final
 
 from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import Likelihood, LikelyToken
-from cosine_protocol.limits import PROBE_SEED_BYTES
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
 from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
-from cosine_protocol.stage_messages import Exam
 
 # The Ed25519 key of the libp2p peer id specification.
 SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
@@ -17,15 +15,6 @@ OWNER: Final = Identity.from_seed(SPEC_SEED)
 OTHER: Final = Identity.from_seed(bytes(range(32)))
 SWARM_SEED: Final = bytes(range(32, 64))
 SWARM: Final = Identity.from_seed(SWARM_SEED)
-EXAM: Final = Exam(
-    target_digest=bytes(range(32)),
-    numerics="float32",
-    first_layer=2,
-    end_layer=4,
-    layers=4,
-    seed=bytes(range(PROBE_SEED_BYTES)),
-    left=bytes(range(256)) * 8,
-)
 """The key of a private swarm."""
 NOW_S: Final = 1_700_000_000.0
 LIFETIME_S: Final = 300.0

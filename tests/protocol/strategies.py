@@ -16,14 +16,13 @@ from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import Exam
 
 BODIES: Final = (
     *(m.Draft, m.Account, m.Mandate, m.SignedMandate, m.Transcript, m.SignedTranscript),
     *(m.Certificate, m.SignedCertificate, m.Revocations, m.SignedRevocations),
     *(m.Earning, m.SignedEarning, m.Receipt, m.SignedReceipt, m.AuditFinding, m.AuditVerdict),
     *(m.NetworkCoordinate, NodeRecord, SignedRecord, StageOffer),
-    *(Manifest, ManifestPart, ManifestTensor, Exam),
+    *(Manifest, ManifestPart, ManifestTensor),
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
 _MANY_BYTES: Final = 64

@@ -15,7 +15,7 @@ from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
 from cosine_protocol.protocols import MESSAGES, TAGS
 from cosine_protocol.records import GenerationDefaults, NodeRecord, StageOffer
 from cosine_protocol.request import AskedLogprobs, Constraint, Request, Shaping, TokenBias
-from cosine_protocol.stage_messages import Exam, FedRow, FeedPart, PartTrace, RowAnswer, TokenEstimate
+from cosine_protocol.stage_messages import FedRow, FeedPart, PartTrace, RowAnswer, TokenEstimate
 from tests.protocol.vectors import FOLDER
 
 TEXT: Final = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -43,7 +43,6 @@ BODIES: Final = {
     "audit": m.AuditVerdict,
     "earning": m.Earning,
     "receipt": m.Receipt,
-    "exam": Exam,
     "member": m.Certificate,
     "revoked": m.Revocations,
 }

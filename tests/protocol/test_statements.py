@@ -25,19 +25,17 @@ from cosine_protocol.statements import (
     is_transcript_due,
     open_claim,
     open_earning,
-    open_exam,
     open_mandate,
     open_transcript,
     open_verdict,
     read_receipt,
     sign_earning,
-    sign_exam,
     sign_mandate,
     sign_receipt,
     sign_transcript,
     sign_verdict,
 )
-from tests.protocol.samples import EXAM, LIFETIME_S, NOW_S, OTHER, OWNER, SWARM, request_of
+from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM, request_of
 
 CLIENT, VERIFIER, DRAFTER, AUDITOR = OTHER, OWNER, SWARM, OTHER
 REQUEST = request_of()
@@ -225,39 +223,3 @@ def test_whatever_the_bytes_are_a_receipt_is_read_or_refused(body: bytes) -> Non
             read_receipt(replace(SIGNED_RECEIPT, body=data))
         except MalformedMessage:
             continue
-
-
-EXAMINED = sign_exam(VERIFIER, EXAM)
-
-
-def test_an_exam_is_the_word_of_the_stage_that_signed_it() -> None:
-    assert open_exam(EXAMINED, stage=VERIFIER.peer_id) == EXAM
-    with pytest.raises(BadSignature):
-        open_exam(EXAMINED, stage=CLIENT.peer_id)
-    receipt = sign_receipt(VERIFIER, RECEIPT, d_0=b"")
-    with pytest.raises(BadSignature):
-        open_exam(replace(EXAMINED, body=receipt.body, signature=receipt.signature), stage=VERIFIER.peer_id)
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"target_digest": bytes(32)},
-        {"numerics": "bfloat16"},
-        {"first_layer": 1},
-        {"end_layer": 3},
-        {"layers": 8},
-        {"seed": bytes(16)},
-        {"left": bytes(2048)},
-    ],
-    ids=lambda changes: next(iter(changes)),
-)
-def test_nobody_makes_another_exam_of_one(changes: dict[str, Any]) -> None:
-    forged = replace(EXAMINED, body=encode_body(replace(EXAM, **changes)))
-    with pytest.raises(BadSignature):
-        open_exam(forged, stage=VERIFIER.peer_id)
-
-
-def test_an_exam_is_of_layers_that_there_are() -> None:
-    with pytest.raises(MalformedMessage):
-        open_exam(sign_exam(VERIFIER, replace(EXAM, end_layer=5)), stage=VERIFIER.peer_id)

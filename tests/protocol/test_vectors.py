@@ -12,7 +12,6 @@ from cosine_protocol.membership import check_certificate, read_certificate
 from cosine_protocol.noise import gumbel, noise_bits, position_key
 from cosine_protocol.protocols import TAGS
 from cosine_protocol.records import open_record
-from cosine_protocol.stage_messages import Exam
 from tests.protocol import vectors, write_vectors
 from tests.protocol.vectors import FOLDER, as_json, read
 
@@ -23,7 +22,6 @@ BODIES = {
     "audit": m.AuditVerdict,
     "earning": m.Earning,
     "receipt": m.Receipt,
-    "exam": Exam,
 }
 
 

@@ -35,12 +35,10 @@ from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, AskedLogprobs, Request, Sampling
 from cosine_protocol.statements import (
     EARNING_KIND,
-    EXAM_KIND,
     RECEIPT_KIND,
     TRANSCRIPT_KIND,
     VERDICT_KIND,
     sign_earning,
-    sign_exam,
     sign_receipt,
     sign_transcript,
     sign_verdict,
@@ -48,7 +46,6 @@ from cosine_protocol.statements import (
 from tests.protocol.samples import (
     CONSTRAINED_SAMPLING,
     COORDINATE,
-    EXAM,
     GENERATION_DEFAULTS,
     LIFETIME_S,
     LIKELIHOODS,
@@ -115,7 +112,6 @@ SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
 EARNING: Final = m.Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
 SIGNED_EARNING: Final = sign_earning(OWNER, EARNING, d_0=D_0)
-EXAMINED: Final = sign_exam(OWNER, EXAM)
 RECEIPT: Final = sign_receipt(OTHER, m.Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
 
 CHAIN: Final = bytes(range(64, 80))
@@ -264,8 +260,6 @@ def _stage_messages() -> list[m.Message]:
         s.Results(NUMBER, (ANSWER, s.RowAnswer(s.RowFault.NOT_COMPUTED, (), b"", (), None))),
         s.Probe(bytes(range(16)), (s.FeedPart(NUMBER, 0, 1), s.FeedPart(NUMBER + 1, 2, 3))),
         s.Probed((s.PartTrace(struct.pack("<16f", *range(16)), b""), s.PartTrace(b"", b""))),
-        s.Examine(bytes(range(16))),
-        EXAMINED,
     ]
 
 
@@ -345,7 +339,6 @@ def main() -> None:
     earning = SIGNED_EARNING
     write("earning", _signed(EARNING_KIND, OWNER, earning.body, m.Earning, earning.signature))
     write("receipt", _signed(RECEIPT_KIND, OTHER, RECEIPT.body, m.Receipt, RECEIPT.signature))
-    write("exam", _signed(EXAM_KIND, OWNER, EXAMINED.body, s.Exam, EXAMINED.signature, d_0=b""))
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     for name, record in {
         "record": record_of(),

@@ -19,7 +19,6 @@ from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedSt
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.chains.spare_chain import SpareChain
@@ -244,10 +243,8 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(
-        self, *, max_requests: int = 16, findings: StageFindings | None = None, is_warm: bool = False
-    ) -> Member:
-        """A head from now on, over stages that are there, with what it knows of them. Raises `NoChain`.
+    async def head(self, *, max_requests: int = 16, is_warm: bool = False) -> Member:
+        """A head from now on, over stages that are there. Raises `NoChain`.
 
         It keeps a second chain warm if it `is_warm`.
         """
@@ -263,7 +260,7 @@ class ChainSwarm:
             token_bytes=TOKEN_BYTES,
         )
         chance = random.Random(2).random
-        self.source = source = ChainSource(transport, self.directory, needs, findings=findings, chance=chance)
+        self.source = source = ChainSource(transport, self.directory, needs, chance=chance)
         chain = await source.open(first_sequence=0)
         looking = asyncio.ensure_future(source.run())
         self.swarm._stack.callback(looking.cancel)
@@ -282,7 +279,7 @@ class ChainSwarm:
         rng = random.Random(1)
         self.checks = checks = ChainChecks(
             source,
-            source.findings,
+            source.disputes,
             chance=rng.random,
             now_s=asyncio.get_running_loop().time,
             draw=rng.randbytes,

@@ -2,17 +2,13 @@
 
 import asyncio
 import random
-import shutil
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.chains.findings import MAX_FILE_BYTES, StageFindings
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Sampling
 from tests.swarm.chain_swarm import ChainSwarm
@@ -55,35 +51,11 @@ def test_a_stage_that_lies_writes_one_wrong_text(part: int) -> None:
         found = [await is_right(swarm, client, seed) for seed in range(8)]
         assert found == [False, *[True] * 7]
         assert swarm.source is not None
-        disputes, now_s = swarm.source.findings.disputes, asyncio.get_running_loop().time()
+        disputes, now_s = swarm.source.disputes, asyncio.get_running_loop().time()
         assert disputes.set_aside(now_s) == {f"0{part}"} and not disputes.open(now_s)
         assert f"0{part}" not in swarm.chosen
 
     play(scene)
-
-
-def test_a_head_that_was_killed_knows_the_liar_in_its_next_run(tmp_path: Path) -> None:
-    texts: list[list[bool]] = []
-
-    async def one_run(swarm: ChainSwarm) -> None:
-        for holder in range(3):
-            for part in range(2):
-                is_liar = (holder, part) == (0, 1)
-                await swarm.stage(f"{holder}{part}", part, lies=is_liar, pass_s=0.01 if is_liar else 0.02)
-        findings = StageFindings(StateFile("", max_bytes=MAX_FILE_BYTES, file=tmp_path / "run.json"))
-        # What the run before had written when it was killed, in the middle of its work.
-        if (tmp_path / "killed.json").exists():
-            shutil.copy(tmp_path / "killed.json", tmp_path / "run.json")
-        findings.read(now_s=asyncio.get_running_loop().time())
-        await swarm.head(findings=findings)
-        client = await swarm.swarm.client(audit=0.0)
-        texts.append([await is_right(swarm, client, seed) for seed in range(3)])
-        assert "01" not in swarm.chosen
-        shutil.copy(tmp_path / "run.json", tmp_path / "killed.json")
-
-    play(one_run)
-    play(one_run)
-    assert texts == [[False, True, True], [True, True, True]]
 
 
 def test_where_two_disagree_and_nobody_else_holds_their_layers_requests_say_so() -> None:

@@ -8,7 +8,7 @@ The check runs beside everything else: nobody waits for it, and one runs at a ti
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import groupby
@@ -17,9 +17,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
+from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.examiner import Examiner
-from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.witness import (
@@ -72,20 +71,17 @@ class ChainChecks:
     def __init__(
         self,
         chains: SecondChains,
-        findings: StageFindings,
+        disputes: Disputes,
         *,
         chance: Callable[[], float],
         now_s: Callable[[], float],
         draw: Callable[[int], bytes] = secrets.token_bytes,
-        examiner: Examiner | None = None,
     ) -> None:
-        self._findings = findings
-        self.disputes = findings.disputes
+        self.disputes = disputes
         self._chains = chains
         self._chance = chance
         self._now_s = now_s
         self._draw = draw
-        self._examiner = examiner
         self._chain: RemoteChain | None = None
         self._witness: Witness | None = None
         self._unprobed: dict[RemoteChain, list[WitnessedPass]] = {}
@@ -218,38 +214,17 @@ class ChainChecks:
                     return
                 other = await self._replayed(sequence, one, unlike=one.peer_ids)
                 found = contradiction(one, other, sampling=sequence.sampling, numerics=chain.numerics)
-                found = found or await self._examined(one, other)
-                examine = None
                 if found is None:
                     self._note_right(one, other)
                 else:
-                    examine = await self._decide(sequence, one, other, found, numerics=chain.numerics)
+                    await self._decide(sequence, one, other, found, numerics=chain.numerics)
                 self.checked += 1
-                # At once, since a head that is killed is not to believe a liar anew.
-                self._findings.write(now_s=self._now_s())
-                if examine is not None:
-                    await examine()
         except NoChain as error:
             LOG.debug("no check: %s", error)
         except (CosineError, TimeoutError) as error:
             LOG.info("a check came to nothing: %s", error)
         except Exception:
             LOG.exception("a check failed")
-
-    async def _examined(self, one: ChainTrace, other: ChainTrace) -> Contradiction | None:
-        """What exams say of the last stages, of which texts show choices alone."""
-        ours, theirs = one.stages[-1], other.stages[-1]
-        if self._examiner is None or ours.layers != theirs.layers or ours.peer_id == theirs.peer_id:
-            return None
-        if not await self._examiner.differ(ours.peer_id, theirs.peer_id):
-            return None
-        return Contradiction(
-            ones=(ours.peer_id,),
-            others=(theirs.peer_id,),
-            layers=ours.layers,
-            place=(one.positions, ours.layers.end),
-            is_exam=True,
-        )
 
     def _note_right(self, one: ChainTrace, other: ChainTrace) -> None:
         """Credit whoever computed what somebody else did too."""
@@ -265,8 +240,8 @@ class ChainChecks:
         found: Contradiction,
         *,
         numerics: str,
-    ) -> Callable[[], Awaitable[object]] | None:
-        """Find out who lied, and go on without them; what examines the only one, where others hold its layers."""
+    ) -> None:
+        """Find out who lied, and go on without them."""
         liars: tuple[str, ...] = ()
         if not found.is_link:
             liars = await self._third(sequence, one, other, found, numerics=numerics)
@@ -280,12 +255,6 @@ class ChainChecks:
         chain = self._chain
         if chain is not None and not self.disputes.are_free(chain.stages, now_s=self._now_s()):
             chain.leave(f"Layers {found.layers}: {sides}, and {verdict}.")
-        if self._examiner is None or len(liars) != 1:
-            return None
-        stages = (*one.stages, *other.stages)
-        held = next(each.layers for each in stages if each.peer_id in liars)
-        fellows = [each.peer_id for each in stages if each.layers == held and each.peer_id not in liars]
-        return partial(self._examiner.examine, liars[0], fellows[0]) if fellows else None
 
     async def _third(
         self,
@@ -306,17 +275,10 @@ class ChainChecks:
             except CosineError as error:
                 LOG.info("nobody decides: %s", error)
                 return ()
-            agree: list[bool | None]
-            if found.is_exam and self._examiner is not None:
-                judge = third.peer_ids[-1]
-                apart = [await self._examiner.differ(judge, each) for each in (*found.ones, *found.others)]
-                agree = [None if each is None else not each for each in apart]
-            else:
-                agree = [
-                    agrees(each, third, found, sampling=sequence.sampling, numerics=numerics)
-                    for each in (one, other)
-                ]
-            if None not in agree and agree[0] != agree[1]:
+            agree = [
+                agrees(each, third, found, sampling=sequence.sampling, numerics=numerics) for each in (one, other)
+            ]
+            if agree[0] != agree[1]:
                 return found.others if agree[0] else found.ones
             without |= set(third.between(found.layers.first, found.layers.end))
         return ()

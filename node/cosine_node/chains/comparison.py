@@ -20,7 +20,7 @@ stages since the last clean one: else a liar could let noise that nobody counts 
 Where single positions are not wrong, their median may be: what is a little off everywhere is no rounding.
 Stages that say nothing, since they are older, widen the suspects in the same way.
 
-What leaves the last stage is choices alone, which small faults seldom change: exams ask for its numbers.
+What leaves the last stage is choices alone, which small faults seldom change.
 What follows from a contradiction is told in `disputes`, who is asked for what in `checks`.
 """
 
@@ -139,7 +139,6 @@ class Contradiction:
     """Two sides of which one has lied, and the layers that they disagree about.
 
     They are stages of the first chain and of the second, or, of a link, the sender and the receiver in one chain.
-    Of an exam they are two stages of the same layers, which sign different answers.
     `place` orders contradictions by their causes.
     """
 
@@ -148,7 +147,6 @@ class Contradiction:
     layers: LayerRange
     place: tuple[int, int]
     is_link: bool = False
-    is_exam: bool = False
 
     @property
     def members(self) -> frozenset[str]:

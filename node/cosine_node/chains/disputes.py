@@ -14,12 +14,11 @@ Of a side of several stages nobody knows which one lied: they are set aside toge
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from cosine_node.chains.comparison import Contradiction
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.stage_messages import LayerRange
 
 CHECK_SHARE: Final = 0.05
@@ -29,7 +28,7 @@ CLEARLY: Final = 4
 UNDECIDED_S: Final = 24 * 3600.0
 """An honest stage is of use again within a day, a liar in the same dispute writes one wrong text a day."""
 MAX_DISPUTES: Final = 256
-"""Bounds memory and the file."""
+"""Bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,33 +115,3 @@ class Disputes:
                     return (peer_id,)
         self._open.note(Dispute(found.members, found.layers, found.is_link), True, now_s)
         return ()
-
-    def state(self, now_s: float) -> dict[str, list[list[Any]]]:
-        """All as values of JSON; a dispute is [members, [first, end, layers], whether of neighbours, age in s]."""
-
-        def write(dispute: Dispute, _: bool) -> list[Any]:
-            layers = dispute.layers
-            return [sorted(dispute.members), [layers.first, layers.end, layers.layers], dispute.is_link]
-
-        return {"standings": self.standings.state(now_s), "open": self._open.state(now_s, write)}
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in what another process kept `away_s` ago; what is broken is left out."""
-
-        def read(entry: list[Any]) -> tuple[Dispute, bool] | None:
-            match entry:
-                case [[str(), *_] as members, [int(first), int(end), int(layers)], bool(is_link)] if all(
-                    isinstance(peer_id, str) for peer_id in members
-                ):
-                    try:
-                        return Dispute(
-                            frozenset(members), LayerRange(first=first, end=end, layers=layers), is_link
-                        ), True
-                    except MalformedMessage:
-                        return None
-            return None
-
-        match state:
-            case {"standings": standings, "open": undecided}:
-                self.standings.restore(standings, now_s=now_s, away_s=away_s)
-                self._open.restore(undecided, read, now_s=now_s, away_s=away_s)

@@ -29,8 +29,8 @@ from statistics import median_low
 from typing import Final
 
 from cosine_node.chains.checks import CHECK_TOKENS
+from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.findings import StageFindings
 from cosine_node.chains.link_speeds import LinkSpeeds
 from cosine_node.chains.pass_times import EndedPass, StuckPass
 from cosine_node.chains.remote_chain import ANSWER_S, ChainPlan, RemoteChain, open_chain
@@ -45,7 +45,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.chains.stage_speeds import SHARED, Measured
+from cosine_node.chains.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
@@ -53,6 +53,7 @@ from cosine_node.stages.operations import ChainLost
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_p2p.transport.base import Transport
+from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role
@@ -129,14 +130,16 @@ class ChainSource:
         needs: ChainNeeds,
         *,
         here: Callable[[], NetworkCoordinate | None] = lambda: None,
-        findings: StageFindings | None = None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._directory = directory
         self._needs = needs
         self.here = here
-        self.findings = findings or StageFindings()
+        self.disputes = Disputes()
+        self._speeds = StageSpeeds()
+        self._suspicions = Suspicions()
+        self._failures = PeerFailures()
         self._chance = chance
         self._spare_tokens = 0
         self._links = LinkSpeeds()
@@ -168,7 +171,6 @@ class ChainSource:
             # Its head has no use for it, as a pass was left out that it wants; or is about to leave.
             self._avoid([self.found.stages[stage].place.peer_id for stage in chain.times.left_out_by()])
         self._measure()
-        self.findings.write(now_s=asyncio.get_running_loop().time())
         self._chain = None
         opened, self._opened = self._opened, AsyncExitStack()
         await opened.aclose()
@@ -223,7 +225,7 @@ class ChainSource:
         now_s = asyncio.get_running_loop().time()
         bad = self._doubted(now_s)
         peer_ids = _peer_ids(spare.found)
-        is_fit = bad.isdisjoint(peer_ids) and self.findings.disputes.are_free(peer_ids, now_s=now_s)
+        is_fit = bad.isdisjoint(peer_ids) and self.disputes.are_free(peer_ids, now_s=now_s)
         if spare.chain.lost.is_set() or not is_fit:
             return False
         self._opened.push_async_callback(spare.close)
@@ -233,7 +235,7 @@ class ChainSource:
 
     def _doubted(self, now_s: float) -> set[str]:
         """The stages that failed lately, or may be at fault for something."""
-        return {*self.findings.failures.avoided(now_s), *self.findings.suspicions.weights(now_s=now_s)}
+        return {*self._failures.avoided(now_s), *self._suspicions.weights(now_s=now_s)}
 
     def _begin(self, chain: RemoteChain, found: FoundChain) -> None:
         """Watch a chain that is in use from now on."""
@@ -241,7 +243,7 @@ class ChainSource:
         chain.note_came = partial(self._note_came, chain)
         LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
         for what in _measured(found):
-            self.findings.speeds.begin(what, now_s=asyncio.get_running_loop().time())
+            self._speeds.begin(what, now_s=asyncio.get_running_loop().time())
         watching = asyncio.ensure_future(self._watch(chain, found))
         self._opened.callback(watching.cancel)
 
@@ -256,7 +258,7 @@ class ChainSource:
             stuck = chain.times.stuck()
             if stuck is not None and now_s - stuck.since_s > self._patience_s(found, stuck, now_s):
                 self._leave_stuck(chain, found, stuck, now_s)
-            elif any(self.findings.speeds.has_cost_much(what, now_s=now_s) for what in _measured(found)):
+            elif any(self._speeds.has_cost_much(what, now_s=now_s) for what in _measured(found)):
                 self._leave_slow(chain, found, now_s)
 
     def _note_pass(
@@ -265,12 +267,10 @@ class ChainSource:
         for stage, at_stage_s in zip(found.stages, ended.at_stage_s, strict=True):
             more_s = self._curve(stage).seconds(ended.tokens) - stage.pass_s
             pass_s = max(0.0, at_stage_s - more_s)
-            self.findings.speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
+            self._speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
         for pair, between_s in zip(pairwise(_peer_ids(found)), ended.between_s[1:], strict=True):
             way_s = ended.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
-            self.findings.speeds.note(
-                pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s
-            )
+            self._speeds.note(pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s)
 
     def _note_came(self, chain: RemoteChain, stage: int, feed: int, seconds: float) -> None:
         size_bytes = chain.times.tokens(feed) * self._needs.token_bytes
@@ -285,7 +285,7 @@ class ChainSource:
 
     def _between_s(self, one: str, other: str) -> float:
         """What lay between two stages beyond the way when they last were neighbours."""
-        return self.findings.speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
+        return self._speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
 
     def _curve(self, stage: StageSight) -> CostCurve:
         """What passes should take at a stage; no more than if their tokens were fed one by one."""
@@ -330,7 +330,7 @@ class ChainSource:
             if best.seconds <= BETTER * seconds:
                 chain.leave(f"A pass takes {seconds:.3f} s, and {best.seconds:.3f} s over other stages.")
         for what in _measured(found):
-            self.findings.speeds.forgive(what, now_s=now_s)
+            self._speeds.forgive(what, now_s=now_s)
 
     def doubt(self) -> bool:
         """Give the chain up, for its last stage has given a row back without tokens; False where no other is there.
@@ -362,7 +362,7 @@ class ChainSource:
 
     def _avoid(self, peer_ids: Collection[str]) -> None:
         """Ask these peers last for a while, of whom one is at fault."""
-        self.findings.suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
+        self._suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
 
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
@@ -495,15 +495,15 @@ class ChainSource:
             and (self.pool_tokens is not None or record.stage.pool_tokens >= self._needs.least_pool_tokens)
             and record.numerics == (self.numerics or record.numerics)
         ]
-        avoided = Counter(self.findings.suspicions.weights(now_s=now_s))
-        avoided.update(dict.fromkeys([*self.findings.failures.avoided(now_s), *busy, *unlike], SHARED))
+        avoided = Counter(self._suspicions.weights(now_s=now_s))
+        avoided.update(dict.fromkeys([*self._failures.avoided(now_s), *busy, *unlike], SHARED))
         avoided.update(dict.fromkeys(excluded, EXCLUDED))
-        aside = self.findings.disputes.set_aside(now_s).union(without)
+        aside = self.disputes.set_aside(now_s).union(without)
         if unlike:
             # What would hold a check up says nothing.
-            aside |= self.findings.failures.avoided(now_s)
+            aside |= self._failures.avoided(now_s)
         peers = [record.peer_id for record in asked]
-        levels = {} if unlike else self.findings.disputes.levels(peers, now_s=now_s)
+        levels = {} if unlike else self.disputes.levels(peers, now_s=now_s)
 
         def find(records: Sequence[NodeRecord], *, apart: Collection[frozenset[str]]) -> FoundChain:
             sights = [self._sight(record, floor_s) for record in records]
@@ -522,7 +522,7 @@ class ChainSource:
         for numerics in {record.numerics for record in believed}:
             with suppress(NoChain):
                 same = [record for record in believed if record.numerics == numerics]
-                found.append(find(same, apart=self.findings.disputes.apart(now_s)))
+                found.append(find(same, apart=self.disputes.apart(now_s)))
         if found:
             return min(found, key=lambda one: one.seconds)
         # Raises with the layers that nobody holds, in whatever numerics.
@@ -531,7 +531,7 @@ class ChainSource:
 
     def _why_not(self, believed: Sequence[NodeRecord]) -> str:
         """Why there is no chain though all layers are held."""
-        for dispute in self.findings.disputes.open(asyncio.get_running_loop().time()):
+        for dispute in self.disputes.open(asyncio.get_running_loop().time()):
             return f"{dispute}, and nobody else holds them."
         held = [record.stage.held for record in believed if record.stage is not None]
         if gaps := unheld(held, layers=self._needs.layers):
@@ -561,13 +561,13 @@ class ChainSource:
         """
         offers = [(record.pass_us / 1e6, record.stage) for record in self._records]
         layers_s = [pass_s / len(offer.held) for pass_s, offer in offers if offer is not None]
-        is_deceived = self.findings.speeds.is_deceived(now_s=asyncio.get_running_loop().time())
+        is_deceived = self._speeds.is_deceived(now_s=asyncio.get_running_loop().time())
         return median_low(layers_s) if is_deceived and layers_s else 0.0
 
     def _sight(self, record: NodeRecord, stranger_layer_s: float) -> StageSight:
         """A stage, with what passes take there by measurement, or else by its record."""
         assert record.stage is not None
-        measured_s = self.findings.speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
+        measured_s = self._speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
         busy = record.stage.busy_permille / 1000
         announced_s = loaded_pass_s(record.pass_us / 1e6, busy=busy)
         # Where ways were taken to be longer than they are, a pass seems to have taken no time at all.
@@ -582,7 +582,7 @@ class ChainSource:
         now_s = asyncio.get_running_loop().time()
         announced = {record.peer_id: record.sequence for record in self._records}
         self._failed[peer_id] = (now_s, announced.get(peer_id, 0))
-        self.findings.failures.note_failed(peer_id, now_s=now_s)
+        self._failures.note_failed(peer_id, now_s=now_s)
 
     def _measure(self) -> None:
         """Take in the distances that the chain's own streams have measured."""

@@ -7,12 +7,12 @@ from collections import Counter, deque
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
 
 MAX_STAGES: Final = 1024
-"""Bounds memory and the file."""
+"""Bounds memory."""
 FORGOTTEN_S: Final = 3600.0
 """A machine that was slow may be idle within an hour, and so may a line; who lies costs one replacement in each."""
 RECENT_PASSES: Final = 7
@@ -83,38 +83,13 @@ class StageSpeeds:
         if speed is not None:
             speed.lost_s = 0.0
 
-    def state(self, now_s: float) -> list[list[Any]]:
-        """All as values of JSON: [one or two peer ids, median pass in s, whether it has lied, age in s]."""
-
-        def write(what: Measured, speed: _Speed) -> list[Any]:
-            return [[what] if isinstance(what, str) else [*what], median(speed.passes_s), speed.has_lied]
-
-        return self._speeds.state(now_s, write)
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the speeds that another process kept `away_s` ago; what is broken is left out."""
-
-        def read(entry: list[Any]) -> tuple[Measured, _Speed] | None:
-            match entry:
-                # Bounded as `U` of docs/protocol.md bounds what peers announce.
-                case [[str(one), *others], float(pass_s), bool(has_lied)] if 0.0 <= pass_s <= 3600.0:
-                    speed = _Speed(deque([pass_s], RECENT_PASSES), has_lied=has_lied)
-                    match others:
-                        case []:
-                            return one, speed
-                        case [str(other)]:
-                            return (one, other), speed
-            return None
-
-        self._speeds.restore(state, read, now_s=now_s, away_s=away_s)
-
 
 SUSPECTED_S: Final = 600.0
 """Whoever stalls whenever it is used costs one stuck pass in so long (`STUCK_S`, a four-hundredth), and with half
 as long two. A machine that was busy for a moment serves this head only where others lack, for so long and no
 longer."""
 MAX_SUSPICIONS: Final = 256
-"""Bounds memory and the file."""
+"""Bounds memory."""
 SHARED: Final = 2
 """What one fault weighs. A stage that alone can be at fault has all of it, each of two neighbours half: the guilty
 one of a pair weighs more from its next fault on, beside another neighbour."""
@@ -138,15 +113,3 @@ class Suspicions:
             if now_s - at_s < SUSPECTED_S:
                 found[peer_id] += weight
         return found
-
-    def state(self, now_s: float) -> list[list[Any]]:
-        """All as values of JSON: [peer id, weight, age in s]."""
-        noted = ((peer_id, weight, now_s - at_s) for at_s, peer_id, weight in self._noted)
-        return [[*one] for one in noted if one[2] < SUSPECTED_S]
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the suspicions that another process kept `away_s` ago; what is broken is left out."""
-        for entry in state[-MAX_SUSPICIONS:] if isinstance(state, list) else ():
-            match entry:
-                case [str(peer_id), int(weight), float(age_s)] if 0 < weight <= SHARED and age_s >= 0.0:
-                    self._noted.append((now_s - age_s - away_s, peer_id, weight))

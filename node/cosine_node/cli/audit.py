@@ -1,14 +1,10 @@
-"""`cosine-node audit`: have a stored text judged by other verifiers or by this machine, or check evidence.
-
-Evidence against a stage is its answer to an exam, which this machine can judge alone where it has the weights.
-"""
+"""`cosine-node audit`: have a stored text judged by other verifiers or by this machine, or check evidence."""
 
 import asyncio
 import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,7 +18,7 @@ from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
-from cosine_p2p.trust.evidence import Evidence, EvidenceFile, SignedExam, evidence_of_json, exams_of_json
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.errors import CosineError, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AuditVerdict
 
@@ -74,40 +70,6 @@ class CheckedPiece:
         )
 
 
-class ExamState(StrEnum):
-    """What is known of a stage's answer to an exam."""
-
-    UNJUDGED = "unjudged"
-    RIGHT = "right"
-    WRONG = "wrong"
-
-
-EXAM_WORDS: Final[Mapping[ExamState, str]] = {
-    ExamState.UNJUDGED: "it has signed what others did not compute, and --local judges it",
-    ExamState.RIGHT: "this machine computes the same",
-    ExamState.WRONG: "this machine computes something else",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class CheckedExam:
-    """A stage's signed answer to an exam, and what is known of it; `problem` says why it proves nothing."""
-
-    stage: str
-    layers: str = ""
-    numerics: str = ""
-    state: ExamState = ExamState.UNJUDGED
-    problem: str = ""
-
-    def sentence(self) -> str:
-        """It for people."""
-        if self.problem:
-            return f"This proves nothing: {self.problem}."
-        return (
-            f"Stage {short_peer_id(self.stage)}, layers {self.layers} in {self.numerics}: {EXAM_WORDS[self.state]}."
-        )
-
-
 @takes_options
 def audit(
     options: Annotated[ClientOptions, (*ENTRANCE, "trust")],
@@ -134,10 +96,9 @@ def audit(
     """Have a text judged by verifiers other than its own or by this machine, or check the evidence against one."""
     if local and offline:
         raise UsageError("--local judges the text anew and --offline does not: give one of them.")
-    pieces, exams = read_evidence(file)
-    checked_exams = [check_exam(exam) for exam in exams]
+    pieces = read_evidence(file)
     if local:
-        checked, checked_exams = run_interruptibly(_judged_here(pieces, exams, model))
+        checked = run_interruptibly(_judged_here(pieces, model))
     else:
         if pieces and not offline:
             joining = Stage("Looking for peers")
@@ -145,32 +106,24 @@ def audit(
             pieces = run_interruptibly(_judged(pieces, join, joining, options["trust"]))
         checked = [check(piece) for piece in pieces]
     if as_json:
-        written = {
-            "evidence": json_safe(pieces),
-            "checked": json_safe(checked),
-            "exams": json_safe(exams),
-            "checked_exams": json_safe(checked_exams),
-        }
+        written = {"evidence": json_safe(pieces), "checked": json_safe(checked)}
         sys.stdout.write(json.dumps(written) + "\n")
     else:
-        sentences = [piece.sentence() for piece in checked] + [exam.sentence() for exam in checked_exams]
-        show(sys.stdout, "".join(f"{sentence}\n" for sentence in sentences))
+        show(sys.stdout, "".join(f"{piece.sentence()}\n" for piece in checked))
     # Evidence is checked for whether it holds, a text for whether it is the target's.
     fine = {AuditState.PASSED} if not offline else set(AuditState)
-    if any(piece.problem or piece.state not in fine for piece in checked) or any(
-        exam.problem or exam.state is ExamState.WRONG for exam in checked_exams
-    ):
+    if any(piece.problem or piece.state not in fine for piece in checked):
         raise typer.Exit(FAILURE_EXIT)
 
 
-def read_evidence(file: Path | None) -> tuple[tuple[Evidence, ...], tuple[SignedExam, ...]]:
+def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
     """The evidence in a result of `generate --json` or of this command, or in the state folder.
 
-    First that against verifiers, then that against stages. Raises `UsageError` where there is none.
+    Raises `UsageError` where there is none.
     """
     if file is None:
         kept = EvidenceFile()
-        if any(found := (kept.read(), kept.exams())):
+        if found := kept.read():
             return found
         raise UsageError(f"No evidence is kept in {kept.path}; name a file that `generate --json` wrote.")
     try:
@@ -182,10 +135,9 @@ def read_evidence(file: Path | None) -> tuple[tuple[Evidence, ...], tuple[Signed
     outer = value if isinstance(value, dict) else {}
     inner = outer.get("audit")
     pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))
-    exams = exams_of_json(outer.get("exams"))
-    if not pieces and not exams:
-        raise UsageError(f"{file} holds nothing that a verifier or stage signed; `generate --json` writes it.")
-    return pieces, exams
+    if not pieces:
+        raise UsageError(f"{file} holds nothing that a verifier signed; `generate --json` writes it.")
+    return pieces
 
 
 def check(piece: Evidence) -> CheckedPiece:
@@ -202,15 +154,6 @@ def check(piece: Evidence) -> CheckedPiece:
     return CheckedPiece(opened.claim.author, len(opened.claim.tokens), opened.state, tuple(said))
 
 
-def check_exam(exam: SignedExam) -> CheckedExam:
-    """Check a stage's answer by its signature alone."""
-    try:
-        opened = exam.open()
-    except RemoteProtocolError as error:
-        return CheckedExam("", problem=str(error))
-    return CheckedExam(exam.stage, f"{opened.held} of {opened.layers}", opened.numerics)
-
-
 def _counted(verdict: AuditVerdict) -> str:
     """What a verdict has counted, for people."""
     counts = f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
@@ -219,15 +162,12 @@ def _counted(verdict: AuditVerdict) -> str:
     return f"{counts}, log-probabilities off by {verdict.widest_gap:.2g} at most"
 
 
-async def _judged_here(
-    pieces: Sequence[Evidence], exams: Sequence[SignedExam], model: str
-) -> tuple[list[CheckedPiece], list[CheckedExam]]:
-    """What this machine finds of each piece and exam. Raises as `judged_here` and `exams_judged_here`."""
+async def _judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
+    """What this machine finds of each piece. Raises as `judged_here`."""
     line = WaitingLine(sys.stderr)
     try:
         async with telling_stages(line, lambda: f"Judging with {model}"):
-            checked = await asyncio.to_thread(judged_here, pieces, model)
-            return checked, await asyncio.to_thread(exams_judged_here, exams, model)
+            return await asyncio.to_thread(judged_here, pieces, model)
     finally:
         line.end()
 
@@ -268,29 +208,6 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
         state = AuditState.CONVICTED if is_wrong else AuditState.PASSED
         said = (f"{_counted(verdict)}, in {engine.numerics}",)
         checked[index] = replace(checked[index], state=state, said=said, is_own_word=True)
-    return checked
-
-
-def exams_judged_here(exams: Sequence[SignedExam], model: str) -> list[CheckedExam]:
-    """What the layers of a model on this machine say of each exam. Blocks. Raises `UsageError` as `judged_here`."""
-    from cosine_node.chains.examiner import exams_differ
-    from cosine_node.models.model import fetch_folder, read_names
-    from cosine_node.stages.exams import own_answer
-    from cosine_node.stages.projections import VALUE_BYTES
-
-    checked = [check_exam(exam) for exam in exams]
-    opened = {index: exam.open() for index, exam in enumerate(exams) if not checked[index].problem}
-    if not opened:
-        return checked
-    folder = fetch_folder(model)
-    digest = read_names(model, model, folder).facts.digest()
-    for index, exam in opened.items():
-        if exam.target_digest != digest or exam.numerics not in VALUE_BYTES:
-            problem = f"{model} is not the target of this exam, {exam.target_digest.hex()} in {exam.numerics}"
-            checked[index] = replace(checked[index], problem=problem)
-            continue
-        is_wrong = exams_differ(exam, own_answer(str(folder), exam))
-        checked[index] = replace(checked[index], state=ExamState.WRONG if is_wrong else ExamState.RIGHT)
     return checked
 
 

@@ -12,8 +12,6 @@ from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.examiner import Examiner
-from cosine_node.chains.findings import findings_of
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.search import NoChain
@@ -34,7 +32,6 @@ from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.operations import ChainLost
 from cosine_node.terminal.events import Emit
 from cosine_p2p.storage.identity_file import claim_identity
-from cosine_p2p.trust.evidence import EvidenceFile
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -102,17 +99,10 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
             return
         weights = await sharing(folder) if options.shares_weights else None
         clock = asyncio.get_running_loop().time
-        findings = findings_of(claimed.identity.peer_id, now_s=clock())
         needs = model.needs(requests=options.max_requests)
-        source = ChainSource(joined.transport, joined.directory(), needs, findings=findings)
+        source = ChainSource(joined.transport, joined.directory(), needs)
         stack.push_async_callback(source.close)
-        checks = ChainChecks(
-            source,
-            findings,
-            chance=random.random,
-            now_s=clock,
-            examiner=Examiner(joined.transport, EvidenceFile()),
-        )
+        checks = ChainChecks(source, source.disputes, chance=random.random, now_s=clock)
         stack.push_async_callback(checks.close)
         stack.callback(asyncio.ensure_future(source.run()).cancel)
         grammars = await asyncio.to_thread(Grammars.of, folder)

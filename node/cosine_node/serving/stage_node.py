@@ -15,7 +15,6 @@ from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.engine import wanted_tensors
-from cosine_node.stages.exams import Examinee
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
 from cosine_node.stages.service import MAX_CHAINS, StageService
@@ -126,7 +125,6 @@ class StageNode(AnnouncedNode):
             pass_s=speed.pass_s,
             note_addresses=joined.transport.note_addresses,
             note_pass=lambda tokens, elapsed_s: speed.note(tokens=tokens, elapsed_s=elapsed_s),
-            examinee=Examinee(host, identity=joined.identity, target_digest=digest),
         )
 
     def _handlers(self) -> dict[str, StreamHandler]:

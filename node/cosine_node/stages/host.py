@@ -10,7 +10,6 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import StageEngine, StageModel
 from cosine_node.stages.operations import BadActivations
-from cosine_protocol.limits import EXAM_TOKENS
 
 
 class HostedChain:
@@ -97,16 +96,6 @@ class StageHost:
         self._opened += 1
         self._taken[number] = (slots, window_slots)
         return HostedChain(self._model, engine, number, lambda: self._taken.pop(number, None))
-
-    def exam_room(self) -> HostedChain:
-        """Room for the tokens of an exam (`exams`). Raises `OutOfPages`."""
-        has_windows = self._model.window_slots is not None
-        return self.open(
-            pool_tokens=EXAM_TOKENS,
-            window_pool_tokens=EXAM_TOKENS if has_windows else None,
-            window_tokens=self._model.token_bytes.window_tokens if has_windows else None,
-            first_sequence=0,
-        )
 
 
 def _free_range(taken: Sequence[range], slots: int, all_slots: int) -> range:

@@ -15,7 +15,6 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.passes.counts import StageCounts
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.exams import Examinee
 from cosine_node.stages.feeds import answer_of, feed_messages
 from cosine_node.stages.idle_chains import IdleChains
 from cosine_node.stages.inbox import (
@@ -52,7 +51,6 @@ from cosine_protocol.request import Constraint
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
-    Examine,
     FeedPart,
     FeedPass,
     Follow,
@@ -81,9 +79,6 @@ RETRY_AFTER_S: Final = 0.5
 """A chain that was lost gives its slots back once the pass under way has ended."""
 MAX_HELD_S: Final = 3600.0
 """What `Passed` can tell."""
-EXAM_EVERY_S: Final = 5.0
-EXAM_BURST: Final = 8
-"""Of all peers together, for an exam is a pass: keys cost nothing, and nobody's text waits for many."""
 READ_FACTOR: Final = 32
 """125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
 _T = TypeVar("_T")
@@ -215,7 +210,6 @@ class StageService:
         note_addresses: Callable[[str, Sequence[str]], object] = lambda peer_id, addresses: None,
         pass_s: float = 0.0,
         note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None,
-        examinee: Examinee | None = None,
     ) -> None:
         """`note_addresses` is told where the peer behind this one may be dialled, `note_pass` what passes take.
 
@@ -229,8 +223,6 @@ class StageService:
         self._note_addresses = note_addresses
         self._reads = CallBudget(peer_rate=READ_FACTOR * READ_RATE, peer_burst=READ_FACTOR * READ_BURST)
         self._note_pass = note_pass
-        self._examinee = examinee
-        self._exams = CallBudget(peer_rate=1 / EXAM_EVERY_S, peer_burst=EXAM_BURST)
         self._chains: dict[bytes, ServedChain] = {}
         self._idle = IdleChains()
         self._clock = time.monotonic
@@ -304,8 +296,6 @@ class StageService:
                         await self._serve(channel, join)
                     case Follow(chain):
                         await self._follow(channel, chain)
-                    case Examine(seed):
-                        await self._examine(channel, seed)
                     case other:
                         raise MalformedMessage(f"unexpected {type(other).__name__}")
             except PeerLost as lost:
@@ -578,23 +568,6 @@ class StageService:
         traces = await self._run(lambda: tuple(map(trace, computed, probe.parts)))
         if not chain.head.post(Probed(traces)):
             raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
-
-    async def _examine(self, channel: Channel, seed: bytes) -> None:
-        """Answer an exam. Raises `PeerError`."""
-        if self._examinee is None:
-            raise PeerError(ErrorCode.UNSUPPORTED, "no exams are taken here")
-        if not self._exams.spend("everybody", 1, now_s=self._clock()):
-            raise PeerError(ErrorCode.OVERLOADED, "too many exams are asked", EXAM_EVERY_S)
-        try:
-            room = self._examinee.room()
-        except OutOfPages as error:
-            raise PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S) from None
-        try:
-            channel.post(await self._run(partial(self._examinee.answer, room, seed)))
-        except (OutOfMemory, OutOfPages, LocalProtocolError) as error:
-            raise PeerError(ErrorCode.INTERNAL, f"an exam failed: {error}") from None
-        finally:
-            room.close()
 
     async def _compute(self, chain: ServedChain, feed: QueuedFeed) -> bytes | list[RowResult]:
         """One pass, counted. Raises what `ChainBooks.run` raises."""

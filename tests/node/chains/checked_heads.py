@@ -11,7 +11,6 @@ import torch
 
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.examiner import Examiner
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
@@ -20,8 +19,6 @@ from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
 from cosine_node.stages.host import StageHost
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
@@ -49,7 +46,7 @@ def load(
 class Head:
     """A head that checks the stages it writes over."""
 
-    def __init__(self, stages: ServedStages, *, seed: int = 0, file: EvidenceFile | None = None) -> None:
+    def __init__(self, stages: ServedStages, *, seed: int = 0) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
         # That of its source, which goes by how long the machine is up: what is noted by another one is forgotten.
@@ -67,13 +64,12 @@ class Head:
         self.source = ChainSource(transport, self.directory, needs, chance=rng.random)
         self.checks = ChainChecks(
             self.source,
-            self.source.findings,
+            self.source.disputes,
             chance=rng.random,
             now_s=lambda: self.now_s,
             draw=rng.randbytes,
-            examiner=None if file is None else Examiner(transport, file, draw=rng.randbytes),
         )
-        self.disputes = self.source.findings.disputes
+        self.disputes = self.source.disputes
         self.engine: ChainEngine | None = None
         self.chain: RemoteChain | None = None
 
@@ -160,16 +156,11 @@ async def head_of(
     seed: int = 0,
     holders: Sequence[int] | None = None,
     host_of: Callable[[int, StageModel], StageHost] | None = None,
-    identities: Sequence[Identity] = (),
-    file: EvidenceFile | None = None,
 ) -> AsyncIterator[Head]:
-    """A head among stages, all of them or those of these numbers; `host_of` makes those that tell no lies.
-
-    With identities they answer exams, and evidence is kept in the file.
-    """
+    """A head among stages, all of them or those of these numbers; `host_of` makes those that tell no lies."""
     hosts = host_of or lying_hosts(lies or {})
-    async with served(models, host_of=hosts, service_of=CandidService, identities=identities) as stages:
-        head = Head(stages, seed=seed, file=file)
+    async with served(models, host_of=hosts, service_of=CandidService) as stages:
+        head = Head(stages, seed=seed)
         try:
             for number in holders or range(len(models)):
                 await head.announce(number)

@@ -2,7 +2,6 @@
 
     python -m tests.node.chains.measure_checks --honest 40 --liars 4 --threads 1,2,4
     python -m tests.node.chains.measure_checks --honest 0 --liars 0 --faults 32
-    python -m tests.node.chains.measure_checks --honest 0 --liars 0 --exams 64
     python -m tests.node.chains.measure_checks --cost
 
 The embedded target in three parts, each held by three stages in one process; texts of 48 tokens after prompts of
@@ -15,8 +14,7 @@ everyday length, of honest stages longer ones, greedy and at temperature 0.8 by 
 - for each lie how many liars there were, one after the other at each place, how many were found, after how many
   texts at most, how many of these were wrong, and the honest stages that suffer.
 
-`--exams` tells of so many how far answers are apart from those of a stage with one thread, of stages with more
-threads and with each fault; `--cost` the processor time of texts with and without probes, and what these send.
+`--cost` tells the processor time of texts with and without probes, and what these send.
 """
 
 import argparse
@@ -26,8 +24,6 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Final
 from unittest.mock import patch
 
@@ -36,18 +32,13 @@ import torch
 
 from cosine_node import zoo
 from cosine_node.chains import checks
-from cosine_node.chains.comparison import TRACE_ROUNDING, ChainTrace, Contradiction, apart, contradiction
+from cosine_node.chains.comparison import ChainTrace, Contradiction, apart, contradiction
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.exams import given
 from cosine_node.stages.host import StageHost
-from cosine_node.stages.projections import read_projections
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
-from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.codec import encode
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import EXAM_TOKENS, PROBE_SEED_BYTES
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import PartTrace, Probe, Probed
 from tests.node.chains.checked_heads import TYPES, head_of, load
@@ -58,7 +49,6 @@ from tests.node.engine.staged import ranges
 
 PARTS: Final = ranges(3, 6, 8)
 HOLDERS: Final = 3
-STAGES: Final = [Identity.from_seed(bytes([number]) * 32) for number in range(HOLDERS * len(PARTS))]
 TOKENS: Final = 48
 SLOTS: Final = 640
 LONG_LINES: Final = 9
@@ -126,49 +116,39 @@ async def honest(
     def host_of(number: int, model: StageModel) -> StageHost:
         return with_threads(model, threads[number // len(PARTS) % len(threads)])
 
-    with TemporaryDirectory() as scratch:
-        file = EvidenceFile(Path(scratch) / "evidence.json")
-        async with head_of(models, seed=count, host_of=host_of, identities=STAGES, file=file) as head:
-            # Each text is checked, whatever the standing.
-            head.checks._chance = lambda: 0.0
-            for number, prompt in enumerate(prompts(count, lines=LONG_LINES)):
-                await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
-            aside = head.disputes.set_aside(head.now_s)
-            pairs = head.disputes.apart(head.now_s)
-            return (
-                f"{numerics}: {count} honest texts, {head.checks.checked} checks of {seen.positions} positions, "
-                f"{seen.differing} of {seen.choices} choices differ, widest gap {max(seen.gaps):.1e}, of medians "
-                f"{max(seen.medians):.1e}, {len(aside)} set aside, {len(pairs)} pairs apart, {len(file.exams())} "
-                "exams kept"
-            )
+    async with head_of(models, seed=count, host_of=host_of) as head:
+        # Each text is checked, whatever the standing.
+        head.checks._chance = lambda: 0.0
+        for number, prompt in enumerate(prompts(count, lines=LONG_LINES)):
+            await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
+        aside = head.disputes.set_aside(head.now_s)
+        pairs = head.disputes.apart(head.now_s)
+        return (
+            f"{numerics}: {count} honest texts, {head.checks.checked} checks of {seen.positions} positions, "
+            f"{seen.differing} of {seen.choices} choices differ, widest gap {max(seen.gaps):.1e}, of medians "
+            f"{max(seen.medians):.1e}, {len(aside)} set aside, {len(pairs)} pairs apart"
+        )
 
 
 async def faulty(models: Sequence[StageModel], numerics: str, name: str, place: int, count: int, seen: Seen) -> str:
-    """How often a check finds a stage with a fault, and what it signs convicts it."""
+    """How often a check finds a stage with a fault."""
     host = FAULTS[name](zoo.location("target"), PARTS[place], TYPES[numerics], SLOTS)
-    liar = STAGES[place].peer_id
-    found = named = suffer = signed = 0
+    liar = f"stage {place}"
+    found = named = suffer = 0
     for number, prompt in enumerate(prompts(count)):
-        with TemporaryDirectory() as scratch:
-            file = EvidenceFile(Path(scratch) / "evidence.json")
-            async with head_of(
-                models,
-                seed=number,
-                host_of=lambda each, model: host if each == place else StageHost(model),
-                identities=STAGES,
-                file=file,
-            ) as head:
-                head.checks._chance = lambda: 0.0
-                await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
-                aside = head.disputes.set_aside(head.now_s) | frozenset().union(*head.disputes.apart(head.now_s))
-                found += liar in aside
-                named += liar in head.rejected
-                suffer += len(aside - {liar})
-            signed += liar in {each.stage for each in file.exams()}
+        async with head_of(
+            models, seed=number, host_of=lambda each, model: host if each == place else StageHost(model)
+        ) as head:
+            head.checks._chance = lambda: 0.0
+            await head.checked(prompt, tokens=TOKENS, sampling=sampling_of(number))
+            aside = head.disputes.set_aside(head.now_s) | frozenset().union(*head.disputes.apart(head.now_s))
+            found += liar in aside
+            named += liar in head.rejected
+            suffer += len(aside - {liar})
     gap = f"{np.median(seen.medians):.1e}" if seen.medians else "nothing"
     return (
-        f"{numerics} {name}, layers {PARTS[place]}: {count} texts, found in {found}, named in {named}, convicted "
-        f"by what it signed in {signed}, {seen.differing} of {seen.choices} tokens changed, median gap {gap}, "
+        f"{numerics} {name}, layers {PARTS[place]}: {count} texts, found in {found}, named in {named}, "
+        f"{seen.differing} of {seen.choices} tokens changed, median gap {gap}, "
         f"{suffer} others suffer"
     )
 
@@ -216,38 +196,6 @@ class CountedProbes:
         return told
 
 
-def exams(models: Sequence[StageModel], numerics: str, names: Sequence[str], count: int) -> list[str]:
-    """How far answers to exams are apart at the median, of honest stages and of those with a fault."""
-    lines = []
-    for place, part in enumerate(PARTS):
-        hosts = {
-            f"{threads} threads": with_threads(models[place + number * len(PARTS)], threads)
-            for number, threads in enumerate((1, 2, 4))
-        }
-        for name in names:
-            hosts[name] = FAULTS[name](zoo.location("target"), part, TYPES[numerics], SLOTS)
-        medians: dict[str, list[float]] = {name: [] for name in hosts}
-        for number in range(count):
-            seed = number.to_bytes(PROBE_SEED_BYTES)
-            told = {}
-            for name, host in hosts.items():
-                room = host.exam_room()
-                told[name] = read_projections(given(host, room, seed), tokens=EXAM_TOKENS)
-                room.close()
-            right = told["1 threads"]
-            assert right is not None
-            for name, each in told.items():
-                assert each is not None
-                medians[name].append(float(np.median(apart(right, each))))
-        bound = TRACE_ROUNDING[numerics].wrong_median
-        lines += [
-            f"{numerics} exams of layers {part}, {name}: {count} answers, medians {min(found):.1e} to "
-            f"{max(found):.1e}, {sum(each > bound for each in found)} convict"
-            for name, found in medians.items()
-        ]
-    return lines
-
-
 async def cost(models: Sequence[StageModel], numerics: str) -> str:
     """The time of texts with probes over that without, by turns, and what probes send; none is checked."""
     asked = prompts(4)
@@ -283,7 +231,6 @@ def main() -> None:
     parser.add_argument("--threads", default="1")
     parser.add_argument("--liars", type=int, default=1)
     parser.add_argument("--faults", type=int, default=0)
-    parser.add_argument("--exams", type=int, default=0)
     parser.add_argument("--only", default=",".join(FAULTS))
     parser.add_argument("--places", default="0,1,2")
     parser.add_argument("--types", default=",".join(TYPES))
@@ -301,8 +248,6 @@ def main() -> None:
             show(asyncio.run(cost(models, numerics)))
             continue
         names = [name for name in options.only.split(",") if name != numerics]
-        for line in exams(models, numerics, names, options.exams) if options.exams else ():
-            show(line)
         if options.honest:
             threads = [*map(int, options.threads.split(","))]
             with watched() as seen:

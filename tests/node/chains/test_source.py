@@ -211,7 +211,7 @@ async def test_a_stage_whose_passes_seemed_to_take_no_time_takes_what_it_announc
     async with swarm_of(models) as swarm:
         await swarm.announce(0)
         await swarm.announce(1)
-        swarm.source.findings.speeds.note("stage 0", pass_s=0.0, expected_s=0.001, now_s=0.0)
+        swarm.source._speeds.note("stage 0", pass_s=0.0, expected_s=0.001, now_s=0.0)
         await swarm.source.open(first_sequence=0)
         assert swarm.source.found is not None
         assert [stage.pass_s for stage in swarm.source.found.stages] == [0.001, 0.00100 + 1e-6]

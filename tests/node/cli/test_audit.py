@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
@@ -17,18 +16,14 @@ from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node import zoo
 from cosine_node.cli.audit import check, judged
 from cosine_node.models.model import read_names
-from cosine_node.stages.exams import Examinee
-from cosine_node.stages.host import StageHost
 from cosine_node.terminal.printing import json_safe
-from cosine_p2p.trust.evidence import Evidence, EvidenceFile, SignedExam, evidence_of_json
+from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
-from cosine_protocol.stage_messages import LayerRange
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
-from tests.node.chains.faulty_stages import FAULTS
 from tests.node.cli.conftest import Run
-from tests.node.engine.staged import load_untried, whole_engine
+from tests.node.engine.staged import whole_engine
 from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
@@ -142,36 +137,3 @@ def test_a_stored_text_is_judged_by_others(
 
     [piece] = run_virtual(scene())
     assert check(piece).state == state
-
-
-def examined(tmp_path: Path, *exams: SignedExam) -> str:
-    """A file of evidence against stages."""
-    file = tmp_path / "exams.json"
-    file.write_text(json.dumps({"exams": [asdict(exam) for exam in exams]}))
-    return str(file)
-
-
-def test_a_stages_exam_is_judged_with_the_weights_here(run: Run, tmp_path: Path) -> None:
-    folder = zoo.location("target")
-    digest = read_names("zoo:target", "zoo:target", folder).facts.digest()
-    part, stage = LayerRange(first=3, end=6, layers=8), identity_of(4)
-    [honest] = load_untried(folder, [part], slots=64)
-    hosts = [StageHost(honest), FAULTS["8-bit weights"](folder, part, torch.float32, 64)]
-    exams = []
-    for host in hosts:
-        examinee = Examinee(host, identity=stage, target_digest=digest)
-        exams.append(SignedExam.of(stage.peer_id, examinee.answer(examinee.room(), bytes(16))))
-    right, wrong = exams
-    told = run("audit", examined(tmp_path, right), "--local")
-    assert (told.code, "layers 3:6 of 8 in float32: this machine computes the same." in told.out) == (0, True)
-    told = run("audit", examined(tmp_path, wrong), "--local", "--json")
-    assert (told.code, json.loads(told.out)["checked_exams"][0]["state"]) == (1, "wrong")
-    # Without the weights there is the signature, with those of another target nothing.
-    told = run("audit", examined(tmp_path, wrong), "--offline")
-    assert (told.code, "--local judges it" in told.out) == (0, True)
-    foreign = Examinee(StageHost(honest), identity=stage, target_digest=bytes(32))
-    other = SignedExam.of(stage.peer_id, foreign.answer(foreign.room(), bytes(16)))
-    told = run("audit", examined(tmp_path, other), "--local")
-    assert (told.code, "is not the target of this exam" in told.out) == (1, True)
-    told = run("audit", examined(tmp_path, replace(wrong, stage=identity_of(5).peer_id)), "--local")
-    assert (told.code, "This proves nothing" in told.out) == (1, True)

@@ -16,12 +16,10 @@ from cosine_node.chains.remote_chain import ChainPlan
 from cosine_node.chains.search import StagePlace
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.exams import Examinee
 from cosine_node.stages.host import StageHost
 from cosine_node.stages.operations import Chain
 from cosine_node.stages.service import Offload, StageService
 from cosine_p2p.request.offload import Threads
-from cosine_protocol.identity import Identity
 from tests.node.engine.tiny_models import COMMON, VOCAB, build
 
 _P = ParamSpec("_P")
@@ -85,22 +83,16 @@ async def served(
     offload: Offload | None = None,
     host_of: Callable[[int, StageModel], StageHost] = lambda number, model: StageHost(model),
     service_of: Callable[..., StageService] = StageService,
-    identities: Sequence[Identity] = (),
     **options: Any,
 ) -> AsyncIterator[ServedStages]:
-    """Each model served by a peer of its own; without `offload` their passes run in one thread.
-
-    Those with identities answer exams.
-    """
+    """Each model served by a peer of its own; without `offload` their passes run in one thread."""
     network = network or MemoryNetwork()
     threads = Threads("engine", 1)
-    names = [identity.peer_id for identity in identities] or [f"stage {number}" for number, _ in enumerate(models)]
+    names = [f"stage {number}" for number, _ in enumerate(models)]
     stages = ServedStages(network, models, [], [], names)
     transports = [network.join(name) for name in names]
     for number, (transport, model) in enumerate(zip(transports, models, strict=True)):
         host = host_of(number, model)
-        if identities:
-            options["examinee"] = Examinee(host, identity=identities[number], target_digest=TARGET)
         service = service_of(host, transport=transport, target_digest=TARGET, offload=offload or threads, **options)
         await service.start()
         stages.hosts.append(host)
