@@ -1,4 +1,4 @@
-"""Evidence that anybody can check: what a verifier signed and auditors signed about it, and what a stage signed."""
+"""Evidence that anybody can check: what a verifier signed, and what auditors signed about it."""
 
 import base64
 import json
@@ -59,7 +59,7 @@ class Evidence:
 
     def open(self) -> OpenedEvidence:
         """Check each signature, and that each is another peer's. Raises `RemoteProtocolError`."""
-        claim = _read(self.claim)
+        claim = read_message(self.claim)
         if not isinstance(claim, AskAudit):
             raise MalformedMessage("the claim is another message")
         open_claim(claim)
@@ -68,7 +68,7 @@ class Evidence:
             raise MalformedMessage("a verifier cannot speak twice, or about itself")
         verdicts = []
         for statement in self.statements:
-            answer = _read(statement.answer)
+            answer = read_message(statement.answer)
             if not isinstance(answer, Audited):
                 raise MalformedMessage("a statement is another message")
             verdicts.append(open_verdict(answer, auditor=statement.auditor, claim=claim))
@@ -91,7 +91,8 @@ def _written(message: AskAudit | Audited) -> str:
     return base64.b64encode(encode(message)).decode("ascii")
 
 
-def _read(text: str) -> object:
+def read_message(text: str) -> object:
+    """A message in base64. Raises `MalformedMessage`."""
     try:
         return decode(base64.b64decode(text, validate=True))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What the page asks of the gateway that serves it: the swarm, its machine, and audits."""
+"""What the page asks of the gateway that serves it: the swarm, its machine, proofs and audits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -17,11 +17,14 @@ from cosine_node.gateway.body import read_object
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.reply_writer import sent_event
 from cosine_node.page.machine import OwnMachine, is_here
+from cosine_node.page.proofs import checked_proof
 from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
 from cosine_node.page.trend import Trend
 from cosine_node.page.watch import SwarmWatch
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.trust.evidence import evidence_of_json
+from cosine_p2p.trust.evidence import Evidence, evidence_of_json
+from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.limits import MAX_AUTHORS
 from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
@@ -100,12 +103,20 @@ class Watched:
 
     async def audits(self, request: Request) -> Response:
         """The evidence of a proof, judged by other verifiers now."""
-        body = await read_object(request)
-        pieces = evidence_of_json(body.get("evidence"))
-        if not 0 < len(pieces) <= MAX_PIECES:
-            raise bad_value("evidence", f"evidence must be a list of 1 to {MAX_PIECES} pieces of a proof.")
-        judged = await self._client.audit(pieces)
+        judged = await self._client.audit(_pieces_of(await read_object(request)))
         return JSONResponse({"evidence": [asdict(piece) for piece in judged]})
+
+    async def proofs(self, request: Request) -> Response:
+        """The result of checking a proof; `problem` says why it proves nothing."""
+        body = await read_object(request)
+        pieces, receipts = _pieces_of(body), body.get("receipts", [])
+        is_list = isinstance(receipts, list) and all(isinstance(each, str) for each in receipts)
+        if not is_list or len(receipts) > MAX_AUTHORS:
+            raise bad_value("receipts", f"receipts must be a list of at most {MAX_AUTHORS} texts.")
+        try:
+            return JSONResponse(await asyncio.to_thread(checked_proof, pieces, receipts))
+        except RemoteProtocolError as error:
+            return JSONResponse({"problem": str(error)})
 
     def routes(self) -> list[BaseRoute]:
         """What the page asks."""
@@ -113,8 +124,18 @@ class Watched:
             Route("/swarm", self.swarm),
             Route("/swarm/events", _Events(self)),
             Route("/machine", self.machine),
+            Route("/proofs", self.proofs, methods=["POST"]),
             Route("/audits", self.audits, methods=["POST"]),
         ]
+
+
+def _pieces_of(body: Json) -> tuple[Evidence, ...]:
+    """The evidence in a body. Raises `ApiError`."""
+    evidence = body.get("evidence", [])
+    pieces = evidence_of_json(evidence)
+    if not 0 < len(pieces) == len(evidence) <= MAX_PIECES:
+        raise bad_value("evidence", f"evidence must be a list of 1 to {MAX_PIECES} pieces of a proof.")
+    return pieces
 
 
 class _Events:

@@ -1,22 +1,20 @@
-// A proof as it is checked here, and what can be done with it.
+// A proof as the gateway checks it, and what can be done with it.
 
 import { useEffect, useRef, useState } from "preact/hooks";
 import { postJson, Refused } from "../gateway";
 import { name, prose } from "../harmless";
 import { count, Peer } from "../parts";
-import { canVerify } from "./peer";
 import {
   type CheckedPart,
   type CheckedProof,
   checkProof,
   type Evidence,
-  isRefusal,
   MAX_FILE_BYTES,
   type Proof,
   readProof,
+  type State,
   withStatements,
 } from "./proof";
-import type { State } from "./audit_rule";
 
 export type Given = { proof: Proof; from: string; text?: string };
 
@@ -30,16 +28,18 @@ const VERDICTS: Record<State, [mood: string, title: string, sentence: string]> =
 
 type Checked = { result: CheckedProof } | { refusal: string };
 
+/** What a proof comes to. Throws where the gateway does not check it. */
 async function checked(proof: Proof): Promise<Checked> {
-  if (!canVerify()) {
-    return { refusal: "This browser checks signatures on this machine’s own address or over HTTPS alone." };
-  }
   try {
-    return { result: await checkProof(proof) };
+    const found = await checkProof(proof);
+    return "problem" in found ? { refusal: `It does not hold: ${found.problem}.` } : { result: found };
   } catch (error) {
-    return { refusal: isRefusal(error) ? error.message : "It cannot be read." };
+    if (error instanceof Refused && error.status === 400) return { refusal: error.message };
+    throw error;
   }
 }
+
+const sentenceOf = (error: unknown): string => (error instanceof Refused ? error.message : "The question broke off.");
 
 function Part({ part, text }: { part: CheckedPart; text: string | null }) {
   const own = part.tokens.length - part.first;
@@ -53,13 +53,13 @@ function Part({ part, text }: { part: CheckedPart; text: string | null }) {
         <div>
           <dt>Request</dt>
           <dd>
-            <code class="digest">{part.digest}</code> digest of {count(part.request.prompt.length, "prompt token")}, seed{" "}
-            {part.request.seed.toString()}, temperature {part.request.temperature}
+            <code class="digest">{part.digest}</code> digest of {count(part.prompt_tokens, "prompt token")}, seed {part.seed},
+            temperature {part.temperature}
           </dd>
         </div>
         <div>
           <dt>Numerics</dt>
-          <dd>{name(part.request.numerics)}</dd>
+          <dd>{name(part.numerics)}</dd>
         </div>
         {text !== null && (
           <div>
@@ -85,15 +85,15 @@ function Part({ part, text }: { part: CheckedPart; text: string | null }) {
             </tr>
           </thead>
           <tbody>
-            {part.judgements.map(({ auditor, accuses, verdict }) => (
+            {part.judgements.map(({ auditor, accuses, equal, near_ties, different }) => (
               <tr>
                 <th scope="row">
                   <Peer id={auditor} />
                 </th>
                 <td class={accuses ? "bad" : "good"}>{accuses ? "accuses" : "agrees"}</td>
-                <td>{verdict.equal}</td>
-                <td>{verdict.nearTies}</td>
-                <td>{verdict.different}</td>
+                <td>{equal}</td>
+                <td>{near_ties}</td>
+                <td>{different}</td>
               </tr>
             ))}
           </tbody>
@@ -144,7 +144,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
         const words = await Promise.all(found.result.parts.map((part) => read(part.tokens)));
         if (isCurrent) setTexts(words);
       }
-    });
+    }).catch((error) => isCurrent && setProblem(sentenceOf(error)));
     return () => {
       isCurrent = false;
     };
@@ -175,7 +175,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
       if (after === before) setProblem("No other verifier of this target and these numerics gave an answer here.");
       onGiven({ ...given, proof: later });
     } catch (error) {
-      setProblem(error instanceof Refused ? error.message : "The question broke off.");
+      setProblem(sentenceOf(error));
     }
     setAsking(false);
   }
@@ -189,8 +189,8 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
       <header class="title">
         <h1>Is this text the target’s?</h1>
         <p>
-          A proof is what the verifier, its judges and the client signed. Your browser recomputes every digest and checks
-          every signature; nobody’s word is taken for it.
+          A proof is what the verifier, its judges and the client signed. The gateway recomputes every digest and checks
+          every signature. A saved proof can be checked anywhere, by any gateway or by <code>cosine-node audit</code>.
         </p>
       </header>
       {state && (
@@ -201,7 +201,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
           <p>{isOther ? "What was signed is not what stands in the chat." : prose(sentence)}</p>
           {result && (
             <p class="faint">
-              {count(result.signatures, "signature")} checked in this browser, {count(result.parts.reduce((sum, each) => sum + each.tokens.length, 0), "digest")}{" "}
+              {count(result.signatures, "signature")} checked, {count(result.parts.reduce((sum, each) => sum + each.tokens.length, 0), "digest")}{" "}
               recomputed, from {given?.from}.
             </p>
           )}
@@ -245,7 +245,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
                     <Peer id={each.drafter} />
                   </th>
                   <td>{each.tokens}</td>
-                  <td>{each.textTokens}</td>
+                  <td>{each.text_tokens}</td>
                   <td>
                     <Peer id={each.verifier} /> and <Peer id={each.client} />
                   </td>
