@@ -108,6 +108,17 @@ _HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()
 """By the file itself, under whatever name, and its size and time."""
 
 
+def is_gguf(path: Path) -> bool:
+    """True for a file of the format by its first bytes, as stores keep them, and for whatever is named as one."""
+    if path.suffix == SUFFIX:
+        return True
+    try:
+        with path.open("rb") as handle:
+            return handle.read(len(MAGIC)) == MAGIC
+    except (OSError, ValueError):
+        return False
+
+
 def read_header(file: Path) -> GgufHeader:
     """Read the header of a model, of all its parts if the file is the first of several.
 
@@ -129,7 +140,9 @@ def _whole(file: Path) -> GgufHeader:
     """The header of a model. Raises `UsageError`."""
     first = read_part(file)
     count = first.metadata.get(PART_COUNT, 1)
-    if not isinstance(count, int) or count <= 1:
+    if not isinstance(count, int):
+        raise UsageError(f"{file} has a {PART_COUNT} that is no number; fetch it again.")
+    if count <= 1:
         return first
     names = part_names(file.name)
     # The link in a model's folder has another name than the file.

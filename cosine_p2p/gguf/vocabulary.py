@@ -67,7 +67,7 @@ class Vocabulary:
     kinds: Sequence[int] = field(repr=False)
     metadata: Mapping[str, Any] = field(repr=False)
     ids: Mapping[str, int] = field(repr=False)
-    """The token of each text; of several with one text the last."""
+    """The token of each text, which stands once: llama.cpp ends its process at others."""
     ends: tuple[int, ...]
     """The tokens that end a text, those first that keys name, in the order of `END_KEYS`."""
 
@@ -91,6 +91,11 @@ class Vocabulary:
         has_kinds = bare.get("token_type") is not None
         kinds = bare.list_of("token_type", int, len(tokens)) if has_kinds else [NORMAL] * len(tokens)
         ids = {text: token for token, text in enumerate(tokens)}
+        if len(ids) < len(tokens):
+            twice = next(text for token, text in enumerate(tokens) if ids[text] != token)
+            raise UsageError(
+                f"{source} has the token {twice[:99]!r} twice in tokenizer.ggml.tokens; fetch it again."
+            )
         named = replace(bare, tokens=tokens, kinds=kinds, ids=ids)
         return replace(named, ends=tuple(named._ends()), kinds=named._kinds())
 

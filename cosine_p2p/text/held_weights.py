@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import read_header
+from cosine_p2p.gguf.header import is_gguf, read_header
 from cosine_p2p.request.generation_config import FILE_NAME as GENERATION_CONFIG
 from cosine_p2p.storage.bounded_file import read_bounded
 from cosine_p2p.text.tensor_hashes import HashCache, HashedTensor
@@ -68,7 +68,7 @@ class HeldWeights:
         than the manifest says.
         """
         cache = HashCache(cache_folder)
-        if path.suffix == GGUF_SUFFIX and path.is_file():
+        if path.is_file() and is_gguf(path):
             return cls._of_gguf(path, cache)
         if (path / MANIFEST).is_file():
             return cls._of_part(path, cache)

@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from platformdirs import user_data_dir
 
-from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import read_header
+from cosine_p2p.gguf.header import is_gguf, read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.storage.bounded_file import read_json
@@ -55,7 +54,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
     A folder that holds a part of them, with the manifest beside it, has the digest of the whole model. A GGUF file
     has no tokenizer digest. Raises `UsageError` as `HeldWeights.read`.
     """
-    is_file = folder.suffix == GGUF_SUFFIX and folder.is_file()
+    is_file = folder.is_file() and is_gguf(folder)
     tokenizer = None if is_file else TokenizerFiles.read(folder)
     digest = HeldWeights.read(folder, cache_folder=cache_folder).content_digest
     return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
@@ -106,7 +105,7 @@ class Target:
             return cls(ALL_TARGETS)
         path = Path(os.path.expanduser(text))
         # Held to the end, so that all who look into the file share one reading of it.
-        header = read_header(path) if path.suffix == GGUF_SUFFIX and os.path.isfile(path) else None
+        header = read_header(path) if os.path.isfile(path) and is_gguf(path) else None
         if header is not None:
             path = unfold(path, tokenizer_files(path))
         if os.path.isdir(path):

@@ -10,8 +10,7 @@ from typing import Any, BinaryIO, Final
 
 from platformdirs import user_cache_dir
 
-from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
-from cosine_p2p.gguf.header import read_part
+from cosine_p2p.gguf.header import is_gguf, read_part
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import CONTENT_DIGEST_BYTES
@@ -42,7 +41,7 @@ class HashedTensor:
 
 def read_tensors(file: Path) -> list[HashedTensor]:
     """Hash every tensor of a safetensors or GGUF file. Raises `UsageError` if it is damaged."""
-    header = read_part(file) if file.suffix == GGUF_SUFFIX else None
+    header = read_part(file) if is_gguf(file) else None
     try:
         with file.open("rb") as handle:
             if header is None:

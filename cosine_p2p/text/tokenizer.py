@@ -10,7 +10,7 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import is_gguf
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.special_tokens import SpecialTokens
@@ -36,7 +36,7 @@ def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
 def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
     """The tokenizer in a model's folder or GGUF file, with or without weights. Raises `UsageError`."""
     place = Path(path).expanduser()
-    if place.suffix == GGUF_SUFFIX:
+    if is_gguf(place):
         return TextTokenizer(tokenizer_files(place))
     files = TokenizerFiles.read(place)
     if files is None:

@@ -302,16 +302,18 @@ def look_at_llama(model: ModelFiles, options: EngineChoice, *, base_bytes: int) 
     if options.kind_for(resolved) is not EngineKind.LLAMA:
         return []
     what = f"llama.cpp for {model.source}"
-    try:
-        check_engine_options(options, resolved)
-    except UsageError as error:
-        return [failure(what, str(error), "Install what it names, or leave the option out.")]
     # They need numpy, which a client has not.
     from cosine_node.engine.llama.library import PACKAGE, llama_library
-    from cosine_node.engine.llama.loading import find_device
+    from cosine_node.engine.llama.loading import check_loads, find_device
     from cosine_node.engine.llama.model import token_bytes_of
     from cosine_node.gguf.file import GgufFile
 
+    try:
+        check_engine_options(options, resolved)
+        if isinstance(resolved, Path) and model.is_usable:
+            check_loads(resolved)
+    except UsageError as error:
+        return [failure(what, str(error), "Install what it names, leave the option out, or name another file.")]
     library = llama_library()
     device = find_device(library, options.device)
     free_bytes = (free_memory_bytes() or 0) if device is None else library.free_bytes(device)

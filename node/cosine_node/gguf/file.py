@@ -19,6 +19,8 @@ from cosine_protocol.limits import MAX_FILE_BYTES
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
 """The key of a drafter with fewer tokens than its target: the target's token of each of its own."""
+TOWERS: Final = ("a.", "adapter.", "mm.", "model.image_newline", "resampler.", "s.", "v.")
+"""How the names of tensors begin that read images and sounds, in files with such (llama.cpp's clip-impl.h)."""
 PLAIN: Final[Mapping[str, str]] = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
 """The types of weights that numpy has itself, by its names."""
 
@@ -32,6 +34,8 @@ class GgufFile:
     tensors: Mapping[str, GgufTensor] = field(repr=False)
     parts: tuple[Path, ...]
     """All its files, the first one first; none where a folder holds a part of it."""
+    has_towers: bool = False
+    """Whether it holds tensors for images or sounds too, which are none of `tensors`."""
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
@@ -46,11 +50,16 @@ class GgufFile:
     def _checked(
         cls, path: Path, metadata: Mapping[str, Any], tensors: Mapping[str, GgufTensor], parts: tuple[Path, ...]
     ) -> "GgufFile":
-        found = cls(path, metadata, tensors, parts)
+        texts = {name: tensor for name, tensor in tensors.items() if not name.startswith(TOWERS)}
+        found = cls(path, metadata, texts, parts, has_towers=len(texts) < len(tensors))
         if not isinstance(metadata.get("general.architecture"), str) or "token_embd.weight" not in found.tensors:
             raise UsageError(f"{path} is a GGUF file, but holds no language model.")
         # All that can be wrong is found now, in one place.
         _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
+        for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
+            # llama.cpp takes it for granted in each pass. Written so that NaN is refused.
+            if not found.decimal(key, 0.0) >= 0:
+                raise UsageError(f"{path} has a negative {found.architecture}.{key}; fetch it again.")
         return found
 
     @classmethod

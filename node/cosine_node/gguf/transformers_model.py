@@ -162,10 +162,26 @@ def transformers_weights(
 ) -> Iterator[tuple[str, npt.NDArray[np.float32]]]:
     """The weights of a model of transformers by its names, dequantised, one after the other; those the file has.
 
-    If some are `wanted` no others are read. Raises `UsageError` for a file with tensors that none of the model's is
-    made of, before any is read.
+    If some are `wanted` no others are read. Raises `UsageError` as `known_sources`, before any is read.
     """
     architecture = _known_architecture(model)
+    sources = known_sources(model, names)
+    for name, tensors in sources.items():
+        if wanted is not None and name not in wanted:
+            continue
+        place = _place(tensors)
+        values = [model.weight(tensor) for tensor in tensors]
+        layout = architecture.layouts.get(place)
+        found = values[0] if layout is None else layout(values, model)
+        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight") and place != "ssm_norm.weight"
+        yield name, found - np.float32(1) if is_offset else found
+
+
+def known_sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
+    """The tensors that each weight of these names is made of.
+
+    Raises `UsageError` for a file with tensors that none of them is made of.
+    """
     sources = _sources(model, names)
     used = {tensor for tensors in sources.values() for tensor in tensors}
     layers = model.size("block_count")
@@ -182,15 +198,7 @@ def transformers_weights(
             raise UsageError(
                 f"{model.path} has a tensor {tensor}, which is not known in a {model.architecture} model."
             )
-    for name, tensors in sources.items():
-        if wanted is not None and name not in wanted:
-            continue
-        place = _place(tensors)
-        values = [model.weight(tensor) for tensor in tensors]
-        layout = architecture.layouts.get(place)
-        found = values[0] if layout is None else layout(values, model)
-        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight") and place != "ssm_norm.weight"
-        yield name, found - np.float32(1) if is_offset else found
+    return sources
 
 
 def _sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str, ...]]:

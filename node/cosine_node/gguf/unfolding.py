@@ -1,6 +1,7 @@
 """A GGUF file as a model's folder: what the rest of the node reads there, made of the file's metadata."""
 
 import json
+import logging
 from pathlib import Path
 
 from cosine_node.engine import vocabulary as draft_vocabulary
@@ -11,6 +12,8 @@ from cosine_p2p.request import generation_config
 from cosine_p2p.text import gguf_folder
 from cosine_protocol.errors import UsageError
 
+LOG = logging.getLogger(__name__)
+
 
 def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = False) -> Path:
     """The folder of `cosine_p2p.text.gguf_folder`: tokenizer, the model's config, a drafter's vocabulary.
@@ -18,6 +21,8 @@ def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = Fa
     The tokenizer of a file that `is_served` is tried first. Raises `UsageError` for a file that cannot be served.
     """
     model = GgufFile.open(file)
+    if model.has_towers and is_served:
+        LOG.warning("%s is served as a language model alone: its parts for images and sounds are left out", file)
     files = _stated(model) | (tokenizer_files(model) if is_served else stated_files(model))
     return gguf_folder.unfold(file, files, cache_folder=cache_folder)
 

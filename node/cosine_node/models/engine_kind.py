@@ -8,7 +8,7 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
 
 
@@ -47,7 +47,7 @@ class EngineChoice:
             return self.kind
         # Who asks for what only PyTorch can do is given it.
         is_for_torch = self.dtype != "auto" or self.quantize is not None or self.is_deterministic
-        is_for_llama = str(resolved).endswith(GGUF_SUFFIX) and llama_library.is_installed()
+        is_for_llama = is_gguf(Path(resolved)) and llama_library.is_installed()
         return EngineKind.LLAMA if is_for_llama and not is_for_torch else EngineKind.TORCH
 
 
@@ -60,7 +60,7 @@ def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
         return
     name = Path(resolved).name
     reasons = {
-        f"--engine llama runs GGUF files, and {name!r} is none": not str(resolved).endswith(GGUF_SUFFIX),
+        f"--engine llama runs GGUF files, and {name!r} is none": not is_gguf(Path(resolved)),
         "--dtype is for --engine torch: llama.cpp computes with the weights as the file has them": options.dtype
         != "auto",
         "--quantize is for --engine torch: choose a GGUF file with fewer bits instead": options.quantize

@@ -18,7 +18,8 @@ def answer_of(
     """The object that a module prints as its last line, in JSON; it reads what it is `told` from stdin.
 
     `environment` is added to that of this process. Blocks meanwhile. Raises `TimeoutError` where it does not end in
-    time, `ValueError` where it gives no answer, and `OSError` where no process can be started.
+    time, `ValueError` where it gives no answer, with the first line of its errors, and `OSError` where no process
+    can be started.
     """
     try:
         done = subprocess.run(
@@ -31,8 +32,8 @@ def answer_of(
         )
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
-    lines = done.stdout.splitlines()
-    answer = json.loads(lines[-1]) if lines else None
+    lines, errors = done.stdout.splitlines(), done.stderr.decode("utf-8", "replace").splitlines()
+    answer = json.loads(lines[-1]) if lines and done.returncode >= 0 else None
     if not isinstance(answer, dict):
-        raise ValueError(f"{module} gave no answer")
+        raise ValueError(next(iter(errors), f"{module} gave no answer"))
     return answer

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
+from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
 
 
@@ -124,12 +125,15 @@ def resolve(source: str) -> Path | str:
         return location(source.removeprefix(SCHEME))
     path = Path(source).expanduser()
     is_file_name = path.suffix == GGUF_SUFFIX and not source.startswith(HUB_FILE)
-    if path.is_dir() or (is_file_name and path.is_file()):
+    if path.is_dir() or (path.is_file() and is_gguf(path)):
         return path
     if is_file_name:
         raise UsageError(f"there is no file {source}; a file of the hub is {HUB_FILE}OWNER/REPOSITORY/{path.name}")
     if source.startswith(("/", "./", "../", "~")):
-        raise UsageError(f"no model folder at {source}; give a folder, a GGUF file, zoo:NAME or a Hugging Face id")
+        found = "neither GGUF file nor" if path.is_file() else "no"
+        raise UsageError(
+            f"{found} model folder at {source}; give a folder, a GGUF file, zoo:NAME or a Hugging Face id"
+        )
     return source
 
 

@@ -35,6 +35,12 @@ def test_a_turn_ends_at_a_token_that_no_key_names(text: str) -> None:
     assert texts_of(found, found.ends) == ["a", text]
 
 
+@pytest.mark.parametrize("more", [("a",), ("", "[EMPTY_12]")])
+def test_a_token_stands_once(more: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"a\.gguf has the token .* twice in tokenizer\.ggml\.tokens"):
+        vocabulary(*more)
+
+
 def test_code_ends_at_the_end_of_a_file() -> None:
     found = vocabulary("<|fim_pad|>", "<|file_sep|>", "<|fim_prefix|>", eos_token_id=0)
     assert texts_of(found, found.ends) == ["a", "<|fim_pad|>", "<|file_sep|>"]

@@ -4,6 +4,7 @@ import asyncio
 from collections import namedtuple
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from cosine_node.doctor.finding import CheckStatus
@@ -22,8 +23,11 @@ from cosine_node.doctor.machine import (
     judge_key_file,
     judge_python,
     missing_packages,
+    probe_machine,
 )
+from cosine_node.gguf.unfolding import unfold
 from cosine_p2p.storage.identity_file import claim_identity, load_identity
+from tests.node.engine.gguf_models import changed_gguf, tiny_gguf
 
 CPU = MachineFacts(has_torch=True, free_bytes=8 << 30)
 GPU = MachineFacts(has_torch=True, has_nvidia=True, cuda_build="13.0", cuda_devices=(("H200", 100), ("A100", 50)))
@@ -60,6 +64,20 @@ def test_memory_is_that_of_the_device() -> None:
     assert CPU.memory_of("mps") == (0, "mps")
     devices = {"auto": (100, "H200"), "cuda:1": (50, "A100"), "cuda:7": (0, "cuda:7")}
     assert {device: GPU.memory_of(device) for device in devices} == devices
+
+
+def test_the_engine_is_asked_for_a_files_tensors(tmp_path: Path) -> None:
+    tensor = {"blk.0.mystery.weight": np.ones((4, 4), dtype=np.float32)}
+    folders = [
+        str(unfold(changed_gguf(tiny_gguf(), tmp_path / f"{len(more)}.gguf", {}, more), cache_folder=tmp_path))
+        for more in ({}, tensor)
+    ]
+    asked = {"packages": ["torch", "transformers"], "folders": folders, "dtype": "auto", "device": "cpu"}
+    engines = probe_machine(asked)["engines"]
+    assert [engines[folder]["refusal"].partition(" has a ")[2] for folder in folders] == [
+        "",
+        "tensor blk.0.mystery.weight, which is not known in a llama model.",
+    ]
 
 
 def test_architectures() -> None:

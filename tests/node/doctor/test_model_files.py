@@ -28,7 +28,7 @@ from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from tests.node.engine.gguf_models import tiny_gguf
+from tests.node.engine.gguf_models import changed_gguf, gguf_with_tower, tiny_gguf
 
 GIB = 1 << 30
 LLAMA = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 64}
@@ -233,6 +233,15 @@ def test_a_device_that_is_not_there_is_a_failure() -> None:
     )
     assert only.status is CheckStatus.FAILURE
     assert "has no device 'cuda' on this machine" in only.found
+
+
+def test_what_llama_cannot_load_is_a_failure(tmp_path: Path) -> None:
+    for file in (
+        changed_gguf(tiny_gguf(), tmp_path / "odd.gguf", {"llama.expert_used_count": 4}),
+        gguf_with_tower(tmp_path / "tower.gguf"),
+    ):
+        [only] = look_at_llama(read_model(str(file)), TINY_LLAMA, base_bytes=0)
+        assert (only.status, file.name in only.found) == (CheckStatus.FAILURE, True)
 
 
 def test_without_the_wheel_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

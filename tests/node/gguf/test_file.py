@@ -70,6 +70,7 @@ def test_weights_are_read_from_the_part_that_has_them(tmp_path: Path) -> None:
     [
         ({"llama.context_length": None}, "does not say its llama.context_length"),
         ({"llama.attention.head_count": 0}, "does not say its llama.attention.head_count"),
+        ({"split.count": "2"}, "split.count that is no number"),
         ({"split.count": 3, "split.no": 1}, "name the first of its 3 parts"),
     ],
 )

@@ -43,12 +43,17 @@ def test_names_and_folders_agree_with_the_files_which_are_small() -> None:
 def test_what_a_model_option_names_is_found_or_refused(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.touch()
+    blob = tmp_path / "sha256-0123"
+    blob.write_bytes(b"GGUF")
     hub = ("meta-llama/Llama-3.1-8B", "hf:owner/name-GGUF/model.gguf")
     assert zoo.resolve("zoo:draft-math") == zoo.folder("draft-math")
-    assert [zoo.resolve(str(path)) for path in (tmp_path, file)] == [tmp_path, file]
+    assert [zoo.resolve(str(path)) for path in (tmp_path, file, blob)] == [tmp_path, file, blob]
     assert tuple(map(zoo.resolve, hub)) == hub
     with pytest.raises(UsageError, match=r"hf:OWNER/REPOSITORY/other\.gguf"):
         zoo.resolve(str(tmp_path / "other.gguf"))
+    blob.write_bytes(b"PK")
+    with pytest.raises(UsageError, match="neither GGUF file nor model folder"):
+        zoo.resolve(str(blob))
     for source in ("zoo:nothing", "./no-such-folder", "/no/such/folder"):
         with pytest.raises(UsageError):
             zoo.resolve(source)

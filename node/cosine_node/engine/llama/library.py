@@ -6,6 +6,7 @@ written down here are named, and at load the defaults that the library fills in 
 
 import ctypes
 import logging
+import os
 from ctypes import POINTER, Structure, c_bool, c_char_p, c_float, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -151,6 +152,8 @@ class LlamaLibrary:
 
     def __init__(self, path: Path) -> None:
         """Load and check the library at `path`. Raises `UsageError` with one sentence."""
+        # What it asserts it tells in one line; else it has a debugger print hundreds.
+        os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         try:
             self.c = ctypes.CDLL(str(path))
             for name, (returned, *taken) in FUNCTIONS.items():

@@ -21,6 +21,7 @@ from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
+from cosine_node.processes.answer import answer_of
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
@@ -32,6 +33,8 @@ PASS_TOKENS: Final = 63
 """On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
 CARD_PASS_TOKENS: Final = 512
 """On a card, which is slow with small passes: llama.cpp's own default."""
+TRIAL_S: Final = 60.0
+"""Of a process that reads a header: the largest take seconds."""
 METAL: Final = ("metal", "mtl")
 DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
 """How the names of ggml's devices begin, by the name that a user gives."""
@@ -55,6 +58,7 @@ def load_llama(
     library = llama_library()
     handle = find_device(library, device)
     file = GgufFile.open(path)
+    check_loads(path)
     with ExitStack() as on_error:
         model = LlamaModel(library, file, device=handle)
         on_error.callback(model.close)
@@ -82,6 +86,24 @@ def load_llama(
         # At the end of the process the system takes it.
         freeing.atexit = False
     return engine
+
+
+def check_loads(path: Path) -> None:
+    """Raise `UsageError` for a file that llama.cpp cannot load, or at which it would end this process.
+
+    It is loaded without weights, in another process: what llama.cpp takes for granted it does not report.
+    """
+    try:
+        answer = answer_of("cosine_node.engine.llama.trial", str(path), timeout_s=TRIAL_S)
+    except TimeoutError:
+        raise UsageError(f"{path.name} cannot be loaded by llama.cpp: it takes over {TRIAL_S:g} s.") from None
+    except (OSError, ValueError) as error:
+        said = str(error).rpartition("/llama.cpp/")[2]
+        raise UsageError(
+            f"{path.name} cannot be loaded by llama.cpp, which would end this process ({said}); fetch it again."
+        ) from None
+    if "error" in answer:
+        raise UsageError(answer["error"])
 
 
 def _engine(

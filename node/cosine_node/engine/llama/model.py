@@ -48,11 +48,18 @@ def token_bytes_of(file: GgufFile) -> int:
 class LlamaModel:
     """The weights of a GGUF file. Close it after its contexts."""
 
-    def __init__(self, library: LlamaLibrary, file: GgufFile, *, device: int | None = None) -> None:
-        """Load a file onto a device, or for the processor.
+    def __init__(
+        self, library: LlamaLibrary, file: GgufFile, *, device: int | None = None, has_weights: bool = True
+    ) -> None:
+        """Load a file onto a device, or for the processor; without weights only to see whether it can be loaded.
 
         Raises `UsageError` with llama.cpp's own reason, and for a kind of model that no token tree suits.
         """
+        if file.has_towers:
+            raise UsageError(
+                f"{file.path.name} holds more than a language model, a tower for images or sounds, which llama.cpp "
+                "does not load: use --engine torch, or a file of the language model alone."
+            )
         self.library = library
         self.file = file
         self.on_card = device is not None
@@ -63,6 +70,9 @@ class LlamaModel:
         devices = (c_void_p * 2)(device, None)
         params.devices = addressof(devices)
         params.n_gpu_layers = -1 if self.on_card else 0
+        if not has_weights:
+            # Nothing is put into memory, which a mapped file would be (load_mode 0 maps none).
+            params.no_alloc, params.load_mode = True, 0
         library.errors.clear()
         self.handle: int | None = c.llama_model_load_from_file(str(file.parts[0]).encode(), params)
         if self.handle is None:

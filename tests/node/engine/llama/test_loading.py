@@ -33,7 +33,7 @@ from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import llama_engine
-from tests.node.engine.gguf_models import tiny_gguf
+from tests.node.engine.gguf_models import changed_gguf, gguf_with_tower, tiny_gguf
 from tests.node.engine.random_walk import fresh_logits
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
@@ -178,6 +178,36 @@ def test_a_damaged_file_is_refused_with_the_librarys_reason(
     (tmp_path / "half.gguf").write_bytes(tiny_gguf().read_bytes()[:-4000])
     with pytest.raises(UsageError, match=r"half\.gguf"):
         load_llama(tmp_path / "half.gguf", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("llama.expert_count", 100_000, "would end this process .*n_expert"),
+        ("llama.expert_used_count", 4, "would end this process .*n_expert"),
+        ("llama.rope.scaling.type", "mystery", "would end this process .*rope_scaling_type"),
+        ("llama.attention.layer_norm_rms_epsilon", -1.0, "negative llama.attention.layer_norm_rms_epsilon"),
+        ("llama.attention.layer_norm_rms_epsilon", float("nan"), "negative llama.attention.layer_norm_rms_epsilon"),
+        ("llama.block_count", "2", "llama.block_count"),
+        ("split.count", "2", "split.count"),
+    ],
+)
+def test_what_llama_would_assert_or_refuse_is_a_sentence(
+    key: str, value: object, reason: str, tmp_path: Path
+) -> None:
+    file = changed_gguf(tiny_gguf(), tmp_path / "odd.gguf", {key: value})
+    with pytest.raises(UsageError, match=rf"odd\.gguf .*{reason}"):
+        load_llama(file, device="cpu", pool_tokens=64)
+
+
+def test_a_file_with_a_tower_for_images_is_refused_with_the_reason(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a tower for images or sounds.* use --engine torch"):
+        load_llama(gguf_with_tower(tmp_path / "odd.gguf"), device="cpu", pool_tokens=64)
+
+
+def test_a_file_needs_no_suffix(tmp_path: Path) -> None:
+    (tmp_path / "sha256-0123").write_bytes(tiny_gguf().read_bytes())
+    assert load_llama(tmp_path / "sha256-0123", device="cpu", pool_tokens=64).vocab_tokens == VOCAB
 
 
 def test_more_lanes_than_llama_has_are_refused() -> None:

@@ -15,6 +15,7 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import StoredModel, write_gguf
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from tests.node.engine.gguf_models import gguf_with_tower, tiny_gguf
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
 from tests.thoroughness import soak_rest
@@ -41,6 +42,17 @@ def test_a_file_in_float32_says_what_its_folder_says(temperature: float, llama: 
     asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
     said, expected = ([token for token, _ in serve_alone(each, asked, 12)] for each in (from_file, from_folder))
     assert said == expected
+
+
+def test_a_file_with_a_tower_for_images_is_its_language_model(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked, said = Asked([3, 70, 140, 9, 11], Sampling()), []
+    for file in (tiny_gguf(), gguf_with_tower(tmp_path / "sha256-0123")):
+        folder = unfold(file, cache_folder=tmp_path, is_served=True)
+        said.append(serve_alone(load_engine(str(folder), device="cpu", pool_tokens=64, is_served=True), asked, 12))
+    assert said[0] == said[1]
+    assert [record.message for record in caplog.records if "images and sounds are left out" in record.message]
 
 
 @pytest.mark.parametrize("weights", soak_rest(["Q4_1", "Q8_0"]))
