@@ -418,20 +418,17 @@ def _resident_bytes() -> int:
 
 def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     """The engine's own word about the model in a folder."""
-    import torch
-
+    from cosine_node.engine.torch.gguf_trial import check_names
     from cosine_node.engine.torch.load_self_test import token_bytes_of
     from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
     from cosine_node.engine.torch.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
     from cosine_node.gguf.file import GgufFile
-    from cosine_node.gguf.transformers_model import known_sources
 
     try:
         config = read_config(folder)
         refuse_by_config(config)
         if (file := GgufFile.in_folder(Path(folder))) is not None:
-            with torch.device("meta"):
-                known_sources(file, model_class_of(config)(config).state_dict())
+            check_names(file, config)
     except UsageError as error:
         return EngineFacts(refusal=str(error))
     obstacle = packed_obstacle(model_class_of(config), config) or ""
