@@ -54,7 +54,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
-from cosine_p2p.text.target import Target, is_name, settled_digest
+from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
@@ -306,7 +306,7 @@ class AsyncClient:
             )
             verifiers = candidates.records
             codec = await place.swarm.text_codec(verifiers)
-            published = verifiers[0].generation_defaults if asked["generation_config"] == AUTO else None
+            published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
             encoded = await self._encoder.encode(codec, checked)

@@ -14,6 +14,7 @@ from platformdirs import user_data_dir
 from cosine_p2p.gguf.header import is_gguf, read_header
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.request.options import NONE
 from cosine_p2p.storage.bounded_file import read_json
 from cosine_p2p.storage.state_file import replace_text
 from cosine_p2p.text.gguf_folder import unfold
@@ -22,7 +23,7 @@ from cosine_p2p.text.special_tokens import tokenizer_eos
 from cosine_p2p.text.tokenizer_files import TokenizerFiles, parse_digest
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EOS_TOKENS
-from cosine_protocol.records import ALL_TARGETS, TargetFacts
+from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, TargetFacts
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +34,14 @@ KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
     }
 )
 """The targets of the families at hand, so that nobody can stand for them under their names."""
+RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = MappingProxyType(
+    {
+        KNOWN_TARGETS["zoo:target"]: GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.1),
+        KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
+    }
+)
+"""How to sample from those, whose own configs do not say it: at temperature 1 small models write word salad, below
+without a penalty they repeat themselves. The temperature and top_p of smol-target are in its authors' examples."""
 QUORUM: Final = 2 / 3
 """Of the verifiers of a name that was never used here; one liar among three changes nothing."""
 
@@ -44,6 +53,20 @@ class TargetIdentity:
     name: str
     content_digest: bytes
     tokenizer_digest: bytes | None
+
+
+def default_sampling(
+    verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
+) -> GenerationDefaults | None:
+    """The generation config that a verifier publishes, or what is recommended for its target where there is none.
+
+    A recommendation is for those who sample by default, as `otherwise` says, and ask for no temperature. None where no
+    config is to be taken.
+    """
+    if asked.get("generation_config") == NONE:
+        return None
+    is_open = bool(otherwise["temperature"]) and "temperature" not in asked
+    return verifier.generation_defaults or (RECOMMENDED.get(verifier.target_digest) if is_open else None)
 
 
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.request.generation_config import apply_defaults, read_eos
+from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import tensor_hashes
 from cosine_p2p.text.target import (
     KNOWN_TARGETS,
     Target,
     TargetIdentity,
     choose_digest,
+    default_sampling,
     identify_target,
     parse_target,
     read_ends,
@@ -21,9 +23,13 @@ from cosine_p2p.text.target import (
 )
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
+from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.gguf_samples import write_sample
+from tests.cosine_p2p.samples import identity_of, record_of
 from tests.full_disk import full_disk
 
+SMOL = KNOWN_TARGETS["zoo:smol-target"]
+SAMPLED = {**TEXT_DEFAULTS, "temperature": 1.0}
 Tensors = dict[str, tuple[str, list[int], bytes]]
 WEIGHTS: Tensors = {"a": ("F32", [2], b"\x00" * 8), "b": ("BF16", [3], b"\x01\x02\x03\x04\x05\x06")}
 
@@ -255,3 +261,24 @@ def test_nobody_stands_for_an_embedded_target_under_its_name(tmp_path: Path) -> 
     with pytest.raises(UsageError, match=f"zoo:target is {embedded.hex()} in this version"):
         choose_digest("zoo:target", {liar: 99}, pins)
     assert not pins.exists()
+
+
+@pytest.mark.parametrize(
+    ("digest", "asked", "otherwise", "published", "options"),
+    [
+        (SMOL, {}, SAMPLED, None, {"temperature": 0.2, "top_p": 0.9, "repetition_penalty": 1.1}),
+        (SMOL, {"top_p": 0.5}, SAMPLED, None, {"temperature": 0.2, "repetition_penalty": 1.1}),
+        (SMOL, {"temperature": 0.0}, SAMPLED, None, {}),
+        (SMOL, {"temperature": 1.0}, SAMPLED, None, {}),
+        (SMOL, {}, TEXT_DEFAULTS, None, {}),
+        (SMOL, {}, SAMPLED, GenerationDefaults(temperature=0.7), {"temperature": 0.7}),
+        (SMOL, {"generation_config": "none"}, SAMPLED, None, {}),
+        (bytes(32), {}, SAMPLED, None, {}),
+    ],
+)
+def test_a_shipped_target_is_sampled_as_is_recommended_where_no_temperature_is_asked_for(
+    digest: bytes, asked: Any, otherwise: Any, published: GenerationDefaults | None, options: dict[str, float]
+) -> None:
+    verifier = record_of(identity_of(1), now_s=0.0, target_digest=digest, generation_defaults=published)
+    found = default_sampling(verifier, asked=asked, otherwise=otherwise)
+    assert apply_defaults(found, asked=asked, otherwise=otherwise).options == options

@@ -39,6 +39,7 @@ from cosine_node.page.routes import Watched
 from cosine_node.page.trend import Trend
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.text.target import default_sampling
 from cosine_protocol.errors import CosineError
 from cosine_protocol.records import NodeRecord
 
@@ -176,7 +177,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
         verifiers, _ = await watch.look()
         context = verifiers[0].context_tokens if verifiers else None
         takes_config = bool(verifiers) and service.client.takes_generation_config
-        published = verifiers[0].generation_defaults if takes_config else None
+        published = default_sampling(verifiers[0], asked={}, otherwise=CHAT_DEFAULTS) if takes_config else None
         return {
             "id": name,
             "object": "model",
