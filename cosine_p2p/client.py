@@ -421,6 +421,7 @@ class AsyncClient:
         while offers := untried():
             request, able = offers[0]
             tried.append(request)
+            others = {offer.numerics for offer, _ in requests} - {request.numerics}
             job = Job(
                 number=next(self._numbers),
                 deadline_s=deadline_s,
@@ -442,7 +443,8 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
-                find_again=partial(self._find_again, place, request, asked),
+                find_again=partial(self._find_again, place, request, asked, others),
+                other_numerics=others,
                 patience_s=self._patience_s,
             )
             yield self._session(place, job)
@@ -516,14 +518,22 @@ class AsyncClient:
             raise PromptRefused(f"The text could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
         return done[0]
 
-    async def _find_again(self, place: _Place, request: Request, asked: ClientOptions) -> Mapping[str, float]:
-        """The seconds a pass of verifiers that could go on with a request now, best first; none on any trouble."""
+    async def _find_again(
+        self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
+    ) -> Mapping[str, float]:
+        """The seconds a pass of verifiers that could go on with a request now, best first; none on any trouble.
+
+        `others` are made the numerics of those that could not, for theirs are other ones.
+        """
         needed_tokens = len(request.prompt) + request.max_new_tokens
         try:
             found = await self._find_verifiers(place, asked, random.Random(request.nonce).random, is_anew=True)
         except CosineError as error:
             LOG.info("nobody was found to go on: %s", error)
             return {}
+        of_target = {each.numerics for each in found.records if each.target_digest == request.target_digest}
+        others.clear()
+        others.update(of_target - {request.numerics})
         return {
             record.peer_id: record.pass_us / 1e6
             for record in found.records

@@ -1,5 +1,6 @@
 """The directory over a DHT: records in cells that split when they are full (docs/design.md, "The wire")."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -160,7 +161,9 @@ class DhtDirectory:
         for name in names:
             if name not in (record.target, record.target_digest.hex()):
                 raise LocalProtocolError(f"a record of {record.target} cannot be announced as {name}")
-        placements = [await self._announce_as(record, name) for name in names]
+        # At once: of a goodbye only as much is written as fits into its time.
+        named = asyncio.gather(*(self._announce_as(record, name) for name in names))
+        placements, _ = await asyncio.gather(named, self._list(record))
         least = min(placements, key=lambda placement: placement.holders, default=Placement(holders=0, asked=0))
         self.holders = least.holders
         if not all(placement.is_enough for placement in placements):
@@ -169,6 +172,8 @@ class DhtDirectory:
                 f"{least.holders} of the {least.asked} nodes that should hold our record have it, "
                 f"{least.needed} are needed",
             )
+
+    async def _list(self, record: NodeRecord) -> None:
         with suppress(PeerLost):
             await self._announce_as(record, ALL_TARGETS)
 

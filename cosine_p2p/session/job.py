@@ -1,6 +1,6 @@
 """The work of a session: one request, and who may serve it."""
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -45,6 +45,7 @@ class Job:
     drafter that follows it for nothing else: it is told what is committed, and asked for no drafts. `prediction` is
     what the user takes the output to be, for verifiers to draft from. Where a verifier was lost that served the
     request, and nobody is left, `find_again` tells for `patience_s` whom to ask, as `verifiers` does.
+    `other_numerics` are those of the target's verifiers that cannot go on with the text.
     """
 
     number: int
@@ -71,6 +72,7 @@ class Job:
     prediction: tuple[int, ...] | None = None
     find_again: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     patience_s: float = 0.0
+    other_numerics: Collection[str] = ()
 
     @property
     def shown_request(self) -> Request:

@@ -39,6 +39,7 @@ strategy hears of a drafter or its drafts before a verifier was asked; a session
 """
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import suppress
@@ -103,6 +104,9 @@ that died, at either end, is back after one to two seconds."""
 FOUND_AGAIN_S: Final = 10.0
 """A node that has moved is found again by then (decision 56). So long verifiers are looked for that were found a
 while ago and are not where they were; of one that served the request more is known."""
+OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S
+"""So long a text waits for the verifier that it began with where others of the target have other numerics: its
+network daemon is back by then, or the request is better asked anew, which those serve at once."""
 LOOK_SELDOM: Final = 4.0
 """Who waits looks again after this part of the time that it has waited for, if that is longer: a silent host is
 dialled 16 times a minute at most (`transport.addresses`), and so it is 13 times."""
@@ -157,11 +161,11 @@ class SessionCounts:
             case _:
                 self.tried.append(f"{peer_id} broke the protocol: {error}")
 
-    def nobody_left(self) -> str:
-        """The sentence that says who was tried, when nobody is left."""
+    def nobody_left(self, why: str) -> str:
+        """The sentence that says who was tried, when nobody is left, and `why` nobody else can go on."""
         if not self.tried:
             return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
-        return f"No verifier could finish the request. Tried: {'; '.join(dict.fromkeys(self.tried))}."
+        return f"No verifier could finish the request{why}. Tried: {'; '.join(dict.fromkeys(self.tried))}."
 
 
 class Session:
@@ -216,7 +220,7 @@ class Session:
         self._count = DrafterCount(None, left_tokens=0)
         self._knows_path = self._has_nothing_to_compare
         self._patient_since_s: float | None = None
-        self._patient_until_s = self._look_again_at_s = 0.0
+        self._patience_s = self._look_again_at_s = 0.0
         self._allowed: int | None = -1  # nothing is decided yet
         self._are_drafters_asked = False
         self._finding_more: set[asyncio.Task[None]] = set()
@@ -270,10 +274,26 @@ class Session:
             else:
                 at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
-                    raise GenerationFailed(self.counts.nobody_left())
+                    raise GenerationFailed(self.counts.nobody_left(self._why_nobody_goes_on()))
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
                 await self._look_again(left_s)
             self._dials.begin(int(self._upstream is None), now_s=_now_s())
+
+    def _why_nobody_goes_on(self) -> str:
+        """The part of an error that names the numerics which a text goes on with, and those of other verifiers."""
+        if not self.output:
+            return ""
+        others = ", ".join(sorted(self.job.other_numerics))
+        found = f"; there is {others}" if others else ""
+        return f": no other verifier with numerics {self.job.request.numerics} goes on with its text{found}"
+
+    @property
+    def _patient_until_s(self) -> float:
+        """Until when verifiers are looked for where nobody is left."""
+        if self._patient_since_s is None:
+            return 0.0
+        most_s = OTHERS_SERVE_S if self.output and self.job.other_numerics else math.inf
+        return self._patient_since_s + min(self._patience_s, most_s)
 
     @property
     def _has_other_form(self) -> bool:
@@ -587,7 +607,7 @@ class Session:
         """Look for verifiers for so long from now on, where nobody is left and no other form can be asked for."""
         if self.job.find_again is not None:
             self._patient_since_s = self._look_again_at_s = _now_s()
-            self._patient_until_s = _now_s() + patience_s
+            self._patience_s = patience_s
 
     def _forget_path(self) -> None:
         """What was measured is true of the verifier that is lost, or of its way."""

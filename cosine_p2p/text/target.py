@@ -60,8 +60,8 @@ def default_sampling(
 ) -> GenerationDefaults | None:
     """The generation config that a verifier publishes, or what is recommended for its target where there is none.
 
-    A recommendation is for those who sample by default, as `otherwise` says, and ask for no temperature. None where no
-    config is to be taken.
+    A recommendation is for those who sample by default, as `otherwise` says, and ask for no temperature. It is None
+    for those who take no config.
     """
     if asked.get("generation_config") == NONE:
         return None

@@ -5,7 +5,7 @@ import math
 import random
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,11 +13,12 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_p2p.session.session import ASK_AGAIN_S, FOUND_AGAIN_S
+from cosine_p2p.session.session import ASK_AGAIN_S, FOUND_AGAIN_S, OTHERS_SERVE_S
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_protocol.errors import GenerationFailed, PeerLost
-from cosine_protocol.records import NodeRecord
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import Sampling
+from tests.cosine_p2p.samples import identity_of
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 40
@@ -159,6 +160,28 @@ def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
     assert "was lost: the stream ended" in str(done.error)
     assert PATIENCE_S <= done.seconds - LOST_AT_S < PATIENCE_S + 2 * ASK_AGAIN_S
     assert done.failures == 1
+
+
+def test_others_that_cannot_go_on_are_named_soon_and_not_waited_beside() -> None:
+    """Asked anew, they serve the request at once."""
+
+    async def run() -> tuple[str, float]:
+        async with SimulatedSwarm() as swarm:
+            verifier = await swarm.verifier(target_engine())
+            client = await swarm.client(patience_s=PATIENCE_S)
+            (record,) = await swarm.directory.find(Role.VERIFIER, ALL_TARGETS)
+            other = replace(record, peer_id=identity_of(90).peer_id, numerics="bfloat16")
+            await swarm.directory.announce(other, [other.target])
+            asking = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=TOKENS))
+            await asyncio.sleep(LOST_AT_S)
+            await verifier.kill()
+            with pytest.raises(GenerationFailed) as failed:
+                await asking
+            return str(failed.value), asyncio.get_running_loop().time() - LOST_AT_S
+
+    error, seconds = run_virtual(run())
+    assert "no other verifier with numerics scripted goes on with its text; there is bfloat16. Tried: " in error
+    assert OTHERS_SERVE_S <= seconds < OTHERS_SERVE_S + 2 * ASK_AGAIN_S
 
 
 def test_a_verifier_that_is_gone_before_the_text_begins_is_looked_for_as_long_as_a_move_takes() -> None:

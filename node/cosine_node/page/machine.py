@@ -18,6 +18,7 @@ from cosine_node.doctor.addresses import dial, judge_reachability
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import EXTRAS, MachineFacts, existing_ancestor, missing_packages, models_folder
 from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
+from cosine_node.engine.numerics import DTYPES
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
 from cosine_node.page.target_sizes import PROBE_S, target_sizes
 from cosine_p2p.text.target import parse_target
@@ -38,7 +39,6 @@ DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 """Without one of these no GPU is looked for, which takes a process that loads PyTorch."""
 MEMORY_PART: Final = 0.5
 """Of what is free, as a stage takes it where nothing else is said (`--memory auto`)."""
-DTYPES: Final = ("float32", "bfloat16", "float16")
 
 
 def is_here(request: Request) -> bool:

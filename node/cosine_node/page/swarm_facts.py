@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
+from cosine_node.engine.numerics import join_options
 from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed
@@ -64,6 +65,8 @@ def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
         "target_digest": record.target_digest.hex(),
         "model": record.model,
         "numerics": record.numerics,
+        # Of a drafter nobody needs the same ones.
+        "join_options": [] if record.role == Role.DRAFTER else list(join_options(record.numerics)),
         "expertise": list(record.expertise),
         "learns": bool(record.learns),
         "software": record.software,

@@ -462,12 +462,12 @@ def test_the_first_and_the_latest_reasons_are_kept() -> None:
 
 def test_each_failure_is_told_once_in_words() -> None:
     counts = SessionCounts()
-    assert counts.nobody_left().startswith("No verifier was found")
+    assert counts.nobody_left("").startswith("No verifier was found")
     for error in (PeerError(ErrorCode.OVERLOADED, "full"), PeerLost("v", "gone"), RemoteProtocolError("odd")):
         counts.note_tried("v", error)
         counts.note_tried("v", error)
-    sentence = "No verifier could finish the request. Tried: v refused: full; v was lost: gone; "
-    assert counts.nobody_left() == sentence + "v broke the protocol: odd."
+    sentence = "No verifier could finish the request: late. Tried: v refused: full; v was lost: gone; "
+    assert counts.nobody_left(": late") == sentence + "v broke the protocol: odd."
 
 
 async def serve_all(channel: Channel, message: m.Message) -> None:

@@ -4,8 +4,10 @@ from pathlib import Path
 import pytest
 
 from cosine_node import zoo
+from cosine_node.engine.blocks.half_linear import has_half_products
 from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.numerics import join_options
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.gguf.unfolding import unfold
@@ -78,3 +80,46 @@ def test_one_file_is_loaded_with_either(tmp_path: Path) -> None:
     torch_engine = load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
     assert isinstance(torch_engine, TorchEngine)
     assert torch_engine.numerics == "gguf:F32+float32"
+
+
+@pytest.mark.parametrize(
+    ("numerics", "options"),
+    [
+        ("float32", "--engine torch --dtype float32"),
+        ("bfloat16/int8", "--engine torch --dtype bfloat16 --quantize int8"),
+        ("float32/float16", "--engine torch --dtype float32 --quantize float16"),
+        ("gguf:Q4_1+float32/float16", "--engine torch --dtype float32 --quantize float16"),
+        # Weights that the model's own files hold in few bits.
+        ("float16/gptq", "--engine torch --dtype float16"),
+        ("gguf:Q4_1+llama.cpp", "--engine llama"),
+        ("none", ""),
+        ("float32; rm -rf /", ""),
+    ],
+)
+def test_numerics_tell_the_options_of_a_node_with_the_same(numerics: str, options: str) -> None:
+    assert join_options(numerics) == tuple(options.split())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--engine", "llama"),
+        ("--engine", "torch", "--dtype", "bfloat16"),
+        ("--engine", "torch", "--dtype", "float32"),
+        ("--engine", "torch", "--dtype", "float32", "--quantize", "float16"),
+    ],
+)
+def test_an_engine_has_the_numerics_whose_options_it_was_loaded_with(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    if "--quantize" in options and not has_half_products():
+        pytest.skip("this processor has no products with weights in float16")
+    given = dict(zip(options[::2], options[1::2], strict=True))
+    choice = replace(
+        AUTO,
+        kind=EngineKind(given["--engine"]),
+        dtype=given.get("--dtype", "auto"),
+        quantize=given.get("--quantize"),
+    )
+    file = tiny_gguf()
+    assert join_options(load_with(choice, unfold(file, cache_folder=tmp_path), file).numerics) == options

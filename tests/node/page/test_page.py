@@ -341,7 +341,10 @@ def test_what_the_swarm_lacks_comes_with_the_command_that_fills_it(browser: Any)
         visitor.show("Join")
         page.get_by_role("listitem").filter(has_text="Nobody holds layers 18 to 21.").get_by_role("button").click()
         # As much of it as the machine has room for.
-        assert page.get_by_label("Command that joins").inner_text().endswith("--layers 18:20")
+        command = page.get_by_label("Command that joins").inner_text()
+        # In the numerics of the other stages, beside which it is to stand.
+        assert "--role stage --model zoo:target --engine torch --dtype bfloat16 " in command
+        assert command.endswith("--layers 18:20")
         page.get_by_role("button", name="Codex").click()
         assert f'base_url = "{gateway.url}/v1"' in page.get_by_label("Settings of Codex").inner_text()
 

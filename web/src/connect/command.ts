@@ -21,6 +21,21 @@ export type Wish = { role: "drafter" | "verifier" | "stage"; model: string; expe
 const words = (...parts: (string | null)[]): string =>
   ["cosine-node", ...parts.filter((part): part is string => part !== null).map(shellWord)].join(" ");
 
+/**
+ * The options by which a node of this role computes as those that answer, or most of them: one with other numerics cannot
+ * go on with their texts.
+ */
+function sameNumerics(swarm: Swarm, role: Wish["role"]): string[] {
+  const counts = new Map<string, number>();
+  for (const node of swarm.nodes) {
+    if (node.role !== role || node.reason || node.is_convicted) continue;
+    const options = node.join_options.join(" ");
+    counts.set(options, (counts.get(options) ?? 0) + 1);
+  }
+  const [most] = [...counts].sort((one, other) => other[1] - one[1]);
+  return most?.[0] ? most[0].split(" ") : [];
+}
+
 /** The options of a node: what `doctor` and `join` have in common. */
 function optionsOf(swarm: Swarm, wish: Wish): (string | null)[] {
   const option = (name: string, value: string) => (value.trim() ? [name, value.trim()] : []);
@@ -28,6 +43,7 @@ function optionsOf(swarm: Swarm, wish: Wish): (string | null)[] {
     "--role",
     wish.role,
     ...option("--model", wish.model),
+    ...(wish.model.trim() === swarm.target ? sameNumerics(swarm, wish.role) : []),
     ...(wish.role === "drafter" && !wish.model.startsWith("zoo:") ? option("--target", swarm.target) : []),
     "--initial-peers",
     entranceOf(swarm) ?? "ADDRESS",

@@ -11,6 +11,7 @@ export type SwarmNode = {
   target_digest: string;
   model: string;
   numerics: string;
+  join_options: string[];
   expertise: string[];
   learns: boolean;
   software: string;

@@ -1,0 +1,24 @@
+"""What the numerics of a record say of an engine. Its own names are in `torch.support` and `llama.loading`."""
+
+from typing import Final
+
+DTYPES: Final = ("float32", "bfloat16", "float16")
+"""The dtypes that PyTorch computes in here, by the names of `--dtype`."""
+QUANTISATIONS: Final = ("float16", "int8", "int4")
+"""What `--quantize` makes of weights, as numerics call it; other quantisations are the model's own files'."""
+
+
+def join_options(numerics: str) -> tuple[str, ...]:
+    """The options by which `cosine-node join` gets engines of these numerics from the same model.
+
+    Numerics are those of PyTorch, as `float32`, `bfloat16/int8` or `gguf:Q4_1+float32/float16`, or of llama.cpp, as
+    `gguf:Q4_1+llama.cpp`. There are none for others.
+    """
+    computed = numerics.removeprefix("gguf:").rpartition("+")[2]
+    dtype, _, quantisation = computed.partition("/")
+    if computed == "llama.cpp":
+        return ("--engine", "llama")
+    if dtype not in DTYPES:
+        return ()
+    quantised = ("--quantize", quantisation) if quantisation in QUANTISATIONS else ()
+    return ("--engine", "torch", "--dtype", dtype, *quantised)
