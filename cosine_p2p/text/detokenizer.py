@@ -9,11 +9,10 @@ from typing import Final, Protocol
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 
-_HELD: Final = (TokenEffect.OPEN, TokenEffect.BYTE)
 MAX_HALF_BYTES: Final = 3
 """A character has at most four bytes."""
-CONTEXT_CHARACTERS: Final = 4
-"""Bound: a character has at most four bytes, so that half a one cannot begin before so much text."""
+CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2
+"""Bound: half a character at the beginning of so much text cannot change how half a one at its end is read."""
 SETTLED_AFTER_TOKENS: Final = 32
 """A few times the context; each token is decoded a few dozen times, at microseconds for all of them."""
 
@@ -35,18 +34,17 @@ class Detokenizer:
     decoded: those since the text became certain, after a few whose own text is then left away. Time grows with the
     length of the output, however much of it is held back.
 
-    `tokenizers.decoders.DecodeStream` (0.23) does not meet this. Under byte fallback it gives characters that a
-    later byte spoils, or raises; it loses half a character of the prompt, and never gives what it holds at the end.
+    `tokenizers.decoders.DecodeStream` (0.23) does not meet this. Under byte fallback it raises where bytes are no
+    character; it loses half a character of the prompt, and never gives what it holds at the end.
     """
 
     def __init__(self, codec: Codec, prompt: Sequence[int]) -> None:
         self._codec = codec
         tokens = [token for token in prompt if codec.effect(token) is not TokenEffect.SILENT]
         settled = len(tokens)
-        while settled and codec.effect(tokens[settled - 1]) in _HELD:
+        while settled and codec.effect(tokens[settled - 1]) is TokenEffect.OPEN:
             settled -= 1
-        context = self._context(tokens[:settled])
-        self._window = [*context, *self._unfinished(context, tokens[settled:])]
+        self._window = [*self._context(tokens[:settled]), *tokens[settled:]]
         # The text of the window that needs not be given: the prompt's at first, then what was given.
         self._passed = codec.decode(self._window)
 
@@ -56,7 +54,7 @@ class Detokenizer:
         if effect is TokenEffect.SILENT:
             return ""
         self._window.append(token)
-        if effect in _HELD:
+        if effect is TokenEffect.OPEN:
             return ""
         new = self._pass(self._certain(effect))
         if new and len(self._window) > SETTLED_AFTER_TOKENS:
@@ -75,7 +73,9 @@ class Detokenizer:
     def _certain(self, effect: TokenEffect) -> str:
         """The certain text of the window, whose last token has this effect."""
         text = self._codec.decode(self._window)
-        return text.removesuffix(REPLACEMENT) if effect is TokenEffect.BYTES else text
+        if effect is not TokenEffect.BYTES:
+            return text
+        return text[:-MAX_HALF_BYTES] + text[-MAX_HALF_BYTES:].rstrip(REPLACEMENT)
 
     def _pass(self, text: str) -> str:
         new = self._beyond_passed(text)
@@ -90,19 +90,6 @@ class Detokenizer:
             pairs = zip(text, self._passed, strict=False)
             common = next((index for index, (one, other) in enumerate(pairs) if one != other), len(text))
         return text[common:]
-
-    def _unfinished(self, context: list[int], run: list[int]) -> list[int]:
-        """The end of a prompt's run of bytes that follows its whole characters: those are the prompt's alone.
-
-        Bytes of the output that are no text would make the run none, and its characters come again.
-        """
-        before = self._codec.decode(context)
-        if before and all(self._codec.effect(token) is TokenEffect.BYTE for token in run):
-            for left in range(min(len(run), MAX_HALF_BYTES + 1)):
-                whole = run[: len(run) - left]
-                if REPLACEMENT not in self._codec.decode([*context, *whole])[len(before) :]:
-                    return run[len(whole) :]
-        return run
 
     def _context(self, tokens: list[int]) -> list[int]:
         """The end of a text whose last token is not open: what follows is decoded after it as after all the text.

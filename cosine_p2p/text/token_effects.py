@@ -4,12 +4,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, auto
+from itertools import groupby
 from typing import Any, Final
 
 from tokenizers import Tokenizer
 
 REPLACEMENT: Final = "\ufffd"
 """What decoding puts for bytes that are no character, or not yet."""
+_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
+"""The name of a byte's token under byte fallback."""
 Step = Mapping[str, Any]
 """One step of a tokenizer's decoder, as tokenizer.json has it. Read from tokenizers 0.23, `src/decoders`."""
 
@@ -21,10 +24,8 @@ class TokenEffect(Enum):
     """As much as before it: a special token, or none of the vocabulary. Text is decoded without it."""
     OPEN = auto()
     """Nothing more for now: the text from it on depends on the tokens after it, up to one that is not open."""
-    BYTE = auto()
-    """As `OPEN`: a token of one byte, which is text with the bytes beside it or not at all."""
     BYTES = auto()
-    """All of it but a U+FFFD at its end, for which half a character may stand."""
+    """All of it but U+FFFD at its end, for which half a character may stand: once, or for each of its bytes."""
     WHOLE = auto()
     """All of it."""
 
@@ -44,7 +45,8 @@ class TokenEffects:
         kinds = {step["type"] for step in steps}
         self._is_local = _is_local(steps)
         self._joins_bytes = "ByteLevel" in kinds
-        self._has_fallback = "ByteFallback" in kinds
+        self.has_fallback = "ByteFallback" in kinds
+        """True if single bytes have tokens, such as `<0xF0>`, beside those of text."""
         self._suffix = next((str(step["suffix"]) for step in steps if step["type"] == "BPEDecoder"), "")
         self._replaced = list(_replacements(steps))
         self._known: dict[int, TokenEffect] = {}
@@ -61,6 +63,25 @@ class TokenEffects:
         name = self._tokenizer.id_to_token(token)
         return name if name in self._special else ""
 
+    def decoded_by_character(self, tokens: Sequence[int]) -> str:
+        """The text of tokens under byte fallback as SentencePiece has it: U+FFFD for each byte of no character.
+
+        The library gives up a whole run of bytes where one of them is of no character.
+        """
+        found = map(self._tokenizer.id_to_token, tokens)
+        names = [name for name in found if name is not None and name not in self._special]
+        apart: list[str] = []
+        for is_byte, run in groupby(names, lambda name: _BYTE.fullmatch(name) is not None):
+            if not is_byte:
+                apart += run
+                continue
+            data = bytes(int(name[3:5], 16) for name in run)
+            for letter in data.decode(errors="surrogateescape"):
+                # An empty name ends a run of bytes.
+                apart += [*(f"<0x{byte:02X}>" for byte in letter.encode(errors="surrogateescape")), ""]
+        text: str = self._tokenizer.decoder.decode(apart)
+        return text
+
     def bytes_of(self, token: int) -> bytes:
         """What a token adds to a text, a space before a word included; nothing for a special one."""
         name = self._tokenizer.id_to_token(token)
@@ -68,7 +89,7 @@ class TokenEffects:
             return b""
         if self._joins_bytes and all(letter in BYTE_OF for letter in name):
             return bytes(BYTE_OF[letter] for letter in name)
-        if self._has_fallback and re.fullmatch("<0x[0-9A-Fa-f]{2}>", name):
+        if self.has_fallback and _BYTE.fullmatch(name):
             return bytes.fromhex(name[3:5])
         for old, new in self._replaced:
             name = name.replace(old, new)
@@ -79,13 +100,11 @@ class TokenEffects:
             return TokenEffect.SILENT
         if not self._is_local:
             return TokenEffect.OPEN
-        # The form of a byte's token, and more than that: a token held too long makes no text wrong.
-        if self._has_fallback and re.fullmatch("<0x..>", name):
-            return TokenEffect.BYTE
         if self._suffix and name.find(self._suffix) not in (-1, len(name) - len(self._suffix)):
             # The last token of a text loses its suffix, the others get a space for it: here, in their middle.
             return TokenEffect.OPEN
-        return TokenEffect.BYTES if self._joins_bytes else TokenEffect.WHOLE
+        is_byte = self.has_fallback and _BYTE.fullmatch(name)
+        return TokenEffect.BYTES if self._joins_bytes or is_byte else TokenEffect.WHOLE
 
 
 def _steps(decoder: Step) -> Iterator[Step]:

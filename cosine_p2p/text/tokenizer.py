@@ -14,7 +14,7 @@ from cosine_p2p.gguf.header import is_gguf
 from cosine_p2p.gguf.tokenizer import tokenizer_files
 from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.special_tokens import SpecialTokens
-from cosine_p2p.text.token_effects import TokenEffect, TokenEffects
+from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect, TokenEffects
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, UsageError
 
@@ -91,9 +91,11 @@ class TextTokenizer:
             return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids without special tokens."""
+        """Text of token ids without special tokens; U+FFFD stands for bytes that are no character."""
         with failures_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
             text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+            if self._effects.has_fallback and REPLACEMENT in text:
+                text = self._effects.decoded_by_character(tokens)
         return text
 
     def effect(self, token: int) -> TokenEffect:

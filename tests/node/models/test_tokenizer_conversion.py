@@ -2,9 +2,11 @@
 
 import base64
 import json
+import random
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,7 @@ import base64, io, json, sys, sentencepiece
 asked = json.load(sys.stdin)
 if "model" in asked:
     library = sentencepiece.SentencePieceProcessor(model_proto=base64.b64decode(asked["model"]))
-    answer = [library.encode(line) for line in asked["lines"]]
+    answer = [library.decode(line) if isinstance(line, list) else library.encode(line) for line in asked["lines"]]
 else:
     made = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -136,6 +138,19 @@ def test_a_tokenizer_of_no_class_gives_sentence_pieces_own_tokens(folder: Path, 
     lines = [line for line in LINES if "\u0323" not in line]
     theirs = by_sentence_piece({"model": base64.b64encode(model).decode(), "lines": lines})
     assert [list(ours.encode(line, add_special_tokens=False)) for line in lines] == theirs
+
+
+def test_bytes_that_are_no_character_are_decoded_as_by_sentence_piece(folder: Path) -> None:
+    model = sentence_piece(**SHAPES["byte pairs"])
+    (folder / "tokenizer.model").write_bytes(model)
+    convert_tokenizer(folder)
+    ours, rng = load_tokenizer(folder), random.Random(0)
+    parts = ["日".encode(), "🙂".encode(), b"\xe6\x97", b"\xf0\x9f", b"\xff", b"\x97", b"\xc0\xaf", b"\xed\xa0\x80"]
+    vocabulary, (word, *_) = ours.library.get_vocab(), ours.encode("the", add_special_tokens=False)
+    runs = [[word], *([vocabulary[f"<0x{byte:02X}>"] for byte in part] for part in parts)]
+    lines = [[word, *chain.from_iterable(rng.choices(runs, k=6))] for _ in range(300)]
+    theirs = by_sentence_piece({"model": base64.b64encode(model).decode(), "lines": lines})
+    assert [ours.decode(line) for line in lines] == theirs
 
 
 @pytest.mark.parametrize("name", quick_first(["tokenizer.model", "tiktoken.model"]))
