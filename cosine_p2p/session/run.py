@@ -10,13 +10,13 @@ from itertools import groupby
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
-from cosine_p2p.request.origins import OWN_SOURCES, TARGET_SOURCE, OriginCount, TokenOrigin
+from cosine_p2p.request.origins import OWN_SOURCES, OriginCount, TokenOrigin
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
 from cosine_p2p.session.delegation import Coordinator
 from cosine_p2p.session.request_log import request_log
 from cosine_p2p.session.session import Session
-from cosine_p2p.session.upstream import Tokens
+from cosine_p2p.session.upstream import Tokens, end_of
 from cosine_p2p.session.warm_spare import WarmSpare
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.text.detokenizer import Piece, TextAssembler
@@ -89,6 +89,7 @@ class Run:
         self._token_ids: list[int] = []
         self._origins = OriginCount()
         self._is_stopped = False
+        self._is_ended = False
         self._stop_text: str | None = None
         self._bytes = links.traffic()
 
@@ -123,13 +124,12 @@ class Run:
                     self._first_s = _now_s()
                 for chunk in self._chunks_of(tokens):
                     yield chunk
-                if self._is_stopped:
+                if self._is_stopped and not self._is_ended:
                     break
             is_whole = True
         finally:
             await stream.aclose()
             self._ended_s = _now_s()
-            rest = self._finish() if is_whole else Chunk("", (), TARGET_SOURCE)
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
             if is_whole and self._begin_audit is not None:
@@ -138,8 +138,6 @@ class Run:
                 self._receipts = tuple(self._give_receipts(self._session))
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
-        if rest.text or rest.parts:
-            yield rest
 
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
         """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
@@ -196,11 +194,11 @@ class Run:
             parts: list[Part] = []
             origins: list[TokenOrigin] = []
             for token, _, confidence in run:
-                piece = Piece("") if token in self._unspoken else self._assembler.add(token)
+                self._token_ids.append(token)
                 ids.append(token)
-                texts.append(piece.text)
                 self._reasoning_tokens += self._reader is not None and self._reader.is_thinking
-                with_it = list(self._read(piece))
+                text, with_it = self._told_with(token)
+                texts.append(text)
                 parts += with_it
                 reply = Reply.of(with_it)
                 origins.append(
@@ -214,11 +212,8 @@ class Run:
                         reasoning=reply.reasoning,
                     )
                 )
-                self._stop_text = piece.stop
-                if piece.is_stopped or (self._reader is not None and self._reader.is_full):
-                    self._is_stopped = True
+                if self._is_stopped:
                     break
-            self._token_ids += ids
             self._prediction.follow(ids)
             self._text.append("".join(texts))
             self._parts += parts
@@ -230,19 +225,22 @@ class Run:
             if self._is_stopped:
                 return
 
-    def _finish(self) -> Chunk:
-        """What was held back: no token follows."""
-        text, parts = "", list[Part]()
-        if not self._is_stopped:
+    def _told_with(self, token: int) -> tuple[str, list[Part]]:
+        """The text and the parts that are certain with the latest token; all that was held back, with the last."""
+        piece = Piece("") if token in self._unspoken else self._assembler.add(token)
+        text, parts = piece.text, self._read(piece)
+        self._is_stopped = piece.is_stopped or (self._reader is not None and self._reader.is_full)
+        self._is_ended = end_of(self._token_ids, self.request) is not None
+        if self._is_ended and not self._is_stopped:
             piece = self._assembler.finish()
-            text, self._is_stopped, self._stop_text = piece.text, piece.is_stopped, piece.stop
-            parts += self._read(piece)
-        parts += self._reader.finish() if self._reader is not None else ()
-        self._text.append(text)
-        self._parts += parts
-        return Chunk(text, (), TARGET_SOURCE, parts=tuple(parts))
+            text, parts = text + piece.text, parts + self._read(piece)
+            self._is_stopped = piece.is_stopped
+        self._stop_text = piece.stop
+        if self._reader is not None and (self._is_ended or self._is_stopped):
+            parts += self._reader.finish()
+        return text, parts
 
-    def _read(self, piece: Piece) -> Iterable[Part]:
+    def _read(self, piece: Piece) -> list[Part]:
         """The parts that are certain with more text."""
         if self._reader is None:
             return [Content(piece.text)] if piece.text else []

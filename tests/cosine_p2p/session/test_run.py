@@ -88,7 +88,7 @@ class CertainAtTheEnd(LetterCodec):
 
 
 def texts_of(codec: LetterCodec, stop: str, *, drafters: int = 0) -> tuple[list[str], Generation]:
-    """The texts of the chunks that have any, and the result."""
+    """The texts of the chunks that have any, and the result; all of them are their tokens'."""
 
     async def run() -> tuple[list[str], Generation]:
         async with SimulatedSwarm(codec=codec) as swarm:
@@ -97,8 +97,11 @@ def texts_of(codec: LetterCodec, stop: str, *, drafters: int = 0) -> tuple[list[
                 await swarm.drafter(draft_engine(0.9))
             client = await swarm.client()
             generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
-            texts = [chunk.text async for chunk in generation.chunks() if chunk.text]
-            return texts, generation.result()
+            chunks = [chunk async for chunk in generation.chunks()]
+            for chunk in chunks:
+                assert chunk.text == "".join(origin.content for origin in chunk.origins)
+                assert chunk.token_ids == tuple(origin.token for origin in chunk.origins)
+            return [chunk.text for chunk in chunks if chunk.text], generation.result()
 
     return run_virtual(run())
 

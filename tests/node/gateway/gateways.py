@@ -176,6 +176,7 @@ def with_gateway(
     curve: CostCurve = VERIFY_CURVE,
     client: Mapping[str, Any] | None = None,
     verifier: Mapping[str, Any] | None = None,
+    swarm_of: Callable[..., AbstractAsyncContextManager[SimulatedSwarm]] = letter_swarm,
     **options: Any,
 ) -> Any:
     """What comes of using a gateway in virtual time; `options` are fields of `GatewayOptions`."""
@@ -187,7 +188,7 @@ def with_gateway(
 
     async def run() -> Any:
         closing = asyncio.Event()
-        async with letter_swarm(curve=curve, verifiers=verifiers, **(verifier or {})) as swarm:
+        async with swarm_of(curve=curve, verifiers=verifiers, **(verifier or {})) as swarm:
             source = await letter_client(swarm, **(client or {}))
             settings = GatewayOptions(model_name=MODEL, **options)
             app = make_app(source, settings, emit=emit, closing=closing, unix_s=lambda: 7.0)

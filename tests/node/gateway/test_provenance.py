@@ -2,10 +2,14 @@
 
 from typing import Any
 
+import pytest
+
 from cosine_node.gateway.provenance import PROOF_FORMAT
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
 from tests.node.gateway.gateways import PROMPT, Gateway, asked, text_of, with_gateway
+from tests.node.gateway.played import played_swarm
+from tests.node.gateway.test_tools import CITIES
 
 TOKENS = 40
 BODY = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": TOKENS}
@@ -55,6 +59,40 @@ def test_the_proof_is_what_the_verifier_signed_for_this_text() -> None:
 def test_a_whole_reply_has_all_of_it_too() -> None:
     (choice,) = asked("POST", "/v1/chat/completions", {**BODY, "provenance": True}).json["choices"]
     assert len(choice["provenance"]) == TOKENS and choice["account"]["proof"]["evidence"]
+
+
+@pytest.mark.parametrize(
+    ("said", "more"),
+    [
+        ("The end, STO", {"stop": "STOP"}),
+        ("The end, STOPPED", {"stop": "STOP"}),
+        ("The end, STO", {"stop": "STOP", "max_tokens": 12}),
+        ("A sentence <tool_ca", {"tools": CITIES}),
+        ('A sentence <tool_call>{"name": 1}', {"tools": CITIES}),
+        ("White space \n", {"tools": CITIES}),
+        ("<think>Hm, </thi", {}),
+        ("<think>Hm</think> Ah <thi", {"max_tokens": 22}),
+    ],
+)
+def test_what_was_held_to_the_end_is_its_last_tokens(said: str, more: dict[str, Any]) -> None:
+    def told(*choices: Any) -> list[str]:
+        tokens = [token for choice in choices for token in choice["provenance"]]
+        return ["".join(token[field] for token in tokens) for field in ("content", "reasoning")]
+
+    body = {"messages": [{"role": "user", "content": "go"}], "temperature": 0, "provenance": True, **more}
+    swarm_of = played_swarm(lambda _: said)
+    reply = asked("POST", "/v1/chat/completions", body, swarm_of=swarm_of).json
+    (whole,) = reply["choices"]
+    message = whole["message"]
+    assert told(whole) == [message["content"], message.get("reasoning_content", "")] and any(told(whole))
+    assert len(whole["provenance"]) == reply["usage"]["completion_tokens"]
+    events = asked("POST", "/v1/chat/completions", body | {"stream": True}, swarm_of=swarm_of).events
+    pieces = [choice for event in events if event != "[DONE]" for choice in event["choices"]]
+    assert told(*pieces) == told(whole)
+    shown = [
+        "".join(piece["delta"].get(name) or "" for piece in pieces) for name in ("content", "reasoning_content")
+    ]
+    assert told(*pieces) == shown
 
 
 def test_a_drafter_is_paid_by_a_receipt_that_the_proof_holds() -> None:
