@@ -31,6 +31,12 @@ HARMLESS: Final = frozenset({
     "prompt_cache_options", "prompt_cache_retention", "request_id", "return_progress", "safety_identifier",
     "service_tier", "session_id", "slot_id", "speculative.n_max", "speculative.n_min", "speculative.p_min", "store",
     "timings_per_token", "usage", "user",
+    # Names of features and versions of an API, for gateways that cannot read them from headers.
+    "anthropic-beta", "anthropic-version", "anthropic_beta", "anthropic_version", "betas",
+    # What proxies, routers and clients of several servers tell of a request, of its caching, or of their machine.
+    "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control", "client_metadata", "data_parallel_rank",
+    "kv_transfer_params", "litellm_call_id", "litellm_metadata", "litellm_session_id", "litellm_trace_id",
+    "main_gpu", "num_batch", "num_gpu", "num_keep", "num_thread", "rid", "tags", "trace", "use_mlock", "use_mmap",
     # Of samplers that are refused themselves: without these, their parameters change nothing.
     "adaptive_decay", "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_range", "dry_sequence_breakers",
     "dynamic_temperature", "dynatemp_exponent", "mirostat_eta", "mirostat_tau", "smoothing_curve", "xtc_threshold",

@@ -46,6 +46,12 @@ OF_MESSAGES: Final = sorted(
         **of_messages.MessageCreateParamsStreaming.__annotations__,
     }
 )
+OF_CLIENTS: Final = (
+    # Bedrock's and Vertex's shape of Anthropic's API, Codex, OpenRouter, LiteLLM, Open WebUI with Ollama's names.
+    *("anthropic_beta", "anthropic_version", "client_metadata", "cache_control", "trace", "session_id"),
+    *("litellm_metadata", "litellm_session_id", "num_keep", "num_thread", "keep_alive", "rid", "request_id"),
+)
+"""In no schema of OpenAI's and Anthropic's own packages, or not in all, and sent to servers of either API."""
 NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
 
 
@@ -88,6 +94,15 @@ def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(
             parse(asked)
         assert (refused.value.status, re.split(r"[.\[]", refused.value.param or "")[0]) == (400, name)
         assert refused.value.message.endswith(".") and name in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [(parse_chat, CHAT), (parse_completion, COMPLETION), (parse_response, RESPONSE), (parse_message, MESSAGE)],
+)
+def test_what_clients_send_for_others_than_the_model_changes_nothing(parse: Parse, body: dict[str, Any]) -> None:
+    assert parse(body | {name: ["any"] for name in OF_CLIENTS}) == parse(body)
+    assert parse(body | dict.fromkeys(OF_CLIENTS, "2023-06-01")) == parse(body)
 
 
 def test_a_value_that_asks_for_what_is_done_anyway_is_taken() -> None:

@@ -24,8 +24,7 @@ HONOURED_IN_MESSAGES: Final = (HONOURED - CONSTRAINTS - _OF_OPENAI) | {
     "tool_choice", "tools",
 }  # fmt: skip
 HARMLESS_IN_MESSAGES: Final = HARMLESS | {
-    "betas", "billing_policy", "cache_control", "diagnostics", "fallback_credit_token", "speed", "user_profile_id",
-    "workspace_id",
+    "billing_policy", "diagnostics", "fallback_credit_token", "speed", "user_profile_id", "workspace_id",
 }  # fmt: skip
 REFUSED_IN_MESSAGES: Final[Mapping[str, Refusal]] = {
     **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_MESSAGES},

@@ -30,7 +30,7 @@ HONOURED_IN_RESPONSES: Final = (HONOURED - CONSTRAINTS - {"max_completion_tokens
 }  # fmt: skip
 HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
     # Of images, of tools that a server runs, and of what is stored: there are none.
-    "image", "max_tool_calls", "client_metadata",
+    "image", "max_tool_calls",
     # Of what may be talked about; nobody here judges that.
     "access_programs",
     # What is too long is refused, in an error that says so.
