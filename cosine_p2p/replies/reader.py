@@ -136,7 +136,7 @@ class ReplyReader:
 class _Trim:
     """Leaves out the white space around reasoning, and around words that are not all of the reply.
 
-    White space that a call may follow is held back with `holds`.
+    White space that reasoning may follow is held back; with `holds` all that a call may follow.
     """
 
     def __init__(self, *, holds: bool) -> None:
@@ -158,7 +158,9 @@ class _Trim:
         text = self._space + part.text
         if not self._is_begun and not self._is_alone:
             text = text.lstrip(BLANK)
-        body = text.rstrip(BLANK) if self._holds or isinstance(part, Reasoning) else text
+        body = text.rstrip(BLANK)
+        if (body or self._is_begun) and not self._holds and isinstance(part, Content):
+            body = text
         self._space = text[len(body) :]
         if body:
             self._is_begun = True

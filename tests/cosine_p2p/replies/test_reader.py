@@ -256,6 +256,15 @@ def test_reasoning_is_told_apart(marks: ReasoningMarks) -> None:
         assert read(said, dialect, is_thinking=True)[1] == read(text, dialect)[1]
 
 
+@pytest.mark.parametrize("marks", KNOWN)
+@pytest.mark.parametrize("call_format", [None, HERMES])
+@pytest.mark.parametrize("tools", [{}, TOOLS], ids=["no tools", "tools"])
+def test_white_space_before_reasoning_is_not_said(marks: ReasoningMarks, call_format: Any, tools: Any) -> None:
+    text = f" \r\n{marks.begins}Well.{marks.ends}Hello"
+    parts, reply = read(text, Dialect(call_format, marks), tools=tools)
+    assert isinstance(parts[0], Reasoning) and reply == Reply(content="Hello", reasoning="Well.")
+
+
 def test_a_reply_cut_within_reasoning_has_no_content() -> None:
     assert read("<think>so much to ", Dialect(None, THINK))[1] == Reply(reasoning="so much to")
     assert read("so much to </thin", Dialect(None, THINK), is_thinking=True)[1].content == ""
