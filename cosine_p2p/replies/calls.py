@@ -12,11 +12,6 @@ from cosine_p2p.replies.rules import Rules
 
 MAX_NAME: Final = 256
 """Characters; names have at most 64 in OpenAI's API, and some formats write more beside them."""
-
-MAX_ALTERNATIVES: Final = 256
-"""Bounds the work for a schema that names itself."""
-MAX_REFERENCES: Final = 8
-"""As many as may follow one another."""
 ID_LETTERS: Final = 9
 _ALPHABET: Final = string.ascii_letters + string.digits
 
@@ -79,63 +74,6 @@ def call_id(key: bytes, index: int) -> str:
     return "".join(letters)
 
 
-def kinds_of(schema: Any, within: Any) -> frozenset[str]:
-    """The types of JSON that a schema names, of all that could stand there; none where it names none.
-
-    `within` is the schema in which its references are looked up.
-    """
-    found: set[str] = set()
-    waiting = [schema]
-    for _ in range(MAX_ALTERNATIVES):
-        if not waiting:
-            break
-        own = resolved(waiting.pop(), within)
-        stated = own.get("type")
-        found |= {
-            each for each in ([stated] if isinstance(stated, str) else _listed(stated)) if isinstance(each, str)
-        }
-        found |= {_kind(value) for value in _listed(own.get("enum"))}
-        found |= {_kind(own["const"])} if "const" in own else set()
-        for name in ("anyOf", "oneOf", "allOf"):
-            waiting += _listed(own.get(name))
-    return frozenset(found)
-
-
-def resolved(schema: Any, within: Any) -> Mapping[str, Any]:
-    """A schema in place of a reference to it, looked up in another; an empty one for what is none."""
-    for _ in range(MAX_REFERENCES):
-        reference = schema.get("$ref") if isinstance(schema, Mapping) else None
-        if not isinstance(reference, str) or not reference.startswith("#/"):
-            break
-        schema = within
-        for step in reference[2:].split("/"):
-            schema = schema.get(step) if isinstance(schema, Mapping) else None
-    return schema if isinstance(schema, Mapping) else {}
-
-
-def parameter_kinds(schema: Any, name: str) -> frozenset[str]:
-    """The types of a parameter that a function's schema names."""
-    properties = schema.get("properties") if isinstance(schema, Mapping) else None
-    return kinds_of(properties.get(name), schema) if isinstance(properties, Mapping) else frozenset()
-
-
-def parameters_of(schema: Any) -> tuple[dict[str, Any], frozenset[str]]:
-    """The parameters that a function's schema names, by name, and those that must be given."""
-    own = schema if isinstance(schema, Mapping) else {}
-    properties = own.get("properties")
-    needed = frozenset(each for each in _listed(own.get("required")) if isinstance(each, str))
-    return dict(properties) if isinstance(properties, Mapping) else {}, needed
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _kind(value: Any) -> str:
-    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
-    return names.get(type(value), "null")
-
-
 def written(value: Any) -> str:
-    """A value as JSON."""
-    return json.dumps(value, ensure_ascii=False)
+    """A value as JSON. Raises `ValueError` for a number that JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -1,13 +1,16 @@
 """Calls of Gemma 4 and FunctionGemma: `call:name{key:value}`, with marks for quotes and keys without any."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, kinds_of, parameters_of, resolved, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, written
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules, TooManyRules
+from cosine_p2p.replies.schemas import Form, Root, forms, joined
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 MAX_DEPTH: Final = 16
@@ -39,25 +42,23 @@ class GemmaCalls:
         if not found or not _NAME.fullmatch(name.strip()):
             return False
         yield calls.begin(name.strip())
-        text = ""
+        pieces = []
         while True:
             more, mark = intake.before((self.ends,))
-            text += more
-            if mark:
-                intake.skip(len(mark))
-                break
-            if intake.is_over:
+            pieces.append(more)
+            intake.skip(len(mark))
+            intake.forget()
+            if mark or intake.is_over:
                 break
             yield None
+        text = "".join(pieces)
         try:
             value = _value(_tokens(text, self.quote))
+            arguments = written(value) if isinstance(value, dict) else text
         except (ValueError, StopIteration, RuntimeError):
-            value = None
-        if isinstance(value, dict):
-            yield calls.more(written(value))
-        else:
             # As the model wrote it, where that is no object.
-            yield calls.more(text)
+            arguments = text
+        yield calls.more(arguments)
         if mark:
             calls.end()
         return True
@@ -66,37 +67,54 @@ class GemmaCalls:
         """As `CallFormat.rule`."""
         calls = []
         for name, schema in tools.items():
-            arguments = self._value(rules, {**(schema or {}), "type": "object"}, schema)
-            calls.append(f"{rules.mark(f'{self.begins}{name}')} {arguments}")
+            root = Root(schema)
+            arguments = [self._object(rules, form, root, MAX_DEPTH) for form in forms(schema, root)]
+            calls.append(f"{rules.mark(f'{self.begins}{name}')} {rules.one_of(arguments)}")
         call = f"{rules.one_of(calls)} {rules.mark(self.ends)}"
         return f"({call})+" if several else call
 
-    def _value(self, rules: Rules, schema: Any, within: Any, *, depth: int = MAX_DEPTH) -> str:
+    def _value(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
         """An expression for a value by a schema. Raises `TooManyRules`."""
         if not depth:
             raise TooManyRules
-        own = resolved(schema, within)
-        kinds = kinds_of(own, within)
-        comma = rules.mark(",")
-        if "enum" in own:
-            return rules.one_of([rules.mark(self._written(each)) for each in own["enum"]])
-        if "string" in kinds:
-            return f"{rules.mark(self.quote)} {rules.text_before(self.quote, schema=own)}"
-        if "array" in kinds:
-            item = self._value(rules, own.get("items"), within, depth=depth - 1)
-            fewest = own.get("minItems", 0)
-            if not isinstance(fewest, int) or fewest > MAX_ITEMS:
-                raise TooManyRules
-            items = f"{item} ({comma} {item})*" if fewest < 2 else f" {comma} ".join([item] * fewest)
-            return f"{rules.mark('[')} {items if fewest else f'({items})?'} {rules.mark(']')}"
-        if "object" in kinds:
-            properties, needed = parameters_of(own)
-            values = {
-                name: f"{rules.mark(f'{name}:')} {self._value(rules, of, within, depth=depth - 1)}"
-                for name, of in properties.items()
-            }
-            return f"{rules.mark('{')} {rules.fields(values, needed, ',')} {rules.mark('}')}"
-        return rules.json({"type": "number"} if not kinds else own, within)
+        return rules.once(schema, root, lambda: self._ways(rules, schema, root, depth))
+
+    def _ways(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
+        ways: list[str] = []
+        for form in forms(schema, root):
+            if form.listed is not None:
+                ways += [rules.mark(self._written(each)) for each in form.listed]
+                continue
+            if "string" in form.kinds:
+                ways.append(f"{rules.mark(self.quote)} {rules.text_before(self.quote, form.schemas)}")
+            if "array" in form.kinds:
+                ways.append(self._array(rules, form, root, depth))
+            if "object" in form.kinds:
+                ways.append(self._object(rules, form, root, depth))
+            if scalars := sorted(form.kinds - {"string", "array", "object"} if form.kinds else {"number"}):
+                ways.append(rules.json(joined([*form.schemas, {"type": scalars}]), root))
+        return rules.one_of(ways)
+
+    def _array(self, rules: Rules, form: Form, root: Root, depth: int) -> str:
+        item = self._value(
+            rules, joined([each["items"] for each in form.schemas if "items" in each]), root, depth - 1
+        )
+        comma, fewest = rules.mark(","), max((each.get("minItems", 0) for each in form.schemas), default=0)
+        if not isinstance(fewest, int) or fewest > MAX_ITEMS:
+            raise TooManyRules
+        items = f"{item} ({comma} {item})*" if fewest < 2 else f" {comma} ".join([item] * fewest)
+        return f"{rules.mark('[')} {items if fewest else f'({items})?'} {rules.mark(']')}"
+
+    def _object(self, rules: Rules, form: Form, root: Root, depth: int) -> str:
+        values = {
+            name: f"{rules.mark(f'{name}:')} {self._value(rules, of, root, depth - 1)}"
+            for name, of in form.members().items()
+        }
+        others = [
+            f"{rules.name(each)} {rules.mark(':')} {self._value(rules, each.schema, root, depth - 1)}"
+            for each in form.others()
+        ]
+        return f"{rules.mark('{')} {rules.fields(values, form.needed, others, ',')} {rules.mark('}')}"
 
     def _written(self, value: Any) -> str:
         return f"{self.quote}{value}{self.quote}" if isinstance(value, str) else written(value)
@@ -135,11 +153,11 @@ def _atom(token: str) -> Any:
     """A number, a truth value, nothing, or a text without quotes."""
     if token in _WORDS:
         return _WORDS[token]
-    for number in (int, float):
-        try:
-            return number(token)
-        except ValueError:
-            continue
+    with suppress(ValueError):
+        # What Python alone reads as a number, such as 007 or nan, is a text.
+        number = json.loads(token)
+        written(number)
+        return number
     if not _ATOM.fullmatch(token):
         raise ValueError(token)
     return token

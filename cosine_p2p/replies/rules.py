@@ -2,25 +2,28 @@
 
 import json
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from cosine_p2p.replies.schema_bounds import with_sound_bounds
+from cosine_p2p.replies.schemas import Others, Root, self_contained
+from cosine_protocol.limits import MAX_CONSTRAINT_BYTES
 
 Split = Callable[[str], Sequence[str | int]]
 """Splits a text into plain text and the ids of special tokens."""
 
 _SEPARATED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as templates write it: what is forced takes no pass, and no text can go on with white space alone."""
-MAX_RULES: Final = 4096
-"""Bounds the work; OpenAI's API has 128 tools, and schemas are small."""
-NO_BOUND: Final[Mapping[str, Any]] = {}
+_ANY_TEXT: Final = "(?s:.*)"
+_NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""
+"""A name in no format's way."""
+_ASCII: Final = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 _OPEN: Final = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref", "if")
 """What may say that an object has more than its properties."""
 
 
 class TooManyRules(ValueError):
-    """The schemas of tools are too large, or name themselves without an end."""
+    """The schemas of tools are too large, name themselves without an end, or allow no call."""
 
 
 class Rules:
@@ -29,78 +32,112 @@ class Rules:
     def __init__(self, split: Split) -> None:
         self._split = split
         self._lines: list[str] = []
+        self._letters = 0
+        self._made: dict[tuple[int, int], tuple[str, Any, Root]] = {}
 
     def mark(self, text: str) -> str:
         """An expression for exactly this text, special tokens in it as such; empty for none."""
         return " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in self._split(text))
 
-    def json(self, schema: Any, within: Any = None) -> str:
-        """An expression for JSON by a schema; `within` is the one in which its references are looked up."""
-        root = within if isinstance(within, Mapping) else {}
-        shared = {name: root[name] for name in ("$defs", "definitions") if name in root}
-        own = dict(schema) if isinstance(schema, Mapping) else {}
-        whole = with_sound_bounds({**shared, **own}) | {"x-guidance": _SEPARATED}
+    def json(self, schema: Any, root: Root) -> str:
+        """An expression for JSON by a schema."""
+        own = with_sound_bounds(self_contained(schema, root))
+        whole = {**(own if isinstance(own, dict) else {}), "x-guidance": _SEPARATED}
         return self._rule("%json " + json.dumps(whole, ensure_ascii=False))
 
     def arguments(self, schema: Any) -> str:
         """An expression for the arguments of a function, an object."""
         own = dict(schema) if isinstance(schema, Mapping) else {}
         closed = {"additionalProperties": False} if not any(name in own for name in _OPEN) else {}
-        return self.json({"type": "object", **closed, **own})
+        return self.json({"type": "object", **closed, **own}, Root(own))
 
-    def text_before(self, end: str, *, schema: Mapping[str, Any] = NO_BOUND) -> str:
-        """An expression for any text and what ends it, which is not in it; `schema` may bound it."""
+    def text_before(self, end: str, schemas: Sequence[Mapping[str, Any]] = ()) -> str:
+        """An expression for any text and what ends it, which is not in it; all of some schemas may bound it."""
         first, *rest = self._split(end)
         tail = " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in rest)
-        inner = _pattern(schema)
-        name = f"TEXT_{len(self._lines)}"
+        inner = [pattern for each in schemas for pattern in _patterns(each)] or [_ANY_TEXT]
         if isinstance(first, int):
             # No text has a special token in it.
-            self._lines.append(f"{name}: /{inner}/")
-            return f"{name}{'?' if _may_be_empty(inner) else ''} <[{first}]> {tail}".strip()
+            name = self._add("TEXT", " & ".join(f"/{each}/" for each in inner))
+            return f"{name}{'?' if all(map(_may_be_empty, inner)) else ''} <[{first}]> {tail}".strip()
         ends = _escaped(first)
-        self._lines.append(f"{name}: /{inner}{ends}/ & ~/(?s:.*){ends}(?s:.+)/")
-        return f"{name} {tail}".strip()
+        bounded = " & ".join(f"/{each}{ends}/" for each in inner)
+        return f"{self._add('TEXT', f'{bounded} & ~/{_ANY_TEXT}{ends}(?s:.+)/')} {tail}".strip()
 
-    def fields(self, values: Mapping[str, str], needed: Collection[str], comma: str) -> str:
-        """An expression for values with commas between them: the needed ones first, any others once or not at all.
+    def name(self, others: Others) -> str:
+        """An expression for the name of a member that its schema does not name."""
+        refused = [_found(each) for each in others.beside] + [_escaped(each) for each in others.names]
+        conditions = [f"/{_found(each)}/" for each in others.patterns] + [f"~/({each})/" for each in refused]
+        return self._add("NAME", " & ".join([f"/{_NAME}/", *conditions]))
 
-        Where none is needed there is one at most.
+    def fields(self, values: Mapping[str, str], needed: Collection[str], others: Sequence[str], comma: str) -> str:
+        """An expression for values with commas between them: the needed ones first, any more once or not at all.
+
+        Where none is needed there is one at most. Then come any of `others`, as often as may be.
         """
         first = [value for name, value in values.items() if name in needed]
-        others = [value for name, value in values.items() if name not in needed]
+        more = [value for name, value in values.items() if name not in needed]
         between = self.mark(comma)
+        rest = f"({between} {self.one_of(others)})*" if others else ""
         if first:
-            return " ".join([f" {between} ".join(first), *(f"({between} {each})?" for each in others)])
-        return f"{self.one_of(others)}?" if others else ""
+            return " ".join([f" {between} ".join(first), *(f"({between} {each})?" for each in more), rest])
+        return f"({self.one_of([*more, *others])} {rest})?" if more or others else ""
 
     def one_of(self, expressions: Sequence[str]) -> str:
         """An expression for one of some others."""
+        if not expressions:
+            raise TooManyRules
         return self._rule(" | ".join(expressions))
+
+    def once(self, schema: Any, root: Root, make: Callable[[], str]) -> str:
+        """An expression for a schema that is made once, and so may stand within itself."""
+        key = id(schema), id(root)
+        if key not in self._made:
+            # Both are kept, since the ids of what is gone come again.
+            self._made[key] = f"value_{len(self._made)}", schema, root
+            self._lines.append(f"{self._made[key][0]}: {make()}")
+        return self._made[key][0]
 
     def grammar(self, start: str) -> str:
         """All rules, of which this expression is what a text must be."""
         return "\n".join([f"start: {start}", *self._lines])
 
     def _rule(self, expression: str) -> str:
-        name = f"rule_{len(self._lines)}"
+        return self._add("rule", expression)
+
+    def _add(self, kind: str, expression: str) -> str:
+        """The name of a new rule, or of a kind of token in capitals."""
+        name = f"{kind}_{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")
-        if len(self._lines) > MAX_RULES:
+        self._letters += len(expression)
+        if self._letters > MAX_CONSTRAINT_BYTES:
             raise TooManyRules
         return name
 
 
-def _pattern(schema: Mapping[str, Any]) -> str:
-    """A regular expression for the texts that a schema of text allows."""
+def ascii_classes(pattern: str) -> str:
+    """A regular expression of ECMAScript, or of xgrammar, as one of Rust: digits and letters are those of ASCII."""
+    return re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), pattern, flags=re.DOTALL)
+
+
+def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Regular expressions for the texts that a schema of text allows: all hold."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
-        begin = "" if pattern.startswith("^") else "(?s:.*)"
-        end = "" if pattern.endswith("$") else "(?s:.*)"
-        return begin + f"({pattern.removeprefix('^').removesuffix('$')})".replace("/", r"\/") + end
+        yield _found(pattern)
     shortest, longest = schema.get("minLength"), schema.get("maxLength")
     if isinstance(shortest, int) or isinstance(longest, int):
-        return f"(?s:.{{{shortest or 0},{longest if isinstance(longest, int) else ''}}})"
-    return "(?s:.*)"
+        yield f"(?s:.{{{shortest or 0},{longest if isinstance(longest, int) else ''}}})"
+
+
+def _found(pattern: str) -> str:
+    """A regular expression for all texts in which another one is found."""
+    begin = "" if pattern.startswith("^") else _ANY_TEXT
+    end = "" if pattern.endswith("$") and not pattern.endswith(r"\$") else _ANY_TEXT
+    inner = pattern.removeprefix("^")
+    inner = ascii_classes(inner if end else inner.removesuffix("$"))
+    slashed = re.sub(r"(\\.)|/", lambda each: each[1] or r"\/", inner)
+    return f"{begin}({slashed}){end}"
 
 
 def _may_be_empty(pattern: str) -> bool:

@@ -8,19 +8,17 @@ writes.
 from collections.abc import Mapping
 from typing import Any, Final
 
+from cosine_p2p.replies.schemas import each_within
+
 STEP: Final = 1e-9
 """How far a bound is moved: numbers so near it are lost."""
-_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})
-"""What holds values, and no schemas."""
 
 
 def with_sound_bounds(schema: Any) -> Any:
     """A schema that means to llguidance what it means. Raises `RecursionError` for one nested too deeply."""
-    if isinstance(schema, list):
-        return [with_sound_bounds(each) for each in schema]
     if not isinstance(schema, Mapping):
         return schema
-    sound = {name: each if name in _VALUES else with_sound_bounds(each) for name, each in schema.items()}
+    sound = each_within(schema, with_sound_bounds)
     lows = [low for name in ("minimum", "exclusiveMinimum") if (low := _number(schema.get(name))) is not None]
     highs = [high for name in ("maximum", "exclusiveMaximum") if (high := _number(schema.get(name))) is not None]
     if schema.get("type") == "integer" or not lows or not highs or min(highs) - max(lows) > 1:

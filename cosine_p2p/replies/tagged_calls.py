@@ -6,9 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, kinds_of, parameter_kinds, parameters_of, resolved, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, written
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules
+from cosine_p2p.replies.schemas import Root, forms, member_forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,17 +78,20 @@ class TaggedCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`. Arguments come in the order of the schema."""
+        """As `CallFormat.rule`. Arguments come in the order of the schema, unnamed ones at the end."""
         line = "\n" if self.lined else ""
         calls = []
         for name, schema in tools.items():
-            properties, needed = parameters_of(schema)
-            arguments = [
-                self._argument(rules, each, of, schema) + ("" if each in needed else "?")
-                for each, of in properties.items()
-            ]
-            begun = rules.mark(f"{self.begins}{name}{self.after_name}{self.name_ends}{line}")
-            calls.append(f"{begun} {' '.join(arguments)} {rules.mark(self.ends)}")
+            begun, root = rules.mark(f"{self.begins}{name}{self.after_name}{self.name_ends}{line}"), Root(schema)
+            for form in forms(schema, root):
+                arguments = [
+                    self._argument(rules, rules.mark(each), of, root) + ("" if each in form.needed else "?")
+                    for each, of in form.members().items()
+                ]
+                arguments += [
+                    f"{self._argument(rules, rules.name(each), each.schema, root)}*" for each in form.others()
+                ]
+                calls.append(f"{begun} {' '.join(arguments)} {rules.mark(self.ends)}")
         call = rules.one_of(calls)
         opens = rules.mark(f"{self.opens}{line}" if self.opens else "")
         closes = rules.mark(f"{line}{self.closes}" if self.closes else "")
@@ -96,27 +100,29 @@ class TaggedCalls:
             return f"{opens} {call} {f'({again} {call})*' if several else ''} {closes}"
         return f"{opens} {call} {closes} {f'({again} {opens} {call} {closes})*' if several else ''}"
 
-    def _argument(self, rules: Rules, name: str, schema: Any, within: Any) -> str:
-        """An expression for an argument, in brackets."""
+    def _argument(self, rules: Rules, name: str, schema: Any, root: Root) -> str:
+        """An expression for an argument, in brackets; `name` is one for its name."""
         line, inner = "\n" if self.lined else "", "\n" if self.on_lines else ""
-        own = resolved(schema, within)
-        is_text = "string" in kinds_of(own, within)
-        listed = own.get("enum")
-        head = f"{self.key}{name}{self.says_kind[not is_text]}{self.key_ends}"
-        head += f"{line}{self.value_begins}" if self.value_begins else ""
         end = f"{inner}{self.value_ends}"
-        if is_text and isinstance(listed, list):
-            texts = [each if isinstance(each, str) else written(each) for each in listed]
-            value = f"{rules.one_of([rules.mark(each) for each in texts])} {rules.mark(end)}"
-        elif is_text:
-            value = rules.text_before(end, schema=own)
-        else:
-            value = f"{rules.json(schema, within)} {rules.mark(end)}"
-        return f"({rules.mark(head + inner)} {value} {rules.mark(line)})"
+        values = {True: list[str](), False: list[str]()}
+        for form in forms(schema, root):
+            if "string" in form.kinds and form.listed is not None:
+                values[True] += [rules.mark(f"{each}{end}") for each in form.listed if isinstance(each, str)]
+            elif "string" in form.kinds:
+                values[True].append(rules.text_before(end, form.schemas))
+            if others := form.without("string"):
+                values[False].append(f"{rules.json(others, root)} {rules.mark(end)}")
+        before = f"{self.key_ends}{line if self.value_begins else ''}{self.value_begins}{inner}"
+        told = [
+            f"{rules.mark(self.says_kind[not is_text] + before)} {rules.one_of(each)}"
+            for is_text, each in values.items()
+            if each
+        ]
+        return f"({rules.mark(self.key)} {name} {rules.one_of(told)} {rules.mark(line)})"
 
     def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
         """The arguments of a call, as an object; false where the text ends before the call."""
-        between = "{"
+        between, root = "{", Root(schema)
         while True:
             _, mark = yield from intake.until((self.key, self.ends), most=len(self.key) << 16)
             intake.skip(len(mark))
@@ -130,21 +136,24 @@ class TaggedCalls:
             if self.value_begins:
                 yield from intake.blank()
                 yield from intake.takes(self.value_begins)
-            kinds = parameter_kinds(schema, name.strip())
+            ways = member_forms(root, name.strip())
+            kinds = frozenset[str]().union(*(way.kinds for way in ways))
+            texts = [each for way in ways for each in way.listed or () if isinstance(each, str)]
             if '="true"' in stated or '"string"' in stated:
                 kinds = frozenset(("string",))
             elif stated:
-                kinds = kinds - {"string"} or frozenset(("object",))
+                kinds, texts = kinds - {"string"} or frozenset(("object",)), []
             yield calls.more(f"{between}{written(name.strip())}: ")
             between = ", "
-            reading = self._read_text if kinds == {"string"} else self._read_value
-            if not (yield from reading(intake, calls, kinds)):
+            is_text = kinds == {"string"}
+            reading = self._read_text(intake, calls) if is_text else self._read_value(intake, calls, kinds, texts)
+            if not (yield from reading):
                 return False
         if mark:
             yield calls.more("{}" if between == "{" else "}")
         return bool(mark)
 
-    def _read_text(self, intake: Intake, calls: Calls, kinds: Collection[str]) -> Reading[bool]:
+    def _read_text(self, intake: Intake, calls: Calls) -> Reading[bool]:
         """A value that is text, as it comes."""
         yield calls.more('"')
         if self.on_lines:
@@ -165,18 +174,22 @@ class TaggedCalls:
                 return False
             yield None
 
-    def _read_value(self, intake: Intake, calls: Calls, kinds: Collection[str]) -> Reading[bool]:
+    def _read_value(
+        self, intake: Intake, calls: Calls, kinds: Collection[str], texts: Collection[str]
+    ) -> Reading[bool]:
         """A value that may be no text, once all of it is there."""
-        text = ""
+        pieces = []
         while True:
             more, mark = intake.before((self.value_ends,))
-            text += more
+            pieces.append(more)
             if mark:
                 intake.skip(len(mark))
+                text = "".join(pieces)
                 if self.on_lines:
                     text = text.removeprefix("\n").removesuffix("\n")
-                yield calls.more(json_of(text, kinds))
+                yield calls.more(written(text) if text in texts else json_of(text, kinds))
                 return True
+            intake.forget()
             if intake.is_over:
                 return False
             yield None
@@ -186,13 +199,17 @@ def json_of(text: str, kinds: Collection[str]) -> str:
     """The JSON of a value that stands without quotes, by the types that it may have; a text if it is no other."""
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
+        written(value)
         found = text.strip()
     except (ValueError, RecursionError):
         try:
             # Some templates write lists and truth values as Python does, and models after them.
             value = ast.literal_eval(text.strip())
-            found = json.dumps(value, ensure_ascii=False, allow_nan=False)
+            found = written(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+            return written(text)
+        if not kinds and isinstance(value, int | float) and not isinstance(value, bool):
+            # A number of Python's alone, such as 0x1F, where nobody asks for a number.
             return written(text)
     if isinstance(value, str) or ("string" in kinds and not _is_of(value, kinds)):
         return written(text if kinds else value)

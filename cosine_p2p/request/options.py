@@ -15,6 +15,7 @@ from hashlib import blake2b
 from os import PathLike, fspath
 from typing import Annotated, Any, Final, TypedDict, TypeVar, cast, get_type_hints
 
+from cosine_p2p.replies.rules import ascii_classes
 from cosine_p2p.request.arguments import (
     FLAG,
     SECONDS,
@@ -131,6 +132,10 @@ def _read_schema(value: object) -> str:
         raise ValueError from None
 
 
+def _read_regex(value: object) -> str:
+    return ascii_classes(text("a regular expression").read(value))
+
+
 def _path(noun: str) -> ArgumentKind[str]:
     def read(value: object) -> str:
         path = fspath(value) if isinstance(value, PathLike) else value
@@ -210,7 +215,11 @@ class GenerationOptions(TypedDict, total=False):
     ]
     regex: Annotated[
         str | None,
-        Option(text("a regular expression"), TEXT, "Write a text that this regular expression matches as a whole."),
+        Option(
+            ArgumentKind("a regular expression", _read_regex),
+            TEXT,
+            "Write a text that this regular expression matches as a whole; digits and letters are those of ASCII.",
+        ),
     ]
     grammar: Annotated[
         str | None,

@@ -225,6 +225,48 @@ def test_other_json_is_no_call(template: str, text: str) -> None:
     assert read(text, dialect_of(template))[1] == Reply(content=text)
 
 
+@pytest.mark.parametrize(
+    ("written", "schema", "value"),
+    [
+        ("02134", {"type": "string"}, "02134"),
+        ("02134", {}, "02134"),
+        ("21340", {"$ref": "#/$defs/a~1b"}, "21340"),
+        ("21340", {"anyOf": [{"type": "string"}, {"type": "null"}]}, "21340"),
+        ("21340", {"type": ["string", "integer"]}, 21340),
+        ("1", {"enum": ["1", 2]}, "1"),
+        ("2", {"enum": ["1", 2]}, 2),
+        ("null", {"anyOf": [{"type": "string"}, {"type": "null"}]}, None),
+        ("1e999", {"type": "number"}, "1e999"),
+        ("[1, -1e999]", {"type": "array"}, "[1, -1e999]"),
+        ("0x1F", {}, "0x1F"),
+        ("1_000", {}, "1_000"),
+        ("1_000", {"type": "integer"}, 1000),
+        ("1e5", {}, 100000.0),
+        ("{'a': [True, None]}", {}, {"a": [True, None]}),
+    ],
+)
+@pytest.mark.parametrize("template", ["<function=|<parameter=", "<arg_key>", "<minimax:tool_call>"])
+def test_a_value_in_tags_is_of_the_type_that_its_schema_says(
+    template: str, written: str, schema: Any, value: Any
+) -> None:
+    tools = {"f": {"$defs": {"a/b": {"type": "string"}}, "allOf": [{"properties": {"p": schema}}]}}
+    texts = {
+        "<function=|<parameter=": f"<tool_call><function=f>\n<parameter=p>\n{written}\n</parameter>\n</function>\n"
+        "</tool_call>",
+        "<arg_key>": f"<tool_call>f\n<arg_key>p</arg_key>\n<arg_value>{written}</arg_value>\n</tool_call>",
+        "<minimax:tool_call>": '<minimax:tool_call>\n<invoke name="f">\n<parameter name="p">'
+        f"{written}</parameter>\n</invoke>\n</minimax:tool_call>",
+    }
+    (call,) = read([texts[template]], dialect_of(template), tools=tools)[1].tool_calls
+    assert json.loads(call.arguments) == {"p": value}
+
+
+@pytest.mark.parametrize("written", ["007", "nan", "1e999", "1_0", "Infinity"])
+def test_what_is_no_number_of_json_is_a_text_of_gemmas(written: str) -> None:
+    text = f"<|tool_call>call:weather{{city:{written}}}<tool_call|>"
+    assert calls_of(read([text], dialect_of("<|tool_call>call:"))[1]) == [("weather", {"city": written})]
+
+
 def test_without_tools_there_are_no_calls() -> None:
     template, written = WRITTEN["Hermes"]
     assert read(written, dialect_of(template), tools={})[1] == Reply(content=written)
@@ -294,6 +336,40 @@ def test_channels_are_told_apart() -> None:
     assert read([said], dialect, tools={})[1] == Reply(content="I ask.Hello", reasoning="Hm.")
     assert read(["Hello"], dialect, tools={})[1] == Reply(content="Hello")
     assert read(["<|channel|>ana"], dialect, tools={})[1] == Reply()
+
+
+LONG: Final = 4000
+
+
+@pytest.mark.parametrize(
+    ("template", "text"),
+    [
+        *((template, written.replace("Paris", "a[b" * LONG)) for template, written in WRITTEN.values()),
+        *(
+            (template, written.replace('"days": 3', f'"days": {"3" * LONG}'))
+            for template, written in WRITTEN.values()
+        ),
+        ("<think>", f"<think>{'so, ' * LONG}</think>{'well, ' * LONG}"),
+        (
+            "<|channel|><|message|>",
+            f"<|channel|>analysis<|message|>{'so' * LONG}<|end|><|channel|>final<|message|>a",
+        ),
+        ("<|channel|><|message|>", f"<|channel|>final<|message|>{'so' * LONG}"),
+    ],
+)
+def test_what_was_read_is_let_go_so_that_the_work_grows_with_the_text(template: str, text: str) -> None:
+    reader = ReplyReader(dialect_of(template), tools=TOOLS, call_id=str)
+    for letter in text:
+        reader.add(letter)
+        assert len(reader._intake._text) < 1000
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_white_space_without_an_end_is_kept_in_pieces(holds: bool) -> None:
+    dialect = Dialect(HERMES if holds else None, THINK)
+    parts, reply = read("\n" * LONG + "Hello" + "\n" * LONG + "you\n", dialect)
+    assert reply.content == "\n" * LONG + "Hello" + "\n" * LONG + "you\n"
+    assert (parts[0] == Content("\n" * LONG + "H")) and len(parts) < 2 * LONG
 
 
 def test_special_tokens_stand_for_marks_and_for_nothing_else() -> None:

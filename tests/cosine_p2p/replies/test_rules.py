@@ -38,7 +38,49 @@ TOOLS: Final[dict[str, Any]] = {
         "required": ["city", "days"],
         "$defs": {"place": {"type": "string", "maxLength": 4}},
     },
-    "search.all": {"type": "object", "properties": {"limit": {"type": "number"}}},
+    "search.all": {"type": "object", "properties": {"limit": {"type": "number", "minimum": 0, "maximum": 1e6}}},
+}
+INDIRECT: Final[dict[str, Any]] = {
+    "by reference": {
+        "$defs": {
+            "A": {"type": "object", "properties": {"a": {"$ref": "#/$defs/b~1c%25"}}, "required": ["a"]},
+            "b/c%": {"type": "string", "maxLength": 5},
+        },
+        "$ref": "#/$defs/A",
+    },
+    "of several": {
+        "allOf": [
+            {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "required": ["a"]},
+            {"properties": {"a": {"pattern": r"^\d{2}/\w$"}, "b": {"type": "boolean"}}, "required": ["b"]},
+        ],
+    },
+    "one of two": {
+        "anyOf": [
+            {
+                "type": "object",
+                "properties": {"kind": {"const": "x"}, "n": {"type": "integer"}},
+                "required": ["kind"],
+            },
+            {"type": "object", "properties": {"kind": {"const": "y"}}, "required": ["kind"]},
+        ],
+    },
+    "any texts": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}},
+    "by pattern": {
+        "type": "object",
+        "properties": {"n_0": {"type": "boolean"}},
+        "patternProperties": {"^n_": {"type": ["integer", "boolean"]}, "^t_": {"enum": ["p", "q", 7]}},
+        "additionalProperties": False,
+        "required": ["t_a", "n_0"],
+    },
+    "in itself": {
+        "type": "object",
+        "properties": {
+            "left": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
+            "name": {"anyOf": [{"type": "string", "pattern": "^[a-c]$"}, {"type": "integer"}]},
+        },
+        "additionalProperties": False,
+        "required": ["name"],
+    },
 }
 MARKS: Final = ("[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
 BRIEF: Final = frozenset('"}])<,|\n[')
@@ -123,8 +165,10 @@ def written(made: Tokenizer, grammar: str, marks: Sequence[str], rng: random.Ran
 _READABLE: Final = frozenset(chr(code) for code in range(33, 127)) | {"Ġ", "Ċ"}
 
 
-def read(pieces: Sequence[tuple[str, bool]], dialect: Dialect, *, is_thinking: bool = False) -> Reply:
-    reader = ReplyReader(dialect, tools=TOOLS, call_id=str, is_thinking=is_thinking)
+def read(
+    pieces: Sequence[tuple[str, bool]], dialect: Dialect, *, is_thinking: bool = False, tools: Any = TOOLS
+) -> Reply:
+    reader = ReplyReader(dialect, tools=tools, call_id=str, is_thinking=is_thinking)
     parts: list[Part] = []
     for text, is_special in pieces:
         parts += reader.add(text, is_special=is_special)
@@ -156,6 +200,20 @@ def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form:
         assert several or len(reply.tool_calls) == 1
         for call in reply.tool_calls:
             validate(json.loads(call.arguments), TOOLS[call.name] or {"type": "object"})
+
+
+@pytest.mark.parametrize("form", [*dict.fromkeys(form for _, form in FORMATS), None])
+@pytest.mark.parametrize("kind", INDIRECT)
+def test_arguments_are_by_the_schema_however_it_says_them(form: Any, kind: str) -> None:
+    made, rng = tokenizer(has_special=form is None), random.Random(kind)
+    dialect = Dialect(form, None) if form else Dialect(None, None, in_channels=True)
+    tools = {"f": INDIRECT[kind]}
+    grammar = dialect.grammar(lambda text: split(made, text), tools, several=False, is_thinking=False)
+    marks = [*filter(None, form.told if form else (*OF_CHANNELS, CHANNEL_ENDS))]
+    for _ in range(2):
+        pieces = written(made, grammar, marks, rng)
+        (call,) = read(pieces, dialect, tools=tools).tool_calls
+        validate(json.loads(call.arguments), INDIRECT[kind])
 
 
 def test_what_is_forced_may_be_one_tool_alone() -> None:

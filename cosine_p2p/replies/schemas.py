@@ -1,0 +1,276 @@
+"""JSON schemas taken apart: what a value may be, what members an object may have, and what a part refers to. Pure.
+
+References are JSON pointers (RFC 6901) or names (`$anchor`, `$id`), looked up in a `Root`: the whole schema of a
+function's arguments. A schema is a number of `Form`s, of which a value must have one.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain, islice, product
+from typing import Any, Final
+from urllib.parse import unquote
+
+MAX_FORMS: Final = 256
+"""Alternatives of one value; those beyond are left out."""
+MAX_SCHEMAS: Final = 1024
+MAX_DEPTH: Final = 32
+"""Bounds of the schemas that are looked into for one value, by their number and one within the other."""
+_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
+"""What holds schemas by names that are no keywords."""
+_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})
+"""What holds values, and no schemas."""
+_NAMING: Final = frozenset({"$defs", "definitions", "$id", "$anchor"})
+_COMBINING: Final = _NAMING | {"$ref", "allOf", "anyOf", "oneOf"}
+_ANY_NAME: Final = ("propertyNames", {"type": "string"})
+"""What Zod writes of a map, and is so of every object; llguidance knows no names of properties."""
+_HINTS: Final = {
+    "string": ("pattern", "minLength", "maxLength", "format"),
+    "object": ("properties", "patternProperties", "additionalProperties", "required"),
+    "array": ("items", "prefixItems", "minItems", "maxItems"),
+    "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
+}
+"""The types that schemas without one are about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """Members of an object by other names than `names`: all of `patterns` match such a name, none of `beside`."""
+
+    names: tuple[str, ...]
+    patterns: tuple[str, ...]
+    beside: tuple[str, ...]
+    schema: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One way in which a value may be: all of these schemas hold, which combine no others and refer to none."""
+
+    schemas: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        """The types of JSON that are named, "integer" wherever "number" is; none where none is named."""
+        stated = [kinds for each in self.schemas for kinds in _stated(each)]
+        if stated:
+            return frozenset.intersection(*stated)
+        return frozenset(
+            kind for kind, names in _HINTS.items() if any(name in each for each in self.schemas for name in names)
+        )
+
+    @property
+    def is_possible(self) -> bool:
+        """False where its schemas name different types."""
+        return bool(self.kinds) or not any(True for each in self.schemas for _ in _stated(each))
+
+    @property
+    def listed(self) -> list[Any] | None:
+        """The values of which it must be one, None where they are not listed."""
+        lists = [values for each in self.schemas for values in _lists(each)]
+        return [value for value in lists[0] if all(value in other for other in lists)] if lists else None
+
+    def without(self, kind: str) -> Any:
+        """A schema for what it allows of other types than one; None where that is nothing."""
+        if kind not in self.kinds:
+            return joined([*self.schemas])
+        if self.listed is not None:
+            others = [each for each in self.listed if _kind(each) != kind]
+            return {"enum": others} if others else None
+        kinds = sorted(self.kinds - {kind})
+        return joined([*self.schemas, {"type": kinds}]) if kinds else None
+
+    @property
+    def needed(self) -> frozenset[str]:
+        """The members that must be given."""
+        return frozenset(name for each in self.schemas for name in _texts(each.get("required")))
+
+    def members(self) -> dict[str, Any]:
+        """The schemas of members by their names, in the order of the schemas; without those that cannot be."""
+        names = [name for each in self.schemas for name in _mapping(each.get("properties"))]
+        names += [name for each in self.schemas for name in _texts(_mapping(each.get("propertyNames")).get("enum"))]
+        names += [name for each in self.schemas for name in _texts(each.get("required"))]
+        said = {name: [of for each in self.schemas for of in _said(each, name)] for name in dict.fromkeys(names)}
+        return {name: joined(each) for name, each in said.items() if False not in each}
+
+    def member(self, name: str) -> Any:
+        """The schema of a member, empty where nothing is said of it."""
+        return joined([of for each in self.schemas for of in _said(each, name)])
+
+    def others(self) -> Iterator[Others]:
+        """What members it may have besides; only where one of its schemas says something of such."""
+        open_ones = [each for each in self.schemas if {"patternProperties", "additionalProperties"} & each.keys()]
+        if len(open_ones) != 1:
+            return
+        (own,) = open_ones
+        names = tuple(dict.fromkeys(name for each in self.schemas for name in _mapping(each.get("properties"))))
+        patterns, of_names = _mapping(own.get("patternProperties")), _mapping(own.get("propertyNames"))
+        wanted = tuple(_texts([of_names.get("pattern")]))
+        for pattern, schema in patterns.items():
+            yield Others(names, (pattern, *wanted), tuple(each for each in patterns if each != pattern), schema)
+        rest = own.get("additionalProperties", False)
+        if rest is not False and "enum" not in of_names:
+            yield Others(names, wanted, tuple(patterns), rest)
+
+
+class Root:
+    """The whole schema in which references are looked up."""
+
+    def __init__(self, schema: Any) -> None:
+        self.schema = schema
+
+    def target(self, reference: Any) -> Any:
+        """What a reference names; None where there is no such thing."""
+        if not isinstance(reference, str):
+            return None
+        pointer = unquote(reference[1:])
+        if reference != "#" and not (reference.startswith("#") and pointer.startswith("/")):
+            return self._named.get(reference)
+        found = self.schema
+        for step in pointer.split("/")[1:]:
+            name = step.replace("~1", "/").replace("~0", "~")
+            if isinstance(found, list):
+                found = {str(index): each for index, each in enumerate(found)}
+            found = _mapping(found).get(name)
+        return found
+
+    @cached_property
+    def _named(self) -> dict[str, Any]:
+        """The schemas that have names of their own, by references to them."""
+        named: dict[str, Any] = {}
+        waiting = [self.schema]
+        while waiting:
+            each = waiting.pop()
+            if isinstance(each, Mapping):
+                waiting += each.values()
+                for name in (each.get("$id"), f"#{each.get('$anchor')}"):
+                    named.setdefault(str(name), each)
+            elif isinstance(each, list):
+                waiting += each
+        return named
+
+
+def joined(schemas: list[Any]) -> Any:
+    """A schema of what all of some allow."""
+    return {"allOf": schemas} if len(schemas) > 1 else schemas[0] if schemas else {}
+
+
+def forms(schema: Any, root: Root) -> list[Form]:
+    """The ways in which a value may be by a schema; none where it allows no value, or is too large."""
+    left = iter(range(MAX_SCHEMAS))
+
+    def found(schema: Any, above: frozenset[int]) -> list[tuple[Mapping[str, Any], ...]]:
+        if id(schema) in above or not isinstance(schema, Mapping):
+            return [] if schema is False else [()]
+        if next(left, None) is None or len(above) >= MAX_DEPTH:
+            return []
+        above |= {id(schema)}
+        own = {name: value for name, value in schema.items() if name not in _COMBINING}
+        ways: list[list[tuple[Mapping[str, Any], ...]]] = [[(own,) if own else ()]]
+        ways += [found(each, above) for each in _listed(schema.get("allOf"))]
+        if "$ref" in schema:
+            ways.append(found(root.target(schema["$ref"]), above))
+        for name in ("anyOf", "oneOf"):
+            if options := _listed(schema.get(name)):
+                ways.append([way for option in options for way in found(option, above)])
+        return [tuple(chain.from_iterable(each)) for each in islice(product(*ways), MAX_FORMS)]
+
+    return [form for each in found(schema, frozenset()) if (form := Form(each)).is_possible]
+
+
+def member_forms(root: Root, name: str) -> list[Form]:
+    """The ways in which a member of an object by the whole schema may be, where that says anything of it."""
+    objects = forms(root.schema, root)
+    for condition in ("if", "then", "else", "dependentSchemas"):
+        own = _mapping(root.schema).get(condition)
+        inner = _mapping(own).values() if condition == "dependentSchemas" else [{} if own is None else own]
+        objects += [form for each in inner for form in forms(each, root)]
+    said = [form.member(name) for form in objects]
+    return [form for each in said if each != {} for form in forms(each, root)]
+
+
+def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
+    """A schema in which each one that stands directly within it is changed."""
+
+    def changed(name: str, value: Any) -> Any:
+        if name in _VALUES:
+            return value
+        if name in _MAPS and isinstance(value, Mapping):
+            return {key: change(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [change(each) for each in value]
+        return change(value) if isinstance(value, Mapping) else value
+
+    return {name: changed(name, value) for name, value in schema.items()}
+
+
+def self_contained(schema: Any, root: Root) -> Any:
+    """A schema with all within it that it refers to in its root, each once. Raises `RecursionError`."""
+    names: dict[int, str] = {}
+    moved: dict[str, Any] = {}
+
+    def own(part: Any) -> Any:
+        if not isinstance(part, Mapping):
+            return part
+        kept = {name: value for name, value in part.items() if name not in _NAMING and (name, value) != _ANY_NAME}
+        found = root.target(kept["$ref"]) if "$ref" in kept else None
+        if found is not None:
+            if id(found) not in names:
+                names[id(found)] = f"at_{len(names)}"
+                moved[names[id(found)]] = own(found)
+            kept["$ref"] = f"#/$defs/{names[id(found)]}"
+        return each_within(kept, own)
+
+    inner = own(schema)
+    return {**inner, "$defs": moved} if moved else inner
+
+
+def _said(schema: Mapping[str, Any], name: str) -> list[Any]:
+    """The schemas of a member of this name that a schema of an object has."""
+    said = [of for own, of in _mapping(schema.get("properties")).items() if own == name]
+    said += [of for pattern, of in _mapping(schema.get("patternProperties")).items() if _may_match(pattern, name)]
+    rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
+    return said or ([] if rest in (None, True) else [rest])
+
+
+def _may_match(pattern: str, name: str) -> bool:
+    """Whether a regular expression finds something in a name; true also where that could take long to find out."""
+    if len(re.findall(r"[*+{]", pattern)) > 2 or re.search(r"\)[*+?{]|\\\d", pattern):
+        return True
+    try:
+        return re.search(pattern, name[:64], re.ASCII) is not None
+    except (re.error, OverflowError, RecursionError):
+        return True
+
+
+def _stated(schema: Mapping[str, Any]) -> Iterator[frozenset[str]]:
+    """The types that a schema names, by each keyword that does."""
+    kinds = frozenset(_texts([schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type")))
+    for each in (kinds, *(frozenset(map(_kind, values)) for values in _lists(schema))):
+        if each:
+            yield each | {"integer"} if "number" in each else each
+
+
+def _lists(schema: Mapping[str, Any]) -> Iterator[list[Any]]:
+    if listed := _listed(schema.get("enum")):
+        yield listed
+    if "const" in schema:
+        yield [schema["const"]]
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _texts(value: Any) -> list[str]:
+    return [each for each in _listed(value) if isinstance(each, str)]
+
+
+def _kind(value: Any) -> str:
+    names = {str: "string", bool: "boolean", int: "integer", float: "number", list: "array", dict: "object"}
+    return names.get(type(value), "null")

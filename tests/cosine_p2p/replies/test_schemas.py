@@ -1,0 +1,142 @@
+"""A schema says types and members in many ways, which mean the same to who reads a call and to who forces one."""
+
+import json
+from typing import Any, Final
+
+import pytest
+from jsonschema import Draft202012Validator
+from llguidance import LLMatcher, LLTokenizer
+
+from cosine_p2p.replies.rules import Rules, ascii_classes
+from cosine_p2p.replies.schemas import Root, forms, member_forms, self_contained
+
+TEXT: Final = {"type": "string"}
+NUMBER: Final = {"type": "integer"}
+BYTES: Final = LLTokenizer("byte")
+
+
+def of(schema: Any, **more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": {"p": schema}, **more}
+
+
+def kinds(schema: Any, name: str = "p") -> set[str]:
+    return {kind for form in member_forms(Root(schema), name) for kind in form.kinds}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of(TEXT),
+        {"$ref": "#/$defs/A", "$defs": {"A": of(TEXT)}},
+        {"$ref": "#/definitions/A", "definitions": {"A": {"$ref": "#/definitions/B"}, "B": of(TEXT)}},
+        {"allOf": [of({}), of(TEXT)]},
+        {"allOf": [of({"type": ["string", "integer"]}), of({"type": ["string", "null"]})]},
+        {"anyOf": [{"type": "object", "properties": {"q": NUMBER}}, of(TEXT)]},
+        {"oneOf": [{"$ref": "#/$defs/A"}], "$defs": {"A": {"allOf": [of(TEXT)]}}},
+        {"type": "object", "additionalProperties": TEXT},
+        {
+            "type": "object",
+            "properties": {"q": NUMBER},
+            "additionalProperties": {"$ref": "#/$defs/A"},
+            "$defs": {"A": TEXT},
+        },
+        {"type": "object", "patternProperties": {"^p$": TEXT, "^q": NUMBER}, "additionalProperties": NUMBER},
+        {"type": "object", "unevaluatedProperties": TEXT},
+        {"if": {"required": ["q"]}, "then": of(TEXT)},
+        {"dependentSchemas": {"q": of(TEXT)}},
+        of({"enum": ["1", "2"]}),
+        of({"const": "1"}),
+        of({"anyOf": [{"const": "1"}, {"enum": ["2"]}]}),
+        of({"pattern": "^[0-9]+$"}),
+        of({"$ref": "#/$defs/a~1b"}, **{"$defs": {"a/b": TEXT}}),
+        of({"$ref": "#/$defs/a~0b"}, **{"$defs": {"a~b": TEXT}}),
+        of({"$ref": "#/$defs/a~01b"}, **{"$defs": {"a~1b": TEXT}}),
+        of({"$ref": "#/$defs/a%25b"}, **{"$defs": {"a%b": TEXT}}),
+        of({"$ref": "#/$defs/a%20b%22"}, **{"$defs": {'a b"': TEXT}}),
+        of({"$ref": "#/$defs/a%7E1b"}, **{"$defs": {"a/b": TEXT}}),
+        of({"$ref": "#/$defs/0/anyOf/1"}, **{"$defs": {"0": {"anyOf": [NUMBER, TEXT]}}}),
+        of({"$ref": "#/properties/q"}) | {"properties": {"p": {"$ref": "#/properties/q"}, "q": TEXT}},
+        of({"$ref": "#named"}, **{"$defs": {"A": {"$anchor": "named", **TEXT}}}),
+        of({"$ref": "T0"}, **{"$defs": {"A": {"$id": "T0", **TEXT}}}),
+        {"allOf": [{"$ref": "#"}, of(TEXT)]},
+    ],
+)
+def test_a_member_is_a_text_however_the_schema_says_so(schema: Any) -> None:
+    assert kinds(schema) == {"string"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "expected"),
+    [
+        (of({"type": ["string", "integer"]}), {"string", "integer"}),
+        (of({"anyOf": [TEXT, {"type": "null"}]}), {"string", "null"}),
+        (of({"type": "number"}), {"number", "integer"}),
+        (of({"type": "number", "enum": [1, "a"]}), {"integer"}),
+        (of({"type": "integer", "anyOf": [{"minimum": 5}, {"maximum": 1}]}), {"integer"}),
+        (of({}), set()),
+        (of(TEXT, additionalProperties=False) | {"properties": {"q": TEXT}}, set()),
+        (of({"allOf": [TEXT, NUMBER]}), set()),
+        (None, set()),
+        ({"$ref": "#/$defs/none"}, set()),
+        (of({"$ref": "#/properties/p"}), set()),
+        (of({"anyOf": [{"$ref": "#/properties/p"}, TEXT]}), {"string"}),
+    ],
+)
+def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: Any, expected: set[str]) -> None:
+    assert kinds(schema) == expected
+
+
+def test_a_schema_within_another_means_the_same_alone() -> None:
+    defs = {"a/b%": {"type": "object", "properties": {"n": {"$ref": "#/$defs/a~1b%25"}, "v": {"$ref": "#"}}}}
+    root = of({"type": "array", "items": {"$ref": "#/$defs/a~1b%25"}}, **{"$defs": defs}) | {"required": ["p"]}
+    alone = self_contained(root["properties"]["p"], Root(root))
+    for value in (
+        [],
+        [{}],
+        [{"n": {"n": {}}}],
+        [{"v": {"p": []}}],
+        [{"v": {}}],
+        [{"n": 1}],
+        [{"v": {"p": [{"v": 3}]}}],
+    ):
+        assert Draft202012Validator(alone).is_valid(value) == Draft202012Validator(root).is_valid({"p": value})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {
+            "$ref": "#/$defs/0",
+            "$defs": {str(at): {"allOf": [{"$ref": f"#/$defs/{at + 1}"}] * 2} for at in range(99)},
+        },
+        {"anyOf": [{"anyOf": [{"anyOf": [of(TEXT)] * 30}] * 30}] * 30},
+        {"allOf": [{"anyOf": [of(TEXT), of(NUMBER)]}] * 60},
+    ],
+)
+def test_no_schema_takes_long_to_take_apart(schema: Any) -> None:
+    assert len(forms(schema, Root(schema))) <= 256
+
+
+@pytest.mark.parametrize(
+    ("pattern", "right", "wrong"),
+    [
+        (r"^\d{3}$", ["123"], ["12", "٣٣٣", "1234"]),
+        (r"^[\d.]+$", ["1.5"], ["٣", "a"]),
+        (r"\w/\D", ["a/b", "xa/bx", "_/é"], ["é/b", "a/5", "ab"]),
+        (r"^\w\/\\d$", [r"a/\d"], ["a/5"]),
+    ],
+)
+def test_a_pattern_is_one_of_ecmascript(pattern: str, right: list[str], wrong: list[str]) -> None:
+    """As within JSON, where llguidance reads patterns so by itself."""
+    rules = Rules(lambda text: [text])
+    tagged = rules.grammar(rules.text_before("<", [{"type": "string", "pattern": pattern}]))
+    by_json = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))
+    for text in right + wrong:
+        for grammar, written in ((tagged, f"{text}<"), (by_json, json.dumps(text, ensure_ascii=False))):
+            matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(written)
+            is_taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
+            assert is_taken == (text in right), (text, grammar)
+
+
+def test_classes_of_ascii_are_written_once() -> None:
+    assert ascii_classes(r"\d\\d[\w-]") == ascii_classes(ascii_classes(r"\d\\d[\w-]")) == r"[0-9]\\d[[0-9A-Za-z_]-]"
