@@ -24,7 +24,6 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
     """All messages of a reply. Text without a header is content, and so is what only begins as one."""
     while (yield from intake.next_letter()):
-        intake.forget()
         header = yield from intake.taken_of(STARTS)
         if header and header != MESSAGE:
             begin = intake.at

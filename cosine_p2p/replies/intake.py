@@ -5,9 +5,11 @@ depends on the text alone, not on the pieces in which it came. Pure.
 """
 
 import json
+import re
 from collections.abc import Callable, Generator, Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import Final, TypeVar
 
 from cosine_p2p.replies.parts import Part
@@ -24,41 +26,46 @@ _OUTSIDE: Final = frozenset('{}[]":,-+.0123456789eE' + "truefalsn" + BLANK)
 
 
 class Intake:
-    """The text that has come and was not read yet; `is_over` once no more will come."""
+    """The text that has come and was not read yet. `at` is a place in all of it; `is_over`: no more will come."""
 
     def __init__(self) -> None:
         self._text = ""
+        self._begin = 0  # the place of its first letter
         self.at = 0
         self.is_over = False
 
     def add(self, text: str) -> None:
-        """Take more text, and forget what was read."""
+        """Take more text."""
         self._text += text
 
     def forget(self) -> None:
-        """Drop what was read: nobody goes back there."""
-        self._text, self.at = self._text[self.at :], 0
+        """Drop what was read, since nobody goes back there: each letter is copied a few times at most."""
+        if 2 * self._read > len(self._text):
+            self._text, self._begin = self._text[self._read :], self.at
+
+    @property
+    def _read(self) -> int:
+        """The letters of the text that were read."""
+        return self.at - self._begin
 
     def skip(self, count: int) -> None:
         self.at += count
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
         """Take the text that certainly stands before the first of some marks; and that mark, if it has come."""
-        text = self._text[self.at :]
-        found = [(place, -len(mark), mark) for mark in marks if (place := text.find(mark)) >= 0]
-        if found:
-            place, _, mark = min(found)
-        else:
-            mark = ""
-            held = 0 if self.is_over else max((_overlap(text, mark) for mark in marks), default=0)
-            place = len(text) - held
-        self.at += place
-        return text[:place], mark
+        begin = self._read
+        found = _any_of(tuple(marks)).search(self._text, begin) if marks else None
+        end, mark = (found.start(), found[0]) if found else (len(self._text), "")
+        if not found and not self.is_over:
+            last = self._text[max(begin, end - max(map(len, marks), default=0)) :]
+            end -= max((_overlap(last, mark) for mark in marks), default=0)
+        self.at += end - begin
+        return self._text[begin:end], mark
 
     def sees(self, mark: str) -> Generator[None, None, bool]:
         """Whether the text goes on with a mark, which is not taken."""
-        while not self._text.startswith(mark, self.at):
-            if self.is_over or not mark.startswith(self._text[self.at :]):
+        while not self._text.startswith(mark, self._read):
+            if self.is_over or not mark.startswith(self._text[self._read : self._read + len(mark)]):
                 return False
             yield None
         return True
@@ -77,15 +84,10 @@ class Intake:
                 return mark
         return ""
 
-    def blank(self) -> Generator[None, None, str]:
+    def blank(self) -> Generator[None, None, None]:
         """White space, taken to its end."""
-        begin = self.at
-        while True:
-            while self.at < len(self._text) and self._text[self.at] in BLANK:
-                self.at += 1
-            if self.at < len(self._text) or self.is_over:
-                return self._text[begin : self.at]
-            yield None
+        while (letter := (yield from self.next_letter())) and letter in BLANK:
+            self.at += 1
 
     def until(self, marks: Sequence[str], *, most: int) -> Generator[None, None, tuple[str, str]]:
         """The text before the first of some marks, and that mark, not taken; or no mark, where none is so near."""
@@ -99,22 +101,24 @@ class Intake:
 
     def next_letter(self) -> Generator[None, None, str]:
         """The next letter, not taken; empty at the end."""
-        while self.at >= len(self._text):
+        while self._read >= len(self._text):
             if self.is_over:
                 return ""
             yield None
-        return self._text[self.at]
+        return self._text[self._read]
 
     def json_value(self) -> Pieces[bool]:
         """The text of a value of JSON, piece by piece; false where it ends before the value does."""
         scan = _JsonScan()
         while True:
-            begin, ending = self.at, None
-            while self.at < len(self._text) and ending is None:
-                ending = scan.take(self._text[self.at])
-                self.at += ending is not _Ending.BEFORE and ending is not _Ending.BROKEN
-            if self.at > begin:
-                yield self._text[begin : self.at]
+            begin, ending = self._read, None
+            end = begin
+            while end < len(self._text) and ending is None:
+                ending = scan.take(self._text[end])
+                end += ending is not _Ending.BEFORE and ending is not _Ending.BROKEN
+            self.at += end - begin
+            if end > begin:
+                yield self._text[begin:end]
             if ending is not None or self.is_over:
                 return ending in (_Ending.HERE, _Ending.BEFORE) or (ending is None and scan.is_whole)
             yield None
@@ -203,6 +207,12 @@ def told(pieces: Pieces[_T], as_part: Callable[[str], Part]) -> Reading[_T]:
             value: _T = ended.value
             return value
         yield None if piece is None else as_part(piece)
+
+
+@lru_cache(maxsize=512)
+def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds the first of some marks, the longest of those that begin there."""
+    return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 def _overlap(text: str, mark: str) -> int:

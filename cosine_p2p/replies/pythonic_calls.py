@@ -6,9 +6,10 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, parameters_of, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, written
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules
+from cosine_p2p.replies.schemas import Root, forms
 
 _NAME: Final = re.compile(r"[\w.\-]+")
 
@@ -67,10 +68,16 @@ class PythonicCalls:
         """As `CallFormat.rule`. Values are JSON, which is read as well."""
         calls = []
         for name, schema in tools.items():
-            properties, needed = parameters_of(schema)
-            values = {each: f"{rules.mark(f'{each}=')} {rules.json(of, schema)}" for each, of in properties.items()}
-            arguments = rules.fields(values, needed, ", ")
-            calls.append(f"{rules.mark(f'{name}(')} {arguments} {rules.mark(')')}")
+            root = Root(schema)
+            for form in forms(schema, root):
+                members = form.members().items()
+                values = {each: f"{rules.mark(f'{each}=')} {rules.json(of, root)}" for each, of in members}
+                others = [
+                    f"{rules.name(each)} {rules.mark('=')} {rules.json(each.schema, root)}"
+                    for each in form.others()
+                ]
+                arguments = rules.fields(values, form.needed, others, ", ")
+                calls.append(f"{rules.mark(f'{name}(')} {arguments} {rules.mark(')')}")
         call = rules.one_of(calls)
         begin = rules.mark("[" if self.begins[0] == "[" else f"{self.begins[0]}[")
         more = f"({rules.mark(', ')} {call})*" if several else ""
@@ -99,21 +106,23 @@ class PythonicCalls:
 
 def _literal(intake: Intake) -> Generator[None, None, tuple[str, bool]]:
     """The text of a value, up to the comma or bracket that ends it, which is not taken; and if that has come."""
-    text, quote, depth = "", "", 0
+    letters: list[str] = []
+    quote, depth, is_escaped = "", 0, False
     while letter := (yield from intake.next_letter()):
         if quote:
             # An escaped letter ends no text.
-            is_escaped = (len(text) - len(text.rstrip("\\"))) % 2
             quote = "" if letter == quote and not is_escaped else quote
+            is_escaped = letter == "\\" and not is_escaped
         elif letter in "\"'":
             quote = letter
         elif depth == 0 and letter in ",)":
-            return text, True
+            return "".join(letters), True
         else:
             depth += (letter in "([{") - (letter in ")]}")
-        text += letter
+        letters.append(letter)
         intake.skip(1)
-    return text, False
+        intake.forget()
+    return "".join(letters), False
 
 
 def _json_of(text: str) -> str:

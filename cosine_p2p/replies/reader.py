@@ -70,6 +70,8 @@ class ReplyReader:
             part = next(self._reading, None)
             if part is None:
                 return
+            # What is told is never taken back, so nobody reads anew what came before.
+            self._intake.forget()
             if isinstance(part, Reasoning | Content):
                 self.is_thinking = isinstance(part, Reasoning)
             yield from self._trim.add(part)
@@ -83,7 +85,6 @@ class ReplyReader:
             yield from intake.takes(self._reasoning.begins)
             yield from self._read_reasoning(self._reasoning)
         while True:
-            intake.forget()
             marks = self._marks(is_silent=is_silent)
             text, mark = intake.before(marks)
             if text:
@@ -144,29 +145,29 @@ class _Trim:
         self._kind: type[Part] | None = None
         self._is_begun = False
         self._is_alone = True
-        self._space = ""
+        self._space: list[str] = []
 
     def add(self, part: Part) -> Iterator[Part]:
         """What is certain with one more part."""
         if type(part) is not self._kind:
-            self._kind, self._is_begun, self._space = type(part), False, ""
+            self._kind, self._is_begun, self._space = type(part), False, []
         if not isinstance(part, Content):
             self._is_alone = False
         if not isinstance(part, Content | Reasoning):
             yield part
             return
-        text = self._space + part.text
+        text = part.text
         if not self._is_begun and not self._is_alone:
             text = text.lstrip(BLANK)
-        body = text.rstrip(BLANK)
-        if (body or self._is_begun) and not self._holds and isinstance(part, Content):
-            body = text
-        self._space = text[len(body) :]
+        is_held = self._holds or isinstance(part, Reasoning)
+        body = text.rstrip(BLANK) if is_held or not (self._is_begun or text.strip(BLANK)) else text
         if body:
             self._is_begun = True
-            yield type(part)(body)
+            yield type(part)("".join([*self._space, body]))
+            self._space = []
+        self._space += [text[len(body) :]]
 
     def finish(self) -> Iterator[Part]:
         """White space at the end of words that are all of the reply."""
-        if self._is_alone and self._space:
-            yield Content(self._space)
+        if self._is_alone and any(self._space):
+            yield Content("".join(self._space))

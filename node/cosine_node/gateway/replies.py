@@ -116,13 +116,12 @@ class ChoicesWriter(ReplyWriter):
     def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
         shape = self._shapes.setdefault(index, self.style.logprobs())
         told = shape.of(logprobs, part.text if isinstance(part, Content) else "")
-        before = self._told.get(index)
-        # Lists, but for what a chat has of refusals.
-        self._told[index] = (
-            told
-            if before is None
-            else {name: values if values is None else [*before[name], *values] for name, values in told.items()}
-        )
+        before = self._told.setdefault(index, told)
+        if before is not told:
+            for name, values in told.items():
+                # Lists, but for what a chat has of refusals.
+                if values is not None:
+                    before[name] += values
 
     def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
         self._provenance.setdefault(index, []).extend(as_objects(origins))

@@ -90,7 +90,7 @@ def test_a_schema_within_another_means_the_same_alone() -> None:
     defs = {"a/b%": {"type": "object", "properties": {"n": {"$ref": "#/$defs/a~1b%25"}, "v": {"$ref": "#"}}}}
     root = of({"type": "array", "items": {"$ref": "#/$defs/a~1b%25"}}, **{"$defs": defs}) | {"required": ["p"]}
     alone = self_contained(root["properties"]["p"], Root(root))
-    for value in (
+    values: list[Any] = [
         [],
         [{}],
         [{"n": {"n": {}}}],
@@ -98,7 +98,8 @@ def test_a_schema_within_another_means_the_same_alone() -> None:
         [{"v": {}}],
         [{"n": 1}],
         [{"v": {"p": [{"v": 3}]}}],
-    ):
+    ]
+    for value in values:
         assert Draft202012Validator(alone).is_valid(value) == Draft202012Validator(root).is_valid({"p": value})
 
 
