@@ -85,7 +85,8 @@ export async function* events(
           if (line.startsWith("event: ")) name = line.slice(7);
           else if (line.startsWith("data: ")) data.push(line.slice(6));
         }
-        yield [name, data.join("\n")];
+        // A comment alone is no event.
+        if (data.length > 0) yield [name, data.join("\n")];
       }
     }
   } finally {

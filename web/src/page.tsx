@@ -58,7 +58,9 @@ function KeyForm({ onKey }: { onKey: () => void }) {
       }}
     >
       <label>
-        <span>This gateway asks for a key. It stays in this tab.</span>
+        <span role="status">
+          {apiKey() ? "The gateway refused this key; enter another." : "This gateway asks for a key. It stays in this tab."}
+        </span>
         <input type="password" autocomplete="off" value={typed} onInput={(event) => setTyped(event.currentTarget.value)} />
       </label>
       <button class="main" disabled={!typed.trim()}>

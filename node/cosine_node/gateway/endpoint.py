@@ -5,7 +5,7 @@ import logging
 import reprlib
 import secrets
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import partial
@@ -82,22 +82,23 @@ class Endpoint:
             send=send,
         )
         log_fields: dict[str, object] = request.state.log_fields
-        try:
-            wanted = await self._fitted(wanted)
-            await self._reply(wanted, writer, receive, log_fields, request.state.key)
-        except CosineError as error:
-            log_fields["error"] = str(error)
-            await writer.fail(of_failure(error, param=wanted.prompt_field))
-        except ApiError as problem:
-            log_fields["error"] = problem.message
-            await writer.fail(problem)
-        except Exception:
-            if not writer.is_begun:
-                raise
-            # The status is sent already, but the stream can still say that it is not whole.
-            LOG.exception("request %s failed", request.state.request_id)
-            log_fields["error"] = "internal"
-            await writer.fail(internal())
+        async with writer.stream.kept_alive() if wanted.is_streamed else nullcontext():
+            try:
+                wanted = await self._fitted(wanted)
+                await self._reply(wanted, writer, receive, log_fields, request.state.key)
+            except CosineError as error:
+                log_fields["error"] = str(error)
+                await writer.fail(of_failure(error, param=wanted.prompt_field))
+            except ApiError as problem:
+                log_fields["error"] = problem.message
+                await writer.fail(problem)
+            except Exception:
+                if not writer.stream.is_begun:
+                    raise
+                # The status is sent already, but the stream can still say that it is not whole.
+                LOG.exception("request %s failed", request.state.request_id)
+                log_fields["error"] = "internal"
+                await writer.fail(internal())
 
     async def _fitted(self, wanted: TextRequest) -> TextRequest:
         """The request with what its chats wish of their template, as far as that reads it.

@@ -8,9 +8,10 @@ from typing import Any, Final
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
+from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from cosine_node.gateway.provenance import account_of, as_objects
-from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of, sent_event
+from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
 from cosine_p2p.request.logprobs import NamedToken
@@ -173,7 +174,7 @@ class WholeReplyWriter(ChoicesWriter):
 
 @dataclass(kw_only=True)
 class StreamedReplyWriter(ChoicesWriter):
-    """Writes the events of all choices as they come; the status waits for the first.
+    """Writes the events of all choices as they come.
 
     The last piece carries the metrics; with `includes_usage` it is one more, without choices.
     """
@@ -200,7 +201,7 @@ class StreamedReplyWriter(ChoicesWriter):
 
     async def fail(self, problem: ApiError) -> None:
         """End with an error: in the stream, or by raising it while no status has been sent."""
-        if not self.is_begun:
+        if not self.stream.is_begun:
             raise problem
         await self._write_event(problem.body)
         await self._close(sent_event("[DONE]"))

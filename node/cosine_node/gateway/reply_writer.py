@@ -1,8 +1,7 @@
 """Who writes a reply, whatever the API: takes the events of its choices, and sends it whole or as it comes."""
 
-import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ from starlette.types import Send
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
+from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.gateway.text_request import TextRequest
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
@@ -28,8 +28,8 @@ Json = dict[str, Any]
 class ReplyWriter(ABC):
     """Takes the events of all choices and writes the reply.
 
-    `created_s` is Unix time. `asked` is the request as a verifier sees it, once one is about to be asked.
-    `is_begun` is true once a status has been sent.
+    `created_s` is Unix time. `asked` is the request as a verifier sees it, once one is about to be asked. A reply
+    that comes in pieces is the `stream`.
     """
 
     request_id: str
@@ -39,7 +39,10 @@ class ReplyWriter(ABC):
     send: Send
     asked: Request | None = None
     finished: list[ChoiceFinished] = field(default_factory=list)
-    is_begun: bool = False
+    stream: EventStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stream = EventStream(self.send)
 
     async def take(self, event: ChoiceEvent) -> None:
         """Take the next event."""
@@ -97,33 +100,18 @@ class ReplyWriter(ABC):
         await self.send({"type": "http.response.body", "body": response.body})
 
     async def _write_event(self, body: Json, *, name: str = "") -> None:
-        """Send one server-sent event; the first one begins the stream."""
-        if not self.is_begun:
-            self.is_begun = True
-            # No proxy may keep pieces back, or all; the last header is nginx's own for that.
-            headers = [
-                (b"content-type", b"text/event-stream; charset=utf-8"),
-                (b"cache-control", b"no-cache"),
-                (b"x-accel-buffering", b"no"),
-            ]
-            await self.send({"type": "http.response.start", "status": 200, "headers": headers})
-        await self.send({"type": "http.response.body", "body": sent_event(body, name=name), "more_body": True})
+        """Send one server-sent event."""
+        await self.stream.write(sent_event(body, name=name))
 
     async def _close(self, last: bytes = b"") -> None:
         """End the stream."""
-        await self.send({"type": "http.response.body", "body": last})
+        await self.stream.write(last, is_last=True)
 
 
 class MakeWriter(Protocol):
     """Makes the writer of the reply to a request; `about` are fields that all writers have."""
 
     def __call__(self, body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter: ...
-
-
-def sent_event(body: Mapping[str, Any] | str, *, name: str = "") -> bytes:
-    """One server-sent event, with its name where it has one."""
-    data = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
-    return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
 
 
 def reason_of(finished: ChoiceFinished) -> str:

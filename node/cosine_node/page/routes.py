@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.body import read_object
 from cosine_node.gateway.endpoint import until_ended
-from cosine_node.gateway.reply_writer import sent_event
+from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.proofs import checked_proof
 from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MAX_PIECES: Final = 4
 """Bounds the work of one request: a text has as many pieces as verifiers wrote it, mostly one."""
-STREAM_HEADERS: Final = (
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),
-)
 
 
 class Watched:
@@ -83,15 +78,16 @@ class Watched:
         if self._watch.is_full:
             raise unavailable("Too many watch this swarm here.", code="overloaded")
 
-        async def stream() -> None:
-            await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+        stream = EventStream(send)
+
+        async def tell() -> None:
             async with aclosing(self._watch.watch()) as events:
                 async for name, body in events:
-                    data = sent_event(body, name=name)
-                    await send({"type": "http.response.body", "body": data, "more_body": True})
+                    await stream.write(sent_event(body, name=name))
 
-        await until_ended(stream(), receive=receive, closing=self._closing)
-        await send({"type": "http.response.body", "body": b""})
+        async with stream.kept_alive():
+            await until_ended(tell(), receive=receive, closing=self._closing)
+            await stream.write(b"", is_last=True)
 
     async def machine(self, request: Request) -> Response:
         """What this machine could give to the swarm, for who sits at it."""

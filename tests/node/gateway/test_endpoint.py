@@ -21,8 +21,9 @@ from cosine_node.gateway import replies
 from cosine_node.gateway.admission import Admission, Slots
 from cosine_node.gateway.api_errors import ApiError, internal
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
+from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.replies import CHAT, COMPLETION, ChoicesWriter, StreamedReplyWriter, WholeReplyWriter
-from cosine_node.gateway.reply_writer import metrics, sent_event
+from cosine_node.gateway.reply_writer import metrics
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Reasoning, ToolCall
@@ -420,7 +421,7 @@ def writing(kind: type[ChoicesWriter], events: list[ChoiceEvent], style: Any, **
         writer = kind(style=style, request_id="r", created_s=9, model="m", seed=7, send=sent, **options)
         for event in events:
             await writer.take(event)
-        assert bool(sent.messages) == writer.is_begun == (kind is StreamedReplyWriter)
+        assert bool(sent.messages) == writer.stream.is_begun == (kind is StreamedReplyWriter)
         await writer.end()
         return sent
 

@@ -12,6 +12,7 @@ from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
 from cosine_protocol.codec import encode
 from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_AUTHORS
 from cosine_protocol.messages import Earning, Receipt, Receipted
@@ -146,3 +147,19 @@ def test_receipts_of_a_proof_are_for_its_text() -> None:
 def test_evidence_that_does_not_hold_is_asked_of_nobody() -> None:
     forged = {"claim": "AAAA", "statements": []}
     assert asked("POST", "/v1/audits", {"evidence": [forged]}).json == {"evidence": [forged]}
+
+
+def test_an_audit_whose_look_up_fails_is_answered_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def audit(gateway: Gateway) -> tuple[Reply, dict[str, object]]:
+        done = await gateway.post("/v1/chat/completions", CHAT)
+
+        async def nobody_answers(*_: Any, **__: Any) -> Any:
+            raise PeerLost("peer", "no node of the network answered a look-up")
+
+        monkeypatch.setattr(gateway.swarm.directory, "find", nobody_answers)
+        proof = done.json["choices"][0]["account"]["proof"]
+        return await gateway.post("/v1/audits", {"evidence": proof["evidence"]}), gateway.told[-1]
+
+    reply, told = with_gateway(audit)
+    assert reply.status == 503 and reply.error["code"] == "no_verifier" and "retry-after" in reply.headers
+    assert told["status"] == 503 and told["error"] == reply.error["message"]

@@ -165,7 +165,12 @@ def make_app(
             *(Route(route.path, route.endpoint, middleware=open_to_all) for route in asset_routes()),
         ],
         middleware=middleware,
-        exception_handlers={ApiError: _refuse, HTTPException: _refuse_http, ClientDisconnect: _hung_up},
+        exception_handlers={
+            ApiError: _refuse,
+            CosineError: _refuse_failure,
+            HTTPException: _refuse_http,
+            ClientDisconnect: _hung_up,
+        },
     )
 
 
@@ -229,10 +234,7 @@ def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middl
     """What the target's tokenizer and template answer by themselves."""
 
     async def info(_: Request) -> Response:
-        try:
-            return JSONResponse(await service.client.with_tokenizer(described))
-        except CosineError as error:
-            raise of_failure(error, param="model") from None
+        return JSONResponse(await service.client.with_tokenizer(described))
 
     return [
         Route("/tokenizer_info", info, middleware=checks),
@@ -284,6 +286,13 @@ async def _refuse(request: Request, error: Exception) -> Response:
     assert isinstance(error, ApiError)
     request.state.log_fields.setdefault("error", error.message)
     return refusal(error, path=request.url.path, request_id=request.state.request_id)
+
+
+async def _refuse_failure(request: Request, error: Exception) -> Response:
+    """Answer that the network, or the target, cannot serve what was asked."""
+    assert isinstance(error, CosineError)
+    request.state.log_fields["error"] = str(error)
+    return await _refuse(request, of_failure(error, param="model"))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:

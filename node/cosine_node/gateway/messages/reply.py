@@ -64,7 +64,9 @@ class MessageWriter(ReplyWriter):
 
 @dataclass(kw_only=True)
 class StreamedMessageWriter(MessageWriter):
-    """Writes the events of a message as they come; the status waits for the first part."""
+    """Writes the events of a message as they come."""
+
+    is_opened: bool = False
 
     async def _take_part(self, index: int, part: Part) -> None:
         await self._begin()
@@ -86,13 +88,14 @@ class StreamedMessageWriter(MessageWriter):
 
     async def fail(self, problem: ApiError) -> None:
         """End with an error: in the stream, or by raising it while no status has been sent."""
-        if not self.is_begun:
+        if not self.stream.is_begun:
             raise problem
         await self._tell(error_body(problem, request_id=self.request_id))
         await self._close()
 
     async def _begin(self) -> None:
-        if not self.is_begun:
+        if not self.is_opened:
+            self.is_opened = True
             prompt_tokens = len(self.asked.prompt) if self.asked is not None else 0
             # What the verifier knew of it before is told at the end.
             begun = {"input_tokens": prompt_tokens, "output_tokens": 0}

@@ -66,7 +66,7 @@ class ResponseWriter(ReplyWriter):
 
 @dataclass(kw_only=True)
 class StreamedResponseWriter(ResponseWriter):
-    """Writes the events of a response as they come; the status waits for the first part."""
+    """Writes the events of a response as they come."""
 
     events: int = field(default=0)
 
@@ -88,7 +88,7 @@ class StreamedResponseWriter(ResponseWriter):
 
     async def fail(self, problem: ApiError) -> None:
         """End with an error: in two events, since clients read one of them, or by raising it before any."""
-        if not self.is_begun:
+        if not self.stream.is_begun:
             raise problem
         await self._tell(
             {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
@@ -97,7 +97,7 @@ class StreamedResponseWriter(ResponseWriter):
         await self._close()
 
     async def _begin(self) -> None:
-        if not self.is_begun:
+        if not self.events:
             for kind in ("response.created", "response.in_progress"):
                 await self._tell({"type": kind, "response": self._response("in_progress")})
 
