@@ -42,22 +42,6 @@ def published(name: str) -> dict[str, Any]:
     return result
 
 
-@pytest.mark.parametrize(
-    ("rtt_ms", "pattern"), [(20.0, r"([\d.]+) times as fast"), (300.0, r"([\d.]+) times at 300 ms")]
-)
-def test_the_speed_that_is_told(rtt_ms: float, pattern: str) -> None:
-    place = {"part": "sweep", "strategy": "cosine", "temperature": 0.0, "rtt_ms": rtt_ms}
-    [row] = [row for row in published("rtt")["rows"] if place.items() <= row.items()]
-    assert told(pattern, QUESTIONS) == f"{row['speedup']:.2f}"
-
-
-def test_the_speed_by_the_clock() -> None:
-    ways = {(way["temperature"], way["way"]): way for way in published("here")["findings"]["ways"]}
-    [(low, high)] = re.findall(r"ran at ([\d.]+) to ([\d.]+) times", QUESTIONS)
-    ours = [ways[temperature, "cosine"]["times_plain"] for temperature in (0.0, 0.8, 1.0)]
-    assert (low, high) == (f"{min(ours):.2f}", f"{max(ours):.2f}")
-
-
 def test_where_the_promise_was_missed_by_the_clock() -> None:
     ways = [way for way in published("here_smol_llama")["findings"]["ways"] if way["way"] == "cosine"]
     ours = [way["times_plain"] for way in ways]
