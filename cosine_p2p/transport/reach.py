@@ -1,6 +1,6 @@
 """How a node is reachable, judged by what it has found out: at which addresses, through whom, or why not. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -136,6 +136,24 @@ def reach_at(maddr: str) -> Reach:
     """The machines that the IP address in a multiaddr can mean; of a relayed one that of the relay."""
     address = parsed(maddr)
     return reach_of(address.host) if address is not None else Reach.NOBODY
+
+
+def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
+    """Addresses of a node in the order in which others can use them: for all, in its network, on its machine.
+
+    Of a kind those that light clients dial come first, and before those the hosts that lead to others, `local`: the
+    rest are of networks within the machine.
+    """
+
+    def rank(maddr: str) -> tuple[int, bool, bool]:
+        address = parsed(maddr)
+        if address is None:
+            return Reach.LOOPBACK + 1, True, True
+        is_name = address.host_kind.startswith("dns")
+        reach = Reach.PUBLIC if is_name else reach_of(address.host) or Reach.LOOPBACK + 1
+        return reach, reach is Reach.PRIVATE and address.host not in local, not address.is_plain_tcp
+
+    return sorted(dict.fromkeys(maddrs), key=rank)
 
 
 def _relay_of(maddr: str) -> str | None:

@@ -48,4 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             WaitingLine(sys.stderr).say("Loading the network library")
     from cosine_node.cli.app import run
 
-    run(given)
+    try:
+        run(given)
+    finally:
+        if arguments is None:
+            # Python would look for garbage once more as it ends, for seconds; all memory goes with the process.
+            gc.freeze()

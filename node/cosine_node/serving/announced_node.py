@@ -29,9 +29,10 @@ from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts
 from cosine_p2p.transport.delay import delayed
 from cosine_p2p.transport.full.hivemind import HivemindTransport
+from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.patience import ask_patiently, join_patience_s, unless_stopped
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.transport.reach import Reachable, ReachKind
+from cosine_p2p.transport.reach import Reachable, ReachKind, best_first
 from cosine_protocol import limits
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
@@ -99,9 +100,9 @@ class JoinedNetwork:
         return self.transport.held_in(cell)
 
     async def ready_fields(self, role: str) -> dict[str, object]:
-        """The fields of the event of a node that serves: how it is reached, the addresses for others in front."""
+        """The fields of the event of a node that serves: how it is reached, the address for others in front."""
         reach = self.transport.reach
-        maddrs = list(dict.fromkeys((*reach.addresses, *await self.transport.visible_maddrs())))
+        maddrs = best_first((*reach.addresses, *await self.transport.visible_maddrs()), local=local_hosts(()))
         return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs, **reach_fields(reach)}
 
 
@@ -273,12 +274,13 @@ class AnnouncedNode(ABC):
     async def _say_goodbye(self, announcing: "asyncio.Future[None]") -> None:
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
+        is_idle = not self.service.requests
         await self._announcer.stop()
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.service.drain()
             # The last messages still have to leave.
-            await asyncio.sleep(FAREWELL_S)
+            await asyncio.sleep(0.0 if is_idle else FAREWELL_S)
         except TimeoutError:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 

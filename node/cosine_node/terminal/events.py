@@ -32,11 +32,8 @@ SENTENCES: Final[Mapping[str, str]] = {
     "waiting": "Waiting for stages. {said}",
     "waiting_for_weights": "Waiting for weights. {said}",
     "gathered": "{said}",
-    "ready": "Ready as {role} {peer_id}. {said} Its addresses:",
-    "alone": (
-        "It is alone in its network {network!r}, since --initial-peers named nobody to join. Others join it with "
-        "--initial-peers and an address from above."
-    ),
+    "ready": "Ready as {role} {peer_id}. {said} Give others this address:",
+    "alone": ("It is alone in its network {network!r}, since --initial-peers named nobody to join."),
     "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",
@@ -66,8 +63,10 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
         elif event in sentences:
             problem = f": {fields['error']}" if "error" in fields else ""
             maddrs = fields.get("maddrs")
-            addresses = maddrs if isinstance(maddrs, list) else []
-            text = "\n".join([sentences[event].format(**fields) + problem, *(f"  {maddr}" for maddr in addresses)])
+            addresses = [f"  {maddr}" for maddr in maddrs] if isinstance(maddrs, list) else []
+            if addresses[1:]:
+                addresses.insert(1, "It also listens at:")
+            text = "\n".join([sentences[event].format(**fields) + problem, *addresses])
         else:
             return
         # A full disk below the file that they go to ends no node.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_p2p.transport.reach import OBSERVERS, Findings, ReachKind, judge_reach
+from cosine_p2p.transport.reach import OBSERVERS, Findings, ReachKind, best_first, judge_reach
 
 US = "/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 RELAY = "12D3KooWPuvHqAy3arfKQR9c1EPFWFYMW1CtXcrXT9R3kwTRFgpA"
@@ -86,3 +86,13 @@ def test_ipv6_alone_is_named() -> None:
 def test_an_address_that_the_user_named_is_announced_though_nobody_came_through() -> None:
     reach = judge_reach(Findings(own=(PUBLIC,), public_peers=1, asked_back=2, is_named=True))
     assert (reach.kind, reach.addresses) == (ReachKind.UNTESTED, (PUBLIC,))
+
+
+def test_the_address_to_give_to_others_comes_first() -> None:
+    quic = f"/ip4/203.0.114.1/udp/4001/quic-v1{US}"
+    named = f"/dns4/node.example/tcp/4001{US}"
+    bridge, ula = f"/ip4/172.17.0.1/tcp/4001{US}", f"/ip6/fd00::1/tcp/4001{US}"
+    nowhere = f"/ip6/fe80::1/tcp/4001{US}"
+    ordered = [PUBLIC, named, quic, HOME, bridge, ula, LOOPBACK, nowhere]
+    given = [nowhere, LOOPBACK, bridge, quic, HOME, PUBLIC, named, ula, PUBLIC]
+    assert best_first(given, local={"192.168.1.2"}) == ordered

@@ -330,3 +330,16 @@ def test_an_installation_of_the_laboratory_whose_checkout_is_gone_is_none(monkey
     monkeypatch.setitem(sys.modules, "cosine_lab", None)
     with pytest.raises(UsageError, match=r"pip install \./lab"):
         laboratory_part(LABORATORY, "simulate")
+
+
+def test_a_command_ends_without_looking_for_garbage_once_more() -> None:
+    """With PyTorch loaded that took a node six seconds after it had left the network."""
+    code = (
+        "import atexit, gc, sys\n"
+        "from cosine_node.cli import main\n"
+        "sys.argv = ['cosine-node', '--version']\n"
+        "atexit.register(lambda: print(gc.get_freeze_count() >= len(gc.get_objects())))\n"
+        "main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "True"

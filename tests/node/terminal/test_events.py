@@ -140,7 +140,7 @@ START: Final[tuple[tuple[str, dict[str, object]], ...]] = (
             "role": "drafter",
             "peer_id": "12D3",
             "said": "Others reach this node directly.",
-            "maddrs": ["/ip4/192.0.2.1/tcp/1"],
+            "maddrs": ["/ip4/192.0.2.1/tcp/1", "/ip4/192.168.1.2/tcp/1", "/ip4/127.0.0.1/tcp/1"],
         },
     ),
     ("worked", {"model": "org/model", "said": "drafted 12 tokens"}),
@@ -201,8 +201,11 @@ def told(
 def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeypatch: pytest.MonkeyPatch) -> None:
     out, err = told(monkeypatch, Terminal(), "pretty")
     assert out.splitlines() == [
-        "Ready as drafter 12D3. Others reach this node directly. Its addresses:",
+        "Ready as drafter 12D3. Others reach this node directly. Give others this address:",
         "  /ip4/192.0.2.1/tcp/1",
+        "It also listens at:",
+        "  /ip4/192.168.1.2/tcp/1",
+        "  /ip4/127.0.0.1/tcp/1",
         "Stopped after 3 passes. org/model drafted 20 tokens.",
     ]
     assert err.endswith("org/model drafted 12 tokens.\n")
