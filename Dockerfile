@@ -32,10 +32,11 @@ RUN useradd --create-home --uid 1000 cosine \
     && install --directory --owner cosine --group cosine /data /cache /swarm
 COPY --from=build /opt/cosine /opt/cosine
 
-# Identities and pinned targets are kept in /data, models and tokenizers in /cache.
+# Identities, pinned targets and what a node has found out are kept in /data, models and tokenizers in /cache.
 ENV PATH=/opt/cosine/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     XDG_DATA_HOME=/data \
+    XDG_STATE_HOME=/data/state \
     XDG_CACHE_HOME=/cache \
     HF_HOME=/cache/huggingface
 USER cosine

@@ -97,13 +97,16 @@ class Composed:
     def gateway(self) -> str:
         return f"http://127.0.0.1:{self.ports['8000']}"
 
-    def here(self, text: str) -> str:
+    def here(self, text: str, service: str) -> str:
         """A command of the file on this machine instead of in a container."""
         for container, machine in (("/dns4/bootstrap/", "/dns4/localhost/"), ("0.0.0.0", "127.0.0.1"), ("$$", "$")):
             text = text.replace(container, machine)
         for container, port in self.ports.items():
             text = text.replace(f"/tcp/{container}", f"/tcp/{port}").replace(f":{container}/", f":{port}/")
-            text = text.replace(f"--port {container}", f"--port {port}")
+            for before in ("--port ", "'127.0.0.1', "):
+                text = text.replace(f"{before}{container}", f"{before}{port}")
+        # Each container has a port 9100 of its own.
+        text = text.replace("9100", str(self.ports.get(service)))
         return text.replace("/swarm/", f"{self.folder}/swarm/")
 
     def environment(self, service: str) -> dict[str, str]:
@@ -116,7 +119,7 @@ class Composed:
         return {**os.environ, **own, **quiet, **place}
 
     def start(self, name: str, errors: IO[bytes]) -> Service:
-        command = [self.here(part) for part in compose()["services"][name]["command"]]
+        command = [self.here(part, name) for part in compose()["services"][name]["command"]]
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self.environment(name), cwd=self.folder
         )
@@ -135,7 +138,8 @@ def free_port() -> int:
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
     """All services, started at once as Docker would, and ready."""
-    place = Composed(tmp_path_factory.mktemp("composed"), {"4001": free_port(), "8000": free_port()})
+    ports = {name: free_port() for name in ("4001", "8000", "verifier", "drafter")}
+    place = Composed(tmp_path_factory.mktemp("composed"), ports)
     (place.folder / "swarm").mkdir()
     for name, module in PROGRAMS.items():
         program = place.folder / name

@@ -49,9 +49,22 @@ def test_a_service_drains_and_keeps_what_must_last(service: str) -> None:
     assert set(mounts.values()) <= compose()["volumes"].keys()
 
 
-def test_only_the_gateway_is_published_and_only_here() -> None:
+def test_others_reach_the_bootstrap_node_and_this_machine_alone_the_gateway() -> None:
     ports = {name: told["ports"] for name, told in SERVICES.items() if "ports" in told}
-    assert ports == {"gateway": ["127.0.0.1:8000:8000"]}
+    assert ports == {"bootstrap": ["4001:4001"], "gateway": ["127.0.0.1:8000:8000"]}
+
+
+@pytest.mark.parametrize("service", SERVICES)
+def test_health_is_a_question_to_the_services_own_process(service: str) -> None:
+    check = " ".join(SERVICES[service]["healthcheck"]["test"])
+    assert "127.0.0.1" in check and not own_commands(check)
+
+
+def test_folders_of_the_image_that_must_last_are_in_a_volume() -> None:
+    volumes = json.loads(re.findall(r"^VOLUME (.+)$", DOCKERFILE, re.MULTILINE)[0])
+    homes = dict(re.findall(r"(XDG_(?:DATA|STATE|CACHE)_HOME)=(\S+)", DOCKERFILE))
+    assert homes.keys() == {"XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"}
+    assert all(home.startswith(tuple(volumes)) for home in homes.values())
 
 
 def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
@@ -100,7 +113,7 @@ def completion(composed: Composed) -> Any:
 
 
 def health_of(composed: Composed, service: str, test: list[str]) -> int:
-    kind, *command = [composed.here(part) for part in test]
+    kind, *command = [composed.here(part, service) for part in test]
     arguments = ("sh", "-c", *command) if kind == "CMD-SHELL" else command
     environment = composed.environment(service)
     return subprocess.run(
