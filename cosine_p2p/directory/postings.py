@@ -287,10 +287,6 @@ class RecordStore:
         """The live postings under `key`, by the time of their owners' first, the oldest first."""
         return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
 
-    def all_keys(self) -> list[bytes]:
-        """Every key something was stored under and may still live."""
-        return list(self._cells)
-
     def _purge(self, now_s: float) -> None:
         self._purge_at_s = now_s + PURGE_EVERY_S
         for key, cell in list(self._cells.items()):

@@ -31,8 +31,6 @@ follows them. A circuit takes the question to the relay, which asks the peer, an
 FULL: Final = RoundTrips(connection=4, circuit=4)
 """hivemind's daemon over TCP: its handshake, the name of Noise, Noise, and the peer's identification, for which it
 waits. A circuit takes the question and the last three."""
-FULL_OVER_QUIC: Final = RoundTrips(connection=2, circuit=4)
-"""The same over QUIC: one handshake, and the identification."""
 BY_TRANSPORT: Final[Mapping[str, RoundTrips]] = MappingProxyType({"light": LIGHT, "full": FULL})
 """Of clients, by the name of their transport."""
 

@@ -2,7 +2,7 @@
 
 A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
 of it, and a verdict what an auditor thinks of that. An earning says how many of the tokens a drafter drafted; the
-client countersigns it as a receipt. An exam, which is about no request, says what a stage's layers give.
+client countersigns it as a receipt.
 """
 
 from collections.abc import Sequence

@@ -58,7 +58,6 @@ class WeightsService:
         self._clock = clock
         self._reads = serving_budget()
         self._streams = Counter[str]()
-        self.sent_bytes = 0
 
     async def handle(self, stream: Stream) -> None:
         """A `StreamHandler` for `WEIGHTS`."""
@@ -96,7 +95,6 @@ class WeightsService:
             return m.Error(question.number, refused.code, refused.message, None)
         except OSError:
             return m.Error(question.number, ErrorCode.INTERNAL, "the weights cannot be read", None)
-        self.sent_bytes += len(data)
         return WeightBytes(question.number, total_bytes, data)
 
     async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
