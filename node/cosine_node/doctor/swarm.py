@@ -206,8 +206,8 @@ def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Ro
 def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
     drafters = seen.of_role(Role.DRAFTER)
     if not drafters:
-        found = f"nobody drafts for {target}: it is generated, but no faster than by one machine"
-        fix = f"More machines make it faster: `cosine-node join --role drafter --target {target}`."
+        found = f"nobody drafts for {target}: its verifiers decode alone"
+        fix = f"A drafter can make it faster: `cosine-node join --role drafter --model MODEL --target {target}`."
         return warning(DRAFTERS, found, fix)
     silent = [node for node in drafters if node.reason]
     reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
