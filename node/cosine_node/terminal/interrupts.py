@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from importlib.util import find_spec
 from typing import Any, Final, NoReturn, TypeVar
 
+from cosine_node.terminal.open_files import raise_open_files
 from cosine_node.terminal.printing import INTERRUPT_EXIT
 
 LOG = logging.getLogger(__name__)
@@ -112,8 +113,10 @@ def _children() -> list[int]:
 def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
     """Run a node; SIGTERM or SIGINT sets the event on which it drains, SIGINT after that ends it at once.
 
-    The loop is uvloop's where that is installed, else asyncio's own.
+    It may have as many open files as it can. The loop is uvloop's where that is installed, else asyncio's own.
     """
+
+    raise_open_files()
 
     async def main() -> None:
         stop = asyncio.Event()

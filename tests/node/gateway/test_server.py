@@ -12,7 +12,7 @@ from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, listening, url_of
+from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
 from cosine_protocol.errors import UsageError
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
 from tests.swarm.reference import assert_freed
@@ -117,7 +117,7 @@ class Wire(asyncio.Transport):
         return
 
 
-def connected(*, answer_s: float = 0.0) -> tuple[DeadlineProtocol, Wire]:
+def connected(*, answer_s: float = 0.0, idle: IdleConnections | None = None) -> tuple[DeadlineProtocol, Wire]:
     """A connection to an application that answers after some seconds."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,7 +128,9 @@ def connected(*, answer_s: float = 0.0) -> tuple[DeadlineProtocol, Wire]:
     config = uvicorn.Config(cast("Any", app), log_config=None, access_log=False, lifespan="off", ws="none")
     config.load()
     loop = asyncio.get_running_loop()
-    protocol = DeadlineProtocol(config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    protocol = DeadlineProtocol(
+        idle or IdleConnections(1024), config=config, server_state=ServerState(), app_state={}, _loop=loop
+    )
     wire = Wire()
     protocol.connection_made(wire)
     return protocol, wire
@@ -145,6 +147,20 @@ def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
         assert wire.is_closed and not wire.written
 
     run_virtual(run())
+
+
+def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async def run() -> list[bool]:
+        idle = IdleConnections(16)
+        asking, first = connected(answer_s=1.0, idle=idle)
+        asking.data_received(REQUEST)
+        wires = [connected(idle=idle)[1] for _ in range(6)]
+        await asyncio.sleep(0)
+        return [wire.is_closed for wire in (first, *wires)]
+
+    assert run_virtual(run()) == [False, True, True, False, False, False, False]
+    (said,) = (each for each in caplog.messages if "the oldest are closed" in each)
+    assert said.startswith("5 of ")
 
 
 def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_deadline_too() -> None:

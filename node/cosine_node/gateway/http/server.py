@@ -4,10 +4,12 @@ import asyncio
 import logging
 import math
 import socket
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import replace
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
 
 import uvicorn
 from starlette.types import ASGIApp
@@ -15,6 +17,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cosine_node.gateway.http.app import GatewayOptions, make_app
 from cosine_node.terminal.events import Emit
+from cosine_node.terminal.open_files import raise_open_files
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import UsageError
 
@@ -27,11 +30,59 @@ HEADER_S: Final = 10.0
 """A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
 
 
-class DeadlineProtocol(H11Protocol):
-    """uvicorn's own has no such deadline: half a header holds a connection, and so a file, for ever."""
+MAX_IDLE_EACH: Final = 4096
+"""Of one address, which may be a proxy that keeps connections for others; each takes some 10 KiB."""
+SAY_AGAIN_S: Final = 60.0
 
-    def __init__(self, *args: Any, **options: Any) -> None:
+
+class IdleConnections:
+    """The connections that ask nothing now, by address, the oldest first.
+
+    One address has a quarter of the `files` that this process may open. Of all connections there are three
+    quarters of them: the rest is for the gateway's own work. Beyond either the oldest idle ones are closed.
+    """
+
+    def __init__(self, files: int) -> None:
+        self._most_each = min(MAX_IDLE_EACH, files // 4)
+        self._most = files - files // 4
+        self._of: defaultdict[str, dict[DeadlineProtocol, None]] = defaultdict(dict)
+        self._silent_until_s = 0.0
+
+    def add(self, connection: "DeadlineProtocol", *, connections: int) -> None:
+        """One has become idle; there are so many connections, idle or not."""
+        line = self._of[connection.address]
+        line[connection] = None
+        if len(line) <= self._most_each:
+            if connections <= self._most:
+                return
+            line = max(self._of.values(), key=len)
+        now_s = connection.loop.time()
+        if now_s >= self._silent_until_s:
+            self._silent_until_s = now_s + SAY_AGAIN_S
+            oldest = next(iter(line))
+            LOG.warning(
+                "%d of %d connections are of %s and ask nothing: the oldest are closed, to keep files for others",
+                *(len(line), connections, oldest.address),
+            )
+        next(iter(line)).close()
+
+    def discard(self, connection: "DeadlineProtocol") -> None:
+        """One asks something, or is closed."""
+        line = self._of[connection.address]
+        line.pop(connection, None)
+        if not line:
+            del self._of[connection.address]
+
+
+class DeadlineProtocol(H11Protocol):
+    """uvicorn's own has no such deadline: half a header holds a connection, and so a file, for ever.
+
+    While it asks nothing it is among the `idle` ones.
+    """
+
+    def __init__(self, idle: IdleConnections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._idle = idle
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
@@ -54,14 +105,26 @@ class DeadlineProtocol(H11Protocol):
         self._forget_deadline()
         super().connection_lost(exc)
 
+    @property
+    def address(self) -> str:
+        """The client's address."""
+        return self.client[0] if self.client else ""
+
+    def close(self) -> None:
+        """Close it while it is idle."""
+        self._forget_deadline()
+        self.transport.close()
+
     def _expect_header(self) -> None:
         if self._deadline is None:
             self._deadline = self.loop.call_later(HEADER_S, self.transport.close)
+            self._idle.add(self, connections=len(self.connections))
 
     def _forget_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+            self._idle.discard(self)
 
 
 def listening(host: str, port: int) -> socket.socket:
@@ -104,7 +167,8 @@ async def serve_app(
         log_config=None,
         access_log=False,
         lifespan="off",
-        http=DeadlineProtocol,
+        # Called for each connection, as a class would be.
+        http=cast("type[asyncio.Protocol]", partial(DeadlineProtocol, IdleConnections(raise_open_files()))),
         ws="none",
         server_header=False,
         # What is closed after the drain still writes its error.
