@@ -52,7 +52,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
-from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, PromptEncoder, read_prompt
+from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
@@ -65,7 +65,14 @@ from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
-from cosine_protocol.errors import CosineError, GenerationFailed, OptionRefused, PromptRefused, UsageError
+from cosine_protocol.errors import (
+    CosineError,
+    GenerationFailed,
+    OptionRefused,
+    PromptRefused,
+    PromptTooLong,
+    UsageError,
+)
 from cosine_protocol.limits import (
     CACHE_SCOPE_BYTES,
     MAX_BAD_WORD_TOKENS,
@@ -188,7 +195,7 @@ class AsyncClient:
         self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
         self._threads.append(Threads("chats", QUICK_PLACES + SLOW_PLACES))
         self._offload, *encoders = (offload or threads for threads in self._threads)
-        self._offload_words, _, self._offload_chats = encoders
+        self._offload_words, self._offload_long, self._offload_chats = encoders
         self._encoder = PromptEncoder(*encoders)
         doubts = (self._speeds, self._failures, self._auditing)
         self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
@@ -309,7 +316,9 @@ class AsyncClient:
             published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
-            encoded = await self._encoder.encode(codec, checked)
+            encoded = await self._encoder.encode(
+                codec, checked, most_tokens=max(record.context_tokens for record in verifiers)
+            )
             forced = _forced(encoded.reply, asked)
             wanted = {
                 **otherwise,
@@ -388,14 +397,20 @@ class AsyncClient:
         """A prediction as tokens, None for none. Raises `OptionRefused` for too many."""
         found = None if isinstance(given, str) or not given else tuple(given)
 
+        sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
+
         def encode() -> None:
             nonlocal found
             if isinstance(given, str) and given:
+                try:
+                    codec.check_length(given, MAX_PREDICTION_TOKENS)
+                except PromptTooLong:
+                    raise OptionRefused("prediction", sentence) from None
                 found = codec.encode(given, add_special_tokens=False)
 
-        await self._offload_words(encode)
+        is_long = given is not None and len(given) > LONG_CHARACTERS
+        await (self._offload_long if is_long else self._offload_words)(encode)
         if found and (len(found) > MAX_PREDICTION_TOKENS or max(found) >= codec.vocab_tokens):
-            sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
             raise OptionRefused("prediction", sentence)
         return found or None
 

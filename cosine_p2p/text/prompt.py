@@ -16,7 +16,7 @@ from cosine_p2p.text.reply_form import ReplyForm, check_choice, reply_form, sche
 from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
-from cosine_protocol.limits import MAX_TOKEN_ID
+from cosine_protocol.limits import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 
 LONG_CHARACTERS: Final = 100_000
 """Reading so many takes some tenths of a second."""
@@ -186,8 +186,13 @@ class PromptEncoder:
         self._offload_long = offload_long
         self._offload_chats = offload_chats
 
-    async def encode(self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> EncodedPrompt:
-        """As `encode_prompt`. Raises `PromptRefused` also for one that takes very long."""
+    async def encode(
+        self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, *, most_tokens: int = MAX_PROMPT_TOKENS
+    ) -> EncodedPrompt:
+        """As `encode_prompt`, of a text that may have so many tokens.
+
+        Raises `PromptRefused` also for one that takes very long.
+        """
         rendered = RenderedChat("")
         found: list[EncodedPrompt] = []
 
@@ -197,6 +202,8 @@ class PromptEncoder:
             rendered = render(codec, prompt)
 
         def encode() -> None:
+            if not isinstance(prompt, tuple):
+                codec.check_length(rendered.text if isinstance(prompt, Chat) else prompt, most_tokens)
             if isinstance(prompt, Chat):
                 tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
                 reply = reply_form(codec, prompt, rendered.text, is_told=rendered.is_told)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from tokenizers import Tokenizer
 
@@ -16,7 +16,11 @@ from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_p2p.text.special_tokens import SpecialTokens
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect, TokenEffects
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
-from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, UsageError
+from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, PromptTooLong, UsageError
+from cosine_protocol.limits import MAX_PROMPT_TOKENS
+
+BLOCKING_CHARACTERS: Final = 10_000
+"""Reading so many takes some milliseconds, in which no other thread runs."""
 
 
 @contextmanager
@@ -82,13 +86,31 @@ class TextTokenizer:
         """The tokenizer as an object of the library `tokenizers`."""
         return self._tokenizer
 
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest token: no text has more per token, but for what its tokenizer does not know."""
+        return max(map(len, self._tokenizer.get_vocab()), default=1)
+
+    def check_length(self, text: str, most_tokens: int = MAX_PROMPT_TOKENS) -> None:
+        """Raise `PromptTooLong` for a text whose characters alone say that it has more tokens."""
+        most = most_tokens * self.longest_token
+        if len(text) > most:
+            raise PromptTooLong(
+                f"The prompt is too long: {len(text)} characters > {most} that {most_tokens} tokens have at most; "
+                "shorten it."
+            )
+
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         """Token ids of a text, by default with the special tokens that the tokenizer adds.
 
-        Raises `PromptRefused` if it fails on the text.
+        Raises `PromptTooLong` as `check_length`, and `PromptRefused` if it fails on the text.
         """
+        self.check_length(text)
         with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
-            return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            if len(text) < BLOCKING_CHARACTERS:
+                return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+            # Alone among its calls this lets other threads run meanwhile, and it keeps no offsets in memory.
+            return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens; U+FFFD stands for bytes that are no character."""

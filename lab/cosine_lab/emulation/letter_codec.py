@@ -15,6 +15,7 @@ FIRST_LETTER: Final = 48
 class LetterCodec(TextTokenizer):
     """One token a character: token t is `chr(48 + t)`."""
 
+    longest_token = 1
     vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
 
     def __init__(self) -> None:

@@ -41,13 +41,15 @@ LOG = logging.getLogger(__name__)
 class Service:
     """The parts that all endpoints share.
 
-    `model_names` are those a request may use; `unix_s` tells the time of day. Requests still under way when
+    `readings` admits what the target's tokenizer answers by itself, `admission` all that generates. `model_names`
+    are those a request may use; `unix_s` tells the time of day. Requests still under way when
     `closing` is set end with an error. The `secret` separates the cached prefixes of API keys.
     """
 
     client: "AsyncClient"
     model_names: tuple[str, ...]
     admission: Admission
+    readings: Admission
     observer: Observer
     closing: asyncio.Event
     unix_s: Callable[[], float]

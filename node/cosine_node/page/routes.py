@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
+from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.body import read_object
 from cosine_node.gateway.endpoint import until_ended
@@ -33,21 +34,25 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 MAX_PIECES: Final = 4
 """Bounds the work of one request: a text has as many pieces as verifiers wrote it, mostly one."""
+MAX_AUDITS: Final = 4
+"""Each asks several peers, which leave look-ups of who asks more without an answer."""
 
 
 class Watched:
     """A client's swarm as the page asks for it; `trend` knows how its generations went.
 
-    `entrance` are the options of a node that joins it. Streams end when `closing` is set.
+    `entrance` are the options of a node that joins it. Audits are in turns of so many `keys`.
+    Streams end when `closing` is set.
     """
 
     def __init__(
-        self, client: "AsyncClient", *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event
+        self, client: "AsyncClient", *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event, keys: int
     ) -> None:
         self._client = client
         self._trend = trend
         self._entrance = list(entrance)
         self._closing = closing
+        self._audits = Admission(max_running=MAX_AUDITS, max_waiting=4 * MAX_AUDITS, keys=keys)
         self._surveyor: Surveyor | None = None
         self._machine = OwnMachine(client.target)
         self._records: list[NodeRecord] = []
@@ -99,7 +104,11 @@ class Watched:
 
     async def audits(self, request: Request) -> Response:
         """The evidence of a proof, judged by other verifiers now."""
-        judged = await self._client.audit(_pieces_of(await read_object(request)))
+        pieces = _pieces_of(await read_object(request))
+        with self._audits.admitted(1, key=request.state.key.hex()) as slots:
+            async with slots() as spend:
+                spend(1)
+                judged = await self._client.audit(pieces)
         return JSONResponse({"evidence": [asdict(piece) for piece in judged]})
 
     async def proofs(self, request: Request) -> Response:

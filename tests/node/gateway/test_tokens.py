@@ -9,7 +9,9 @@ from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.text_request import OWN_FIELDS, parse_chat
 from cosine_node.gateway.tokens import described, fitted
 from cosine_p2p.request.chat import Chat
-from cosine_p2p.text.tokenizer import load_tokenizer
+from cosine_p2p.text.tokenizer import BLOCKING_CHARACTERS, load_tokenizer
+from cosine_protocol.errors import PromptTooLong
+from cosine_protocol.limits import MAX_PROMPT_TOKENS
 from tests.node.gateway.gateways import MODEL, ChatLetters, asked
 
 TOKENS = [17, 18, 19]
@@ -114,3 +116,14 @@ def test_a_wish_is_left_out_where_the_template_does_not_read_it() -> None:
     wishes = {"enable_thinking": False, "reasoning_effort": "high"}
     chat = fitted(Chat(CHAT, template_options={"other": ""}), Thinking(), wishes=wishes, fields=OWN_FIELDS)
     assert chat.template_options == {"other": "", "enable_thinking": False}
+
+
+def test_a_text_is_refused_by_its_length_and_a_long_one_has_the_tokens_of_its_library() -> None:
+    codec = load_tokenizer(zoo.tokenizer_folder())
+    with pytest.raises(PromptTooLong, match=f"that {MAX_PROMPT_TOKENS} tokens have at most"):
+        codec.encode("a" * (MAX_PROMPT_TOKENS * codec.longest_token + 1))
+    codec.check_length("a" * 5 * codec.longest_token, 5)
+    with pytest.raises(PromptTooLong):
+        codec.check_length("a" * (5 * codec.longest_token + 1), 5)
+    text = "Once upon a time, \u00e9 \U0001f600 " * (BLOCKING_CHARACTERS // 10)
+    assert codec.encode(text) == tuple(codec.library.encode(text).ids)

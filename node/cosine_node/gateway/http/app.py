@@ -53,6 +53,10 @@ LOOK_UP_TIMEOUT_S: Final = 6.0
 """Less than the 10 s after which most load balancers give up a probe."""
 
 
+READINGS: Final = 2
+"""Texts that are made tokens at once for one key: each of the longest takes some 100 MiB meanwhile."""
+
+
 class VerifierWatch:
     """Remembers for `FRESH_S` that verifiers were found, for `RETRY_S` that none were.
 
@@ -110,11 +114,12 @@ def make_app(
 ) -> Starlette:
     """The application. Requests still under way when `closing` is set end with an error."""
     registry = CollectorRegistry()
+    keys = len(set(options.api_keys)) or 1
     admission = Admission(
         max_running=options.max_requests,
         # Who waits longer than for four generations of others is served sooner by another gateway.
         max_waiting=4 * options.max_requests,
-        keys=len(set(options.api_keys)) or 1,
+        keys=keys,
     )
     trend = Trend(GenerationMetrics(registry, model_name=options.model_name), unix_s=unix_s)
     service = Service(
@@ -122,12 +127,13 @@ def make_app(
         # The second always means the gateway's target.
         model_names=tuple(dict.fromkeys((options.model_name, "cosine"))),
         admission=admission,
+        readings=Admission(max_running=READINGS, max_waiting=16 * READINGS, keys=keys),
         observer=trend,
         closing=closing,
         unix_s=unix_s,
     )
     watch = VerifierWatch(client.find_verifiers)
-    watched = Watched(client, trend=trend, entrance=options.entrance, closing=closing)
+    watched = Watched(client, trend=trend, entrance=options.entrance, closing=closing, keys=keys)
 
     async def health(_: Request) -> Response:
         verifiers, reason = await watch.look()
@@ -258,7 +264,10 @@ def _answered(
         body = await read_object(request)
         service.model_named(None if body.get("model") is None else text(body["model"], "model"))
         try:
-            said = await service.client.with_tokenizer(partial(answer, body))
+            with service.readings.admitted(1, key=request.state.key.hex()) as slots:
+                async with slots() as spend:
+                    spend(1)
+                    said = await service.client.with_tokenizer(partial(answer, body))
         except CosineError as error:
             raise of_failure(error, param="input" if "input" in body else "messages") from None
         if "count" in said:
