@@ -57,9 +57,11 @@ class TraceRounding:
     wrong_median: float
 
 
+_IN_FLOAT32: Final = TraceRounding(clean=1.2e-5, wrong=1e-3, clean_median=3e-6, wrong_median=1e-4)
 TRACE_ROUNDING: Final[Mapping[str, TraceRounding]] = MappingProxyType(
     {
-        "float32": TraceRounding(clean=1.2e-5, wrong=1e-3, clean_median=3e-6, wrong_median=1e-4),
+        "float32": _IN_FLOAT32,
+        "float32/float16": _IN_FLOAT32,
         "bfloat16": TraceRounding(clean=0.17, wrong=0.6, clean_median=0.04, wrong_median=0.15),
         "float16": TraceRounding(clean=0.035, wrong=0.3, clean_median=0.0055, wrong_median=0.03),
     }

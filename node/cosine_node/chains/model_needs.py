@@ -37,4 +37,4 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
         activation_bytes=text.hidden_size * kind.itemsize,
         pool_tokens=pool_tokens,
     )
-    return needs, numerics_of(kind, None if file is None else file.weights)
+    return needs, numerics_of(kind, None if file is None else file.weights, None)

@@ -133,7 +133,7 @@ class Parts:
             return
         unfit = {
             "--engine llama": engine.kind is EngineKind.LLAMA,
-            "--quantize": engine.quantize is not None,
+            "--quantize": engine.quantize is not None and (self.over_stages or engine.quantize.startswith("int")),
             "--deterministic": engine.is_deterministic,
             "--dtype": self.over_stages and engine.dtype != AUTO,
             "--emulate": bool(emulate),

@@ -7,6 +7,8 @@ from typing import Final
 CPU_INFO: Final = Path("/proc/cpuinfo")
 FAST_BFLOAT16: Final = frozenset({"avx512_bf16", "amx_bf16"})
 """A processor with one of these multiplies bfloat16 as fast as float32 or faster; others emulate it."""
+CARDS: Final = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
+"""Devices of Linux that are there with a card of NVIDIA or AMD, or one that Windows shares with it."""
 FAST_FLOAT16: Final = frozenset({"avx512_fp16", "amx_fp16"})
 """The same of float16."""
 
@@ -24,6 +26,11 @@ def has_fast_float16() -> bool:
 def reads_float16() -> bool:
     """True if the processor is known to have what PyTorch's products with weights in float16 take (FBGEMM)."""
     return _flags() >= {"avx2", "f16c", "fma"}
+
+
+def has_card() -> bool:
+    """True if Linux shows a graphics card that PyTorch or llama.cpp could compute on."""
+    return any(map(os.path.exists, CARDS))
 
 
 def has_matrix_units() -> bool:

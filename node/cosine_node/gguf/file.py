@@ -128,6 +128,11 @@ class GgufFile:
         return sizes.most_common(1)[0][0]
 
     @property
+    def is_wide(self) -> bool:
+        """True if most of its weights have 32 bits or more."""
+        return self.weights in ("F32", "F64")
+
+    @property
     def draft_vocabulary(self) -> tuple[int, ...] | None:
         """The target's token of each token of a drafter that has fewer; None if the tokens are the target's.
 

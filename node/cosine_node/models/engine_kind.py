@@ -1,19 +1,34 @@
 """The libraries that can run a model, and loading an engine with one of them. Imports neither at first."""
 
+import logging
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_node.engine.llama import library as llama_library
-from cosine_node.engine.pool_size import PoolSize
+from cosine_node.engine.pool_size import PoolSize, free_memory_bytes
+from cosine_node.engine.processor import has_card, reads_float16
 from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.gguf.file import GgufFile
+from cosine_node.gguf.transformers_model import transformers_config
 from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
 
+LOG = logging.getLogger(__name__)
+
+TORCH_MEMORY_SHARE: Final = 0.5
+"""Of the free memory: the most that weights of a GGUF file take in PyTorch. KV cache and programs need the rest."""
+
 
 class EngineKind(StrEnum):
-    """The value of `--engine`. AUTO is llama.cpp for GGUF files where it is installed, else PyTorch."""
+    """The value of `--engine`.
+
+    AUTO is PyTorch, and llama.cpp where it is installed for a GGUF file that PyTorch cannot hold in float16 on the
+    CPU: the machine has a card, or no AVX2, or too little memory, or the model is a mixture of experts or unknown.
+    """
 
     AUTO = "auto"
     TORCH = "torch"
@@ -41,14 +56,40 @@ class EngineChoice:
     feature_layers: tuple[int, ...] = ()
     """Layers of a target whose inputs a draft head beside it reads."""
 
+    @property
+    def needs_torch(self) -> bool:
+        """True if an option asks for what PyTorch alone can do."""
+        return self.dtype != "auto" or self.quantize is not None or self.is_deterministic
+
     def kind_for(self, resolved: Path | str) -> EngineKind:
-        """The library for a model that `zoo.resolve` has found, or will find under that name."""
+        """The library for a model that `zoo.resolve` has found, or will find under that name.
+
+        A file that is not here yet counts as one that PyTorch can hold.
+        """
         if self.kind is not EngineKind.AUTO:
             return self.kind
-        # Who asks for what only PyTorch can do is given it.
-        is_for_torch = self.dtype != "auto" or self.quantize is not None or self.is_deterministic
-        is_for_llama = is_gguf(Path(resolved)) and llama_library.is_installed()
-        return EngineKind.LLAMA if is_for_llama and not is_for_torch else EngineKind.TORCH
+        if self.needs_torch or not is_gguf(Path(resolved)) or not llama_library.is_installed():
+            return EngineKind.TORCH
+        on_cpu = reads_float16() and (self.device == "cpu" or (self.device == "auto" and not has_card()))
+        is_held = (
+            on_cpu and find_spec("torch") is not None and (isinstance(resolved, str) or fits_float16(resolved))
+        )
+        return EngineKind.TORCH if is_held else EngineKind.LLAMA
+
+
+def fits_float16(path: Path) -> bool:
+    """True if PyTorch can run a GGUF file with weights in float16 within the free memory. Reads its header only."""
+    try:
+        file = GgufFile.open(path)
+        config = transformers_config(file)
+    except UsageError:
+        return False
+    # Experts stay in float32, and so does the embedding.
+    is_mixture = bool(file.metadata.get(f"{file.architecture}.expert_count"))
+    size_bytes = 2 * file.parameters + 4 * file.vocab_tokens * config["hidden_size"]
+    free_bytes = free_memory_bytes()
+    has_room = free_bytes is None or size_bytes <= TORCH_MEMORY_SHARE * free_bytes
+    return has_room and not file.is_wide and not is_mixture
 
 
 def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
@@ -91,21 +132,34 @@ def load_with(
 
     Raises `UsageError`.
     """
-    if options.kind_for(resolved) is EngineKind.LLAMA:
-        from cosine_node.engine.llama.loading import load_llama
-        from cosine_node.gguf.file import GgufFile
+    file = GgufFile.in_folder(folder)
+    # A file that had to be fetched can be looked at now.
+    kind = options.kind_for(resolved if file is None or not file.parts else file.path)
+    if kind is EngineKind.TORCH:
+        try:
+            return _load_torch(options, folder, vocabulary, known_tokens=known_tokens)
+        except UsageError as error:
+            is_free = options.kind is EngineKind.AUTO and not options.needs_torch and not options.feature_layers
+            if file is None or not is_free or not llama_library.is_installed():
+                raise
+            LOG.warning("llama.cpp runs this file, which PyTorch does not: %s", error)
+    if file is None:
+        raise UsageError(f"--engine llama runs GGUF files, and {Path(resolved).name!r} is none.")
+    from cosine_node.engine.llama.loading import load_llama
 
-        file = GgufFile.in_folder(folder)
-        if file is None:
-            raise UsageError(f"--engine llama runs GGUF files, and {Path(resolved).name!r} is none.")
-        return load_llama(
-            file.path,
-            device=options.device,
-            threads=options.threads,
-            pool_tokens=options.pool_size,
-            vocabulary=vocabulary,
-            known_tokens=known_tokens,
-        )
+    return load_llama(
+        file.path,
+        device=options.device,
+        threads=options.threads,
+        pool_tokens=options.pool_size,
+        vocabulary=vocabulary,
+        known_tokens=known_tokens,
+    )
+
+
+def _load_torch(
+    options: EngineChoice, folder: Path, vocabulary: DraftVocabulary | None, *, known_tokens: int | None
+) -> Engine:
     from cosine_node.engine.torch.loading import load_engine
     from cosine_node.engine.torch.threads import limit_threads
 

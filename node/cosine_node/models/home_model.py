@@ -89,7 +89,7 @@ def _load_with_head(
     head.shape.check(target_layers=config.num_hidden_layers, width=config.hidden_size, tokens=tokens)
     served, target = _load_target(source, target_folder, head.shape.feature_layers, emit, measure_s=measure_s)
     head = head.to(target.device, target.embedding.dtype)
-    hold_like(source.engine.quantize, head)
+    hold_like(target.model, head)
     return served, _measured(head, name, target, emit, tokens=tokens, measure_s=measure_s)
 
 
@@ -104,9 +104,9 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
     dtype = resolve_dtype(source.engine.dtype, device=device, config=config)
     # The layer first: the target's KV pool takes what memory is left.
     layer = MtpLayer.load(folder, config, dtype=dtype).to(device)
-    hold_like(source.engine.quantize, layer)
     last = config.get_text_config().num_hidden_layers
     served, target = _load_target(source, folder, (last,), emit, measure_s=measure_s)
+    hold_like(target.model, layer)
     head = MtpHead(layer, target.model)
     return served, _measured(head, OWN_LAYER, target, emit, tokens=tokens_in(folder), measure_s=measure_s)
 

@@ -13,11 +13,18 @@ from torch import Tensor
 from transformers.utils.hub import cached_file
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.blocks.half_linear import HalfLinear
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
-from cosine_node.engine.torch.loading import first_line, hide_progress_in_logs, load_gguf_model, read_config
+from cosine_node.engine.torch.loading import (
+    Blocks,
+    first_line,
+    hide_progress_in_logs,
+    load_gguf_model,
+    read_config,
+)
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
 from cosine_node.engine.torch.pass_way import PassWay
@@ -58,7 +65,7 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
     file = GgufFile.in_folder(Path(source))
     if file is not None:
         return load_gguf_model(
-            file, config, dtype=dtype, keeps_blocks=True, layers=layers, attn_implementation="eager"
+            file, config, dtype=dtype, blocks=Blocks.ALL, layers=layers, attn_implementation="eager"
         )
     cls = part_class(model_class_of(config), layers)
     try:
@@ -174,7 +181,8 @@ class StageModel:
         self.hidden_width: int = model.config.get_text_config().hidden_size
         self.token_bytes: TokenBytes = self.packed.token_bytes
         self.pool_bytes = self.packed.pool_bytes
-        self.weights_bytes = sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))
+        held = (module for module in model.modules() if isinstance(module, HalfLinear))
+        self.weights_bytes = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *held))
         tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
         tree.add(row, [0])
         leaving = self.packed.logits([(tree, row)], wanted=[0])

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,7 +12,7 @@ import torch
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.experts import is_mixture
-from cosine_node.engine.blocks.half_linear import avoid_emulation
+from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, bytes_in_half
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
@@ -20,12 +21,16 @@ from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import (
+    Blocks,
     block_layouts,
     check_options,
+    default_quantisation,
     first_line,
+    halve,
     read_config,
     resolve_device,
     resolve_dtype,
+    stored_file,
 )
 from cosine_node.engine.torch.partial_model import decoder_layers
 from cosine_node.engine.torch.pass_model import lacks_memory
@@ -41,10 +46,12 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 
 
-def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None) -> PartSizes:
+def part_sizes(
+    config: Any, *, dtype: torch.dtype, file: GgufFile | None = None, is_half: bool = False
+) -> PartSizes:
     """The sizes of a model with this configuration, whose matrices stay as they are in a `file`, if it is in one.
 
-    Raises `UsageError`, also for one that cannot be cut.
+    If it `is_half`, its linear layers are held in float16. Raises `UsageError`, also for one that cannot be cut.
     """
     try:
         with torch.device("meta"):
@@ -52,16 +59,19 @@ def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None)
     except (ValueError, ImportError, RuntimeError) as error:
         raise UsageError(f"No model can be made of this configuration: {first_line(error)}") from error
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    is_tied = output is not None and output.weight is embedding.weight
+    # An output layer in float16 has a matrix of its own.
+    is_tied = output is not None and output.weight is embedding.weight and not is_half
+    bytes_of = bytes_in_half if is_half else _bytes_of
     if file is not None:
         # The whole may be larger than all that this machine gives a process, though nobody would write there.
         with torch.device("meta"):
-            replace_weights(model, block_layouts(file, model, dtype=dtype))
+            replace_weights(model, block_layouts(file, model, Blocks.ALL, dtype=dtype))
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     # A weight that is shared counts once for each of its places: a part that has one has the whole.
-    layers = tuple(_bytes_of(layer, dtype) for layer in decoder_layers(model))
-    ends = [_bytes_of(end, dtype) for end in (embedding, embedding if is_tied else output)]
-    whole = _bytes_of(model, dtype)
+    layers = tuple(bytes_of(layer, dtype) for layer in decoder_layers(model))
+    parts = (embedding, embedding if is_tied else output)
+    ends = [0 if end is None else bytes_of(end, dtype) for end in parts]
+    whole = bytes_of(model, dtype)
     common = whole - sum(layers) - ends[0] - (0 if is_tied else ends[1])
     experts = [module for module in model.modules() if is_mixture(module)]
     return PartSizes(
@@ -69,7 +79,7 @@ def part_sizes(config: Any, *, dtype: torch.dtype, file: GgufFile | None = None)
         embedding_bytes=ends[0],
         output_bytes=ends[1],
         common_bytes=max(0, common),
-        experts_bytes=sum(_bytes_of(module, dtype) for module in experts),
+        experts_bytes=sum(bytes_of(module, dtype) for module in experts),
         expert_share=_expert_share(config, experts[0].num_experts) if experts else 1.0,
     )
 
@@ -82,9 +92,7 @@ def _expert_share(config: Any, experts: int) -> float:
     return min(1.0, chosen / experts)
 
 
-def _bytes_of(module: torch.nn.Module | None, dtype: torch.dtype) -> int:
-    if module is None:
-        return 0
+def _bytes_of(module: torch.nn.Module, dtype: torch.dtype) -> int:
     in_blocks = sum(each.planes.nbytes for each in module.modules() if isinstance(each, BlockMatrix))
     return in_blocks + sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
 
@@ -130,6 +138,8 @@ class StageRehearsal:
 
 WIDE_TOKENS: Final = 64
 """The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
+WEIGHTS_SHARE: Final = 0.75
+"""Of a stage's memory, where it chooses itself; the rest is for keys and values of chains."""
 HEADS: Final = 2
 """A stage's pool has room for so many heads with as many requests as a verifier has by default."""
 
@@ -159,7 +169,7 @@ class StageDraft:
 
     def __init__(self, source: StageSource, folder: Path) -> None:
         choice = source.engine
-        check_options(dtype=choice.dtype, device=choice.device, quantize=None)
+        check_options(dtype=choice.dtype, device=choice.device, quantize=choice.quantize)
         self._source = source
         self._folder = folder
         config = read_config(str(folder))
@@ -167,13 +177,26 @@ class StageDraft:
         self._device = resolve_device(choice.device)
         self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
         self._context_tokens = context_tokens(config)
-        file = GgufFile.in_folder(folder)
-        self.numerics = numerics_of(self._dtype, None if file is None else file.weights)
-        """As the loaded part will say."""
-        self.sizes: PartSizes = part_sizes(config, dtype=self._dtype, file=file)
+        file = self._file = stored_file(str(folder), choice.quantize)
         self._memory_bytes = _memory_bytes(source.memory, self._device)
+        default = default_quantisation(config, file, dtype=choice.dtype, device=self._device)
+        self._is_half = (choice.quantize or default) == HALF
+        sizes = partial(part_sizes, config, dtype=self._dtype, file=file)
+        self.sizes: PartSizes = sizes(is_half=self._is_half)
+        if self._is_half and choice.quantize is None and file is not None and not self._fits(source.layers):
+            # In blocks it takes less.
+            self._is_half, self.sizes = False, sizes()
+        stored = None if file is None else file.weights
+        self.numerics = numerics_of(self._dtype, stored, HALF if self._is_half else None)
+        """As the loaded part will say."""
         # Wrong layers are told before the network is asked anything.
         self.named = None if source.layers == AUTO else self._named(source.layers)
+
+    def _fits(self, text: str) -> bool:
+        """True if the layers that are named fit into memory; of `auto`, which others may have to fill up, all."""
+        whole = LayerRange.whole(self.sizes.layers)
+        part = whole if text == AUTO else LayerRange.parse(text, layers=self.sizes.layers)
+        return self._memory_bytes is None or self.sizes.of(part) <= WEIGHTS_SHARE * self._memory_bytes
 
     def _named(self, text: str) -> LayerRange:
         part = LayerRange.parse(text, layers=self.sizes.layers)
@@ -188,8 +211,7 @@ class StageDraft:
         """The layers to hold, where others hold these. Raises `UsageError`."""
         if self.named is not None:
             return self.named
-        # The rest of the memory holds keys and values of chains.
-        most_bytes = math.inf if self._memory_bytes is None else 0.75 * self._memory_bytes
+        most_bytes = math.inf if self._memory_bytes is None else WEIGHTS_SHARE * self._memory_bytes
         part = lacked_most(held, layers=self.sizes.layers, fits=lambda part: self.sizes.of(part) <= most_bytes)
         if part is None:
             assert self._memory_bytes is not None
@@ -204,7 +226,10 @@ class StageDraft:
         limit_threads(self._source.engine.threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
-            avoid_emulation(model)
+            if self._is_half:
+                halve(model)
+            elif self._file is None:
+                avoid_emulation(model)
             reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total

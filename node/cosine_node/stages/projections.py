@@ -20,7 +20,8 @@ Projections = npt.NDArray[np.float64]
 DOMAIN: Final = b"cosine/probe/1"
 AT_ONCE_TOKENS: Final = 64
 """Bounds memory: at a width of 16,384 in float 64 so many take 8 MiB."""
-VALUE_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+VALUE_BYTES: Final = {"float32": 4, "float32/float16": 4, "bfloat16": 2, "float16": 2}
+"""Of a number of the activations, by the numerics of stages that checks compare."""
 
 
 def project(activations: bytes | bytearray | memoryview, *, tokens: int, numerics: str, seed: bytes) -> bytes:
@@ -59,4 +60,4 @@ def _values(activations: Any, numerics: str) -> npt.NDArray[np.float64]:
         # The upper half of a float 32.
         upper = np.frombuffer(activations, dtype="<u2").astype(np.uint32) << 16
         return upper.view(np.float32).astype(np.float64)
-    return np.frombuffer(activations, dtype="<f4" if numerics == "float32" else "<f2").astype(np.float64)
+    return np.frombuffer(activations, dtype="<f4" if VALUE_BYTES[numerics] == 4 else "<f2").astype(np.float64)

@@ -12,7 +12,7 @@ from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.loading import load_model
+from cosine_node.engine.torch.loading import Blocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.request import Sampling
@@ -57,7 +57,7 @@ def whole_engine(
 ) -> TorchEngine:
     """The engine that holds all of a model, deciding as `load_engine` does."""
     # As parts do, the whole of a GGUF file keeps its blocks.
-    model: Any = load_model(str(source), dtype=torch.float32, keeps_blocks=True)
+    model: Any = load_model(str(source), dtype=torch.float32, blocks=Blocks.ALL)
     for weight in model.parameters():
         # Weights that lie in a mapped file are not aligned as allocated ones are, and products round by that.
         weight.data = weight.data.clone()

@@ -5,7 +5,11 @@ from typing import Any, Final
 import torch
 import transformers as tf
 
+from cosine_node.engine.blocks.half_linear import has_half_products
+
 VOCAB: Final = 200
+HELD: Final = "/float16" if has_half_products() else ""
+"""The end of the numerics of weights of 16 bits or fewer that nobody asked to be held otherwise, on this CPU."""
 
 COMMON: Final[dict[str, Any]] = {
     "vocab_size": VOCAB,

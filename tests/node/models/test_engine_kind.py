@@ -9,8 +9,10 @@ from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.numerics import join_options
 from cosine_node.engine.pool_size import PoolSize
+from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.gguf.unfolding import unfold
+from cosine_node.models import engine_kind
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_models import tiny_gguf
@@ -29,8 +31,13 @@ def test_engines_are_named() -> None:
 @pytest.mark.parametrize(
     ("options", "resolved", "kind"),
     [
-        (AUTO, Path("/models/some.gguf"), EngineKind.LLAMA),
-        (AUTO, "hf:owner/repository/some.gguf", EngineKind.LLAMA),
+        (AUTO, tiny_gguf("Q4_1"), EngineKind.TORCH),
+        # What is not here yet is looked at once it is.
+        (AUTO, "hf:owner/repository/some.gguf", EngineKind.TORCH),
+        # float16 does not hold these weights, another device than the CPU does not do so.
+        (AUTO, tiny_gguf(), EngineKind.LLAMA),
+        (replace(AUTO, device="cuda"), tiny_gguf("Q4_1"), EngineKind.LLAMA),
+        (AUTO, Path("/models/damaged.gguf"), EngineKind.LLAMA),
         (AUTO, "owner/repository", EngineKind.TORCH),
         (AUTO, Path("/models/folder"), EngineKind.TORCH),
         (replace(AUTO, kind=EngineKind.TORCH), Path("/models/some.gguf"), EngineKind.TORCH),
@@ -41,8 +48,36 @@ def test_engines_are_named() -> None:
         (replace(AUTO, is_deterministic=True), Path("/models/some.gguf"), EngineKind.TORCH),
     ],
 )
-def test_auto_is_llama_for_gguf_files(options: EngineChoice, resolved: Path | str, kind: EngineKind) -> None:
+def test_auto_is_torch_for_what_it_can_hold_in_float16(
+    monkeypatch: pytest.MonkeyPatch, options: EngineChoice, resolved: Path | str, kind: EngineKind
+) -> None:
+    monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
     assert options.kind_for(resolved) is kind
+
+
+@pytest.mark.parametrize(
+    ("what", "value"), [("reads_float16", False), ("has_card", True), ("free_memory_bytes", 100_000)]
+)
+def test_auto_is_llama_on_a_machine_that_cannot_hold_a_file(
+    monkeypatch: pytest.MonkeyPatch, what: str, value: object
+) -> None:
+    monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
+    monkeypatch.setattr(engine_kind, what, lambda: value)
+    assert replace(AUTO, device="auto").kind_for(tiny_gguf("Q4_1")) is EngineKind.LLAMA
+
+
+def test_a_file_that_torch_refuses_is_loaded_with_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
+    monkeypatch.setattr(loading, "check_against_llama", refuse)
+    file = tiny_gguf("Q4_1")
+    folder = unfold(file, cache_folder=tmp_path)
+    assert isinstance(load_with(AUTO, folder, file), LlamaEngine)
+    with pytest.raises(UsageError, match="other logits"):
+        load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
+
+
+def refuse(*_: object) -> None:
+    raise UsageError("It has other logits.")
 
 
 def test_auto_is_torch_where_llama_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.gguf_architectures import EXPERTS, TINY, USED
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import in_step, ranges
+from tests.node.engine.tiny_models import HELD
 from tests.thoroughness import soak_rest
 
 CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "gpt2", "qwen3moe", "gpt-oss")
@@ -116,12 +117,30 @@ def test_of_a_mixture_it_is_known_what_a_token_reads(name: str, tmp_path: Path) 
     assert sizes.expert_share == USED / EXPERTS
 
 
-def test_a_stage_announces_the_numerics_of_the_file(tmp_path: Path) -> None:
+NEEDS_HALF: Final = pytest.mark.skipif(not HELD, reason="This processor has no products with weights in float16.")
+
+
+@pytest.mark.parametrize(
+    ("layers", "quantize", "memory", "held"),
+    [
+        ("0:1", None, "1GiB", HELD),
+        ("auto", None, "1GiB", HELD),
+        ("0:1", "stored", "1GiB", ""),
+        # There is room for some layers in float16, and for all of them in blocks.
+        ("auto", None, "205KB", ""),
+        pytest.param("auto", "float16", "205KB", HELD, marks=NEEDS_HALF),
+    ],
+)
+def test_a_stage_unpacks_what_it_has_memory_for_and_announces_it(
+    layers: str, quantize: str | None, memory: str, held: str, tmp_path: Path
+) -> None:
     folder = folder_of("llama", tmp_path, matrices="Q4_1")
-    choice = EngineChoice(device="cpu")
+    choice = EngineChoice(device="cpu", quantize=quantize)
     draft = StageDraft(
-        StageSource(model="m", target="m", layers="0:1", engine=choice, memory="1GiB", requests=1), folder
+        StageSource(model="m", target="m", layers=layers, engine=choice, memory=memory, requests=1), folder
     )
-    assert draft.numerics == "gguf:Q4_1+float32"
-    loaded = draft.load(LayerRange(first=0, end=1, layers=draft.sizes.layers), measure_s=0.01)
+    assert draft.numerics == f"gguf:Q4_1+float32{held}"
+    part = draft.choose([])
+    loaded = draft.load(part, measure_s=0.01)
     assert loaded.model.numerics == draft.numerics
+    assert draft.sizes.of(part) <= loaded.model.weights_bytes <= 1.02 * draft.sizes.of(part) + 4096

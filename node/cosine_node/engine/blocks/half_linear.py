@@ -1,39 +1,43 @@
 """Linear layers that hold their weights in float16 and multiply in float32, on CPUs.
 
 A pass over a few tokens takes as long as reading the weights. In float32 a CPU reads twice the bytes, and for more
-than one token its libraries reorder them each time; 16 bits they emulate where the processor has no instructions
-for them. FBGEMM, which PyTorch has for x86, reads packed float16 and sums in float32: each product of a row has the
-same bits whatever the number of rows. What that gains is in decision 67.
+than one token its libraries reorder them each time; without instructions for 16 bits it emulates them. FBGEMM in
+PyTorch for x86 reads packed float16 and sums in float32: a product of a row has the same bits among any number of
+rows. docs/decisions/0067-weights-in-float16.md has the measurements.
 """
 
-from collections.abc import Collection
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
+from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, reads_float16
 
 HALF: Final = "float16"
-"""What `--quantize` and numerics call it."""
-MOST_THREADS: Final = 2
-"""These products run in one thread. With so many the others still take longer, with more perhaps not."""
+"""The name of these weights in `--quantize` and in numerics."""
+READ_APART: Final = ("kv_b_proj", "mixer.out_proj", "mixer.dt_proj")
+"""The names of linear layers whose weights others multiply by: attention that keeps latents, and Mamba."""
 
 
 class HalfLinear(nn.Module):
-    """Stands for a linear layer. What comes in and goes out has the layer's dtype."""
+    """Replaces a linear layer. Its input and its output have the dtype of the layer."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear | BlockLinear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
         # Not packed: there are layers that set it aside for a while.
         self.bias = linear.bias
         self._dtype = linear.weight.dtype
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(linear.weight.detach().float(), None)
+        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(_numbers(linear), None)
+
+    @property
+    def nbytes(self) -> int:
+        return 2 * self.in_features * self.out_features
 
     @property
     def weight(self) -> Tensor:
-        """[outputs, inputs] in the layer's dtype, unpacked for whoever reads it: some layers multiply by it."""
+        """[outputs, inputs] in the layer's dtype, unpacked for layers that multiply by it themselves."""
         unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
         return unpacked.to(self._dtype)
 
@@ -43,27 +47,27 @@ class HalfLinear(nn.Module):
 
 
 def has_half_products() -> bool:
-    """True if PyTorch has such products for this machine."""
-    try:
-        torch.ops.quantized.linear_prepack_fp16(torch.zeros(1, 1), None)
-    except (RuntimeError, AttributeError):
-        return False
-    return True
+    """True if this processor and its PyTorch have such products."""
+    return reads_float16() and "fbgemm" in torch.backends.quantized.supported_engines
 
 
-def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.float32,)) -> int:
-    """Let the linear layers of a model that lie on a CPU in one of these dtypes hold their weights so; how many do.
+def has_layers_to_hold(model: Any) -> bool:
+    """True if a causal LM has linear layers besides its output layer, which may be all that some models have."""
+    output = model.get_output_embeddings()
+    return any(_is_linear(module) for module in model.modules() if module is not output)
 
-    Those with a weight that float16 has not stay as they are.
+
+def hold_in_half(model: nn.Module) -> int:
+    """Let the linear layers of a model on a CPU hold their weights in float16; the number of those that do.
+
+    Layers of `READ_APART`, and those with a weight beyond the range of float16, stay as they are.
     """
     held = 0
     for name, module in list(model.named_modules()):
-        weight = getattr(module, "weight", None)
-        if not isinstance(module, nn.Linear) or type(weight) is not nn.Parameter:
+        if not _is_linear(module) or name.endswith(READ_APART):
             continue
-        if weight.device.type != "cpu" or weight.dtype not in dtypes:
-            continue
-        if weight.detach().abs().max() <= torch.finfo(torch.float16).max:
+        weight = _numbers(module)
+        if weight.device.type == "cpu" and weight.abs().max() <= torch.finfo(torch.float16).max:
             path, _, last = name.rpartition(".")
             setattr(model.get_submodule(path), last, HalfLinear(module))
             held += 1
@@ -75,21 +79,44 @@ def hold_in_half(model: nn.Module, dtypes: Collection[torch.dtype] = (torch.floa
     return held
 
 
-def avoid_emulation(model: nn.Module) -> None:
-    """Let a model of 16 bits multiply in float32 where it lies on a CPU that would emulate its dtype.
+def avoid_emulation(model: Any) -> None:
+    """Let a model of 16 bits multiply in float32 on a CPU that would emulate its dtype.
 
-    That rounds as its own products do. Of bfloat16 float16 has all digits, but of numbers below 6e-5: those are off
-    by 3e-8 at most.
+    Products are rounded as those of its dtype are, so that numerics keep their name. Of bfloat16 float16 has all
+    digits except those of numbers below 6e-5, which are off by 3e-8 at most.
     """
-    if torch.get_num_threads() > MOST_THREADS or not reads_float16() or not has_half_products():
-        return
     has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
-    hold_in_half(model, [dtype for dtype, is_fast in has_fast.items() if not is_fast])
+    if not has_fast.get(model.dtype, True) and has_half_products():
+        hold_in_half(model)
 
 
-def hold_like(quantize: str | None, head: nn.Module) -> None:
-    """Let a draft head hold its weights in float16 where its target does, loaded with this option."""
-    if quantize == HALF:
+def hold_like(target: nn.Module, head: nn.Module) -> None:
+    """Let a draft head hold its weights in float16 if its target does."""
+    if any(isinstance(module, HalfLinear) for module in target.modules()):
         hold_in_half(head)
-    else:
-        avoid_emulation(head)
+
+
+def bytes_in_half(module: nn.Module, dtype: torch.dtype) -> int:
+    """The bytes of a module of this dtype once `hold_in_half` holds it; it may still be on the meta device."""
+    held = {each for name, each in module.named_modules() if _is_linear(each) and not name.endswith(READ_APART)}
+    replaced = {matrix for each in held for matrix in each.children()}
+    others = {each for each in module.modules() if each not in held | replaced}
+    weights = {weight for each in others for weight in each.parameters(recurse=False)}
+    biases = {each.bias for each in held if each.bias is not None}
+    return (
+        sum(2 * each.in_features * each.out_features for each in held)
+        + sum(each.planes.nbytes for each in others if isinstance(each, BlockMatrix))
+        + dtype.itemsize * sum(weight.numel() for weight in weights | biases)
+    )
+
+
+def _is_linear(module: nn.Module) -> bool:
+    is_plain = isinstance(module, nn.Linear) and type(module.weight) is nn.Parameter
+    return is_plain or isinstance(module, BlockLinear)
+
+
+def _numbers(linear: nn.Linear | BlockLinear) -> Tensor:
+    """The weights [outputs, inputs] of a layer in float32."""
+    if isinstance(linear, BlockLinear):
+        return linear.numbers()
+    return linear.weight.detach().float()

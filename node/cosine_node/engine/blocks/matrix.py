@@ -136,6 +136,11 @@ class BlockLinear(nn.Module):
         """Rows of nothing, in the dtype of the model: some ask for that."""
         return self._like.expand(self.out_features, 0)
 
+    def numbers(self) -> Tensor:
+        """The weights [outputs, inputs] in float32."""
+        matrix = self._matrix[0]
+        return matrix.rows_of(torch.arange(self.out_features, device=matrix.planes.device))
+
     def forward(self, vectors: Tensor) -> Tensor:
         found = self._matrix[0].times(vectors)
         return found if self.bias is None else found + self.bias

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from enum import Enum, auto
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -21,9 +22,10 @@ from transformers.utils.logging import disable_progress_bar
 from cosine_node.engine.blocks.experts import are_computed_here
 from cosine_node.engine.blocks.half_linear import (
     HALF,
-    MOST_THREADS,
+    READ_APART,
     avoid_emulation,
     has_half_products,
+    has_layers_to_hold,
     hold_in_half,
 )
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
@@ -57,8 +59,6 @@ DAMAGED: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, A
 """Whatever transformers may raise of a configuration whose values mean nothing."""
 STORED: Final = "stored"
 """The quantisation of a GGUF file itself: its matrices stay as they are, and become numbers in each product."""
-READ_APART: Final = ("kv_b_proj.weight", "mixer.out_proj.weight", "mixer.dt_proj.weight")
-"""What linear layers are called whose weights others read too: attention that keeps latents, and Mamba."""
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 """The names that users give to dtypes."""
 
@@ -99,10 +99,10 @@ def load_engine(
     """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
 
     `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps, `quantize` `HALF`, int8, int4, `STORED` or None. With
-    `is_deterministic` a token's result does not depend on what else is in a pass, bit for bit. `vocabulary` is that
-    of a drafter's own ids, of which it drafts those below `known_tokens`; `feature_layers` are those that a draft
-    head reads. A GGUF file that `is_served` is tried against llama.cpp.
+    `device` is auto, cpu, cuda, cuda:N or mps. `quantize` is `HALF`, int8, int4, `STORED`, or None for
+    `default_quantisation`. With `is_deterministic` a token's result does not depend on what else is in a pass, bit
+    for bit. `vocabulary` is that of a drafter's own ids, of which it drafts those below `known_tokens`;
+    `feature_layers` are those that a draft head reads. A GGUF file that `is_served` is tried against llama.cpp.
     Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
     run exactly.
     """
@@ -111,25 +111,12 @@ def load_engine(
     config = read_config(source)
     refuse_by_config(config)
     kind = resolve_dtype(dtype, device=where, config=config)
+    file = stored_file(source, quantize)
     try:
-        file = GgufFile.in_folder(Path(source))
-        if quantize == STORED and file is None:
-            raise UsageError(f"'{source}' is no GGUF file, which alone can stay as it is stored; drop --quantize.")
         if quantize == STORED and feature_layers:
             raise UsageError("A draft head reads its target's embedding as numbers; drop --quantize stored.")
-        stored = quantisation_of(config)
-        if stored is not None and quantize not in (None, STORED):
-            raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
-        if quantize in ("int8", "int4"):
-            model = _quantised(source, quantize, dtype=kind, device=where)
-        else:
-            load = partial(load_model, source, dtype=kind, keeps_blocks=quantize == STORED)
-            model = check_against_llama(file, load) if is_served and file is not None else load()
-        model = model.to(where)
-        if quantize == HALF:
-            _halve(model, source)
-        else:
-            avoid_emulation(model)
+        held = quantize or default_quantisation(config, file, dtype=dtype, device=where)
+        model = _held_model(source, file if is_served else None, held, dtype=kind, device=where)
         reach(TESTING)
         way = find_way(model)
         if way is not PassWay.PACKED:
@@ -156,6 +143,26 @@ def load_engine(
         raise UsageError(f"'{source}' and its KV cache do not fit into the memory of {where}.") from error
 
 
+def _held_model(
+    source: str, tried: GgufFile | None, quantize: str | None, *, dtype: torch.dtype, device: torch.device
+) -> Any:
+    """A model on its device with its weights as they are to be held; a file may be `tried` against llama.cpp."""
+    stored = quantisation_of(read_config(source))
+    if stored is not None and quantize not in (None, STORED):
+        raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
+    if quantize in ("int8", "int4"):
+        return _quantised(source, quantize, dtype=dtype, device=device).to(device)
+    # Weights to be held in float16 never are float32 all at once.
+    blocks = {STORED: Blocks.ALL, HALF: Blocks.LINEAR}.get(quantize or "", Blocks.NONE)
+    load = partial(load_model, source, dtype=dtype, blocks=blocks)
+    model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
+    if quantize == HALF and not halve(model):
+        raise UsageError(f"'{source}' has no linear layers that could be held in {HALF}; drop --quantize.")
+    if quantize is None:
+        avoid_emulation(model)
+    return model
+
+
 def _check_half(dtype: str, device: torch.device) -> None:
     if device.type != "cpu" or dtype not in ("auto", "float32"):
         raise UsageError(
@@ -165,14 +172,32 @@ def _check_half(dtype: str, device: torch.device) -> None:
         raise UsageError(f"PyTorch has no products with weights in {HALF} for this processor; drop --quantize.")
 
 
-def _halve(model: Any, source: str) -> None:
-    """Let a model of float32 hold its linear layers in float16, and say so in its configuration."""
-    if not hold_in_half(model):
-        raise UsageError(f"'{source}' has no linear layers that could be held in {HALF}; drop --quantize.")
+def stored_file(source: str, quantize: str | None) -> GgufFile | None:
+    """The GGUF file that a folder was made of, if any. Raises `UsageError` where `STORED` asks for one."""
+    file = GgufFile.in_folder(Path(source))
+    if quantize == STORED and file is None:
+        raise UsageError(f"'{source}' is no GGUF file, which alone can stay as it is stored; drop --quantize.")
+    return file
+
+
+def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, device: torch.device) -> str | None:
+    """The `quantize` of a model if none was chosen: `HALF`, or None for weights in the dtype of the model.
+
+    `HALF` is for weights that have 16 bits or fewer, on a CPU with products for it.
+    """
+    if device.type != "cpu" or dtype != "auto" or not has_half_products() or quantisation_of(config) is not None:
+        return None
+    stored = str(config.get_text_config().dtype).removeprefix("torch.")
+    if file.is_wide if file is not None else stored not in ("bfloat16", "float16"):
+        return None
+    with torch.device("meta"):
+        return HALF if has_layers_to_hold(model_class_of(config)(config)) else None
+
+
+def halve(model: Any) -> int:
+    """`hold_in_half`, noted in the model's configuration."""
     model.config.quantization_config = {"quant_method": HALF}
-    threads = torch.get_num_threads()
-    if threads > MOST_THREADS:
-        LOG.warning("products with weights in %s run in one of %d threads: float32 may be faster", HALF, threads)
+    return hold_in_half(model)
 
 
 def _row_tiles(model: Any, way: PassWay) -> RowTileSet:
@@ -269,10 +294,19 @@ def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.devi
     return model
 
 
-def load_model(source: str, *, dtype: torch.dtype, keeps_blocks: bool = False, **quantisation: Any) -> Any:
+class Blocks(Enum):
+    """The matrices of a GGUF file that stay in blocks, as they are stored."""
+
+    NONE = auto()
+    LINEAR = auto()
+    """Those of linear layers; embedding and experts become numbers."""
+    ALL = auto()
+
+
+def load_model(source: str, *, dtype: torch.dtype, blocks: Blocks = Blocks.NONE, **quantisation: Any) -> Any:
     """The model of transformers in a folder, or by a Hugging Face id; `quantisation` is for `from_pretrained`.
 
-    With `keeps_blocks` the matrices of a GGUF file stay as they are stored. Raises `UsageError`.
+    `blocks` is for a GGUF file. Raises `UsageError`.
     """
     # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
     hide_progress_in_logs()
@@ -281,7 +315,7 @@ def load_model(source: str, *, dtype: torch.dtype, keeps_blocks: bool = False, *
         if file is not None:
             config = read_config(source)
             return load_gguf_model(
-                file, config, dtype=dtype, keeps_blocks=keeps_blocks, attn_implementation="eager", **quantisation
+                file, config, dtype=dtype, blocks=blocks, attn_implementation="eager", **quantisation
             )
         model = AutoModelForCausalLM.from_pretrained(
             source,
@@ -304,13 +338,13 @@ def load_gguf_model(
     config: Any,
     *,
     dtype: torch.dtype,
-    keeps_blocks: bool = False,
+    blocks: Blocks = Blocks.NONE,
     layers: LayerRange | None = None,
     **options: Any,
 ) -> Any:
     """A model of `config`, which was unfolded from the file, or some layers of it as `part_class` makes them.
 
-    Its weights are dequantised once, or with `keeps_blocks` matrices in each product, to the same numbers. The
+    Its weights are dequantised once, or those that stay in `blocks` in each product, to the same numbers. The
     config is marked with the type of the stored weights, which `numerics` then names. `options` are those of
     `from_pretrained`. Raises `UsageError` for a file that lacks weights or has others.
     """
@@ -320,7 +354,7 @@ def load_gguf_model(
         names = list(model_class(config).state_dict())
         model_class = model_class if layers is None else part_class(model_class, layers)
         empty = model_class(config)
-    layouts = block_layouts(file, empty, dtype=dtype) if keeps_blocks else {}
+    layouts = block_layouts(file, empty, blocks, dtype=dtype)
     dense = empty.state_dict().keys() - layouts.keys()
     weights = {
         name: torch.from_numpy(values).to(dtype) for name, values in transformers_weights(file, names, wanted=dense)
@@ -345,19 +379,22 @@ def load_gguf_model(
     return model
 
 
-def block_layouts(file: GgufFile, model: Any, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
+def block_layouts(file: GgufFile, model: Any, blocks: Blocks, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
     """How those weights of a model, or of a part of one, lie that stay as the file has them, by their names.
 
-    They are those of linear layers, experts and the embedding whose blocks take less than numbers of the dtype.
+    They are those of linear layers, and with `Blocks.ALL` of experts and the embedding, whose blocks take less than
+    numbers of the dtype.
     """
+    found: dict[str, BlockLayout] = {}
+    if blocks is Blocks.NONE:
+        return found
     embedding = model.get_input_embeddings()
-    found = {}
     for name, stored in stored_matrices(file, model.state_dict()).items():
         module = model.get_submodule(name.rpartition(".")[0])
         is_embedding = module is embedding and isinstance(module, torch.nn.Embedding)
-        is_linear = type(module) is torch.nn.Linear and not name.endswith(READ_APART)
+        is_linear = type(module) is torch.nn.Linear and not name.removesuffix(".weight").endswith(READ_APART)
         is_known = are_computed_here(module) if stored.experts is not None else is_linear or is_embedding
-        if stored.kind in SIZES and is_known:
+        if stored.kind in SIZES and is_known and (is_linear or blocks is Blocks.ALL):
             layout = BlockLayout(stored.kind, stored.rows, stored.columns, experts=stored.experts)
             if layout.size_bytes < stored.rows * stored.columns * (stored.experts or 1) * dtype.itemsize:
                 found[name] = layout

@@ -72,17 +72,16 @@ def context_tokens(config: Any) -> int:
 
 def numerics(model: Any) -> str:
     """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them."""
-    name = numerics_of(model.dtype, getattr(model.config, "gguf_weights", None))
-    quantisation = quantisation_of(model.config)
-    return name if quantisation is None else f"{name}/{quantisation}"
+    return numerics_of(model.dtype, getattr(model.config, "gguf_weights", None), quantisation_of(model.config))
 
 
-def numerics_of(dtype: Any, stored: str | None) -> str:
-    """A dtype of PyTorch; of weights from a GGUF file, which are others than its model's own: `gguf:Q4_1+float32`.
+def numerics_of(dtype: Any, stored: str | None, quantisation: str | None) -> str:
+    """The numerics of a model that computes in a dtype of PyTorch, for example `gguf:Q4_1+float32/float16`.
 
-    `stored` is the type that most of the file has, if it is one.
+    `stored` is the type of most weights of a GGUF file, which are others than its model's own.
     """
-    return ("" if stored is None else f"gguf:{stored}+") + str(dtype).removeprefix("torch.")
+    name = ("" if stored is None else f"gguf:{stored}+") + str(dtype).removeprefix("torch.")
+    return name if quantisation is None else f"{name}/{quantisation}"
 
 
 def quantisation_of(config: Any) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cosine_node.engine.blocks.matrix import BlockMatrix
-from cosine_node.engine.torch.loading import STORED, load_engine, load_gguf_model, read_config
+from cosine_node.engine.torch.loading import STORED, Blocks, load_engine, load_gguf_model, read_config
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
@@ -40,10 +40,8 @@ def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str,
     file, folder = file_of(name, tmp_path)
     config = read_config(folder)
     dense, in_blocks = (
-        load_gguf_model(
-            file, read_config(folder), dtype=torch.float32, keeps_blocks=keeps, attn_implementation="eager"
-        )
-        for keeps in (False, True)
+        load_gguf_model(file, read_config(folder), dtype=torch.float32, blocks=blocks, attn_implementation="eager")
+        for blocks in (Blocks.NONE, Blocks.ALL)
     )
     assert type(in_blocks).__name__ == type(dense).__name__
     assert held_bytes(in_blocks) > 0
@@ -60,7 +58,7 @@ def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str,
 def test_texts_are_those_of_the_dequantised_weights(weights: str, temperature: float, tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
     in_blocks = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
-    dense = load_engine(folder, device="cpu", pool_tokens=64)
+    dense = load_engine(folder, dtype="float32", device="cpu", pool_tokens=64)
     # The weights are the same, so that one may go on where the other stopped.
     assert in_blocks.numerics == dense.numerics == f"gguf:{weights}+float32"
     asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
@@ -81,7 +79,7 @@ def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["qwen3moe", "deepseek3", "gemma4-mixed", "granitehybrid-mixed", "gpt-oss"])
 def test_experts_take_no_more_than_in_the_file(name: str, tmp_path: Path) -> None:
     file, folder = file_of(name, tmp_path)
-    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, keeps_blocks=True)
+    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, blocks=Blocks.ALL)
     stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name and len(tensor.shape) == 3]
     held = [
         matrix.planes.nbytes
@@ -101,7 +99,7 @@ def test_passes_may_be_deterministic(name: str, tmp_path: Path) -> None:
 
 def test_one_embedding_is_looked_up_and_multiplied_by(tmp_path: Path) -> None:
     file, folder = file_of("gemma3", tmp_path)
-    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, keeps_blocks=True)
+    model = load_gguf_model(file, read_config(folder), dtype=torch.float32, blocks=Blocks.ALL)
     packed = PackedModel(model, slots=16)
     assert packed.vocab_tokens == VOCAB
     assert sum(name.endswith("planes") for name in model.state_dict()) == sum(

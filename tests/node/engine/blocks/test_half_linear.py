@@ -15,10 +15,12 @@ from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products,
 from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
-from cosine_node.engine.torch.loading import check_options, load_engine
+from cosine_node.engine.torch.loading import check_options, load_engine, load_model
+from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.eagle.small_head import random_head
+from tests.node.engine.gguf_models import tiny_gguf
 from tests.node.engine.tiny_models import ARCHITECTURES, FLAT, LATENT, OWN_ATTENTION, STEPPED, build, tiny_llama
 from tests.thoroughness import soak_rest
 
@@ -94,16 +96,6 @@ def test_models_pass_the_self_test_and_numerics_name_it(tmp_path: Path, architec
     assert engine.forward([row])[0].choices
 
 
-def test_who_has_more_threads_is_told_that_one_multiplies(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    tiny_llama().save_pretrained(tmp_path)
-    for threads, is_told in ((2, False), (8, True)):
-        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
-        load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32)
-        assert ("run in one of 8 threads" in caplog.text) is is_told
-
-
 def test_deterministic_passes_hold(tmp_path: Path) -> None:
     tiny_llama().save_pretrained(tmp_path)
     load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32, is_deterministic=True)
@@ -145,6 +137,40 @@ def test_a_processor_without_such_products_is_one_sentence(monkeypatch: pytest.M
         check_options(dtype="auto", device="cpu", quantize="float16")
 
 
+@pytest.mark.parametrize(
+    ("stored", "options", "numerics"),
+    [
+        (torch.bfloat16, {}, "float32/float16"),
+        (torch.float16, {}, "float32/float16"),
+        (torch.float32, {}, "float32"),
+        (torch.bfloat16, {"dtype": "float32"}, "float32"),
+        (torch.bfloat16, {"dtype": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_weights_of_16_bits_are_held_so_by_default(
+    stored: torch.dtype, options: dict[str, Any], numerics: str, tmp_path: Path
+) -> None:
+    tiny_llama().to(stored).save_pretrained(tmp_path)
+    assert load_engine(str(tmp_path), device="cpu", pool_tokens=32, **options).numerics == numerics
+
+
+def test_a_model_whose_output_layer_alone_is_linear_is_not_held_by_default(tmp_path: Path) -> None:
+    build(ARCHITECTURES["GPT2"]()).to(torch.bfloat16).save_pretrained(tmp_path)
+    assert load_engine(str(tmp_path), device="cpu", pool_tokens=32).numerics == "float32"
+
+
+@pytest.mark.parametrize("weights", ["Q4_1", "Q8_0", "F16"])
+def test_a_gguf_file_is_held_with_the_values_of_its_blocks(weights: str, tmp_path: Path) -> None:
+    folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
+    held = load_engine(folder, device="cpu", pool_tokens=32)
+    dense = rounded(load_model(folder, dtype=torch.float32))
+    assert held.numerics == f"gguf:{weights}+float32/float16"
+    assert sum(isinstance(module, HalfLinear) for module in held.model.modules()) == 15
+    for name, module in held.model.named_modules():
+        if isinstance(module, HalfLinear):
+            assert torch.equal(module.weight, dense.get_submodule(name).weight), name
+
+
 def test_layers_with_weights_that_float16_lacks_stay_as_they_are() -> None:
     model = tiny_llama()
     with torch.no_grad():
@@ -170,15 +196,14 @@ def test_a_layer_of_16_bits_rounds_once(dtype: torch.dtype, *, has_bias: bool) -
 
 
 @pytest.mark.parametrize(
-    ("dtype", "is_fast", "is_known", "threads", "held"),
+    ("dtype", "is_fast", "is_known", "held"),
     [
-        ("bfloat16", False, True, 2, 15),
-        ("bfloat16", True, True, 2, 0),
-        ("bfloat16", False, False, 2, 0),
-        ("bfloat16", False, True, 3, 0),
-        ("float16", False, True, 1, 15),
-        ("float16", True, True, 1, 0),
-        ("float32", False, True, 1, 0),
+        ("bfloat16", False, True, 15),
+        ("bfloat16", True, True, 0),
+        ("bfloat16", False, False, 0),
+        ("float16", False, True, 15),
+        ("float16", True, True, 0),
+        ("float32", False, True, 0),
     ],
 )
 def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
@@ -188,10 +213,8 @@ def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
     *,
     is_fast: bool,
     is_known: bool,
-    threads: int,
     held: int,
 ) -> None:
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
     monkeypatch.setattr(half_linear, "has_fast_bfloat16", lambda: is_fast)
     monkeypatch.setattr(half_linear, "has_fast_float16", lambda: is_fast)
     monkeypatch.setattr(half_linear, "reads_float16", lambda: is_known)

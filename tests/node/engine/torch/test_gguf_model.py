@@ -17,7 +17,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.gguf_models import gguf_with_tower, tiny_gguf
 from tests.node.engine.random_serving import Asked, serve_alone
-from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import COMMON, HELD, VOCAB, build, tiny_llama
 from tests.thoroughness import soak_rest
 
 
@@ -71,7 +71,8 @@ def test_a_quantised_file_is_the_model_of_its_dequantised_weights(
         # A weight is off by half a step at most: 15 steps in 4 bits, 254 in 8.
         step = np.ptp(own[name]) / (15 if weights == "Q4_1" else 254)
         assert np.abs(values.numpy() - own[name]).max() <= step
-    assert load_engine(str(folder), device="cpu", pool_tokens=64).numerics == f"gguf:{weights}+float32"
+    held = "" if weights == "F32" else HELD
+    assert load_engine(str(folder), device="cpu", pool_tokens=64).numerics == f"gguf:{weights}+float32{held}"
 
 
 def test_dtype_and_quantisation_are_obeyed_and_named(llama: Path, tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,
+    HELD,
     LATENT,
     OWN_ATTENTION,
     STEPPED,
@@ -40,7 +41,7 @@ def llama_folder(tmp_path: Path) -> str:
 
 def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
     engine = load_engine(llama_folder, device="cpu", pool_tokens=100)
-    assert (engine.numerics, engine.vocab_tokens) == ("float32", VOCAB)
+    assert (engine.numerics, engine.vocab_tokens) == (f"float32{HELD}", VOCAB)
     # No sequence is longer than the pool.
     assert engine.free_tokens == engine.context_tokens == 112
     # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
