@@ -103,11 +103,9 @@ def bytes_in_half(module: nn.Module, dtype: torch.dtype) -> int:
     others = {each for each in module.modules() if each not in held | replaced}
     weights = {weight for each in others for weight in each.parameters(recurse=False)}
     biases = {each.bias for each in held if each.bias is not None}
-    return (
-        sum(2 * each.in_features * each.out_features for each in held)
-        + sum(each.planes.nbytes for each in others if isinstance(each, BlockMatrix))
-        + dtype.itemsize * sum(weight.numel() for weight in weights | biases)
-    )
+    linear_bytes: int = sum(2 * each.in_features * each.out_features for each in held)
+    blocks_bytes = sum(each.planes.nbytes for each in others if isinstance(each, BlockMatrix))
+    return linear_bytes + blocks_bytes + dtype.itemsize * sum(weight.numel() for weight in weights | biases)
 
 
 def _is_linear(module: nn.Module) -> bool:
