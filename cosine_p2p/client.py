@@ -646,7 +646,7 @@ class AsyncClient:
         ranked = rank_verifiers(
             found,
             chance=chance,
-            numerics=options.get("dtype"),
+            dtype=options.get("dtype"),
             only=options.get("verifier"),
             trust=options["trust"],
             rtts_s=self._distances.measured(found, place.links, VERIFY),

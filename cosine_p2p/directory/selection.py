@@ -25,6 +25,7 @@ from cosine_protocol.errors import OptionRefused, PromptTooLong, UsageError
 from cosine_protocol.fields import fields_of
 from cosine_protocol.likelihoods import check_room
 from cosine_protocol.limits import MAX_EOS_TOKENS
+from cosine_protocol.numerics import arithmetic_of
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import AskedLogprobs, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
@@ -56,7 +57,7 @@ def rank_verifiers(
     records: Iterable[NodeRecord],
     *,
     chance: Chance,
-    numerics: str | None = None,
+    dtype: str | None = None,
     only: str | None = None,
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
@@ -67,13 +68,13 @@ def rank_verifiers(
     """Verifiers that may be asked, best first.
 
     The best has the highest level of `standing`, a place free and the shortest pass under its load, plus the RTT;
-    near-equals come in random order. `rtts_s` and `passes_s` hold what was measured by peer id. Those `avoided`
-    come after all others.
+    near-equals come in random order. With a `dtype` they compute in that, or have it as their numerics. `rtts_s` and
+    `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
     """
     allowed = [
         record
         for record in records
-        if (numerics is None or record.numerics == numerics)
+        if dtype in (None, record.numerics, arithmetic_of(record.numerics))
         and (only is None or record.peer_id == only)
         and (not trust or record.peer_id in trust)
     ]

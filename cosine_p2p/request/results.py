@@ -114,7 +114,7 @@ class Generation:
     are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32. `receipts` counts those that drafters were sent for their tokens,
+    data type: within 1e-4 in float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `receipts` counts those that drafters were sent for their tokens,
     `signed_receipts` are these, a `Receipted` message in base64 each. `audit` is None where a client audits nothing
     at all. `plain_pass_s` is what a pass without drafts took in this request, None where there was none.
 
@@ -166,6 +166,7 @@ class Generation:
     rejected_prediction_tokens: int = 0
     logprobs: tuple[TokenLogprob, ...] = ()
     prompt_logprobs: tuple[NamedToken, ...] = ()
+    numerics: str = ""
 
 
 class Observer(Protocol):

@@ -291,6 +291,7 @@ class Run:
             cached_tokens=min(counts.cached_tokens, len(session.job.request.prompt)),
             origins=self._origins.origins({drafter.peer_id: drafter.domain for drafter in drafters}),
             near_ties=counts.near_ties,
+            numerics=self.request.numerics,
             bytes_sent=sent - self._bytes[0],
             bytes_received=received - self._bytes[1],
             drafters=drafters,

@@ -30,6 +30,7 @@ from typing import Final
 
 from cosine_p2p.trust.voices import Poll
 from cosine_protocol.messages import AuditVerdict
+from cosine_protocol.numerics import LLAMA, QUANTISED, arithmetic_of, held_type_of, stored_type_of
 from cosine_protocol.request import Request, Sampling
 
 
@@ -83,10 +84,10 @@ in Q4_1, held in float16 and judged in float32, chose otherwise at 4 of 8,000 po
 
 def rounding_of(numerics: str) -> Rounding:
     """By an engine's numerics, as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`; float32's where that is not known."""
-    weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
-    if computed == "llama.cpp":
-        return LLAMA_ROUNDING.get(weights, LLAMA_FEW_BITS)
-    return ROUNDING.get(computed.split("/")[0], ROUNDING["float32"])
+    arithmetic = arithmetic_of(numerics)
+    if arithmetic == LLAMA:
+        return LLAMA_ROUNDING.get(stored_type_of(numerics) or "", LLAMA_FEW_BITS)
+    return ROUNDING.get(arithmetic, ROUNDING["float32"])
 
 
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
@@ -131,7 +132,7 @@ def rounding_between(one: str, other: str) -> Rounding:
     if one == other:
         return rounding_of(one)
     explained = [rounding_of(one), rounding_of(other)]
-    held = {numerics.partition(QUANTISED)[2] for numerics in (one, other)}
+    held = {held_type_of(numerics) for numerics in (one, other)}
     if len(held) > 1:
         explained += [HELD_ROUNDING.get(kind, LLAMA_FEW_BITS) for kind in held if kind]
     return Rounding(
@@ -154,10 +155,6 @@ def accuses(verdict: AuditVerdict, request: Request, *, numerics: str | None = N
     if is_comparable and misstates(verdict, request, near_tie=rounding.near_tie):
         return True
     return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
-
-
-QUANTISED: Final = "/"
-"""In the numerics of an engine that quantises weights at load, as `float32/int8`."""
 
 
 def misstates(verdict: AuditVerdict, request: Request, *, near_tie: float) -> bool:

@@ -20,6 +20,7 @@ from cosine_p2p.replies.parts import CallBegun, Part
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import repeats, told_numerics, told_repetition
 
 if TYPE_CHECKING:
     from cosine_p2p.request.results import AppliedConfig, Generation, Progress
@@ -177,6 +178,11 @@ def _summary(done: "Generation") -> str:
         [
             f"{done.tokens} tokens in {done.seconds:.2f} s ({rate:.1f} tokens/s), {done.rounds} passes; "
             f"tokens by origin: {told_origins(done.origins)}; finished by {done.finish_reason}, seed {done.seed}",
+            *(
+                []
+                if not done.numerics or repeats(done.numerics)
+                else [f"{told_repetition(done.numerics)}: its verifier has {told_numerics(done.numerics)}"]
+            ),
             *prediction_lines(done),
             *config_lines(done.generation_config),
             *([AUDIT_SENTENCES[done.audit.state]] if done.audit and done.audit.state in AUDIT_SENTENCES else []),

@@ -33,6 +33,7 @@ from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
+from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 if TYPE_CHECKING:
@@ -256,6 +257,9 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     counts = [f"{roles[role]} {role}{'' if roles[role] == 1 else 's'}" for role in told]
     named = f"{', '.join(counts[:-1])} and {counts[-1]}"
     lines.append(Text(f"{named} of {survey.target} in the network {network}{unreached}."))
+    verifiers = (sight.record for sight in survey.nodes if sight.record.role == Role.VERIFIER)
+    if differing := sorted({each.numerics for each in verifiers if not repeats(each.numerics)}):
+        lines.append(Text(printable(f"Texts may differ at near ties: of verifiers with {', '.join(differing)}.")))
     if problem := problem_of(survey, network):
         lines.append(Text(printable(problem), "yellow"))
     return Group(*parts, _table(survey, notes, columns=columns), *lines)
@@ -310,6 +314,7 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "peer": short_peer_id(record.peer_id),
         "model": record.model if learned is None else learned.model,
         "numerics": record.numerics,
+        "repeats": repeats(record.numerics),
         "learned": version if learned is None else f"version {learned.number}",
         "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
         "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",

@@ -28,6 +28,7 @@ from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import LLAMA, arithmetic_of, told_numerics, told_repetition
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
@@ -93,6 +94,7 @@ def load_served(
         # A drafter must not keep its clients waiting; a verifier must not go on without a constraint.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
     if source.model != NGRAM:
+        emit("computes", {"model": source.model, "said": _told_engine(engine.numerics, role)})
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
@@ -111,6 +113,12 @@ def load_served(
         tokenizer_folder=target_folder,
         folder=folder if has_own_folder else None,
     )
+
+
+def _told_engine(numerics: str, role: Role) -> str:
+    library = "llama.cpp" if arithmetic_of(numerics) == LLAMA else "PyTorch"
+    promise = f": {told_repetition(numerics)}" if role is Role.VERIFIER else ""
+    return f"{library}, {told_numerics(numerics)}{promise}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

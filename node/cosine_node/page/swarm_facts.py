@@ -14,6 +14,7 @@ from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.numerics import repeats
 from cosine_protocol.records import NodeRecord, Role
 
 Json = dict[str, Any]
@@ -67,6 +68,7 @@ def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
         "numerics": record.numerics,
         # Of a drafter nobody needs the same ones.
         "join_options": [] if record.role == Role.DRAFTER else list(join_options(record.numerics)),
+        "repeats": repeats(record.numerics),
         "expertise": list(record.expertise),
         "learns": bool(record.learns),
         "software": record.software,

@@ -26,6 +26,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "gathering": "Fetching {model} from the swarm ...",
     "loading": "Reading the weights of {model} ...",
     "testing": "Trying whether {model} runs exactly ...",
+    "computes": "{model} runs with {said}.",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
     "took": "{said} took {seconds:.1f} s.",

@@ -12,6 +12,7 @@ export type SwarmNode = {
   model: string;
   numerics: string;
   join_options: string[];
+  repeats: boolean;
   expertise: string[];
   learns: boolean;
   software: string;

@@ -14,7 +14,7 @@ function About({ node, onClose }: { node: SwarmNode; onClose: () => void }) {
   const rows: [string, string][] = [
     ["Model", name(node.model, 200)],
     ["Target", `${name(node.target, 200)} (${node.target_digest.slice(0, 12)})`],
-    ["Numerics", name(node.numerics, 80)],
+    ["Numerics", `${name(node.numerics, 80)}${node.repeats ? "" : ": texts may differ at near ties"}`],
     ["Good at", name(gift(node) || "nothing named", 300)],
     ["Load", loadOf(node)],
     ["A pass", `${fixed(node.pass_ms)} ms, by its own word`],

@@ -18,6 +18,7 @@ from cosine_node.engine.torch.sampling import choose, likelihoods_after
 from cosine_node.engine.torch.support import context_tokens, numerics
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood
+from cosine_protocol.numerics import DETERMINISTIC
 
 
 class TorchEngine(PagedEngine):
@@ -62,7 +63,7 @@ class TorchEngine(PagedEngine):
             pool,
             vocab_tokens=self._passes.vocab_tokens,
             context_tokens=min(context_tokens(model.config), pool.capacity_tokens),
-            numerics=numerics(model),
+            numerics=numerics(model) + ("" if tiles is None else DETERMINISTIC),
         )
         self.tells_likelihoods = True
 

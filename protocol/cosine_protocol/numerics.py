@@ -1,0 +1,54 @@
+"""The numerics in a record: how an engine computes, in a word that engines share if their texts may differ at most
+by rounding. Pure.
+
+`[gguf:TYPE+]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file, the dtype that is computed
+in or `llama.cpp`, what weights were rounded to at load, and whether a token has the same bits beside any others. For
+example `bfloat16`, `gguf:Q4_1+llama.cpp` and `gguf:Q4_1+float32/float16`.
+"""
+
+from typing import Final
+
+QUANTISED: Final = "/"
+"""Stands before what an engine quantises weights to at load."""
+DETERMINISTIC: Final = " deterministic"
+"""Ends the numerics of an engine whose tokens have the same bits in every pass."""
+LLAMA: Final = "llama.cpp"
+"""The arithmetic of an engine that computes as llama.cpp does for the type of weights."""
+
+
+def arithmetic_of(numerics: str) -> str:
+    """The dtype that is computed in, for example `float32`, or `LLAMA`."""
+    return numerics.partition(" ")[0].rpartition("+")[2].partition(QUANTISED)[0]
+
+
+def stored_type_of(numerics: str) -> str | None:
+    """The type of the weights in a GGUF file, for example `Q4_1`; None for weights from elsewhere."""
+    return numerics.removeprefix("gguf:").rpartition("+")[0] or None
+
+
+def held_type_of(numerics: str) -> str | None:
+    """The type that weights were rounded to at load, for example `float16`; None if they were not."""
+    return numerics.partition(" ")[0].partition(QUANTISED)[2] or None
+
+
+def repeats(numerics: str) -> bool:
+    """True if a request gets the same text each time.
+
+    In float32 what else is computed moves scores by 1e-5; in 16 bits, and where llama.cpp rounds activations, by so
+    much that it decides between two tokens that are nearly as likely (a near tie).
+    """
+    is_exact = arithmetic_of(numerics) == "float32" or numerics == f"gguf:F32+{LLAMA}"
+    return is_exact or numerics.endswith(DETERMINISTIC)
+
+
+def told_numerics(numerics: str) -> str:
+    """Numerics as people read them, for example "weights in float16 (Q4_1 in its file), arithmetic in float32"."""
+    stored, held, arithmetic = stored_type_of(numerics), held_type_of(numerics), arithmetic_of(numerics)
+    weights = f"{held} ({stored} in its file)" if stored and held else held or stored or arithmetic
+    where = "arithmetic of llama.cpp" if arithmetic == LLAMA else f"arithmetic in {arithmetic}"
+    return f"weights in {weights}, {where}"
+
+
+def told_repetition(numerics: str) -> str:
+    """The promise that follows from numerics, as a clause."""
+    return "texts are the same in every run" if repeats(numerics) else "texts may differ at near ties"
