@@ -68,8 +68,8 @@ def rank_verifiers(
     """Verifiers that may be asked, best first.
 
     The best has the highest level of `standing`, a place free and the shortest pass under its load, plus the RTT;
-    near-equals come in random order. With a `dtype` they compute in that, or have it as their numerics. `rtts_s` and
-    `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
+    near-equals come in random order. With a `dtype` they compute in that, or have it as their numerics. `rtts_s`
+    and `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
     """
     allowed = [
         record

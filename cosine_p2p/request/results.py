@@ -114,9 +114,10 @@ class Generation:
     are proven by their drafters' signatures all the same.
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `receipts` counts those that drafters were sent for their tokens,
-    `signed_receipts` are these, a `Receipted` message in base64 each. `audit` is None where a client audits nothing
-    at all. `plain_pass_s` is what a pass without drafts took in this request, None where there was none.
+    data type: within 1e-4 in float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`).
+    `receipts` counts those that drafters were sent for their tokens, `signed_receipts` are these, a `Receipted`
+    message in base64 each. `audit` is None where a client audits nothing at all. `plain_pass_s` is what a pass
+    without drafts took in this request, None where there was none.
 
     `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that

@@ -2,7 +2,7 @@
 by rounding. Pure.
 
 `[gguf:TYPE+]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file, the dtype that is computed
-in or `llama.cpp`, what weights were rounded to at load, and whether a token has the same bits beside any others. For
+in or `llama.cpp`, what weights were rounded to at load, whether a token has the same bits beside any others. For
 example `bfloat16`, `gguf:Q4_1+llama.cpp` and `gguf:Q4_1+float32/float16`.
 """
 

@@ -314,7 +314,6 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "peer": short_peer_id(record.peer_id),
         "model": record.model if learned is None else learned.model,
         "numerics": record.numerics,
-        "repeats": repeats(record.numerics),
         "learned": version if learned is None else f"version {learned.number}",
         "good at": ", ".join(record.expertise) if stage is None else f"layers {stage.held}",
         "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",

@@ -45,6 +45,8 @@ class SharedMachine:
     processors: int
     has_own_core: bool
     """True if the verifier had a core of its own, and all others another one."""
+    llama_token_ms: float | None = None
+    """Of llama.cpp's own plain loop on the target's file, on the verifier's core; None if it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,16 @@ def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
         "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "
         f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there."
     )
+    if (llama_ms := machine.llama_token_ms) is not None:
+        ours_ms, plain_ms = (
+            1e3 * median(row.done[way].seconds / row.done[way].tokens for row in report.rows)
+            for way in (Way.COSINE, Way.PLAIN)
+        )
+        lines.append(
+            f"Milliseconds a token: cosine {ours_ms:.1f}, plain decoding here {plain_ms:.1f}, llama.cpp's own "
+            f"plain loop on the same file {llama_ms:.1f}. Alone `--engine llama` is "
+            f"{'faster' if llama_ms < ours_ms else 'no faster'}; its texts may differ at near ties."
+        )
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
     if slower:
         lines.append(

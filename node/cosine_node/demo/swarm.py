@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext
+from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -15,7 +15,9 @@ from cosine_node import zoo
 from cosine_node.demo.machine import Cores, on_core
 from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
+from cosine_node.engine.llama.library import is_installed
 from cosine_node.passes.emulation import Emulation
+from cosine_node.processes.answer import answer_of
 from cosine_node.terminal.events import STAGES
 from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_p2p import AsyncClient
@@ -38,6 +40,9 @@ SHARING_A_CORE: Final = ("general", "code")
 """Of drafters in a demo by the clock: the general one is ahead of the others, and one question is about code."""
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
+LLAMA_LOOP: Final = "cosine_node.engine.llama.plain_loop"
+LLAMA_TIMEOUT_S: Final = 120.0
+"""It takes 5 s on a quiet machine."""
 Say = Callable[[str], None]
 Offer = Callable[[str, str], Awaitable[None]]
 """Is given the address of a node and the target, once the races are over and while the swarm still runs."""
@@ -248,9 +253,7 @@ async def run_demo(
     ):
         async with running_nodes(cast, Path(folder), say, verifier_core=cores.verifier if cores else None) as nodes:
             rows = []
-            # An emulated device computes in float32; of a real one every numerics is its own.
-            numerics = "float32" if cast.emulation else None
-            async with AsyncClient([nodes.peer], target=cast.target, dtype=numerics) as client:
+            async with AsyncClient([nodes.peer], target=cast.target) as client:
                 for temperature in temperatures:
                     for number, prompt in enumerate(cast.prompts):
                         race = Race(prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens)
@@ -263,7 +266,12 @@ async def run_demo(
             if offer is not None:
                 await offer(nodes.peer, cast.target)
         if cast.emulation is None:
-            machine = SharedMachine(cast.target, len(nodes.domains), os.cpu_count() or 1, cores is not None)
+            say("Timing llama.cpp's own plain loop on the same file ...")
+            with on_core(cores.verifier if cores else None):
+                llama_ms = llama_token_ms(cast, max_new_tokens)
+            machine = SharedMachine(
+                cast.target, len(nodes.domains), os.cpu_count() or 1, cores is not None, llama_token_ms=llama_ms
+            )
             return RaceReport(tuple(rows), machine)
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
@@ -274,6 +282,19 @@ async def run_demo(
             len(stopped) == len(nodes.verifiers) + len(nodes.domains),
         )
     return RaceReport(tuple(rows), devices)
+
+
+def llama_token_ms(cast: Cast, tokens: int) -> float | None:
+    """Milliseconds a token of llama.cpp's own server on the target's file, in one thread; None if it is absent."""
+    if not is_installed():
+        return None
+    prompts = [prompt.last for prompt in cast.prompts]
+    with suppress(TimeoutError, ValueError, OSError, LookupError):
+        answer = answer_of(
+            LLAMA_LOOP, str(zoo.resolve(cast.target)), told=[prompts, tokens], timeout_s=LLAMA_TIMEOUT_S
+        )
+        return float(answer["token_ms"])
+    return None
 
 
 async def _run_race(

@@ -9,7 +9,6 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.cli.demo import choose_cast
-from cosine_node.engine import processor
 from cosine_node.gguf.file import GgufFile
 from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import all_homes, write_about
@@ -139,28 +138,6 @@ def test_the_real_family_is_shown_by_the_clock_where_it_is_installed_with_the_dr
     assert len({prompt.domain for prompt in cast.prompts}) == len(cast.prompts) > 4
     assert [prompt.domain for prompt in toy.prompts] == list(zoo.DOMAINS)
     assert (toy.target, len(toy.drafters)) == ("zoo:target", 6)
-
-
-@pytest.mark.parametrize(
-    ("has_bfloat16", "has_float16", "options"),
-    [
-        (True, True, ("bfloat16", "--deterministic")),
-        (False, True, ("float32", "--quantize", "float16")),
-        (False, False, ("float32",)),
-    ],
-)
-def test_the_real_target_is_held_in_16_bits_where_the_processor_is_good_at_them(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    *,
-    has_bfloat16: bool,
-    has_float16: bool,
-    options: tuple[str, ...],
-) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path if name == "smol-target" else None)
-    monkeypatch.setattr(processor, "has_fast_bfloat16", lambda: has_bfloat16)
-    monkeypatch.setattr(processor, "reads_float16", lambda: has_float16)
-    assert choose_cast("smol", None).verifier_options == ("--dtype", *options, "--threads", "1")
 
 
 def test_without_it_the_toy_family_is_shown_on_emulated_devices_and_there_are_no_others(
