@@ -166,6 +166,7 @@ def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
         "drafters": 5,
         "processors": 2,
         "has_own_core": True,
+        "llama_token_ms": None,
     }
     assert "emulated" not in made.as_json()
     text = "\n".join(summary(made))

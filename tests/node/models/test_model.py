@@ -328,7 +328,11 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
     assert made.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
     )
-    assert [event for event, _ in events] == ["generation_config", "loading", "testing", "loaded", "measuring"]
+    told_in_order = ["generation_config", "loading", "testing", "computes", "loaded", "measuring"]
+    assert [event for event, _ in events] == told_in_order
+    assert dict(events)["computes"]["said"] == (
+        "PyTorch, weights in float32, arithmetic in float32: texts are the same in every run"
+    )
     assert dict(events)["testing"] == {"model": str(target)}
     (told,) = [fields for event, fields in events if event == "generation_config"]
     assert told["said"] == (
