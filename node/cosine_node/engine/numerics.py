@@ -2,6 +2,8 @@
 
 from typing import Final
 
+from cosine_protocol.numerics import DETERMINISTIC, LLAMA, arithmetic_of, held_type_of
+
 DTYPES: Final = ("float32", "bfloat16", "float16")
 """The dtypes that PyTorch computes in here, by the names of `--dtype`."""
 QUANTISATIONS: Final = ("float16", "int8", "int4")
@@ -14,11 +16,11 @@ def join_options(numerics: str) -> tuple[str, ...]:
     Numerics are those of PyTorch, as `float32`, `bfloat16/int8` or `gguf:Q4_1+float32/float16`, or of llama.cpp, as
     `gguf:Q4_1+llama.cpp`. There are none for others.
     """
-    computed = numerics.removeprefix("gguf:").rpartition("+")[2]
-    dtype, _, quantisation = computed.partition("/")
-    if computed == "llama.cpp":
+    arithmetic, held = arithmetic_of(numerics), held_type_of(numerics)
+    if arithmetic == LLAMA:
         return ("--engine", "llama")
-    if dtype not in DTYPES:
+    if arithmetic not in DTYPES:
         return ()
-    quantised = ("--quantize", quantisation) if quantisation in QUANTISATIONS else ()
-    return ("--engine", "torch", "--dtype", dtype, *quantised)
+    quantised = ("--quantize", held) if held in QUANTISATIONS else ()
+    deterministic = ("--deterministic",) if numerics.endswith(DETERMINISTIC) else ()
+    return ("--engine", "torch", "--dtype", arithmetic, *quantised, *deterministic)
