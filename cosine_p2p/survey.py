@@ -83,9 +83,12 @@ class Surveyor:
         announced = frozenset(record.peer_id for record in records)
         await asyncio.gather(*(self._links.drop(peer_id, STATUS) for peer_id in self.asked - announced))
         self.asked = announced
-        nodes = await asyncio.gather(*map(self._look_at, records))
         problem = next((reason for _, reason in found if reason), "")
-        return Survey(target=self._text, nodes=tuple(nodes), problem=problem)
+        return Survey(target=self._text, nodes=await self.look_at(records), problem=problem)
+
+    async def look_at(self, records: Sequence[NodeRecord]) -> tuple[NodeSight, ...]:
+        """Ask these nodes. Never raises for a peer's failure."""
+        return tuple(await asyncio.gather(*map(self._look_at, records)))
 
     async def close(self) -> None:
         await self._links.close()

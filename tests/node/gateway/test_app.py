@@ -212,6 +212,21 @@ def test_health_is_whether_somebody_serves_and_models_are_listed_anyway() -> Non
     ]
 
 
+def test_health_counts_the_verifiers_that_answer() -> None:
+    async def use(running: Gateway) -> list[tuple[int, Any]]:
+        found = []
+        for member in running.swarm.members[:2]:
+            await member.kill()
+            await asyncio.sleep(FRESH_S + 1.0)
+            reply = await running.get("/health")
+            found.append((reply.status, reply.json))
+        return found
+
+    (one, none) = with_gateway(use, verifiers=2)
+    assert one == (200, {"status": "ok", "verifiers": 1})
+    assert none[0] == 503 and "2 that are announced" in none[1]["reason"]
+
+
 def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
     published = GenerationDefaults(temperature=0.6, top_k=20, not_honoured=("num_beams",))
     nothing: dict[str, Any] = {"options": {}, "not_honoured": []}

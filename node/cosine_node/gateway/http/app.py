@@ -39,8 +39,9 @@ from cosine_node.page.routes import Watched
 from cosine_node.page.trend import Trend
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults
+from cosine_p2p.survey import Surveyor
 from cosine_p2p.text.target import default_sampling
-from cosine_protocol.errors import CosineError
+from cosine_protocol.errors import CosineError, GenerationFailed
 from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
@@ -51,8 +52,8 @@ FRESH_S: Final = 15.0
 RETRY_S: Final = 2.0
 LOOK_UP_TIMEOUT_S: Final = 6.0
 """Less than the 10 s after which most load balancers give up a probe."""
-
-
+ANSWER_S: Final = 3.0
+"""Of a verifier that is asked whether it is there; half of what a look-up may take."""
 READINGS: Final = 2
 """Texts that are made tokens at once for one key: each of the longest takes some 100 MiB meanwhile."""
 
@@ -84,6 +85,19 @@ class VerifierWatch:
                     self._found, self._reason = (), f"The network did not answer within {LOOK_UP_TIMEOUT_S:.0f} s."
                 self._valid_until_s = loop.time() + (FRESH_S if self._found else RETRY_S)
         return self._found, self._reason
+
+
+async def find_answering(client: "AsyncClient") -> list[NodeRecord]:
+    """The verifiers of a client that answer now; never empty. Raises as `AsyncClient.find_verifiers`."""
+    announced = await client.find_verifiers()
+    surveyor = Surveyor(client.swarm, target=client.target, ask_timeout_s=ANSWER_S)
+    try:
+        found = [sight.record for sight in await surveyor.look_at(announced) if not sight.reason]
+    finally:
+        await surveyor.close()
+    if not found:
+        raise GenerationFailed(f"No verifier answers, of {len(announced)} that are announced.")
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,10 +147,11 @@ def make_app(
         unix_s=unix_s,
     )
     watch = VerifierWatch(client.find_verifiers)
+    answering = VerifierWatch(partial(find_answering, client))
     watched = Watched(client, trend=trend, entrance=options.entrance, closing=closing, keys=keys)
 
     async def health(_: Request) -> Response:
-        verifiers, reason = await watch.look()
+        verifiers, reason = await answering.look()
         if reason:
             return JSONResponse({"status": "unavailable", "reason": reason}, HTTPStatus.SERVICE_UNAVAILABLE)
         return JSONResponse({"status": "ok", "verifiers": len(verifiers)})
