@@ -115,6 +115,7 @@ SOAK = pytest.mark.soak
         pytest.param(signal.SIGTERM, marks=THOROUGH),
         pytest.param(b"\x03\x03", marks=SOAK),
         pytest.param(signal.SIGHUP, marks=SOAK),
+        pytest.param(signal.SIGQUIT, marks=SOAK),
     ],
 )
 def test_in_a_terminal_typing_ahead_is_text_and_it_ends_cleanly(end: bytes | signal.Signals) -> None:

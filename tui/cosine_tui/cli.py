@@ -127,7 +127,7 @@ async def _show(feed: "Feed", theme: str) -> int:
 
     screen = MonitorApp(feed, theme=theme)
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
         loop.add_signal_handler(number, screen.exit)
     await screen.run_async()
     if isinstance(screen.failure, CosineError):
@@ -168,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         app(args=spread_peers(given), prog_name="cosine-tui")
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
-    except ModuleNotFoundError as missing:
+    except (ModuleNotFoundError, RuntimeError) as missing:
         if not (sentence := told_missing(missing, {"tui": ("textual", "numpy"), **EXTRAS})):
             raise
         sys.stderr.write(f"Error: {sentence}\n")

@@ -17,20 +17,28 @@ READ_BYTES: Final = 64 << 10
 LINGER_S: Final = 1.0
 """What is queued at the end gets this long to leave."""
 _PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
+# A socket's path has 103 bytes at most on macOS, 107 on Linux; a folder's name and the longest in it take 47.
+_MOST_HOME_BYTES: Final = 56
 # A process that is just starting has its folder before its sockets.
 _YOUNG_S: Final = 60.0
 
 
 def make_socket_folder() -> Path:
     """A new folder only this user can enter: whoever reaches the control socket acts under our identity."""
-    return Path(tempfile.mkdtemp(prefix=_PREFIX))
+    return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=socket_home()))
+
+
+def socket_home() -> Path:
+    """Where those folders are made: among temporary files, or in /tmp where paths there are too long."""
+    home = Path(tempfile.gettempdir())
+    return home if len(os.fsencode(home)) <= _MOST_HOME_BYTES else Path("/tmp")
 
 
 def sweep_socket_folders(*, now_s: float | None = None) -> int:
     """Remove this user's folders whose daemon is gone; returns how many. `now_s` is Unix time."""
     now_s = time.time() if now_s is None else now_s
     removed = 0
-    for folder in Path(tempfile.gettempdir()).glob(_PREFIX + "*"):
+    for folder in socket_home().glob(_PREFIX + "*"):
         if _is_abandoned(folder, now_s):
             shutil.rmtree(folder, ignore_errors=True)
             removed += 1

@@ -9,7 +9,7 @@ from contextlib import suppress
 from io import TextIOWrapper
 from typing import Final
 
-from cosine_node.terminal.interrupts import leave_on_interrupt
+from cosine_node.terminal.interrupts import end_with_readers, leave_on_interrupt, show_cursor_on_signals
 from cosine_node.terminal.waiting import WaitingLine
 
 __all__ = ["main"]
@@ -33,13 +33,12 @@ M_ARENA_MAX: Final = -8
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
-            # A terminal that is not UTF-8 shows a mark for what it lacks.
-            stream.reconfigure(errors="replace")
+    if arguments is None and isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stderr, TextIOWrapper):
+        sys.stdout, sys.stderr = map(end_with_readers, (sys.stdout, sys.stderr))
     if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:
         # The imports below take long enough to be noticed, and to be interrupted.
         leave_on_interrupt()
+        show_cursor_on_signals()
         gc.set_threshold(COLLECTED_AFTER)
         with suppress(AttributeError, OSError):
             # Other C libraries have no such function, or nothing to set.

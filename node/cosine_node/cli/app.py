@@ -54,6 +54,8 @@ EXTRAS: Final = {
 }
 """The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
 
+HOMELESS: Final = "This user has no home folder: set HOME to a folder that it may write to."
+
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
 """The commands that Ctrl-C ends wherever they are (`interrupts`); the others end what they have started."""
 
@@ -170,8 +172,11 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def told_missing(missing: ModuleNotFoundError, extras: Mapping[str, Sequence[str]] = EXTRAS) -> str:
-    """The sentence that says what brings a module that is not installed; "" for one that no extra brings."""
+def told_missing(missing: ModuleNotFoundError | RuntimeError, extras: Mapping[str, Sequence[str]] = EXTRAS) -> str:
+    """The sentence that says what brings a module that is not installed, or a home folder; "" for all else."""
+    if isinstance(missing, RuntimeError):
+        # pathlib and platformdirs say it alike.
+        return HOMELESS if "home directory" in str(missing) else ""
     package = (missing.name or "").partition(".")[0]
     extra = next((extra for extra, packages in extras.items() if package in packages), None)
     if extra is None:
@@ -189,7 +194,7 @@ def run(given: Sequence[str]) -> None:
         program(args=spread_peers(given), prog_name="cosine-node")
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
-    except ModuleNotFoundError as missing:
+    except (ModuleNotFoundError, RuntimeError) as missing:
         if not (sentence := told_missing(missing)):
             raise
         code = USAGE_EXIT

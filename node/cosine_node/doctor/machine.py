@@ -9,7 +9,6 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from platformdirs import user_cache_dir, user_data_dir
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
 from cosine_node.doctor.processes import answer_parent
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_p2p.transport.full.sockets import make_socket_folder
+from cosine_p2p.transport.full.sockets import make_socket_folder, socket_home
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
@@ -169,7 +168,7 @@ def judge_folders(*, download_bytes: int) -> list[Finding]:
         _judge_folder("data", Path(user_data_dir("cosine-p2p")), "XDG_DATA_HOME", least_bytes),
         _judge_folder("cache", cache / "cosine-p2p", "XDG_CACHE_HOME", least_bytes),
         _judge_folder("models", models_folder(), "HF_HOME", least_bytes + download_bytes),
-        _judge_folder("sockets", Path(tempfile.gettempdir()), "TMPDIR", least_bytes),
+        _judge_folder("sockets", socket_home(), "TMPDIR", least_bytes),
     ]
 
 

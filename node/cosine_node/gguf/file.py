@@ -93,8 +93,11 @@ class GgufFile:
         """
         if (folder / METADATA).is_file() and (folder / MANIFEST).is_file():
             return cls.of_part(folder)
-        is_link = (folder / GGUF_LINK).is_file() and not any(folder.glob("*.safetensors"))
-        return cls.open(folder / GGUF_LINK) if is_link else None
+        link = folder / GGUF_LINK
+        if not link.is_file() or any(folder.glob("*.safetensors")):
+            return None
+        # Sentences name the file as its user does.
+        return cls.open(folder / link.readlink() if link.is_symlink() else link)
 
     @property
     def parameters(self) -> int:

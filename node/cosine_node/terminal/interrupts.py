@@ -1,5 +1,7 @@
 """Ctrl-C ends a command at any moment: exit code 130, one line, and no child process is left behind.
 
+So does a pipe that nobody reads from any more, without a word.
+
 Nodes end on a signal once their requests are done: `run_until_stopped`.
 """
 
@@ -10,15 +12,22 @@ import signal
 import sys
 from collections.abc import Awaitable, Callable, Coroutine
 from importlib.util import find_spec
-from typing import Any, Final, NoReturn, TypeVar
+from io import BufferedWriter, FileIO, TextIOWrapper
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from cosine_node.terminal.open_files import raise_open_files
-from cosine_node.terminal.printing import INTERRUPT_EXIT
+from cosine_node.terminal.printing import INTERRUPT_EXIT, PIPE_EXIT
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 LOG = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.3
 """Below half a second, which still feels at once: time to take leave of peers."""
+
+SHOW_CURSOR: Final = b"\x1b[?25h\n"
+"""To a terminal: its cursor, which a picture that changes hides (DECTCEM), on the line below its text."""
 
 _T = TypeVar("_T")
 
@@ -31,6 +40,45 @@ def leave_on_interrupt() -> None:
         leave()
 
     signal.signal(signal.SIGINT, on_interrupt)
+
+
+def show_cursor_on_signals() -> None:
+    """Let SIGQUIT and SIGTERM end the program as ever, but with the cursor that a picture which changes hides."""
+
+    def on_signal(number: int, _: object) -> None:
+        os.write(2, SHOW_CURSOR)
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    if os.isatty(2):
+        for number in (signal.SIGQUIT, signal.SIGTERM):
+            signal.signal(number, on_signal)
+
+
+class ReadPipe(FileIO):
+    """Standard output or error as a file whose reader may go: then the program ends, wherever it writes."""
+
+    def write(self, data: "ReadableBuffer", /) -> int:
+        try:
+            return super().write(data)
+        except BrokenPipeError:
+            leave(PIPE_EXIT)
+
+
+def end_with_readers(stream: TextIOWrapper) -> TextIOWrapper:
+    """The same standard stream, by whose reader's end the program ends.
+
+    Not by SIGPIPE: it would come of connections to peers too.
+    """
+    raw = BufferedWriter(ReadPipe(stream.fileno(), "wb", closefd=False))
+    return TextIOWrapper(
+        raw,
+        stream.encoding,
+        # A terminal that is not UTF-8 shows a mark for what it lacks.
+        errors="replace",
+        line_buffering=stream.line_buffering,
+        write_through=stream.write_through,
+    )
 
 
 def raise_on_interrupt() -> None:
@@ -79,20 +127,19 @@ def run_interruptibly(work: Coroutine[Any, Any, _T], *, last_words: Callable[[],
 
 def _fall_silent() -> None:
     """Say that the program was interrupted, and nothing more: what is cut off would complain, or draw over it."""
-    # Shows a terminal's cursor, which a picture that changes hides (DECTCEM), and leaves the line with its text.
-    os.write(2, (b"\x1b[?25h\n" if os.isatty(2) else b"") + b"Interrupted.\n")
+    os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"Interrupted.\n")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
 
 
-def leave() -> NoReturn:
+def leave(code: int = INTERRUPT_EXIT) -> NoReturn:
     """End this process and those it has started, whatever they are doing."""
     try:
         for child in _children():
             os.kill(child, signal.SIGKILL)
     finally:
-        os._exit(INTERRUPT_EXIT)
+        os._exit(code)
 
 
 def _children() -> list[int]:

@@ -17,6 +17,9 @@ USAGE_EXIT: Final = 2
 INTERRUPT_EXIT: Final = 130
 """128 + SIGINT, as shells report a command that was interrupted."""
 
+PIPE_EXIT: Final = 141
+"""128 + SIGPIPE, as shells report a command that nobody reads from any more."""
+
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 """What steers a terminal (ECMA-48, C0 and C1), without tab and line feed."""
 

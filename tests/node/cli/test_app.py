@@ -2,16 +2,18 @@
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import platformdirs
 import pytest
 from typer.main import get_command
 
-from cosine_node.cli.app import COMMANDS, app, is_worth_logging, spread_peers
+from cosine_node.cli.app import COMMANDS, HOMELESS, app, is_worth_logging, spread_peers, told_missing
 from cosine_node.cli.configuration import defaults_by_command, read_config, spellings, unknown_names
 from cosine_node.cli.laboratory import COMMANDS as LABORATORY
 from cosine_node.cli.laboratory import laboratory_part
@@ -188,6 +190,35 @@ def test_the_module_is_the_command() -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (2, f"Error: {COOK}\n")
     assert json.loads(done.stdout) == {"error": COOK}
+
+
+@pytest.mark.parametrize("command", [["zoo"], ["zoo", "--json"], ["--help"], ["nothing"], ["learned"]])
+def test_a_reader_that_goes_ends_a_command_without_a_word(command: list[str]) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as pipe:
+        program = [sys.executable, "-m", "cosine_node", *command]
+        # What is wrong goes to stderr, whose reader may go as well.
+        streams: dict[str, Any] = {"stdout": pipe, "stderr": subprocess.PIPE}
+        if command == ["nothing"]:
+            streams = {"stderr": pipe}
+        done = subprocess.run(program, timeout=120, check=False, **streams)
+    assert (done.returncode, done.stderr or b"") == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "homeless", [lambda: Path("~nobody-at-all").expanduser(), lambda: platformdirs.user_data_dir("a")]
+)
+def test_without_a_home_folder_it_is_said_what_to_set(
+    homeless: Callable[[], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr(os, "getuid", lambda: 54_321)
+    monkeypatch.delenv("XDG_DATA_HOME", raising=False)
+    with pytest.raises(RuntimeError) as raised:
+        homeless()
+    assert told_missing(raised.value) == HOMELESS
+    assert told_missing(RuntimeError("a fault of ours")) == ""
 
 
 def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for_garbage() -> None:

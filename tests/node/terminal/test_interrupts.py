@@ -6,6 +6,7 @@ Nodes end on a signal once their requests are done, and at once on a second one.
 import asyncio
 import logging
 import os
+import pty
 import signal
 import socket
 import subprocess
@@ -128,6 +129,20 @@ def test_an_interrupt_after_a_signal_leaves_at_once(first: str) -> None:
     program = STUBBORN.replace("FIRST", first)
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (130, "asked to stop\n", "")
+
+
+@pytest.mark.parametrize("number", [signal.SIGQUIT, signal.SIGTERM])
+def test_a_signal_that_ends_a_program_leaves_a_terminal_with_its_cursor(number: signal.Signals) -> None:
+    program = (
+        "import os, signal, sys; from cosine_node.terminal.interrupts import show_cursor_on_signals;"
+        f"show_cursor_on_signals(); os.write(2, b'hidden'); os.kill(os.getpid(), {int(number)}); signal.pause()"
+    )
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen([sys.executable, "-c", program], stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    assert process.wait(60) == -number
+    assert os.read(ours, 1000).startswith(b"hidden\x1b[?25h")
+    os.close(ours)
 
 
 def test_signals_are_handled_afterwards_as_before() -> None:

@@ -3,12 +3,14 @@
 import asyncio
 import logging
 import os
+import shutil
 import socket
 import stat
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -107,9 +109,30 @@ async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
     assert handling.cancelled() and not control._handler_tasks
 
 
-def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """A folder whose path leaves room for sockets."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+def test_a_folder_for_sockets_has_a_path_that_they_can_have(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    folder = make_socket_folder()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(folder / "p2pclient-1b6cYJQqdao.sock"))
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    shutil.rmtree(folder)
+
+
+def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
+    short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path = short_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, living = make_socket_folder(), make_socket_folder()
     assert stat.S_IMODE(living.stat().st_mode) == 0o700
