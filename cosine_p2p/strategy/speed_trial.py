@@ -65,6 +65,11 @@ class MeasuredRatio:
 
 PRICE: Final = 0.01
 """Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
+ADVANCE_PASSES: Final = 3.0
+"""What drafts may cost before anything has paid for a look at them: at a new verifier they are tried in the first
+request, since there they mostly gain."""
+MOST_OWED_AT_ONCE: Final = 0.5
+"""So six commits at least are waited for: drafts take some to come, and one commit may be held up by a stall."""
 # Stretches. The noise of one is `USUAL_NOISE`; of half as long a one it would be 1.4 times that, and seldom would a
 # difference be sure. A look, with what it takes to settle, needs an answer of 36 tokens; one of twice the length
 # 72, which short answers never have.
@@ -198,6 +203,7 @@ class SpeedTrial:
         self._worth: float | None = None
         self._total_s = 0.0
         self._spent_s = 0.0
+        self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
         self._is_looking = False
         self.is_untried = False
 
@@ -355,16 +361,22 @@ class SpeedTrial:
         elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
-    def leave_useless(self, speed: float) -> None:
-        """Go on without drafts if those of the present way, which brought nothing, seem to cost much.
+    def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
+        """Take in a commit of the present way; go on without drafts once those in use owe `ADVANCE_PASSES`.
 
-        They brought so many plain passes a second. Where drafts cost little, the next one may be right.
+        They owe what commits take longer than without drafts, at so many plain passes a second, and pay by what
+        they save. What they owe when they go was spent on looking, so the next look waits until that is paid.
         """
-        level = math.log(speed)
-        gain = math.log(self._expected[0]) - level if 0 in self._expected else 0.0
-        if gain > CHANGED:
-            self._level = level
-            self._leave(gain)
+        self._owed_passes += min(seconds * plain_speed - worth, MOST_OWED_AT_ONCE)
+        # How fast they are is that of the commits since they last owed nothing.
+        self._owing_s += seconds
+        self._owing_worth += worth
+        if self._owed_passes <= 0.0:
+            self._owed_passes, self._owing_s, self._owing_worth = max(self._owed_passes, -ADVANCE_PASSES), 0.0, 0
+        elif self._owed_passes > ADVANCE_PASSES:
+            self._spent_s += self._owed_passes / plain_speed
+            self._level = math.log(self._owing_worth / self._owing_s)
+            self._leave(math.log(plain_speed) - self._level)
 
     def _leave(self, gain: float) -> None:
         """Go on without drafts, which is faster by the logarithm `gain`, or as fast."""
@@ -372,6 +384,7 @@ class SpeedTrial:
         self._gains[0].add(max(0.0, gain))
         self._looked = None
         self._paces = {True: _Pace(), False: _Pace()}
+        self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
         self._take(0)
 
     def end_look(self, way: int, speed: float | None, *, worth: float) -> None:

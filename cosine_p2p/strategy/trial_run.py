@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass, field
-from typing import Final
 
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.speed_trial import (
@@ -88,12 +87,14 @@ class TrialRun:
             stretch.seconds += stretch.settle_s
         self._end_stretch()
 
-    def leave_useless(self) -> None:
-        """Leave the present way if its drafts, which brought nothing lately, seem to cost much; a look goes on."""
-        stretch, trial = self._stretch, self.trial
-        seconds = stretch.settle_s + stretch.seconds
-        if not stretch.is_look and self.way == trial.way and seconds > 0.0:
-            trial.leave_useless((stretch.settle_worth + stretch.worth) / seconds)
+    def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
+        """Leave the present way if its drafts cost too much before that is paid; a look goes on.
+
+        Without them there would be so many plain passes a second.
+        """
+        trial = self.trial
+        if not self._stretch.is_look and self.way == trial.way != 0:
+            trial.owe(worth=worth, seconds=seconds, plain_speed=plain_speed)
             if self.way != trial.way:
                 self._stretch, self.way = Stretch(), trial.way
 
@@ -118,11 +119,6 @@ class TrialRun:
             self.way, self._stretch = way, Stretch(is_look=True)
 
 
-USELESS_COMMITS: Final = SETTLE_TOKENS
-"""Drafters of which so many commits in a row show nothing can only cost time; no clock has to say so. After as many
-tokens a way counts as settled without any."""
-
-
 class DrafterCount:
     """Follows a session's commits; `allowed` drafters may draft, None for as many as the strategy likes."""
 
@@ -131,7 +127,6 @@ class DrafterCount:
         self._committed_s: float | None = None
         self._least_pass_s = math.inf
         self._home_tokens = 0.0
-        self._useless_commits = 0
 
     @property
     def allowed(self) -> int | None:
@@ -161,12 +156,13 @@ class DrafterCount:
             if not drafted:
                 self._home_tokens = moving_average(self._home_tokens, home, weight=USUAL_WEIGHT)
                 self._expect_none(self._run)
-            self._useless_commits = 0 if drafted or not self._run.way else self._useless_commits + 1
             worth = 1 + drafted + home
-            self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=now_s - before_s)
-            if self._useless_commits >= USELESS_COMMITS:
-                self._useless_commits = 0
-                self._run.leave_useless()
+            seconds = now_s - before_s
+            self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=seconds)
+            if self._least_pass_s < math.inf:
+                plain_speed = (1.0 + self._home_tokens) / self._least_pass_s
+                burden = self._run.trial.burden if len(authors) > worth else 1.0
+                self._run.owe(worth=worth, seconds=seconds / burden, plain_speed=plain_speed)
 
     def _expect_none(self, run: TrialRun) -> None:
         """Without drafters each pass brings its own token, and what home drafts bring where no drafter's came."""

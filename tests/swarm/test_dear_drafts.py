@@ -1,6 +1,6 @@
-"""Where a second token in a pass costs as much as the first: no look at drafters may harm, and what pays is found.
+"""Looks at drafters cost what is promised, and what pays is found, where a second token in a pass is dear or cheap.
 
-Virtual time, passes of 20 ms. Drafters share the verifier's processor: each that drafts lengthens passes by 12 %.
+Virtual time, passes of 20 ms. Drafters share the verifier's processor: each lengthens passes by a share.
 """
 
 import asyncio
@@ -18,31 +18,39 @@ from tests.swarm.reference import draft_engine, prompt_of, target_engine
 from tests.thoroughness import quick_first
 
 DEAR: Final = CostCurve(((1, 0.020), (2, 0.040), (4, 0.070)))
+CHEAP: Final = CostCurve(((1, 0.020), (4, 0.024), (8, 0.029), (16, 0.043), (32, 0.074)))
 SHARE: Final = 0.12
 WATCHED_S: Final = 0.01
 
 
-async def share_processor(verifier: Member, drafters: Sequence[Member]) -> None:
-    """Lengthen the verifier's passes by `SHARE` for each drafter that has run a pass lately."""
+async def share_processor(verifier: Member, drafters: Sequence[Member], *, share: float = SHARE) -> None:
+    """Lengthen the verifier's passes by `share` for each drafter that has run a pass lately."""
     before = [0] * len(drafters)
     while True:
         await asyncio.sleep(WATCHED_S)
         now = [drafter.machine.use.passes for drafter in drafters]
-        verifier.machine.slowness = 1 + SHARE * sum(a != b for a, b in zip(now, before, strict=True))
+        verifier.machine.slowness = 1 + share * sum(a != b for a, b in zip(now, before, strict=True))
         before = now
 
 
 async def asked(
-    strategy: str, fidelities: tuple[float, ...], one_way_s: float, temperature: float, lengths: tuple[int, ...]
+    strategy: str,
+    fidelities: tuple[float, ...],
+    one_way_s: float,
+    temperature: float,
+    lengths: tuple[int, ...],
+    *,
+    curve: CostCurve = DEAR,
+    share: float = SHARE,
 ) -> list[float]:
     """The seconds of requests of these lengths, one after the other, of a client that is new."""
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
-        verifier = await swarm.verifier(target_engine(), curve=DEAR)
+        verifier = await swarm.verifier(target_engine(), curve=curve)
         drafters = [
             await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
             for number, fidelity in enumerate(fidelities)
         ]
-        sharing = asyncio.ensure_future(share_processor(verifier, drafters))
+        sharing = asyncio.ensure_future(share_processor(verifier, drafters, share=share))
         client = await swarm.client(strategy=strategy)
         rng = random.Random("dear")
         done = [
@@ -80,3 +88,18 @@ def test_drafters_that_are_always_right_are_found() -> None:
     lengths = (200,) * 26
     seconds = run_virtual(asked("cosine", (1.0,), 0.01, 0.0, lengths))
     assert plain_s(0.01, 0.0, lengths)[-1] / seconds[-1] > 1.02
+
+
+@pytest.mark.parametrize("share", quick_first([0.3, 0.12]))
+@pytest.mark.parametrize("one_way_s", quick_first([0.01, 0.0]))
+@pytest.mark.parametrize(
+    ("fidelity", "least"), [(0.0, (0.9, 0.97, 0.97)), (0.3, (0.9, 0.95, 0.97)), (0.9, (1.3, 1.3, 1.3))]
+)
+def test_where_drafts_are_cheap_a_new_client_pays_a_few_passes_once(
+    fidelity: float, least: tuple[float, ...], one_way_s: float, share: float
+) -> None:
+    lengths = (64, 64, 128)
+    plain = run_virtual(asked("plain", (), one_way_s, 0.8, lengths, curve=CHEAP))
+    ours = run_virtual(asked("cosine", (fidelity,) * 3, one_way_s, 0.8, lengths, curve=CHEAP, share=share))
+    for without_s, seconds, speed in zip(plain, ours, least, strict=True):
+        assert without_s / seconds >= speed
