@@ -74,9 +74,11 @@ def test_plain_decoding_is_a_token_for_each_pass_of_this_request() -> None:
 
 def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
     log = new_log()
-    for source, tokens, rounds in ((TARGET_SOURCE, 1, 1), (CODE, 3, 2), (TARGET_SOURCE, 1, 2), (MATH, 2, 3)):
+    told = ((TARGET_SOURCE, 1, 1), (CODE, 3, 2), (TARGET_SOURCE, 1, 2), (MATH, 2, 3), (HOME_SOURCE, 4, 4))
+    for source, tokens, rounds in told:
         log.note_chunk(Chunk("x", tuple(range(tokens)), source), rounds=rounds, now_s=11.0)
-    assert log.view().passes == (0, 3, 2)
+    log.note_chunk(Chunk("x", (1, 2), TARGET_SOURCE, is_copied=True), rounds=5, now_s=11.0)
+    assert log.view().passes == (0, 3, 2, 4, 2)
 
 
 def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:

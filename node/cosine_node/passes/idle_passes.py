@@ -7,6 +7,7 @@ from typing import Final
 
 from cosine_node.engine.base import Engine, Row
 from cosine_node.passes.runner import MIN_PASSES, PassSpeed, Runner
+from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
 
 FIRST_PAUSE_S: Final = 60.0
@@ -53,6 +54,9 @@ class IdlePasses:
                 row = Row.chain(sequence, [0])
                 await self._runner.forward([row])
                 self._engine.prune(sequence, row.nodes)
+        except CosineError as error:
+            # A chain was lost, for which the next request finds another one.
+            LOG.info("passes to measure the idle node ended: %s", error)
         except Exception:
             # The service goes on; a pass of a request that fails is its own business.
             LOG.exception("a pass to measure the idle node failed")

@@ -187,6 +187,7 @@ class RunningNode(AnnouncedNode):
             chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
         else:
             self._runner = TimedRunner(ThreadRunner(served.engine), speed)
+        if options.emulation is None:
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
     def _one_way_s(self) -> float:

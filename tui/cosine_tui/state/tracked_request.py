@@ -143,7 +143,7 @@ class TrackedRequest:
         if rounds != self._last_round and tokens:
             self._passes.append(0)
             self._last_round = rounds
-        if author and self._passes:
+        if (author or is_copied) and self._passes:
             self._passes[-1] += tokens
         if tokens and self._first_s is None:
             self._first_s = now_s - self._began_s
