@@ -443,6 +443,7 @@ class AsyncClient:
                 request=request,
                 strategy=strategy,
                 verifiers={record.peer_id: record.pass_us / 1e6 for record in able},
+                four_tokens_permille={record.peer_id: record.four_tokens_permille for record in able},
                 stages={record.peer_id: len(record.stages) for record in able if record.stages},
                 drafters=drafters.records,
                 pupil=drafters.pupil,

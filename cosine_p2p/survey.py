@@ -19,7 +19,8 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 class NodeSight:
     """One node as seen from here. `reason` says why it was not reached; "" if it was.
 
-    `requests` are those it serves now, `passes` those it has run since it started `uptime_s` ago.
+    `requests` are those it serves now, `passes` those it has run since it started `uptime_s` ago. Of a drafter, by
+    its own word, clients `accepted` so many of the `text_tokens` of requests that it drafted for since then.
     """
 
     record: NodeRecord
@@ -27,6 +28,8 @@ class NodeSight:
     requests: int | None = None
     passes: int | None = None
     uptime_s: float | None = None
+    accepted: int | None = None
+    text_tokens: int | None = None
     reason: str = ""
 
 
@@ -121,5 +124,11 @@ class Surveyor:
         link = await self._links.get(record.peer_id, STATUS)
         status, rtt_s = await ask_status(link, self._numbers, is_new=is_new)
         return NodeSight(
-            record=record, rtt_s=rtt_s, requests=status.requests, passes=status.steps, uptime_s=status.uptime_s
+            record=record,
+            rtt_s=rtt_s,
+            requests=status.requests,
+            passes=status.steps,
+            uptime_s=status.uptime_s,
+            accepted=status.accepted,
+            text_tokens=status.text_tokens,
         )

@@ -44,11 +44,12 @@ class DrafterReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifierReport:
-    """One verifier's part: output tokens it committed."""
+    """One verifier's part: output tokens it committed. `drafts` says why drafts do not pay there, if so."""
 
     peer_id: str
     rtt_ms: float
     tokens: int
+    drafts: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -333,18 +333,26 @@ class Drafters:
         if follower := self._followers.get(author):
             follower.link.post(message)
 
-    def release(self, author: int) -> None:
+    def release(self, author: int, reason: m.ReleaseReason = m.ReleaseReason.ENDED) -> None:
         """Let a drafter go, also one that was lost or has not started yet."""
         self._wanted.discard(author)
-        self.post(author, m.Release(self._job.number))
+        self.post(author, self._released(author, reason))
         self._followers.pop(author, None)
+
+    def _released(self, author: int, reason: m.ReleaseReason) -> m.Release:
+        accepted, text_tokens = self._ledger.accepted(author), len(self._output)
+        return m.Release(self._job.number, min(accepted, text_tokens), text_tokens, reason)
 
     async def close(self) -> None:
         """Let everyone go; nothing is delivered any more."""
-        for author in list(self._followers):
+        followers = set(self._followers)
+        for author in followers:
             self.release(author)
-        for peer_id in self._ledger.peer_ids:
+        for author, peer_id in enumerate(self._ledger.peer_ids, 1):
             if link := self._links.alive(peer_id, DRAFT):
+                if author not in followers and self._ledger.told(author)[0]:
+                    # Its part in the whole text, which was written since.
+                    link.post(self._released(author, m.ReleaseReason.ENDED))
                 link.unsubscribe(self._job.number)
         for dial in self._dials:
             dial.cancel()

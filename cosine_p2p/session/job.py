@@ -30,9 +30,10 @@ class KnownDrafter(Protocol):
 class Job:
     """The work of a session: the request, who may serve it in order of preference, who may draft.
 
-    `verifiers` gives by peer id the seconds that each announces for a pass, and `stages` how many peers compute it
-    where the model is in parts. Where they were found in an earlier run, `find_more` waits for a look-up under way
-    and gives all that it finds for the request; they are added. `trials` are what was measured of numbers of
+    `verifiers` gives by peer id the seconds that each announces for a pass, `four_tokens_permille` what it says of
+    one over four tokens, and `stages` how many peers compute it where the model is in parts. Where they were found
+    in an earlier run, `find_more` waits for a look-up under way and gives all that it finds for the request; they
+    are added. `trials` are what was measured of numbers of
     drafters, if any are compared. `has_other_offers` is true if, until something is committed, others could serve
     the request in another form. `more_numbers` are for verifiers asked once more, which may not have ended the
     request of the first number yet. Cached prefixes are shared only with requests of the same `cache_scope`.
@@ -54,6 +55,7 @@ class Job:
     strategy: StrategyKind
     verifiers: dict[str, float]
     drafters: Sequence[KnownDrafter]
+    four_tokens_permille: Mapping[str, int | None] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
     has_other_offers: Callable[[], bool] = lambda: False

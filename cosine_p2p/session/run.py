@@ -7,6 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iter
 from functools import partial
 from itertools import groupby
 
+from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
 from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
@@ -296,7 +297,12 @@ class Run:
             bytes_received=received - self._bytes[1],
             drafters=drafters,
             verifiers=tuple(
-                VerifierReport(peer_id, round(1e3 * link.rtt_s, 2) if link else 0.0, tokens)
+                VerifierReport(
+                    peer_id,
+                    round(1e3 * link.rtt_s, 2) if link else 0.0,
+                    tokens,
+                    drafts_sentence(session.job.four_tokens_permille.get(peer_id)),
+                )
                 for peer_id, tokens in counts.tokens_by_verifier.items()
                 for link in [self._links.alive(peer_id, VERIFY)]
             ),

@@ -643,9 +643,9 @@ class Session:
                 self._drafters.post(author, assign)
             case SendAdvance(author, position, tokens):
                 self._drafters.advance(author, position + len(tokens))
-            case ReleaseDrafter(author, why):
+            case ReleaseDrafter(author, why, reason):
                 self._note_why(author, f"dropped, {why}")
-                self._drafters.release(author)
+                self._drafters.release(author, reason)
             case RecallDrafter(author, why):
                 self._note_why(author, f"asked again, {why}")
                 self._drafters.follow(author)

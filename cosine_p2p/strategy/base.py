@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from cosine_p2p.strategy.tree import Block
-from cosine_protocol.messages import Draft, Pacing, PassStats
+from cosine_protocol.messages import Draft, Pacing, PassStats, ReleaseReason
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +111,11 @@ class SendAdvance:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDrafter:
-    """Let a drafter go; `why` is for people."""
+    """Let a drafter go; `why` is for people, `reason` for the drafter."""
 
     author: int
     why: str
+    reason: ReleaseReason = ReleaseReason.OTHERS_BETTER
 
 
 @dataclass(frozen=True, slots=True)

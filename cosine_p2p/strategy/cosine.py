@@ -62,6 +62,7 @@ from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.messages import ReleaseReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -402,26 +403,28 @@ class Cosine:
             if self._drafters[author].silent_tokens >= SILENT_TOKENS:
                 self._drafters[author].back_off(self._seen_tokens)
                 self._router.leave(author)
-                actions.append(ReleaseDrafter(author, f"it said nothing new for {SILENT_TOKENS} tokens"))
+                why = f"it said nothing new for {SILENT_TOKENS} tokens"
+                actions.append(ReleaseDrafter(author, why, ReleaseReason.NOTHING_NEW))
         self._end_backoffs()
         wanted = self._wanted()
         for author in self._active():
             if author not in wanted:
                 self._drafters[author].on(DrafterEvent.RELEASE)
-                actions.append(ReleaseDrafter(author, self._why_not(author)))
+                actions.append(self._release(author))
         return [*actions, *self._recall(wanted)]
 
-    def _why_not(self, author: int) -> str:
-        """The reason why an author that drafts goes, in words that a user knows."""
+    def _release(self, author: int) -> ReleaseDrafter:
+        """Let a drafter go, for a reason in words that a user knows."""
+        reason = ReleaseReason.OTHERS_BETTER
         if not self._limit:
-            words = "no drafters are wanted now"
+            words, reason = "no drafters are wanted now", ReleaseReason.UNWANTED
         elif not self._drafters[author].is_judged:
             words = "others seem to fit better"
         elif self._router.weights()[author] < MIN_WEIGHT:
-            words = "its guesses were seldom right"
+            words, reason = "its guesses were seldom right", ReleaseReason.SELDOM_RIGHT
         else:
             words = "others guess better, or as well and sooner"
-        return f"{words} ({self._router.why(author)})"
+        return ReleaseDrafter(author, f"{words} ({self._router.why(author)})", reason)
 
     def _end_backoffs(self) -> None:
         """Make drafters available again whose time has come, or all of them if nobody else is left."""

@@ -517,11 +517,29 @@ class Busy:
     retry_after_s: Annotated[float, RetryAfter]
 
 
+class ReleaseReason(IntEnum):
+    """Why a drafter is let go."""
+
+    ENDED = 0
+    """The request has ended, or goes on elsewhere."""
+    UNWANTED = 1
+    """No drafters are wanted: they do not pay."""
+    SELDOM_RIGHT = 2
+    OTHERS_BETTER = 3
+    NOTHING_NEW = 4
+
+
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The client no longer wants drafts for the request."""
+    """The client wants no more drafts for the request; of its `text_tokens` so far `accepted` were the drafter's.
+
+    Of one that was let go before, the client tells the numbers once more when the request ends.
+    """
 
     number: Number
+    accepted: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None
+    text_tokens: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None
+    reason: Annotated[int | None, Added(Whole(max(ReleaseReason)))] = None
 
 
 # Discover, status, audit.
@@ -600,7 +618,10 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node's own present account of itself. `requests` are those served now."""
+    """A node's own present account of itself. `requests` are those served now.
+
+    Of the `text_tokens` of requests that a drafter has drafted for `accepted` were its, as clients told.
+    """
 
     number: Number
     record: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
@@ -608,6 +629,8 @@ class Status:
     steps: Number
     uptime_s: Annotated[float, Real(1e12)]
     coordinate: Annotated[NetworkCoordinate | None, Added(Struct(NetworkCoordinate))] = None
+    accepted: Annotated[int | None, Added(Whole(limits.MAX_REQUEST_NUMBER))] = None
+    text_tokens: Annotated[int | None, Added(Whole(limits.MAX_REQUEST_NUMBER))] = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -113,7 +113,7 @@ class NodeRecord:
     The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
     it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else. A drafter that
     `learns` keeps texts where clients allow it. A verifier whose model is in parts names the `stages` that compute
-    for it.
+    for it; with another one a pass over four tokens takes `four_tokens_permille` of one over one.
     """
 
     schema: Annotated[int, Whole(255, 1)]
@@ -145,6 +145,7 @@ class NodeRecord:
     stages: Annotated[
         tuple[str, ...] | None, Added(Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_NAMED_STAGES))
     ] = None
+    four_tokens_permille: Annotated[int | None, Added(Whole(100_000, 1))] = None
 
     @property
     def facts(self) -> TargetFacts:

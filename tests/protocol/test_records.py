@@ -99,7 +99,7 @@ def test_no_single_bit_of_a_record_may_change() -> None:
 
 def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
     body = encode_body(record_of())
-    later = bytes([body[0], body[1], body[2] + 7]) + body[3:] + b"\xc0\xc0\xc0\xc0\xc0\xc0\x07"
+    later = bytes([body[0], body[1], body[2] + 8]) + body[3:] + b"\xc0\xc0\xc0\xc0\xc0\xc0\xc0\x07"
     signed = _signed(later)
     assert _open(encode_body(signed)) == record_of()
     with pytest.raises(BadSignature):

@@ -212,6 +212,7 @@ def _draft_messages() -> list[m.Message]:
         m.Advance(NUMBER, len(TOKENS), (13, 21)),
         m.Busy(NUMBER, 2.0),
         m.Release(NUMBER),
+        m.Release(NUMBER, 12, 40, m.ReleaseReason.SELDOM_RIGHT),
         m.Receipted(NUMBER, RECEIPT),
     ]
 
@@ -227,6 +228,7 @@ def _other_messages() -> list[m.Message]:
         m.AskStatus(NUMBER),
         m.Status(NUMBER, SEALED, 3, 40, 12.5),
         m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE),
+        m.Status(NUMBER, SEALED, 3, 40, 12.5, COORDINATE, 120, 400),
         CLAIM,
         AUDITED,
         TOLD_CLAIM,
@@ -347,6 +349,7 @@ def main() -> None:
         "record_with_coordinate": record_of(coordinate=COORDINATE),
         "record_of_stage": record_of(role=Role.STAGE, stage=STAGE_OFFER),
         "record_of_learner": record_of(learns=True),
+        "record_with_draft_cost": record_of(four_tokens_permille=4020),
         "record_of_head": record_of(stages=(OTHER.peer_id, SWARM.peer_id)),
     }.items():
         write(name, {**where, "fields": as_json(record), "sealed": seal_record(record, OWNER, key=KEY).hex()})

@@ -183,6 +183,9 @@ def _summary(done: "Generation") -> str:
                 if not done.numerics or repeats(done.numerics)
                 else [f"{told_repetition(done.numerics)}: its verifier has {told_numerics(done.numerics)}"]
             ),
+            *dict.fromkeys(
+                f"verifier {short_peer_id(one.peer_id)}: {one.drafts}" for one in done.verifiers if one.drafts
+            ),
             *prediction_lines(done),
             *config_lines(done.generation_config),
             *([AUDIT_SENTENCES[done.audit.state]] if done.audit and done.audit.state in AUDIT_SENTENCES else []),

@@ -26,6 +26,7 @@ from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
+from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.request.options import ClientOptions
@@ -48,12 +49,12 @@ WATCH_EVERY_S: Final = 2.0
 # that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 HEADINGS: Final = (
     *("role", "peer", "model", "numerics", "learned", "good at", "load"),
-    *("ms/pass", "RTT ms", "receipts", "version", "emulated", "reached"),
+    *("ms/pass", "RTT ms", "accepted", "receipts", "version", "emulated", "reached"),
 )
-NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "receipts"})
+NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "accepted", "receipts"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
 ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
-ONLY_USED: Final = frozenset({"emulated", "receipts", "learned"})
+ONLY_USED: Final = frozenset({"accepted", "emulated", "receipts", "learned"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
 """More would push the nodes off the screen; `cosine-node ban` shows all."""
@@ -200,6 +201,8 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "requests": sight.requests,
             "passes": sight.passes,
             "uptime_s": sight.uptime_s,
+            "accepted": sight.accepted,
+            "text_tokens": sight.text_tokens,
             "reachable": not sight.reason,
             "relayed": is_relayed(sight.record.addresses),
             "reason": sight.reason,
@@ -243,6 +246,11 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
     if survey.target == ALL_TARGETS:
         said = f"{len(targets)} targets in the network {network}{unreached}; --target NAME shows the nodes of one."
         return Group(*parts, *lines, Text(said))
+    lines += [
+        Text(f"{short_peer_id(sight.record.peer_id)}: {said}.")
+        for sight in survey.nodes
+        if (said := drafts_sentence(sight.record.four_tokens_permille))
+    ]
     lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
     # Of the kind with most stages: gaps are told above.
     lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
@@ -319,6 +327,7 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "load": load if stage is None else f"{stage.busy_permille / 10:.0f} %",
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
+        "accepted": f"{sight.accepted:,} of {sight.text_tokens:,}" if sight.text_tokens else "",
         "receipts": "" if earned is None else f"{earned.tokens:,}",
         "version": record.software.removeprefix("cosine-p2p/"),
         "emulated": record.emulated,

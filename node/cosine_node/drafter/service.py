@@ -53,6 +53,8 @@ first, the recorded generations are written 1.08 times as fast with two nodes a 
 a drafter of 2.5 ms a node, 1 ms away); where eight take as long as one, eight are the best."""
 MAX_MANDATE_USES: Final = 4
 """A verifier begins anew where a link broke or a drafter was away; who comes ever again makes it work in vain."""
+MAX_TOLD: Final = 256
+"""Bounds memory: requests let go lately, whose clients may yet tell what came of them."""
 HELD_PASSES: Final = 2
 """A third of the fragments and signatures for nodes that no pass waits for yet."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
@@ -116,6 +118,8 @@ class DrafterService:
         self._is_aside = False
         self.capacity_tokens = engine.free_tokens
         self._mandate_uses: Remembered[tuple[str, bytes], int] = Remembered(4096, forgotten_s=MAX_MANDATE_S)
+        # Of requests: nodes sent, and the client's last word of tokens accepted and committed.
+        self._told: Remembered[tuple[Channel, int], tuple[int, int, int]] = Remembered(MAX_TOLD)
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
         self.counts = DrafterCounts()
@@ -196,6 +200,8 @@ class DrafterService:
         if isinstance(message, m.Start):
             self._start(channel, message)
         elif isinstance(message, m.Assign | m.Advance | m.Release):
+            if isinstance(message, m.Release):
+                self._note_told(channel, message)
             if followed := self._followed.get((channel, message.number)):
                 self._follow(followed, message)
         elif isinstance(message, m.Receipted):
@@ -204,6 +210,22 @@ class DrafterService:
         else:
             channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._work.set()
+
+    def _note_told(self, channel: Channel, message: m.Release) -> None:
+        """Count what came of the drafts for a request by the word of its client, which may tell it again later."""
+        key = (channel, message.number)
+        followed = self._followed.get(key)
+        sent_nodes, accepted_before, tokens_before = self._told.get(key) or (0, 0, 0)
+        if followed is not None:
+            sent_nodes += followed.sent_nodes
+            if message.reason is not None and followed.sent_nodes:
+                self.counts.let_go[m.ReleaseReason(message.reason)] += 1
+        if sent_nodes and message.text_tokens is not None:
+            tokens = max(tokens_before, message.text_tokens)
+            accepted = max(accepted_before, min(message.accepted or 0, sent_nodes, tokens))
+            self.counts.accepted_tokens += accepted - accepted_before
+            self.counts.text_tokens += tokens - tokens_before
+            self._told.note(key, (sent_nodes, accepted, tokens))
 
     def _start(self, channel: Channel, message: m.Start) -> None:
         if self._is_draining or self._is_aside:
@@ -367,10 +389,7 @@ class DrafterService:
                 self._send(followed, followed.tree.assign(branch))
             case m.Advance():
                 if max(message.tokens, default=0) < self._engine.vocab_tokens:
-                    position = followed.tree.position
                     block = followed.tree.advance(message.position, message.tokens)
-                    if followed.sent_nodes:
-                        self.counts.text_tokens += followed.tree.position - position
                     self._send(followed, block)
             case m.Release(number):
                 # Answered with a signed account of the nodes sent.

@@ -25,6 +25,7 @@ from cosine_node.passes.counts import Histogram
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol.errors import UsageError
+from cosine_protocol.messages import ReleaseReason
 from cosine_protocol.records import Role
 from cosine_protocol.stage_messages import LayerRange
 
@@ -259,12 +260,23 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     counter("cosine:drafter_spec_decode_num_draft_tokens", "Draft nodes sent.", lambda d: d.counts.sent_nodes),
     counter(
         "cosine:drafter_text_tokens",
-        "Tokens committed in requests it had drafted for.",
+        "Tokens of requests it had drafted for, by the word of clients.",
         lambda d: d.counts.text_tokens,
     ),
     counter(
+        "cosine:drafter_accepted_tokens",
+        "Of them, those that were its.",
+        lambda d: d.counts.accepted_tokens,
+    ),
+    counter(
+        "cosine:drafter_let_go",
+        "Requests drafted for that let it go, by reason.",
+        lambda d: {reason.name.lower(): d.counts.let_go[reason] for reason in ReleaseReason},
+        label="reason",
+    ),
+    counter(
         "cosine:drafter_offered_positions",
-        "Of them, those it had sent nodes for.",
+        "Positions of texts for which it had sent nodes.",
         lambda d: d.counts.offered_positions,
     ),
     counter(

@@ -10,6 +10,7 @@ from typing import Any
 
 from cosine_node.engine.numerics import join_options
 from cosine_node.stages.coverage import coverage_as_objects
+from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.earned_credit import Earned
@@ -85,6 +86,9 @@ def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
         # Tenths of a millisecond are noise; each change of one would be told to every page.
         "rtt_ms": None if sight.rtt_s is None else round(1e3 * sight.rtt_s, 1),
         "passes": sight.passes,
+        "accepted": sight.accepted,
+        "text_tokens": sight.text_tokens,
+        "drafts": drafts_sentence(record.four_tokens_permille),
         "reason": sight.reason,
         "receipts": None if earned is None else asdict(earned),
         "checks": notes.checks.get(record.peer_id, 0) if record.role == Role.VERIFIER else None,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from cosine_protocol.errors import ErrorCode
+from cosine_protocol.messages import ReleaseReason
 
 # Bounds of the histograms of passes: from a small model on a GPU to a large one on a processor, and as many rows as
 # an engine of many requests takes at once.
@@ -70,10 +71,11 @@ class DrafterCounts(Counts):
     """Counts of a drafter.
 
     `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
-    to `drafted_requests`, where `text_tokens` have been committed since, `offered_positions` of them after nodes
-    for them had been sent, and `taken_tokens` of these were among the nodes. Clients sent receipts for
-    `receipt_tokens`. Of all tokens that were committed while it followed, it had a first choice before
-    `first_choices`, of which `right_first_choices` were right.
+    to `drafted_requests`; of the tokens committed meanwhile `offered_positions` came after nodes for them had been
+    sent, and `taken_tokens` of these were among the nodes. Clients have told that of the `text_tokens` of such
+    requests `accepted_tokens` were its, have let it go for reasons, and sent receipts for `receipt_tokens`. Of all
+    tokens that were committed while it followed, it had a first choice before `first_choices`, of which
+    `right_first_choices` were right.
     """
 
     busy: int = 0
@@ -88,6 +90,8 @@ class DrafterCounts(Counts):
     first_choices: int = 0
     right_first_choices: int = 0
     receipt_tokens: int = 0
+    accepted_tokens: int = 0
+    let_go: Counter[ReleaseReason] = field(default_factory=Counter)
 
 
 @dataclass(slots=True)

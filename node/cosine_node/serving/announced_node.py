@@ -22,6 +22,7 @@ from cosine_node.serving.work import Work
 from cosine_node.terminal.events import Emit
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.directory.dht import DhtDirectory
+from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.storage.identity_file import ClaimedIdentity
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -191,6 +192,10 @@ class AnnouncedNode(ABC):
     def _end(self) -> None:
         """Give back what the service runs on."""
 
+    def _accepted(self) -> tuple[int, int] | None:
+        """Of a drafter, the tokens that clients accepted from it, and all of those texts."""
+        return None
+
     def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
         """What else runs until the node stops."""
         return ()
@@ -212,7 +217,7 @@ class AnnouncedNode(ABC):
         files = TokenizerFiles.read(self._tokenizer_folder)
         handlers = self._handlers() | {
             DISCOVER: DiscoverService(self._joined.read_cell, files, held_in=self._joined.held_in).handle,
-            STATUS: StatusService(describe, vivaldi=self._vivaldi).handle,
+            STATUS: StatusService(describe, vivaldi=self._vivaldi, accepted=self._accepted).handle,
         }
         if self.weights is not None:
             handlers[WEIGHTS] = self.weights.handle
@@ -223,6 +228,8 @@ class AnnouncedNode(ABC):
             await self._announcer.announce()
             emit("announced", self._announced_fields())
             emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
+            if said := drafts_sentence(self._describe().four_tokens_permille):
+                emit("drafts_dear", {"said": f"{said[:1].upper()}{said[1:]}."})
             if not self._joined.network.initial_peers:
                 emit("alone", {"network": self._joined.network.access.network})
             await self._work(emit, stop)

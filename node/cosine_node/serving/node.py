@@ -285,7 +285,9 @@ class VerifierNode(RunningNode):
         return {VERIFY: self.service.handle, AUDIT: self.service.audits.handle}
 
     def _record_fields(self) -> dict[str, Any]:
-        return super()._record_fields() | {"stages": self.service.stages or None}
+        curve, stages = self._pass_curve, self.service.stages
+        cost = None if stages else round(1000 * curve.seconds(4) / curve.seconds(1))
+        return super()._record_fields() | {"stages": stages or None, "four_tokens_permille": cost}
 
     def _work_done(self) -> VerifyWork:
         return VerifyWork.of(self.service)
@@ -345,6 +347,9 @@ class DrafterNode(RunningNode):
 
     def _work_done(self) -> DraftWork:
         return DraftWork.of(self.service)
+
+    def _accepted(self) -> tuple[int, int]:
+        return self.service.counts.accepted_tokens, self.service.counts.text_tokens
 
     def _record_fields(self) -> dict[str, Any]:
         learns = True if self._learner is not None else None

@@ -14,11 +14,19 @@ from cosine_protocol.protocols import STATUS
 class StatusService:
     """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far.
 
-    With a `vivaldi` it also tells where the node is.
+    With a `vivaldi` it also tells where the node is, and a drafter `accepted`: of so many tokens of the texts that
+    it drafted for so many were its.
     """
 
-    def __init__(self, describe: Callable[[], tuple[bytes, int, int]], *, vivaldi: Vivaldi | None = None) -> None:
+    def __init__(
+        self,
+        describe: Callable[[], tuple[bytes, int, int]],
+        *,
+        vivaldi: Vivaldi | None = None,
+        accepted: Callable[[], tuple[int, int] | None] = lambda: None,
+    ) -> None:
         self._describe = describe
+        self._accepted = accepted
         self._vivaldi = vivaldi
         self._reads = serving_budget()
         self._began_s = asyncio.get_running_loop().time()
@@ -34,4 +42,5 @@ class StatusService:
         record, requests, steps = self._describe()
         uptime_s = asyncio.get_running_loop().time() - self._began_s
         coordinate = self._vivaldi.coordinate if self._vivaldi is not None else None
-        channel.post(m.Status(message.number, record, requests, steps, uptime_s, coordinate))
+        accepted, text_tokens = self._accepted() or (None, None)
+        channel.post(m.Status(message.number, record, requests, steps, uptime_s, coordinate, accepted, text_tokens))

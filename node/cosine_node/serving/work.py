@@ -1,11 +1,12 @@
 """The work of a node, as its volunteer is told of it. Pure."""
 
 from dataclasses import dataclass, fields
-from typing import Self
+from typing import Final, Self
 
 from cosine_node.drafter.service import DrafterService
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
+from cosine_protocol.messages import ReleaseReason
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,36 +20,58 @@ class Work:
         return type(self)(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
 
 
+LET_GO: Final = {
+    ReleaseReason.UNWANTED: "no drafters were wanted",
+    ReleaseReason.SELDOM_RIGHT: "it was seldom right",
+    ReleaseReason.OTHERS_BETTER: "others were better",
+    ReleaseReason.NOTHING_NEW: "it said nothing new",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftWork(Work):
     """The work of a drafter; `cosine_node.passes.counts.DrafterCounts` says what each count means."""
 
     drafted_tokens: int
+    accepted_tokens: int
     text_tokens: int
-    offered_positions: int
-    taken_tokens: int
+    unwanted: int
+    seldom_right: int
+    others_better: int
+    nothing_new: int
     receipt_tokens: int
 
     @classmethod
     def of(cls, service: DrafterService) -> Self:
         """That of a drafter so far."""
+        counts = service.counts
         return cls(
-            requests=service.counts.drafted_requests,
-            drafted_tokens=service.counts.sent_nodes,
-            text_tokens=service.counts.text_tokens,
-            offered_positions=service.counts.offered_positions,
-            taken_tokens=service.counts.taken_tokens,
-            receipt_tokens=service.counts.receipt_tokens,
+            requests=counts.drafted_requests,
+            drafted_tokens=counts.sent_nodes,
+            accepted_tokens=counts.accepted_tokens,
+            text_tokens=counts.text_tokens,
+            receipt_tokens=counts.receipt_tokens,
+            **{reason.name.lower(): counts.let_go[reason] for reason in LET_GO},
         )
 
     def __str__(self) -> str:
-        if not self.drafted_tokens:
+        if not (self.drafted_tokens or self.text_tokens):
             return "drafted nothing"
-        receipts = f"; receipts for {self.receipt_tokens} tokens" if self.receipt_tokens else ""
-        return (
-            f"drafted {self.drafted_tokens} tokens{_requests(self.requests)}: right at {self.taken_tokens} of "
-            f"{self.offered_positions} positions ({_percent(self.taken_tokens, self.offered_positions)}), "
-            f"{_percent(self.taken_tokens, self.text_tokens)} of the text{receipts}"
+        let_go = [
+            f"{times} time{'' if times == 1 else 's'} since {words}"
+            for reason, words in LET_GO.items()
+            if (times := getattr(self, reason.name.lower()))
+        ]
+        return "; ".join(
+            [
+                f"drafted {self.drafted_tokens} tokens{_requests(self.requests)}",
+                f"of {self.text_tokens} tokens of their texts {self.accepted_tokens} "
+                f"({_percent(self.accepted_tokens, self.text_tokens)}) came by it"
+                if self.text_tokens
+                else "no client has told yet what came of them",
+                *([f"let go {', '.join(let_go)}"] if let_go else []),
+                *([f"receipts for {self.receipt_tokens} tokens"] if self.receipt_tokens else []),
+            ]
         )
 
 

@@ -34,6 +34,7 @@ SENTENCES: Final[Mapping[str, str]] = {
     "waiting_for_weights": "Waiting for weights. {said}",
     "gathered": "{said}",
     "ready": "Ready as {role} {peer_id}. {said} Give others this address:",
+    "drafts_dear": "{said}",
     "alone": ("It is alone in its network {network!r}, since --initial-peers named nobody to join."),
     "page": "Its page is at {url}/",
     "reached": "{said}",

@@ -200,7 +200,7 @@ async def test_one_that_only_learns_is_told_all_that_is_committed_and_is_no_draf
     assert swarm.event(m.Busy(NUMBER, 1.0)) == DrafterLost(1)
     swarm.output.append(8)
     swarm.drafters.teach()
-    assert swarm.link.posted[2:] == [m.Release(NUMBER)]
+    assert swarm.link.posted[2:] == [m.Release(NUMBER, 0, 2, m.ReleaseReason.ENDED)]
 
 
 @pytest.mark.parametrize("pupil", [0, 1])
@@ -224,7 +224,9 @@ async def test_one_that_only_learns_goes_where_the_prompt_is_far_from_its_domain
         swarm.event(m.Started(NUMBER, 1.0 + nats * (sender == 2), 2000), sender=sender)
     swarm.output.append(9)
     swarm.drafters.teach()
-    assert swarm.links[peer(2)].posted[-1] == (m.Advance(NUMBER, 0, (9,)) if is_kept else m.Release(NUMBER))
+    assert swarm.links[peer(2)].posted[-1] == (
+        m.Advance(NUMBER, 0, (9,)) if is_kept else m.Release(NUMBER, 0, 0, m.ReleaseReason.ENDED)
+    )
     assert swarm.link.posted == [m.Start(NUMBER, REQUEST, ())]
 
 
@@ -259,7 +261,7 @@ async def test_a_message_out_of_place_ends_a_drafter() -> None:
     await swarm.follow(1)
     assert swarm.event(m.Final(b"", bytes(64))) is None
     assert swarm.event(m.Cancel(NUMBER)) == DrafterLost(1)
-    assert swarm.link.posted[-1] == m.Release(NUMBER)
+    assert swarm.link.posted[-1] == m.Release(NUMBER, 0, 0, m.ReleaseReason.ENDED)
 
 
 @in_virtual_time

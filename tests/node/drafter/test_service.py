@@ -360,6 +360,25 @@ async def test_a_window_of_a_prompt_is_drafted_for_under_the_digest_of_the_whole
     assert bench.service.requests == 0
 
 
+@played(play)
+async def test_what_came_of_drafts_is_the_clients_word_bounded_by_what_was_sent(
+    bench: Bench, caller: Caller
+) -> None:
+    counts = bench.service.counts
+    request = request_of(caller.peer_id, max_new_tokens=LONG)
+    caller.post(start(request), assign(request_digest(request)))
+    await caller.until(m.Fragment)
+    caller.post(m.Release(1, 1, 8, m.ReleaseReason.OTHERS_BETTER))
+    await caller.until(m.Final)
+    assert (counts.accepted_tokens, counts.text_tokens) == (1, 8)
+    # The text has ended: the same request is told of once more, and counts once.
+    caller.post(m.Release(1, LONG, LONG, m.ReleaseReason.ENDED), m.Release(9, 5, 5, m.ReleaseReason.ENDED))
+    caller.post(start(request, number=2), m.Release(2, 0, 50, m.ReleaseReason.ENDED))
+    await caller.hear_for(0.5)
+    assert (counts.accepted_tokens, counts.text_tokens) == (counts.sent_nodes, LONG)
+    assert counts.let_go == {m.ReleaseReason.OTHERS_BETTER: 1}
+
+
 CLIENT = Identity.from_seed(bytes([200]) * 32)
 CLOCK_S = 1000.0
 

@@ -7,28 +7,36 @@ import pytest
 from cosine_node.serving.work import DraftWork, StageWork, VerifyWork, Work
 
 DRAFTED = DraftWork(
-    requests=3, drafted_tokens=1234, text_tokens=640, offered_positions=520, taken_tokens=400, receipt_tokens=0
+    requests=3,
+    drafted_tokens=1234,
+    accepted_tokens=40,
+    text_tokens=640,
+    unwanted=0,
+    seldom_right=0,
+    others_better=0,
+    nothing_new=0,
+    receipt_tokens=0,
 )
 VERIFIED = VerifyWork(requests=1, passes=220, text_tokens=512, taken_tokens=128)
 
 
-LATER = replace(DRAFTED, drafted_tokens=1244, text_tokens=645)
+LATER = replace(DRAFTED, drafted_tokens=1244)
 COMPUTED = StageWork(requests=1, passes=57, fed_tokens=1047)
 
 
 @pytest.mark.parametrize(
     ("work", "said"),
     [
-        (DRAFTED, "drafted 1234 tokens for 3 requests: right at 400 of 520 positions (77 %), 62 % of the text"),
+        (DRAFTED, "drafted 1234 tokens for 3 requests; of 640 tokens of their texts 40 (6 %) came by it"),
         (
-            replace(DRAFTED, receipt_tokens=380),
-            "drafted 1234 tokens for 3 requests: right at 400 of 520 positions (77 %), 62 % of the text; "
-            "receipts for 380 tokens",
+            replace(DRAFTED, unwanted=1, others_better=2, receipt_tokens=38),
+            "drafted 1234 tokens for 3 requests; of 640 tokens of their texts 40 (6 %) came by it; let go 1 time "
+            "since no drafters were wanted, 2 times since others were better; receipts for 38 tokens",
         ),
         (VERIFIED, "generated 512 tokens for 1 request in 220 passes, 25 % of them drafted by others"),
         (COMPUTED, "computed 1047 tokens in 57 passes for 1 new chain"),
         (replace(COMPUTED, passes=60, fed_tokens=1050).since(COMPUTED), "computed 3 tokens in 3 passes"),
-        (LATER.since(DRAFTED), "drafted 10 tokens: right at 0 of 0 positions (0 %), 0 % of the text"),
+        (LATER.since(DRAFTED), "drafted 10 tokens; no client has told yet what came of them"),
         (DRAFTED.since(DRAFTED), "drafted nothing"),
         (VERIFIED.since(VERIFIED), "generated nothing"),
         (COMPUTED.since(COMPUTED), "computed nothing"),

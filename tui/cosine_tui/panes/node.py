@@ -6,6 +6,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from cosine_node.learning.home import LearnedName
+from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent
@@ -42,6 +43,11 @@ def _speed_and_load(node: NodeView) -> Facts:
     record = node.record
     emulated = f", emulated: profile {record.emulated}" if record.emulated else ""
     yield "a pass", f"{milliseconds(node.pass_ms)} for one token, as announced{emulated}"
+    if drafts := drafts_sentence(record.four_tokens_permille):
+        yield "drafts", drafts
+    if node.text_tokens:
+        accepted = percent((node.accepted or 0) / node.text_tokens)
+        yield "accepted", f"{accepted} of {counted(node.text_tokens, 'token')} it drafted for, by its own word"
     yield "passes now", NONE if node.passes_per_s is None else f"{per_second(node.passes_per_s)} a second"
     if (stage := record.stage) is not None:
         busy = stage.busy_permille / 1000

@@ -164,6 +164,8 @@ class MonitorState:
             rtt_ms=None if seen.rtt_s is None else 1e3 * seen.rtt_s,
             passes_per_s=self._passes_per_s(seen, now_s),
             uptime_s=seen.uptime_s,
+            accepted=seen.accepted,
+            text_tokens=seen.text_tokens,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
             earned=self.earned.get(record.peer_id),
             learner=tuple(self.learners[record.peer_id].facts()) if record.peer_id in self.learners else (),

@@ -72,7 +72,8 @@ class NodeView:
     """A node as announced and as seen from here.
 
     `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
-    number, 0 for none, `earned` what it has shown receipts for. `learner` is what is known on this machine of a
+    number, 0 for none, `earned` what it has shown receipts for; by its own word clients `accepted` so many of the
+    `text_tokens` that it drafted for. `learner` is what is known on this machine of a
     drafter of the user's own that learns, names and a few words for each.
     """
 
@@ -84,6 +85,8 @@ class NodeView:
     rtt_ms: float | None = None
     passes_per_s: float | None = None
     uptime_s: float | None = None
+    accepted: int | None = None
+    text_tokens: int | None = None
     standing: Standing = Standing()
     author: int = 0
     earned: Earned | None = None

@@ -28,6 +28,9 @@ export type SwarmNode = {
   busy: number | null;
   rtt_ms: number | null;
   passes: number | null;
+  accepted: number | null;
+  text_tokens: number | null;
+  drafts: string;
   reason: string;
   receipts: { tokens: number; verifiers: number; clients: number } | null;
   checks: number | null;

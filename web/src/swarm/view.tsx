@@ -25,6 +25,10 @@ function About({ node, onClose }: { node: SwarmNode; onClose: () => void }) {
     ...(node.emulated ? ([["Emulates", name(node.emulated, 120)]] as [string, string][]) : []),
     ...(node.learns ? ([["Learns", "from texts that clients let it keep"]] as [string, string][]) : []),
     ...(node.checks !== null ? ([["Audits", `${count(node.checks, "text")} of it checked here and found right`]] as [string, string][]) : []),
+    ...(node.drafts ? ([["Drafts", name(node.drafts, 200)]] as [string, string][]) : []),
+    ...(node.text_tokens
+      ? ([["Accepted", `${(node.accepted ?? 0).toLocaleString("en")} of ${count(node.text_tokens, "token")} it drafted for, by its own word`]] as [string, string][])
+      : []),
     ...(node.receipts
       ? ([["Receipts", `${count(node.receipts.tokens, "token")} signed by ${count(node.receipts.verifiers, "verifier")} and ${count(node.receipts.clients, "client")}`]] as [string, string][])
       : []),
