@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -38,6 +39,17 @@ def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
             probe.connect((remote, 9))
             found.add(str(probe.getsockname()[0]))
     return frozenset(found)
+
+
+def mtu_bytes(host: str) -> int | None:
+    """The longest packet on the way to an IP address, as far as this machine knows; None where it does not tell."""
+    is_v6 = ":" in host
+    # Linux's, ip(7) and ipv6(7); Python does not name them.
+    level, option = (socket.IPPROTO_IPV6, 24) if is_v6 else (socket.IPPROTO_IP, 14)
+    with suppress(OSError), socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, 9))
+        return probe.getsockopt(level, option) if sys.platform == "linux" else None
+    return None
 
 
 def is_behind_nat(local: Iterable[str], remotes: Iterable[str]) -> bool:

@@ -19,6 +19,8 @@ from cosine_p2p.transport.config import TransportConfig, check_ports_free
 from cosine_p2p.transport.full.library import P2P, P2PDaemonError, PeerID, p2pd_pb2, read_pbmsg_safe, write_pbmsg
 from cosine_p2p.transport.full.relay import LAUNCH, NO_RELAY_FLAGS, RELAY_FLAGS
 from cosine_p2p.transport.full.sockets import make_socket_folder
+from cosine_p2p.transport.hosts import mtu_bytes
+from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
 
@@ -26,6 +28,8 @@ DIAL_BACKOFF: Final = "dial backoff"
 """p2pd's words where it does not dial a peer that it could not reach lately."""
 DIAL_AGAIN_S: Final = 2.0
 """p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
+QUIC_BYTES: Final = 1280
+"""p2pd's first packets; at a lower MTU they are dropped, and QUIC is silent."""
 # asyncio's default of 100 loses streams in bursts of some hundred.
 BACKLOG: Final = 4096
 CONTROL_TIMEOUT_S: Final = 5.0
@@ -241,8 +245,7 @@ async def start_daemon(
         if not isinstance(error, P2PDaemonError | OSError | EOFError | TimeoutError):
             raise
         if "bootstrap peers" in str(error):
-            reason = "no answer from there; check the address and that a node is running at it"
-            raise PeerLost(", ".join(peers), reason) from None
+            raise PeerLost(", ".join(peers), _why_no_answer(peers)) from None
         reason = str(error).removeprefix("Daemon failed to start: ")
         if reason == "None":
             # It said nothing: it was killed, and nothing that the user wrote is wrong.
@@ -252,6 +255,17 @@ async def start_daemon(
         raise UsageError(
             f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
         ) from None
+
+
+def _why_no_answer(maddrs: Sequence[str]) -> str:
+    if not all("/quic-v1" in maddr for maddr in maddrs):
+        return "no answer from there; check the address and that a node is running at it"
+    known = [mtu_bytes(address.host) for address in map(parsed, maddrs) if address is not None]
+    least = min((mtu for mtu in known if mtu is not None), default=QUIC_BYTES)
+    here = f", and {least:,} do here" if least < QUIC_BYTES else " all the way"
+    return (
+        f"no answer over QUIC, which needs packets of {QUIC_BYTES:,} bytes to pass{here}; name an address over TCP"
+    )
 
 
 async def _listen(p2p: Any) -> None:

@@ -18,6 +18,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from cosine_p2p.transport.full import daemon
 from cosine_p2p.transport.full.daemon import mend_calls, plain_reason
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES, LAUNCH, MAX_STARTS, SLACK_FILE, SLACK_NS, start_relay
 from cosine_p2p.transport.full.sockets import make_socket_folder, sweep_socket_folders
@@ -221,3 +222,18 @@ def test_a_relays_program_gets_one_processor_and_late_timers_where_they_can_be()
     if Path(SLACK_FILE).exists():
         assert launched(LAUNCH, f'cat {SLACK_FILE}; echo "$GOMAXPROCS"') == f"{SLACK_NS}\n1\n"
     assert launched(LAUNCH.replace(SLACK_FILE, "/nowhere/file"), "echo started") == "started\n"
+
+
+@pytest.mark.parametrize(
+    ("maddrs", "mtu", "said"),
+    [
+        (["/ip4/192.0.2.1/udp/1/quic-v1"], 1200, "needs packets of 1,280 bytes to pass, and 1,200 do here"),
+        (["/ip4/192.0.2.1/udp/1/quic-v1"], 1500, "needs packets of 1,280 bytes to pass all the way"),
+        (["/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.1/tcp/1"], 1200, "check the address"),
+    ],
+)
+def test_quic_that_is_silent_is_told_from_nobody_there(
+    monkeypatch: pytest.MonkeyPatch, maddrs: list[str], mtu: int, said: str
+) -> None:
+    monkeypatch.setattr(daemon, "mtu_bytes", lambda host: mtu)
+    assert said in daemon._why_no_answer(maddrs)
