@@ -12,7 +12,7 @@ import typer
 
 from cosine_node.cli.asking import joining_once
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several, takes_options
-from cosine_node.terminal.printing import show
+from cosine_node.terminal.printing import say, show
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
@@ -180,6 +180,10 @@ def zoo(
 
     table = steps_table if training.head else agreement_table
     sys.stdout.write(f"{table(record['agreement'])}\n{training.out}\n")
+    served = f"--role drafter --target {training.target} --model {training.out}"
+    if training.head:
+        served = f"--role verifier --model {training.target} --draft-model {training.out}"
+    say(f"Serve it with: cosine-node join {served} --initial-peers ADDRESS")
 
 
 def _shares(domains: list[str]) -> dict[str, float]:

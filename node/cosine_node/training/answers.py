@@ -160,8 +160,8 @@ def ask_all(
                 store.add(answer)
                 done, tokens = done + 1, tokens + len(answer.tokens)
                 if (now_s := time.monotonic()) - said_s > SAY_EVERY_S:
-                    rate = tokens / (now_s - began_s)
-                    say(f"{done} of {len(missing)} answers, {rate:.0f} tokens/s")
+                    rate, left_s = tokens / (now_s - began_s), (now_s - began_s) * (len(missing) / done - 1)
+                    say(f"{done} of {len(missing)} answers, {rate:.0f} tokens/s, about {left_s / 60:.0f} min left")
                     said_s = now_s
         finally:
             store.flush()

@@ -123,7 +123,9 @@ def train(
         run.steps, run.minutes, last_s = run.steps + 1, run.minutes + (now_s - last_s) / 60, now_s
         if run.steps == 1 or run.steps % plan.report_every_steps == 0:
             run.losses.append(loss.item())
-            say(f"step {run.steps}, minute {run.minutes:.1f}, loss {run.losses[-1]:.3f}")
+            left_minutes = run.minutes * max(0.0, 1 / plan.progress(run.steps, run.minutes) - 1)
+            said = f"step {run.steps}, minute {run.minutes:.1f}, loss {run.losses[-1]:.3f}"
+            say(f"{said}, about {left_minutes:.0f} min left")
         if checkpoint is not None and now_s - written_s > CHECKPOINT_EVERY_S:
             _write(checkpoint, model, optimiser, run)
             written_s = now_s
