@@ -12,9 +12,7 @@ from cosine_node.gguf.architectures import (
     Architecture,
     RowLayout,
     architecture_of,
-    drafting_layers,
     rope_scaling,
-    sharing_layers,
     sizes,
 )
 from cosine_node.gguf.file import GgufFile
@@ -39,24 +37,12 @@ UNHEEDED: Final[Mapping[str, tuple[float, ...]]] = {
 }
 """What llama.cpp computes with and transformers, in these architectures, does not; and where that is nothing."""
 MERGED: Final[tuple[tuple[str, tuple[str, ...]], ...]] = (
-    ("experts.gate_up_proj", ("ffn_gate_up_exps.weight",)),
     ("experts.gate_up_proj", ("ffn_gate_exps.weight", "ffn_up_exps.weight")),
     ("experts.gate_up_proj_bias", ("ffn_gate_exps.bias", "ffn_up_exps.bias")),
     ("experts.down_proj", ("ffn_down_exps.weight",)),
     ("experts.down_proj_bias", ("ffn_down_exps.bias",)),
-    ("mlp.e_score_correction_bias", ("exp_probs_b.bias",)),
-    ("block_sparse_moe.router.weight", ("ffn_gate_inp.weight",)),
-    ("shared_mlp.input_linear.weight", ("ffn_gate_shexp.weight", "ffn_up_shexp.weight")),
     ("mlp.gate.e_score_correction_bias", ("exp_probs_b.bias",)),
-    ("feed_forward.expert_bias", ("exp_probs_b.bias",)),
     ("self_attn.kv_b_proj.weight", ("attn_k_b.weight", "attn_v_b.weight")),
-    ("shared_mlp.input_linear.weight", ("ffn_gate.weight", "ffn_up.weight")),
-    ("shared_mlp.output_linear.weight", ("ffn_down.weight",)),
-    ("linear_attn.dt_bias", ("ssm_dt.bias",)),
-    ("mamba.dt_bias", ("ssm_dt.bias",)),
-    ("mixer.dt_bias", ("ssm_dt.bias",)),
-    ("router.scale", ("ffn_gate_inp.scale",)),
-    ("router.per_expert_scale", ("ffn_down_exps.scale",)),
 )
 """The tensors of a layer's weights whose names the package `gguf` does not know, as it was written for others."""
 
@@ -66,6 +52,8 @@ def folder_config(model: GgufFile) -> dict[str, Any]:
     try:
         return transformers_config(model)
     except UsageError:
+        if model.metadata.get(f"{model.architecture}.attention.head_count") == 0:
+            raise  # llama.cpp's engine runs none without attention either.
         return {"model_type": model.architecture, **sizes(model)}
 
 
@@ -173,7 +161,7 @@ def transformers_weights(
         values = [model.weight(tensor) for tensor in tensors]
         layout = architecture.layouts.get(place)
         found = values[0] if layout is None else layout(values, model)
-        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight") and place != "ssm_norm.weight"
+        is_offset = architecture.norms_are_offsets and place.endswith("norm.weight")
         yield name, found - np.float32(1) if is_offset else found
 
 
@@ -184,17 +172,8 @@ def known_sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str,
     """
     sources = _sources(model, names)
     used = {tensor for tensors in sources.values() for tensor in tensors}
-    layers = model.size("block_count")
-    spare = (
-        *(f"blk.{layer}." for layer in range(layers - drafting_layers(model), layers)),
-        *(
-            f"blk.{layer}.attn_{name}"
-            for layer in range(layers - sharing_layers(model), layers)
-            for name in ("k.", "v.", "k_norm.")
-        ),
-    )
     for tensor in model.tensors:
-        if tensor not in used and tensor not in ELSEWHERE and not tensor.startswith(spare):
+        if tensor not in used and tensor not in ELSEWHERE:
             raise UsageError(
                 f"{model.path} has a tensor {tensor}, which is not known in a {model.architecture} model."
             )
@@ -230,6 +209,4 @@ def _sources(model: GgufFile, names: Iterable[str]) -> dict[str, tuple[str, ...]
 
 def rope_factors(model: GgufFile) -> npt.NDArray[np.float32] | None:
     """What the model's rotary frequencies are divided by, shape (head size / 2,); None if by nothing."""
-    # Gemma 4 has settings that say them.
-    is_told = ROPE_FACTORS in model.tensors and model.architecture != "gemma4"
-    return model.weight(ROPE_FACTORS) if is_told else None
+    return model.weight(ROPE_FACTORS) if ROPE_FACTORS in model.tensors else None

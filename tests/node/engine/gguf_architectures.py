@@ -5,7 +5,7 @@ its own results on these files are an independent reference. The weights are lar
 """
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,8 +43,6 @@ class TinyGguf:
     layers: tuple[Shapes, ...]
     once: Shapes = field(default_factory=dict)
     """The tensors besides the layers'."""
-    fixed: Mapping[str, Sequence[float]] = field(default_factory=dict)
-    """Tensors that are not random."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
         """All tensors by name."""
@@ -60,7 +58,6 @@ class TinyGguf:
         tensors = {
             name: random_values((swapped or {}).get(name, name), shape) for name, shape in self.tensors().items()
         }
-        tensors |= {name: np.array(values, dtype=np.float32) for name, values in self.fixed.items()}
         return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors, matrices)
 
     def told(self, **metadata: Any) -> "TinyGguf":
@@ -111,17 +108,15 @@ def random_values(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
     kind = name.split(".", 2)[-1] if name.startswith("blk.") else name
-    if kind.endswith(("norm.weight", "norm_1.weight", "norm_2.weight", "output_scale.weight")):
+    if kind.endswith("norm.weight"):
         values = 1 + 0.3 * values
-    elif kind == "ssm_a":
-        values = -np.exp(0.5 * values)
     elif kind == "rope_freqs.weight":
         values = 1 + 7 * rng.random(shape)
     elif kind.startswith("rope_factors"):
         values = (3 if "long" in kind else 1) + rng.random(shape)
     elif kind.endswith("bias"):
         values *= 0.3
-    elif len(shape) > 1 and kind not in ("token_embd.weight", "position_embd.weight"):
+    elif len(shape) > 1 and kind != "token_embd.weight":
         values *= 1.4 / np.sqrt(shape[-1])
     return values.astype(np.float32)
 
@@ -139,18 +134,18 @@ def biases(shapes: Shapes, *names: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def attention(head: int = QUARTER, kv_heads: int = KV_HEADS) -> dict[str, tuple[int, ...]]:
+def attention(head: int = QUARTER) -> dict[str, tuple[int, ...]]:
     return weights(
         attn_norm=(WIDTH,),
         attn_q=(HEADS * head, WIDTH),
-        attn_k=(kv_heads * head, WIDTH),
-        attn_v=(kv_heads * head, WIDTH),
+        attn_k=(KV_HEADS * head, WIDTH),
+        attn_v=(KV_HEADS * head, WIDTH),
         attn_output=(WIDTH, HEADS * head),
     )
 
 
-def fused_attention(kv_heads: int) -> dict[str, tuple[int, ...]]:
-    rows = (HEADS + 2 * kv_heads) * QUARTER
+def fused_attention() -> dict[str, tuple[int, ...]]:
+    rows = (HEADS + 2 * KV_HEADS) * QUARTER
     return weights(attn_norm=(WIDTH,), attn_qkv=(rows, WIDTH), attn_output=(WIDTH, WIDTH))
 
 
@@ -159,7 +154,6 @@ def normed_heads(head: int) -> dict[str, tuple[int, ...]]:
 
 
 GATED: Final = weights(ffn_norm=(WIDTH,), ffn_gate=(FEED, WIDTH), ffn_up=(FEED, WIDTH), ffn_down=(WIDTH, FEED))
-PLAIN: Final = weights(ffn_norm=(WIDTH,), ffn_up=(FEED, WIDTH), ffn_down=(WIDTH, FEED))
 FUSED: Final = weights(ffn_norm=(WIDTH,), ffn_up=(2 * FEED, WIDTH), ffn_down=(WIDTH, FEED))
 MIXED: Final = weights(
     ffn_norm=(WIDTH,),
@@ -171,7 +165,6 @@ MIXED: Final = weights(
 POST_NORMS: Final = weights(post_attention_norm=(WIDTH,), post_ffw_norm=(WIDTH,))
 TIED: Final = weights(token_embd=(VOCAB, WIDTH), output_norm=(WIDTH,))
 UNTIED: Final = {**TIED, **weights(output=(VOCAB, WIDTH))}
-BIASED_NORM: Final = {"output_norm.bias": (WIDTH,)}
 
 
 def sizes(*, layers: int = 2, head: int = QUARTER, kv_heads: int = KV_HEADS, **more: Any) -> dict[str, Any]:
@@ -192,13 +185,6 @@ def sizes(*, layers: int = 2, head: int = QUARTER, kv_heads: int = KV_HEADS, **m
     }
 
 
-def layer_norm_sizes(**more: Any) -> dict[str, Any]:
-    """The same of a model whose norms subtract the mean."""
-    own = sizes(**more)
-    del own["attention.layer_norm_rms_epsilon"]
-    return {**own, "attention.layer_norm_epsilon": 3e-3}
-
-
 EXPERT_SIZES: Final = {
     "expert_count": EXPERTS,
     "expert_used_count": USED,
@@ -207,134 +193,10 @@ EXPERT_SIZES: Final = {
 LLAMA: Final = {**attention(), **GATED}
 GEMMA: Final = {**attention(HEAD), **GATED}
 _QWEN2: Final = {**LLAMA, **biases(LLAMA, "attn_q", "attn_k", "attn_v")}
-_SHARED: Final = weights(
-    ffn_gate_inp_shexp=(WIDTH,),
-    ffn_gate_shexp=(FEED, WIDTH),
-    ffn_up_shexp=(FEED, WIDTH),
-    ffn_down_shexp=(WIDTH, FEED),
-)
 _GPT_OSS: Final = {
     **attention(HEAD),
     **weights(post_attention_norm=(WIDTH,), attn_sinks=(HEADS,)),
     **{name: shape for name, shape in MIXED.items() if name != "ffn_norm.weight"},
-}
-_GPT2: Final = {**fused_attention(HEADS), **PLAIN}
-_FUSED_BIASES: Final = ("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")
-_GPT2_BIASES: Final = biases(_GPT2, *_FUSED_BIASES)
-_BLOOM: Final = {**_GPT2, **weights(ffn_up=(4 * WIDTH, WIDTH), ffn_down=(WIDTH, 4 * WIDTH))}
-_STARCODER2: Final = {**attention(), **PLAIN}
-_PLAIN_BIASES: Final = ("attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_norm", "ffn_up", "ffn_down")
-_FALCON: Final = {name: shape for name, shape in PLAIN.items() if name != "ffn_norm.weight"}
-_NORMED: Final = {"attn_norm.bias": (WIDTH,)}
-_COHERE: Final = {**attention(), **{name: shape for name, shape in GATED.items() if name != "ffn_norm.weight"}}
-_OLMO2: Final = {
-    **attention(),
-    **GATED,
-    **POST_NORMS,
-    **weights(attn_q_norm=(WIDTH,), attn_k_norm=(KV_HEADS * QUARTER,)),
-}
-_INNER: Final = 2 * WIDTH
-_STATE: Final = 8
-_RANK: Final = 4
-_MAMBA: Final = {
-    **weights(
-        attn_norm=(WIDTH,),
-        ssm_in=(2 * _INNER, WIDTH),
-        ssm_conv1d=(_INNER, 4),
-        ssm_x=(_RANK + 2 * _STATE, _INNER),
-        ssm_dt=(_INNER, _RANK),
-        ssm_out=(WIDTH, _INNER),
-    ),
-    "ssm_conv1d.bias": (_INNER,),
-    "ssm_dt.bias": (_INNER,),
-    "ssm_a": (_INNER, _STATE),
-    "ssm_d": (_INNER,),
-}
-_MAMBA_SIZES: Final = {
-    "context_length": CONTEXT,
-    "embedding_length": WIDTH,
-    "block_count": 2,
-    "feed_forward_length": 0,
-    "attention.head_count": 0,
-    "attention.layer_norm_rms_epsilon": 3e-3,
-    "ssm.conv_kernel": 4,
-    "ssm.inner_size": _INNER,
-    "ssm.state_size": _STATE,
-    "ssm.time_step_rank": _RANK,
-}
-_MAMBA2_HEADS: Final = 4
-_MAMBA2_GROUPS: Final = 2
-_MAMBA2_ROWS: Final = _INNER + 2 * _MAMBA2_GROUPS * _STATE
-_MAMBA2: Final = {
-    **weights(
-        attn_norm=(WIDTH,),
-        ssm_in=(_INNER + _MAMBA2_ROWS + _MAMBA2_HEADS, WIDTH),
-        ssm_conv1d=(_MAMBA2_ROWS, 4),
-        ssm_norm=(_MAMBA2_GROUPS, _INNER // _MAMBA2_GROUPS),
-        ssm_out=(WIDTH, _INNER),
-    ),
-    "ssm_conv1d.bias": (_MAMBA2_ROWS,),
-    "ssm_dt.bias": (_MAMBA2_HEADS,),
-    "ssm_a": (_MAMBA2_HEADS, 1),
-    "ssm_d": (_MAMBA2_HEADS, 1),
-}
-_MAMBA2_SIZES: Final = {
-    "ssm.conv_kernel": 4,
-    "ssm.inner_size": _INNER,
-    "ssm.state_size": _STATE,
-    "ssm.time_step_rank": _MAMBA2_HEADS,
-    "ssm.group_count": _MAMBA2_GROUPS,
-}
-_DELTA_STATE: Final = 12
-_DELTA_HEADS: Final = (2, 6)
-"""Of keys, and of values."""
-_DELTA_ROWS: Final = (2 * _DELTA_HEADS[0] + _DELTA_HEADS[1]) * _DELTA_STATE
-_DELTA_VALUES: Final = _DELTA_HEADS[1] * _DELTA_STATE
-_DELTA_SIZES: Final = {
-    # llama.cpp norms queries and keys with it too, transformers always with this one.
-    "attention.layer_norm_rms_epsilon": 1e-6,
-    "rope.dimension_count": HEAD // 2,
-    "rope.dimension_sections": [2, 2, 2, 0],
-    "full_attention_interval": 2,
-    "ssm.conv_kernel": 4,
-    "ssm.state_size": _DELTA_STATE,
-    "ssm.group_count": _DELTA_HEADS[0],
-    "ssm.time_step_rank": _DELTA_HEADS[1],
-    "ssm.inner_size": _DELTA_VALUES,
-}
-_DELTA: Final = {
-    **weights(
-        attn_norm=(WIDTH,),
-        post_attention_norm=(WIDTH,),
-        attn_qkv=(_DELTA_ROWS, WIDTH),
-        attn_gate=(_DELTA_VALUES, WIDTH),
-        ssm_conv1d=(_DELTA_ROWS, 4),
-        ssm_alpha=(_DELTA_HEADS[1], WIDTH),
-        ssm_beta=(_DELTA_HEADS[1], WIDTH),
-        ssm_norm=(_DELTA_STATE,),
-        ssm_out=(WIDTH, _DELTA_VALUES),
-    ),
-    "ssm_a": (_DELTA_HEADS[1],),
-    "ssm_dt.bias": (_DELTA_HEADS[1],),
-}
-_GATED_ATTENTION: Final = {
-    **attention(HEAD),
-    **weights(attn_q=(2 * HEADS * HEAD, WIDTH), post_attention_norm=(WIDTH,)),
-    **normed_heads(HEAD),
-}
-_DRAFTING: Final = {
-    **_GATED_ATTENTION,
-    "nextn.eh_proj.weight": (WIDTH, 2 * WIDTH),
-    "nextn.enorm.weight": (WIDTH,),
-    "nextn.hnorm.weight": (WIDTH,),
-    "nextn.shared_head_norm.weight": (WIDTH,),
-}
-_CONVOLUTION: Final = {
-    **weights(attn_norm=(WIDTH,)),
-    "shortconv.conv.weight": (WIDTH, 3),
-    "shortconv.in_proj.weight": (3 * WIDTH, WIDTH),
-    "shortconv.out_proj.weight": (WIDTH, WIDTH),
-    **GATED,
 }
 
 
@@ -342,58 +204,6 @@ def without(shapes: Shapes, *names: str) -> dict[str, tuple[int, ...]]:
     return {name: shape for name, shape in shapes.items() if name.rpartition(".")[0] not in names}
 
 
-_PHI2: Final = {**attention(kv_heads=HEADS), **without(PLAIN, "ffn_norm")}
-_EXAONE4: Final = {
-    **without(attention(), "attn_norm"),
-    **without(GATED, "ffn_norm"),
-    **POST_NORMS,
-    **normed_heads(QUARTER),
-}
-_GRANITE_MOE_SIZES: Final[dict[str, Any]] = {
-    **EXPERT_SIZES,
-    "feed_forward_length": EXPERT_FEED,
-    "attention.scale": 0.4,
-    "embedding_scale": 3.0,
-    "residual_scale": 0.6,
-    "logit_scale": 2.5,
-}
-_PER_LAYER: Final = 8
-_GEMMA4: Final = {
-    **GATED,
-    **POST_NORMS,
-    **weights(inp_gate=(_PER_LAYER, WIDTH), proj=(WIDTH, _PER_LAYER), post_norm=(WIDTH,), layer_output_scale=(1,)),
-}
-_GEMMA4_WIDE: Final = {
-    **_GEMMA4,
-    **weights(ffn_gate=(2 * FEED, WIDTH), ffn_up=(2 * FEED, WIDTH), ffn_down=(WIDTH, 2 * FEED)),
-}
-_GEMMA4_MIXED: Final = {
-    **GATED,
-    **POST_NORMS,
-    **without(MIXED, "ffn_norm", "ffn_gate_exps", "ffn_up_exps"),
-    **weights(
-        layer_output_scale=(1,),
-        pre_ffw_norm_2=(WIDTH,),
-        post_ffw_norm_1=(WIDTH,),
-        post_ffw_norm_2=(WIDTH,),
-        ffn_gate_up_exps=(EXPERTS, 2 * EXPERT_FEED, WIDTH),
-    ),
-    "ffn_gate_inp.scale": (WIDTH,),
-    "ffn_down_exps.scale": (EXPERTS,),
-}
-_LOCAL: Final = {**attention(), **normed_heads(QUARTER)}
-_WHOLE: Final = {**attention(HEAD), **normed_heads(HEAD)}
-_GEMMA4_SIZES: Final = {
-    **sizes(head=HEAD, rope__freq_base=1000000.0),
-    "attention.key_length_swa": QUARTER,
-    "attention.value_length_swa": QUARTER,
-    "attention.sliding_window": WINDOW,
-    "rope.dimension_count_swa": QUARTER,
-    "rope.freq_base_swa": 5000.0,
-    "final_logit_softcapping": 9.0,
-}
-_PART_TURNED: Final = {"rope_freqs.weight": [1.0] * 3 + [1e30] * 9}
-"""A fourth of a head, which is two numbers for each frequency."""
 _LATENT: Final = 20
 _LATENT_TURNED: Final = 8
 _LATENT_KEYS: Final = weights(
@@ -436,12 +246,6 @@ _LATENT_JOINED: Final = {
     **without(_LATENT_KEYS, "attn_k_b", "attn_v_b"),
     **weights(attn_kv_b=(HEADS * (HEAD - _LATENT_TURNED + QUARTER), _LATENT)),
 }
-_GLM4_MOE: Final = {
-    **attention(HEAD),
-    **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
-    **weights(post_attention_norm=(WIDTH,)),
-    **normed_heads(HEAD),
-}
 YARN: Final = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
@@ -467,19 +271,12 @@ TINY: Final[Mapping[str, TinyGguf]] = {
     "qwen2": TinyGguf("qwen2", sizes(), (_QWEN2,) * 2, TIED),
     "qwen2-yarn": TinyGguf("qwen2", {**sizes(), **YARN}, (_QWEN2,) * 2, UNTIED),
     "qwen3": TinyGguf("qwen3", sizes(head=HEAD), ({**GEMMA, **normed_heads(HEAD)},) * 2, TIED),
-    "qwen2moe": TinyGguf(
-        "qwen2moe",
-        {**sizes(), **EXPERT_SIZES, "expert_shared_feed_forward_length": FEED},
-        ({**attention(), **biases(LLAMA, "attn_q", "attn_k", "attn_v"), **MIXED, **_SHARED},) * 2,
-        UNTIED,
-    ),
     "qwen3moe": TinyGguf(
         "qwen3moe",
         {**sizes(head=HEAD), **EXPERT_SIZES},
         ({**attention(HEAD), **MIXED, **normed_heads(HEAD)},) * 2,
         UNTIED,
     ),
-    "gemma": TinyGguf("gemma", sizes(head=HEAD), (GEMMA,) * 2, TIED),
     "gemma2": TinyGguf(
         "gemma2",
         sizes(
@@ -517,45 +314,7 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         ({**GEMMA, **POST_NORMS, **normed_heads(HEAD)},) * 62,
         TIED,
     ),
-    "gemma4": TinyGguf(
-        "gemma4",
-        {
-            **_GEMMA4_SIZES,
-            "block_count": 6,
-            "feed_forward_length": [FEED] * 3 + [2 * FEED] * 3,
-            "embedding_length_per_layer_input": _PER_LAYER,
-            "attention.shared_kv_layers": 3,
-            "attention.sliding_window_pattern": [True, True, False] * 2,
-        },
-        tuple({**first, **second} for second in (_GEMMA4, _GEMMA4_WIDE) for first in (_LOCAL, _LOCAL, _WHOLE)),
-        {
-            **TIED,
-            **weights(
-                per_layer_token_embd=(VOCAB, 6 * _PER_LAYER),
-                per_layer_model_proj=(6 * _PER_LAYER, WIDTH),
-                per_layer_proj_norm=(_PER_LAYER,),
-            ),
-        },
-        _PART_TURNED,
-    ),
-    "gemma4-mixed": TinyGguf(
-        "gemma4",
-        {
-            **_GEMMA4_SIZES,
-            **EXPERT_SIZES,
-            "block_count": 2,
-            "attention.head_count_kv": [KV_HEADS, 1],
-            "embedding_length_per_layer_input": 0,
-            "attention.sliding_window_pattern": [True, False],
-        },
-        (
-            {**_LOCAL, **_GEMMA4_MIXED},
-            {**without(_WHOLE, "attn_v"), **weights(attn_k=(HEAD, WIDTH)), **_GEMMA4_MIXED},
-        ),
-        TIED,
-        _PART_TURNED,
-    ),
-    "phi3": TinyGguf("phi3", sizes(), ({**fused_attention(KV_HEADS), **FUSED},) * 2, UNTIED),
+    "phi3": TinyGguf("phi3", sizes(), ({**fused_attention(), **FUSED},) * 2, UNTIED),
     "phi3-long": TinyGguf(
         "phi3",
         sizes(
@@ -564,7 +323,7 @@ TINY: Final[Mapping[str, TinyGguf]] = {
             rope__scaling__original_context_length=CONTEXT,
             rope__scaling__attn_factor=1.2,
         ),
-        ({**fused_attention(KV_HEADS), **FUSED},) * 2,
+        ({**fused_attention(), **FUSED},) * 2,
         {**UNTIED, "rope_factors_long.weight": (QUARTER // 4,), "rope_factors_short.weight": (QUARTER // 4,)},
     ),
     "granite": TinyGguf(
@@ -586,82 +345,6 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         * 2,
         UNTIED,
     ),
-    "falcon-7b": TinyGguf(
-        "falcon",
-        layer_norm_sizes(kv_heads=1),
-        ({**fused_attention(1), **_NORMED, **_FALCON},) * 2,
-        {**UNTIED, **BIASED_NORM},
-    ),
-    "falcon-40b": TinyGguf(
-        "falcon",
-        layer_norm_sizes(),
-        (
-            {
-                **fused_attention(KV_HEADS),
-                **_NORMED,
-                **weights(attn_norm_2=(WIDTH,)),
-                "attn_norm_2.bias": (WIDTH,),
-                **_FALCON,
-            },
-        )
-        * 2,
-        {**UNTIED, **BIASED_NORM},
-    ),
-    "starcoder2": TinyGguf(
-        "starcoder2",
-        layer_norm_sizes(),
-        ({**_STARCODER2, **biases(_STARCODER2, *_PLAIN_BIASES)},) * 2,
-        {**TIED, **BIASED_NORM},
-    ),
-    "stablelm": TinyGguf(
-        "stablelm",
-        layer_norm_sizes(rope__dimension_count=QUARTER // 4, use_parallel_residual=False),
-        ({**LLAMA, **biases(LLAMA, "attn_norm", "ffn_norm", "attn_q", "attn_k", "attn_v")},) * 2,
-        {**UNTIED, **BIASED_NORM},
-    ),
-    "bloom": TinyGguf(
-        "bloom",
-        layer_norm_sizes(kv_heads=HEADS, feed_forward_length=4 * WIDTH),
-        ({**_BLOOM, **biases(_BLOOM, *_FUSED_BIASES)},) * 2,
-        {**TIED, **BIASED_NORM, **weights(token_embd_norm=(WIDTH,)), "token_embd_norm.bias": (WIDTH,)},
-    ),
-    "gpt2": TinyGguf(
-        "gpt2",
-        layer_norm_sizes(kv_heads=HEADS),
-        ({**_GPT2, **_GPT2_BIASES},) * 2,
-        {**TIED, **BIASED_NORM, **weights(position_embd=(CONTEXT, WIDTH))},
-    ),
-    "gptneox": TinyGguf(
-        "gptneox",
-        layer_norm_sizes(kv_heads=HEADS, rope__dimension_count=QUARTER // 4, use_parallel_residual=True),
-        ({**_GPT2, **_GPT2_BIASES},) * 2,
-        {**UNTIED, **BIASED_NORM},
-    ),
-    "nemotron": TinyGguf(
-        "nemotron",
-        layer_norm_sizes(rope__dimension_count=QUARTER // 2),
-        ({**_STARCODER2, **biases(_STARCODER2, "attn_norm", "ffn_norm")},) * 2,
-        {**UNTIED, **BIASED_NORM},
-    ),
-    "command-r": TinyGguf(
-        "command-r",
-        layer_norm_sizes(logit_scale=0.5),
-        (_COHERE,) * 2,
-        TIED,
-    ),
-    "command-r-plus": TinyGguf(
-        "command-r",
-        # llama.cpp knows it by its many layers.
-        layer_norm_sizes(layers=64, logit_scale=0.5),
-        ({**_COHERE, **weights(attn_q_norm=(HEADS, QUARTER), attn_k_norm=(KV_HEADS, QUARTER))},) * 64,
-        TIED,
-    ),
-    "cohere2": TinyGguf(
-        "cohere2",
-        layer_norm_sizes(layers=4, logit_scale=0.5, attention__sliding_window=WINDOW),
-        (_COHERE,) * 4,
-        TIED,
-    ),
     "glm4": TinyGguf(
         "glm4",
         sizes(head=HEAD, rope__dimension_count=HEAD // 2),
@@ -674,113 +357,6 @@ TINY: Final[Mapping[str, TinyGguf]] = {
             },
         )
         * 2,
-        UNTIED,
-    ),
-    "smollm3": TinyGguf("smollm3", sizes(layers=4), (LLAMA,) * 4, TIED),
-    "olmo2": TinyGguf("olmo2", sizes(), (without(_OLMO2, "attn_norm", "ffn_norm"),) * 2, UNTIED),
-    "olmo3": TinyGguf(
-        "olmo2",
-        {**sizes(layers=4, attention__sliding_window=WINDOW), **YARN},
-        (without(_OLMO2, "attn_norm", "ffn_norm"),) * 4,
-        UNTIED,
-    ),
-    "arcee": TinyGguf("arcee", sizes(), ({**attention(), **PLAIN},) * 2, UNTIED),
-    "phi2": TinyGguf(
-        "phi2",
-        layer_norm_sizes(kv_heads=HEADS, rope__dimension_count=QUARTER // 2),
-        (
-            {
-                **_PHI2,
-                **biases(_PHI2, "attn_norm", "attn_q", "attn_k", "attn_v", "attn_output", "ffn_up", "ffn_down"),
-            },
-        )
-        * 2,
-        {**UNTIED, **BIASED_NORM, "output.bias": (VOCAB,)},
-    ),
-    "granitemoe": TinyGguf(
-        "granitemoe",
-        sizes(**_GRANITE_MOE_SIZES),
-        ({**attention(), **MIXED},) * 2,
-        TIED,
-    ),
-    "granitemoe-shared": TinyGguf(
-        "granitemoe",
-        sizes(**_GRANITE_MOE_SIZES, expert_shared_feed_forward_length=FEED),
-        ({**attention(), **MIXED, **without(_SHARED, "ffn_gate_inp_shexp")},) * 2,
-        TIED,
-    ),
-    "olmoe": TinyGguf(
-        "olmoe",
-        {**sizes(kv_heads=HEADS, feed_forward_length=EXPERT_FEED), **EXPERT_SIZES},
-        ({**attention(kv_heads=HEADS), **MIXED, **normed_heads(WIDTH)},) * 2,
-        UNTIED,
-    ),
-    "exaone4": TinyGguf("exaone4", sizes(), (_EXAONE4,) * 2, UNTIED),
-    "exaone4-32b": TinyGguf(
-        "exaone4", sizes(layers=64, attention__sliding_window=WINDOW), (_EXAONE4,) * 64, UNTIED
-    ),
-    "ernie4_5": TinyGguf("ernie4_5", sizes(head=HEAD), (GEMMA,) * 2, TIED),
-    "seed_oss": TinyGguf(
-        "seed_oss",
-        sizes(head=HEAD),
-        (
-            {
-                **attention(HEAD),
-                **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
-                **weights(post_attention_norm=(WIDTH,)),
-                **without(GATED, "ffn_norm"),
-            },
-        )
-        * 2,
-        UNTIED,
-    ),
-    "hunyuan-dense": TinyGguf("hunyuan-dense", sizes(head=HEAD), ({**GEMMA, **normed_heads(HEAD)},) * 2, TIED),
-    "mamba": TinyGguf("mamba", _MAMBA_SIZES, (_MAMBA,) * 2, TIED),
-    "falcon-mamba": TinyGguf("mamba", {**_MAMBA_SIZES, "ssm.dt_b_c_rms": True}, (_MAMBA,) * 2, TIED),
-    "mamba2": TinyGguf("mamba2", {**_MAMBA_SIZES, **_MAMBA2_SIZES}, (_MAMBA2,) * 2, TIED),
-    "granitehybrid": TinyGguf(
-        "granitehybrid",
-        {
-            **sizes(attention__scale=0.4, embedding_scale=3.0, residual_scale=0.6, logit_scale=2.5),
-            **_MAMBA2_SIZES,
-            "attention.head_count_kv": [0, KV_HEADS],
-        },
-        ({**_MAMBA2, **GATED}, LLAMA),
-        TIED,
-    ),
-    "granitehybrid-mixed": TinyGguf(
-        "granitehybrid",
-        {
-            **sizes(**_GRANITE_MOE_SIZES, expert_shared_feed_forward_length=FEED),
-            **_MAMBA2_SIZES,
-            "attention.head_count_kv": [0, KV_HEADS],
-            "rope.scaling.finetuned": False,
-        },
-        tuple({**first, **MIXED, **without(_SHARED, "ffn_gate_inp_shexp")} for first in (_MAMBA2, attention())),
-        TIED,
-    ),
-    "lfm2": TinyGguf(
-        "lfm2",
-        {**sizes(layers=3, shortconv__l_cache=3), "attention.head_count_kv": [0, KV_HEADS, 0]},
-        (_CONVOLUTION, {**LLAMA, **normed_heads(QUARTER)}, _CONVOLUTION),
-        {**without(TIED, "output_norm"), **weights(token_embd_norm=(WIDTH,))},
-    ),
-    "qwen35": TinyGguf(
-        "qwen35",
-        {**sizes(head=HEAD), **_DELTA_SIZES},
-        tuple({**first, **without(GATED, "ffn_norm")} for first in (_DELTA, _GATED_ATTENTION)),
-        UNTIED,
-    ),
-    "qwen35-drafting": TinyGguf(
-        "qwen35",
-        {**sizes(layers=3, head=HEAD), **_DELTA_SIZES, "nextn_predict_layers": 1},
-        tuple({**first, **without(GATED, "ffn_norm")} for first in (_DELTA, _GATED_ATTENTION, _DRAFTING)),
-        UNTIED,
-    ),
-    "qwen35moe": TinyGguf(
-        "qwen35moe",
-        {**sizes(head=HEAD), **_DELTA_SIZES, **EXPERT_SIZES, "expert_shared_feed_forward_length": FEED},
-        tuple({**first, **without(MIXED, "ffn_norm"), **_SHARED} for first in (_DELTA, _GATED_ATTENTION)),
         UNTIED,
     ),
     "deepseek2": TinyGguf(
@@ -831,23 +407,6 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         ({**_LATENT_JOINED, **GATED}, *({**_LATENT_JOINED, **MIXED, **_SHARED_EXPERT},) * 2),
         UNTIED,
     ),
-    "glm4moe": TinyGguf(
-        "glm4moe",
-        {
-            **sizes(layers=2, head=HEAD, rope__dimension_count=HEAD // 2),
-            **EXPERT_SIZES,
-            "leading_dense_block_count": 1,
-            "expert_shared_count": 1,
-            "expert_weights_scale": 1.7,
-            "expert_weights_norm": True,
-            "expert_gating_func": 2,
-        },
-        (
-            {**_GLM4_MOE, **without(GATED, "ffn_norm")},
-            {**_GLM4_MOE, **without(MIXED, "ffn_norm"), **_SHARED_EXPERT, "exp_probs_b.bias": (EXPERTS,)},
-        ),
-        UNTIED,
-    ),
     "mistral3": TinyGguf(
         "mistral3",
         {
@@ -859,44 +418,6 @@ TINY: Final[Mapping[str, TinyGguf]] = {
             "attention.temperature_scale": 0.5,
         },
         (GEMMA,) * 2,
-        UNTIED,
-    ),
-    "lfm2moe": TinyGguf(
-        "lfm2moe",
-        {
-            **sizes(layers=3, shortconv__l_cache=3),
-            **EXPERT_SIZES,
-            "attention.head_count_kv": [0, KV_HEADS, 0],
-            "leading_dense_block_count": 1,
-            "expert_gating_func": 2,
-        },
-        (
-            _CONVOLUTION,
-            {**attention(), **normed_heads(QUARTER), **MIXED, "exp_probs_b.bias": (EXPERTS,)},
-            {
-                **{name: shape for name, shape in _CONVOLUTION.items() if name not in GATED},
-                **MIXED,
-                "exp_probs_b.bias": (EXPERTS,),
-            },
-        ),
-        {**without(TIED, "output_norm"), **weights(token_embd_norm=(WIDTH,))},
-    ),
-    "minimax-m2": TinyGguf(
-        "minimax-m2",
-        {
-            **sizes(head=HEAD, rope__dimension_count=HEAD // 2, feed_forward_length=EXPERT_FEED),
-            **EXPERT_SIZES,
-            "expert_gating_func": 2,
-        },
-        (
-            {
-                **attention(HEAD),
-                **weights(attn_q_norm=(HEADS * HEAD,), attn_k_norm=(KV_HEADS * HEAD,)),
-                **MIXED,
-                "exp_probs_b.bias": (EXPERTS,),
-            },
-        )
-        * 2,
         UNTIED,
     ),
 }

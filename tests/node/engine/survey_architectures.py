@@ -220,11 +220,12 @@ def gguf_section() -> list[str]:
         _paragraph(", ".join(f"`{name}`" for name in names)),
         "",
         _paragraph(
-            "`llama` is Mistral, Mixtral and SmolLM2 too, `deepseek2` DeepSeek V3, `mistral3` Ministral 3, `olmo2` "
-            "OLMo 3, `mamba` Falcon Mamba. Layers that draft are left out. These differ by design: `phi3` has the "
-            "sliding window that the file states, which llama.cpp leaves out; the rotary embedding of `gpt-oss` is "
-            "stretched as in the model's own code, where llama.cpp rounds; GELU is exact in `falcon` and `gptneox` "
-            "and nowhere looked up in a table of float16."
+            "`llama` is Mistral, Mixtral and SmolLM2 too, `deepseek2` DeepSeek V3, `mistral3` Ministral 3. These "
+            "differ by design: `phi3` has the sliding window that the file states, which llama.cpp leaves out; the "
+            "rotary embedding of `gpt-oss` is stretched as in the model's own code, where llama.cpp rounds; GELU "
+            "is not looked up in a table of float16. llama.cpp runs files of other kinds, and `--engine auto` "
+            "takes it for them. Files whose models keep a recurrent state are run by neither: use the folder of "
+            "Hugging Face, which runs as the sections above say."
         ),
     ]
 

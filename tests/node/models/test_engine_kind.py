@@ -15,6 +15,7 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.models import engine_kind
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
 from cosine_protocol.errors import UsageError
+from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import tiny_gguf
 
 SMALL = PoolSize(requests=1)
@@ -64,6 +65,13 @@ def test_auto_is_llama_on_a_machine_that_cannot_hold_a_file(
     monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
     monkeypatch.setattr(engine_kind, what, lambda: value)
     assert replace(AUTO, device="auto").kind_for(tiny_gguf("Q4_1")) is EngineKind.LLAMA
+
+
+def test_auto_is_llama_for_a_kind_that_torch_is_not_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(engine_kind, "reads_float16", lambda: True)
+    for kind, expected in {"qwen2": EngineKind.TORCH, "olmo2": EngineKind.LLAMA}.items():
+        tiny = replace(TINY["qwen2"], architecture=kind)
+        assert AUTO.kind_for(tiny.write(tmp_path / f"{kind}.gguf", matrices="Q4_1")) is expected
 
 
 def test_a_file_that_torch_refuses_is_loaded_with_llama(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

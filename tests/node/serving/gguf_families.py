@@ -20,7 +20,6 @@ from tests.node.engine.gguf_architectures import (
     GATED,
     HEAD,
     HEADS,
-    KV_HEADS,
     LLAMA,
     MIXED,
     POST_NORMS,
@@ -32,7 +31,6 @@ from tests.node.engine.gguf_architectures import (
     attention,
     biases,
     fused_attention,
-    layer_norm_sizes,
     normed_heads,
     sizes,
     weights,
@@ -266,7 +264,7 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         name="Phi3",
         architecture="phi3",
         metadata=sizes(layers=1, attention__sliding_window=2047),
-        layer={**fused_attention(KV_HEADS), **FUSED},
+        layer={**fused_attention(), **FUSED},
         once=UNTIED,
         tokenizer=pieces(
             ["<unk>", "<s>", "</s>"],
@@ -424,7 +422,7 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
     GgufFamily(
         name="C4ai Command R V01",
         architecture="command-r",
-        metadata=layer_norm_sizes(layers=1, logit_scale=0.0625, rope__freq_base=8000000.0),
+        metadata=sizes(layers=1, logit_scale=0.0625, rope__freq_base=8e6, attention__layer_norm_epsilon=3e-3),
         layer=without({**attention(), **GATED}, "ffn_norm"),
         once=TIED,
         tokenizer=byte_pairs(

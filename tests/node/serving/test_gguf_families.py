@@ -9,6 +9,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Engine
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.pool_size import PoolSize
+from cosine_node.gguf.architectures import ARCHITECTURES
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, load_with
 from cosine_p2p.request.results import Generation
@@ -29,6 +30,7 @@ CASES = [
     )
     for number, family in enumerate(FAMILIES)
     for kind in (EngineKind.TORCH, EngineKind.LLAMA)
+    if kind is EngineKind.LLAMA or family.architecture in ARCHITECTURES
 ]
 
 

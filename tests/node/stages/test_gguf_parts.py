@@ -24,7 +24,7 @@ from tests.node.engine.staged import in_step, ranges
 from tests.node.engine.tiny_models import HELD
 from tests.thoroughness import soak_rest
 
-CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "gpt2", "qwen3moe", "gpt-oss")
+CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "qwen3moe", "gpt-oss")
 """Architectures that differ in what stands beside the layers, in windows and in experts."""
 
 
@@ -106,13 +106,13 @@ def test_a_matrix_in_parts_takes_no_more_than_in_the_file(tmp_path: Path) -> Non
     assert all(one == other for one, other in pairwise(sizes.layers_bytes))
 
 
-@pytest.mark.parametrize("name", ["qwen3moe", "gemma4-mixed", "deepseek3"])
+@pytest.mark.parametrize("name", ["qwen3moe", "deepseek3"])
 def test_of_a_mixture_it_is_known_what_a_token_reads(name: str, tmp_path: Path) -> None:
     folder = folder_of(name, tmp_path)
     file = GgufFile.in_folder(folder)
     assert file is not None
     sizes = part_sizes(read_config(str(folder)), dtype=torch.float32, file=file)
-    stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name and "scale" not in tensor.name]
+    stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name]
     assert sizes.experts_bytes == sum(tensor.size_bytes for tensor in stored)
     assert sizes.expert_share == USED / EXPERTS
 

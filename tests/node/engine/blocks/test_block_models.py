@@ -76,7 +76,7 @@ def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
     assert not any(weight.ndim > 1 for weight in model.parameters())
 
 
-@pytest.mark.parametrize("name", ["qwen3moe", "deepseek3", "gemma4-mixed", "granitehybrid-mixed", "gpt-oss"])
+@pytest.mark.parametrize("name", ["qwen3moe", "deepseek3", "gpt-oss"])
 def test_experts_take_no_more_than_in_the_file(name: str, tmp_path: Path) -> None:
     file, folder = file_of(name, tmp_path)
     model = load_gguf_model(file, read_config(folder), dtype=torch.float32, blocks=Blocks.ALL)
