@@ -259,13 +259,15 @@ def judge_configuration(file: Path, *, is_named: bool, unknown: Sequence[str]) -
 class EngineFacts:
     """A model as the engine sees it: why it cannot be served, or why its passes cannot be packed, else "".
 
-    `token` is the memory of one in its pool, nothing if not known.
+    `token` is the memory of one in its pool, nothing if not known; `half_bytes` that of its weights where they are
+    held in float16 unless something else is asked for, else 0.
     """
 
     refusal: str = ""
     obstacle: str = ""
     token: TokenBytes = field(default_factory=lambda: TokenBytes(0))
     context_tokens: int = 0
+    half_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -417,9 +419,12 @@ def _resident_bytes() -> int:
 
 def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     """The engine's own word about the model in a folder."""
+    import torch
+
+    from cosine_node.engine.blocks.half_linear import bytes_in_half
     from cosine_node.engine.torch.gguf_trial import check_names
     from cosine_node.engine.torch.load_self_test import token_bytes_of
-    from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
+    from cosine_node.engine.torch.loading import default_quantisation, read_config, resolve_device, resolve_dtype
     from cosine_node.engine.torch.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
     from cosine_node.gguf.file import GgufFile
 
@@ -431,14 +436,19 @@ def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     except UsageError as error:
         return EngineFacts(refusal=str(error))
     obstacle = packed_obstacle(model_class_of(config), config) or ""
+    half_bytes = 0
     try:
-        kind = resolve_dtype(dtype, device=resolve_device(device), config=config)
+        where = resolve_device(device)
+        kind = resolve_dtype(dtype, device=where, config=config)
         token = token_bytes_of(config, kind) or TokenBytes(0)
+        if default_quantisation(config, file, dtype=dtype, device=where) is not None:
+            with torch.device("meta"):
+                half_bytes = bytes_in_half(model_class_of(config)(config), kind)
     except Exception:
         # Broad, because the configuration of a folder may make a model raise anything.
         LOG.debug("a model of the configuration in %s cannot be made", folder, exc_info=True)
         token = TokenBytes(0)
-    return EngineFacts(obstacle=obstacle, token=token, context_tokens=context_tokens(config))
+    return EngineFacts(obstacle=obstacle, token=token, context_tokens=context_tokens(config), half_bytes=half_bytes)
 
 
 if __name__ == "__main__":

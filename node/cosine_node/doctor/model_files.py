@@ -247,6 +247,8 @@ def estimate_memory(
     if quantize == "stored":
         element_bytes = stored_bytes
     weight_bytes = round(model.parameters * QUANTISED_BYTES.get(quantize or "", element_bytes))
+    if quantize is None and engine.half_bytes:
+        weight_bytes = engine.half_bytes
     pool = PoolTokens(tokens=0)
     if engine.token.total > 0 and engine.context_tokens > 0:
         pool = pool_size.tokens(

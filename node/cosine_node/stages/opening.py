@@ -19,7 +19,7 @@ from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
-from cosine_node.engine.torch.load_self_test import find_way
+from cosine_node.engine.torch.load_self_test import find_way, token_bytes_of
 from cosine_node.engine.torch.loading import (
     Blocks,
     block_layouts,
@@ -172,7 +172,7 @@ class StageDraft:
         check_options(dtype=choice.dtype, device=choice.device, quantize=choice.quantize)
         self._source = source
         self._folder = folder
-        config = read_config(str(folder))
+        config = self._config = read_config(str(folder))
         refuse_by_config(config)
         self._device = resolve_device(choice.device)
         self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
@@ -211,13 +211,22 @@ class StageDraft:
         """The layers to hold, where others hold these. Raises `UsageError`."""
         if self.named is not None:
             return self.named
-        most_bytes = math.inf if self._memory_bytes is None else WEIGHTS_SHARE * self._memory_bytes
-        part = lacked_most(held, layers=self.sizes.layers, fits=lambda part: self.sizes.of(part) <= most_bytes)
+        memory_bytes = math.inf if self._memory_bytes is None else self._memory_bytes
+        token = token_bytes_of(self._config, self._dtype)
+        layer_token_bytes = 0 if token is None else token.total / self.sizes.layers
+        request_tokens = min(self._context_tokens, USUAL_TOKENS)
+
+        def fits(part: LayerRange) -> bool:
+            cache_bytes = request_tokens * layer_token_bytes * (part.end - part.first)
+            weights_bytes = self.sizes.of(part)
+            return weights_bytes <= WEIGHTS_SHARE * memory_bytes and weights_bytes + cache_bytes <= memory_bytes
+
+        part = lacked_most(held, layers=self.sizes.layers, fits=fits)
         if part is None:
             assert self._memory_bytes is not None
             raise UsageError(
-                f"Not even one layer of {self._source.model} fits into {size_text(self._memory_bytes)}; give more "
-                "with --memory, free memory, or choose a smaller --dtype."
+                f"Not even one layer of {self._source.model} fits into {size_text(self._memory_bytes)}, with the "
+                "cache of one request; give more with --memory, free memory, or choose a smaller --dtype."
             )
         return part
 

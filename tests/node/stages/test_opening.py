@@ -57,8 +57,13 @@ def test_auto_takes_what_the_swarm_lacks_as_far_as_it_fits(folder: Path) -> None
     assert str(whole.choose([])) == "0:4"
     assert str(whole.choose(ranges(2, 4)[:1])) == "2:4"
     first_two = whole.sizes.of(ranges(2, 4)[0])
-    small = draft(folder, memory=f"{int(first_two / 0.75) + 1}B")
-    assert str(small.choose([])) == "0:2"
+    # Keys and values of two heads of 16 numbers, in two layers.
+    request = 256 * 2 * (2 * 2 * 16 * 4)
+    small = draft(folder, memory=f"{max(int(first_two / 0.75) + 1, first_two + request)}B")
+    chosen = small.choose([])
+    assert str(chosen) == "0:2"
+    # What it chooses it can hold.
+    assert small.load(chosen, measure_s=0.01).model.slots >= 256
 
 
 def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path) -> None:
