@@ -23,6 +23,7 @@ from cosine_protocol.errors import UsageError
 
 SENTENCES: Final = {
     "open": "Anybody who reaches {host} may generate; give an --api-key to change that.",
+    "waiting": "Waiting for a verifier. {said}",
     "ready": "Serving {model} at {url}/v1, and a page at {url}/",
     "request": "{method} {path} {status} in {seconds} s, {id}",
     "stopped": "Stopped.",

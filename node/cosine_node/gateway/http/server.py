@@ -19,13 +19,15 @@ from cosine_node.gateway.http.app import GatewayOptions, make_app
 from cosine_node.terminal.events import Emit
 from cosine_node.terminal.open_files import raise_open_files
 from cosine_p2p.transport.patience import unless_stopped
-from cosine_protocol.errors import UsageError
+from cosine_protocol.errors import GenerationFailed, UsageError
 
 LOG = logging.getLogger(__name__)
 
 DRAIN_S: Final = 20.0
 """As long as a node drains, so that a generation on a node that stops too ends with it."""
 
+LOOK_AGAIN_S: Final = 2.0
+"""For a first verifier in the network."""
 HEADER_S: Final = 10.0
 """A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
 
@@ -193,7 +195,7 @@ async def serve_gateway(
 ) -> None:
     """Join the network as one client for all requests and serve.
 
-    Raises as `AsyncClient` when it cannot join.
+    Where no target is named it waits until the network serves one. Raises as `AsyncClient` when it cannot join.
     """
     from cosine_p2p import AsyncClient
     from cosine_p2p.trust.evidence import EvidenceFile
@@ -202,8 +204,21 @@ async def serve_gateway(
     with closing(listener):
         async with AsyncExitStack() as stack:
             evidence = EvidenceFile()
-            joining = stack.enter_async_context(AsyncClient(evidence_file=evidence, **client_options))
-            client = await unless_stopped(joining, stop)
+
+            async def joined() -> AsyncClient:
+                said = ""
+                while True:
+                    try:
+                        return await stack.enter_async_context(
+                            AsyncClient(evidence_file=evidence, **client_options)
+                        )
+                    except GenerationFailed as error:
+                        # Nobody serves a target yet, and none is named.
+                        if said != (said := str(error)):
+                            emit("waiting", {"said": said})
+                        await asyncio.sleep(LOOK_AGAIN_S)
+
+            client = await unless_stopped(joined(), stop)
             if client is not None:
                 options = replace(options, model_name=options.model_name or client.target)
                 ready: dict[str, object] = {"url": url_of(listener, host), "model": options.model_name}
