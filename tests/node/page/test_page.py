@@ -264,6 +264,9 @@ def test_hostile_texts_of_a_reply_and_of_whoever_wrote_it_are_shown_as_text(brow
             assert not page.evaluate(f"new RegExp('{TURNING}').test(document.body.innerText)")
             assert page.locator("main script, main iframe, main [onmouseover], main [onerror]").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        # What is no proof at all the gateway refuses to read, which browsers tell.
+        assert all("400" in problem for problem in visitor.problems)
+        visitor.problems.clear()
 
 
 def test_the_machine_that_shows_the_page_is_told_with_what_it_could_give(browser: Any) -> None:
