@@ -345,14 +345,10 @@ class Drafters:
 
     async def close(self) -> None:
         """Let everyone go; nothing is delivered any more."""
-        followers = set(self._followers)
-        for author in followers:
+        for author in list(self._followers):
             self.release(author)
-        for author, peer_id in enumerate(self._ledger.peer_ids, 1):
+        for peer_id in self._ledger.peer_ids:
             if link := self._links.alive(peer_id, DRAFT):
-                if author not in followers and self._ledger.told(author)[0]:
-                    # Its part in the whole text, which was written since.
-                    link.post(self._released(author, m.ReleaseReason.ENDED))
                 link.unsubscribe(self._job.number)
         for dial in self._dials:
             dial.cancel()

@@ -168,7 +168,7 @@ def test_what_is_asked_of_a_call_may_hold_for_a_client() -> None:
 def test_prompts_that_cannot_be() -> None:
     with pytest.raises(PromptRefused, match="empty"):
         generated("")
-    with pytest.raises(PromptTooLong, match=r"prompt is too long: 6000 tokens > 4095"):
+    with pytest.raises(PromptTooLong, match=r"prompt is too long: 6000 characters > 4096"):
         generated(PROMPT * 1000)
 
 

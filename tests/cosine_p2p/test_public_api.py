@@ -60,7 +60,7 @@ def test_fields_of_results() -> None:
     assert names(Chunk) == ["text", "token_ids", "source", "is_copied", "parts", "logprobs", "origins"]
     assert names(Origin) == ["source", "is_copied", "domain", "tokens"]
     assert names(DrafterReport) == ["peer_id", "domain", "drafted", "accepted", "rtt_ms"]
-    assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens"]
+    assert names(VerifierReport) == ["peer_id", "rtt_ms", "tokens", "drafts"]
 
 
 @pytest.mark.parametrize(

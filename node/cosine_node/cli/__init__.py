@@ -33,6 +33,10 @@ M_ARENA_MAX: Final = -8
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and exit: 0 on success, 2 on bad usage, 1 on failure, with one sentence on stderr."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            # A terminal that is not UTF-8 shows a mark for what it lacks.
+            stream.reconfigure(errors="replace")
     if arguments is None and isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stderr, TextIOWrapper):
         sys.stdout, sys.stderr = map(end_with_readers, (sys.stdout, sys.stderr))
     if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:

@@ -419,12 +419,9 @@ def _resident_bytes() -> int:
 
 def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
     """The engine's own word about the model in a folder."""
-    import torch
-
-    from cosine_node.engine.blocks.half_linear import bytes_in_half
     from cosine_node.engine.torch.gguf_trial import check_names
     from cosine_node.engine.torch.load_self_test import token_bytes_of
-    from cosine_node.engine.torch.loading import default_quantisation, read_config, resolve_device, resolve_dtype
+    from cosine_node.engine.torch.loading import default_half_bytes, read_config, resolve_device, resolve_dtype
     from cosine_node.engine.torch.support import context_tokens, model_class_of, packed_obstacle, refuse_by_config
     from cosine_node.gguf.file import GgufFile
 
@@ -441,9 +438,7 @@ def _engine_facts(folder: str, dtype: str, device: str) -> EngineFacts:
         where = resolve_device(device)
         kind = resolve_dtype(dtype, device=where, config=config)
         token = token_bytes_of(config, kind) or TokenBytes(0)
-        if default_quantisation(config, file, dtype=dtype, device=where) is not None:
-            with torch.device("meta"):
-                half_bytes = bytes_in_half(model_class_of(config)(config), kind)
+        half_bytes = default_half_bytes(config, file, dtype=dtype, device=where)
     except Exception:
         # Broad, because the configuration of a folder may make a model raise anything.
         LOG.debug("a model of the configuration in %s cannot be made", folder, exc_info=True)

@@ -12,8 +12,6 @@ from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.pool_size import PoolSize, free_memory_bytes
 from cosine_node.engine.processor import has_card, reads_float16
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import transformers_config
 from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
 
@@ -79,6 +77,10 @@ class EngineChoice:
 
 def fits_float16(path: Path) -> bool:
     """True if PyTorch can run a GGUF file with weights in float16 within the free memory. Reads its header only."""
+    # Without them `--help` comes sooner.
+    from cosine_node.gguf.file import GgufFile
+    from cosine_node.gguf.transformers_model import transformers_config
+
     try:
         file = GgufFile.open(path)
         config = transformers_config(file)
@@ -132,6 +134,8 @@ def load_with(
 
     Raises `UsageError`.
     """
+    from cosine_node.gguf.file import GgufFile
+
     file = GgufFile.in_folder(folder)
     # A file that had to be fetched can be looked at now.
     kind = options.kind_for(resolved if file is None or not file.parts else file.path)

@@ -74,8 +74,7 @@ def end_with_readers(stream: TextIOWrapper) -> TextIOWrapper:
     return TextIOWrapper(
         raw,
         stream.encoding,
-        # A terminal that is not UTF-8 shows a mark for what it lacks.
-        errors="replace",
+        errors=stream.errors,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

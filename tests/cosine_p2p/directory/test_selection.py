@@ -85,8 +85,8 @@ def test_with_more_expertise_than_drafters_none_is_always_left_out() -> None:
 def test_only_verifiers_of_the_numerics_asked_for_are_asked() -> None:
     first, other, second = record(0, pass_us=1), record(1, pass_us=2, numerics="bfloat16"), record(2, pass_us=3)
     assert ranked([second, other, first]) == (first, other, second)
-    assert ranked([second, other, first], numerics="bfloat16") == (other,)
-    assert ranked([second, first], numerics="int4") == ()
+    assert ranked([second, other, first], dtype="bfloat16") == (other,)
+    assert ranked([second, first], dtype="int4") == ()
 
 
 def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
