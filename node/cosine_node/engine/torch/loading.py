@@ -116,6 +116,9 @@ def load_engine(
     try:
         if quantize == STORED and feature_layers:
             raise UsageError("A draft head reads its target's embedding as numbers; drop --quantize stored.")
+        stored = quantisation_of(config)
+        if stored is not None and quantize not in (None, STORED):
+            raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
         held = quantize or default_quantisation(config, file, dtype=dtype, device=where)
         model = _held_model(source, file if is_served else None, held, dtype=kind, device=where)
         reach(TESTING)
@@ -148,9 +151,6 @@ def _held_model(
     source: str, tried: GgufFile | None, quantize: str | None, *, dtype: torch.dtype, device: torch.device
 ) -> Any:
     """A model on its device with its weights as they are to be held; a file may be `tried` against llama.cpp."""
-    stored = quantisation_of(read_config(source))
-    if stored is not None and quantize not in (None, STORED):
-        raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
     if quantize in ("int8", "int4"):
         return _quantised(source, quantize, dtype=dtype, device=device).to(device)
     # Weights to be held in float16 never are float32 all at once.

@@ -7,6 +7,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from cosine_node.engine import context_length
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import QUANTISED
 
 ATTENTION_KINDS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
 """The names that configurations have for layers whose state is keys and values only."""
@@ -81,7 +82,7 @@ def numerics_of(dtype: Any, stored: str | None, quantisation: str | None) -> str
     `stored` is the type of most weights of a GGUF file, which are others than its model's own.
     """
     name = ("" if stored is None else f"gguf:{stored}+") + str(dtype).removeprefix("torch.")
-    return name if quantisation is None else f"{name}/{quantisation}"
+    return name if quantisation is None else f"{name}{QUANTISED}{quantisation}"
 
 
 def quantisation_of(config: Any) -> str | None:
