@@ -86,7 +86,7 @@ CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
 (`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
 VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
 """Where the verifier coordinates; the probability bounds the work of decisions. Tuned on the split tune of the
-recorded generations (decision 29): 1.02 to 1.05 times the speed of rarity 100, and at 20 ms as fast as 1000."""
+recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100, and at 20 ms as fast as 1000."""
 RESEND_CHANGE: Final = 1 / BINS
 """A smaller change of a probability is within what calibration tells apart."""
 BLOCK_NODES: Final = 32

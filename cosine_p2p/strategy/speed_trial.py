@@ -471,10 +471,10 @@ def feared_gain(break_even: int | None) -> float | None:
 
 NEAR_S: Final = 0.01
 FAR_TIMES: Final = 4.0
-"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 38). Ten
+"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 16). Ten
 milliseconds are a small part of most passes. A factor of two would make twice as many classes, each to be measured
 anew; with one of 16 those 20 and 100 ms away would be alike, which drafts make 2.23 and 1.86 times as fast
-(decision 29)."""
+(decision 15)."""
 
 
 @dataclass(frozen=True, slots=True)

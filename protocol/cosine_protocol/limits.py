@@ -24,7 +24,7 @@ passes take 60 and 6 ms and all are 100 ms apart. Only those that are faster or 
 MAX_WINDOW_NODES: Final = 4 * MAX_TREE_NODES
 """Bounds what a drafter may have under way, at four full trees."""
 MAX_RARITY: Final = 65_535
-"""What two bytes hold. Paths rarer than one in 300 bring a hundredth at most (decision 29)."""
+"""What two bytes hold. Paths rarer than one in 300 bring a hundredth at most (decision 15)."""
 MAX_AUTHORS: Final = 64
 """A byte tells authors apart. A client asks eight drafters by itself (decision 2)."""
 HOME_AUTHOR: Final = 255

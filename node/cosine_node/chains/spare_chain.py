@@ -30,7 +30,7 @@ from cosine_protocol.request import Sampling
 LOG = logging.getLogger(__name__)
 EVERY_TOKENS: Final = 64
 """What a failover has to feed at most, and what one pass feeds here: 0.72 s of silence at 10 Mbit/s upstream
-(docs/decisions/0063). Twice as many hold up work at stages and on lines for twice as long; half as many read the
+(docs/decisions/0035). Twice as many hold up work at stages and on lines for twice as long; half as many read the
 weights of each stage twice as often."""
 LEAST_TOKENS: Final = 4 * EVERY_TOKENS
 """A shorter text is fed anew in a pass or two. Where none is longer, no second chain takes room at stages."""
