@@ -46,7 +46,6 @@ from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.later_offers import LaterOffers
 from cosine_p2p.session.probation import Candidates, Probation
-from cosine_p2p.session.receipts import ShownReceipts, give_receipts
 from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
@@ -60,7 +59,6 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import ask_patiently, join_patience_s
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
@@ -197,10 +195,8 @@ class AsyncClient:
         self._offload, *encoders = (offload or threads for threads in self._threads)
         self._offload_words, self._offload_long, self._offload_chats = encoders
         self._encoder = PromptEncoder(*encoders)
-        doubts = (self._speeds, self._failures, self._auditing)
-        self._shown = ShownReceipts(self._offload, *doubts, trust=self._options["trust"])
         self._later: list[LaterOffers] = []
-        self._kept = (self._failures, self._speeds, self._standings, self._distances, self._shown.credit)
+        self._kept = (self._failures, self._speeds, self._standings, self._distances)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -235,7 +231,6 @@ class AsyncClient:
         self._lifetime.end()
         await self._probation.close()
         await self._auditing.close()
-        await self._shown.close()
         await asyncio.gather(*(later.close() for later in self._later))
         if self._trial_file is not None:
             self._trial_file.write(self._trials)
@@ -298,7 +293,6 @@ class AsyncClient:
             mandates=place.swarm.mandates,
             failures=self._failures,
             distances=self._distances,
-            shown=self._shown,
             strategy=strategy,
             options=asked,
         )
@@ -356,7 +350,6 @@ class AsyncClient:
             place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction, later
         )
         mandates = place.swarm.mandates
-        give = partial(give_receipts, links=place.links, mandates=mandates)
         return Run(
             sessions,
             codec,
@@ -370,7 +363,6 @@ class AsyncClient:
             check=partial(FailoverCheck, mandates=mandates, auditing=self._auditing)
             if mandates is not None and asked["audit"]
             else None,
-            give_receipts=give if asked["share_receipts"] else None,
             keeps_spare_warm=asked["warm_spare"],
             prediction=prediction,
             told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
@@ -455,7 +447,6 @@ class AsyncClient:
                 mandates=place.swarm.mandates,
                 coordination=Coordination(asked["coordination"]),
                 distances=self._distances,
-                show=self._shown.take,
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
@@ -485,10 +476,6 @@ class AsyncClient:
         if share:
             self._probation.begin(done, candidates, partial(self._session, place))
         return self._auditing.begin(done, judges=candidates.judges(), share=share)
-
-    def earned(self) -> Mapping[str, Earned]:
-        """What drafters have shown this client receipts for, by peer id."""
-        return self._shown.credit.earned()
 
     @property
     def target(self) -> str:

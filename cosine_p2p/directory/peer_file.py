@@ -7,17 +7,15 @@ from typing import Final
 
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.storage.state_file import StateFile
-from cosine_p2p.trust.earned_credit import Earned, EarnedCredit
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
 
 MAX_FILE_BYTES: Final = 3 << 20
-"""Above what `PeerFailures`, `PeerSpeeds`, `Standings` and `Distances` hold with 200 bytes an entry, and
-`EarnedCredit` in all: a larger is not ours."""
+"""Above what `PeerFailures`, `PeerSpeeds`, `Standings` and `Distances` hold with 200 bytes an entry."""
 
 
 class PeerFile:
-    """Failures, speeds, distances and receipts in a file. One that is missing, broken or too large holds none.
+    """Failures, speeds, standings and distances in a file. One that is missing, broken or too large holds none.
 
     `now_s` arguments are of the clock that the client goes by, which need not be the same in the next process;
     `wall_s` gives the time of day.
@@ -33,7 +31,6 @@ class PeerFile:
         speeds: PeerSpeeds,
         standings: Standings,
         distances: Distances,
-        credit: EarnedCredit,
         *,
         now_s: float,
     ) -> None:
@@ -45,13 +42,6 @@ class PeerFile:
                 speeds.restore(measured, now_s=now_s, away_s=away_s)
                 standings.restore(others.get("standings"), now_s=now_s, away_s=away_s)
                 distances.restore(others.get("distances"), now_s=now_s, away_s=away_s)
-                credit.restore(others.get("receipts"))
-
-    def earned(self) -> dict[str, Earned]:
-        """What drafters have shown receipts for, by peer id."""
-        credit = EarnedCredit()
-        credit.restore(self._file.read().get("receipts"))
-        return credit.earned()
 
     def write(
         self,
@@ -59,7 +49,6 @@ class PeerFile:
         speeds: PeerSpeeds,
         standings: Standings,
         distances: Distances,
-        credit: EarnedCredit,
         *,
         now_s: float,
     ) -> None:
@@ -71,6 +60,5 @@ class PeerFile:
                 "speeds": speeds.state(now_s),
                 "standings": standings.state(now_s),
                 "distances": distances.state(now_s),
-                "receipts": credit.state(),
             }
         )

@@ -295,12 +295,8 @@ def pick_drafters(
     chance: Chance,
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
-    levels: Mapping[str, int] = NO_LEVELS,
 ) -> tuple[NodeRecord, ...]:
-    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are.
-
-    Among near-equals those of a higher level come first, except in one of `EXPLORE_EVERY` requests.
-    """
+    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are."""
     allowed = [
         record
         for record in records
@@ -308,9 +304,7 @@ def pick_drafters(
     ]
     by_expertise: dict[tuple[str, ...], list[NodeRecord]] = defaultdict(list)
     announced_us = [float(record.pass_us or 1) for record in allowed]
-    if levels and chance() * EXPLORE_EVERY < 1:
-        levels = NO_LEVELS
-    for record in _ranked(allowed, announced_us, rtts_s, chance, levels=levels):
+    for record in _ranked(allowed, announced_us, rtts_s, chance):
         by_expertise[record.expertise].append(record)
     # With more kinds of expertise than drafters it is not the last in the alphabet that are always left out.
     groups = [group for _, group in sorted(islice(by_expertise.items(), limit))]

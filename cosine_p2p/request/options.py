@@ -309,12 +309,6 @@ class GenerationOptions(TypedDict, total=False):
     audit: Annotated[
         float, Option(SHARE, PEERS, "Have this share of texts audited by another verifier; 0 is none.", 0.05)
     ]
-    share_receipts: Annotated[
-        bool,
-        Option(
-            FLAG, PEERS, "Send drafters a signed receipt for their tokens, which they may show to others.", True
-        ),
-    ]
     share_feedback: Annotated[
         bool | None,
         Option(

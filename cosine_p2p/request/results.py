@@ -116,9 +116,8 @@ class Generation:
 
     `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
     data type: within 1e-4 in float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`).
-    `receipts` counts those that drafters were sent for their tokens, `signed_receipts` are these, a `Receipted`
-    message in base64 each. `audit` is None where a client audits nothing at all. `plain_pass_s` is what a pass
-    without drafts took in this request, None where there was none.
+    `audit` is None where a client audits nothing at all. `plain_pass_s` is what a pass without drafts took in this
+    request, None where there was none.
 
     `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
     `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
@@ -155,8 +154,6 @@ class Generation:
     why: tuple[str, ...]
     coordinator: str = "client"
     generation_config: AppliedConfig = AppliedConfig()
-    receipts: int = 0
-    signed_receipts: tuple[str, ...] = ()
     plain_pass_s: float | None = None
     audit: AuditReport | None = None
     content: str = ""

@@ -10,7 +10,6 @@ from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.directory.selection import Chance, pick_drafters, pick_pupil
 from cosine_p2p.request.options import ClientOptions, shares_feedback
 from cosine_p2p.session.delegation import Coordinator, expected_coordinator
-from cosine_p2p.session.receipts import ShownReceipts
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.link import PeerLinks
 from cosine_p2p.trust.mandates import Coordination, Mandates
@@ -46,7 +45,6 @@ class DrafterSearch:
     mandates: Mandates | None
     failures: PeerFailures
     distances: Distances
-    shown: ShownReceipts
     strategy: StrategyKind
     options: ClientOptions
 
@@ -64,7 +62,6 @@ class DrafterSearch:
         """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
         if not self.strategy.wants_drafters or not self.limit:
             return []
-        self.shown.read()
         try:
             return await self.finds.find(Role.DRAFTER, target, wanted=self._wanted)
         except (PeerLost, ClockOff) as lost:
@@ -97,10 +94,6 @@ class DrafterSearch:
             rtts_s = self.distances.by_client(able, verifier, self.links)
         else:
             rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
-        levels = {}
-        if self.mandates is not None:
-            now_unix_s = self.mandates.clock()
-            levels = self.shown.levels(able, target_digest=verifier.target_digest, now_s=now_unix_s)
         asked = pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
@@ -108,7 +101,6 @@ class DrafterSearch:
             chance=chance,
             trust=self.options["trust"],
             rtts_s=rtts_s,
-            levels=levels,
         )
         return self._with_pupil(asked, able, verifier, chance)
 

@@ -69,10 +69,6 @@ class DrafterLedger:
         record = self._records[author - 1]
         return ",".join(record.expertise) or record.model
 
-    def expertise_of(self, author: int) -> tuple[str, ...]:
-        """The domains that a drafter announces."""
-        return self._records[author - 1].expertise
-
     def accepted(self, author: int) -> int:
         """Committed tokens of a drafter."""
         return self._accepted[author]
@@ -292,11 +288,9 @@ class Drafters:
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
-            case m.Started(_, prompt_nll, token_us, receipts) if author in self._followers:
+            case m.Started(_, prompt_nll, token_us) if author in self._followers:
                 rtt_s = self._followers[author].link.rtt_s
                 self._ledger.note_rtt(author, rtt_s)
-                if receipts and self._job.show is not None:
-                    self._job.show(delivery.peer_id, receipts)
                 self.advance(author, len(self._output))
                 self._prompt_nlls[author] = prompt_nll
                 pupil_nll = self._prompt_nlls.get(self._job.pupil, 0.0)

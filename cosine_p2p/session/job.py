@@ -9,7 +9,7 @@ from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol.limits import NONCE_BYTES
-from cosine_protocol.messages import SignedMandate, SignedReceipt
+from cosine_protocol.messages import SignedMandate
 from cosine_protocol.request import Request
 
 
@@ -40,8 +40,8 @@ class Job:
 
     `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
     `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
-    a verifier that coordinates the drafters are, `show` of the receipts that drafters show. Drafters see the last
-    `prompt_window_tokens` tokens of the prompt, with None the whole of it. With `shares_feedback` they are told
+    a verifier that coordinates the drafters are. Drafters see the last `prompt_window_tokens` tokens of the prompt,
+    with None the whole of it. With `shares_feedback` they are told
     that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
     drafter that follows it for nothing else: it is told what is committed, and asked for no drafts. `prediction` is
     what the user takes the output to be, for verifiers to draft from. Where a verifier was lost that served the
@@ -67,7 +67,6 @@ class Job:
     coordination: Coordination = Coordination.CLIENT
     mandate: SignedMandate | None = None
     distances: Distances | None = None
-    show: Callable[[str, Sequence[SignedReceipt]], None] | None = None
     prompt_window_tokens: int | None = None
     shares_feedback: bool = False
     pupil: int = 0

@@ -1,7 +1,6 @@
 """One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
 
 import asyncio
-import base64
 import logging
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
@@ -24,9 +23,8 @@ from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
-from cosine_protocol.codec import encode
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
-from cosine_protocol.messages import FinishReason, Receipted, SignedReceipt
+from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
@@ -37,10 +35,9 @@ class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
     `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
-    has committed anything. There is no text of `unspoken` tokens. Once all text is there, `audit` begins the audit
-    of the session that brought it, and `give_receipts` tells its drafters of it; `check` looks at a session's
-    stream on the way. With `keeps_spare_warm` a second verifier is kept ready to go on. The
-    `reply` says how that to a chat is written; it ends where it has all the calls that it may have.
+    has committed anything. `unspoken` tokens have no text. Once the text is complete, `audit` begins the audit of
+    the session that brought it; `check` looks at a session's stream on the way. With `keeps_spare_warm` a second
+    verifier is kept ready to go on. `reply` is the format of a chat's reply, which ends with its last allowed call.
     """
 
     def __init__(
@@ -56,7 +53,6 @@ class Run:
         applied: AppliedConfig | None = None,
         audit: Callable[..., StreamAudit] | None = None,
         check: Callable[[Session], FailoverCheck] | None = None,
-        give_receipts: Callable[[Session], Sequence[SignedReceipt]] | None = None,
         keeps_spare_warm: bool = False,
         told: ToldLogprobs | None = None,
         prediction: Sequence[int] | None = None,
@@ -65,9 +61,7 @@ class Run:
         self._begin_audit = audit
         self._check = check
         self._audit: StreamAudit | None = None
-        self._give_receipts = give_receipts
         self._keeps_spare_warm = keeps_spare_warm
-        self._receipts: tuple[SignedReceipt, ...] = ()
         self._applied = applied or AppliedConfig()
         self._sessions = sessions
         self._session = next(sessions)
@@ -135,8 +129,6 @@ class Run:
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
             if is_whole and self._begin_audit is not None:
                 self._audit = self._begin_audit(self._session)
-            if is_whole and self._give_receipts is not None:
-                self._receipts = tuple(self._give_receipts(self._session))
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
 
@@ -309,8 +301,6 @@ class Run:
             why=tuple(counts.why),
             coordinator="verifier" if session.delegation.coordinator is Coordinator.VERIFIER else "client",
             generation_config=self._applied,
-            receipts=len(self._receipts),
-            signed_receipts=tuple(map(_written, self._receipts)),
             plain_pass_s=counts.passes.plain_s if counts.passes.has_plain else None,
             audit=self._audit.report() if self._audit is not None else None,
             content=reply.content,
@@ -328,11 +318,6 @@ class Run:
         if self._is_stopped:
             return "stop"
         return "eos" if self._session.finish is FinishReason.EOS else "length"
-
-
-def _written(receipt: SignedReceipt) -> str:
-    """A receipt as it travels, in base64."""
-    return base64.b64encode(encode(Receipted(0, receipt))).decode("ascii")
 
 
 def _now_s() -> float:

@@ -1,6 +1,6 @@
 """One verifier as a session sees it: what it has committed, and that this continues the stream."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,7 +15,7 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.identity import verify
 from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest, check_likelihood
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
-from cosine_protocol.messages import AskAudit, FinishReason, SignedEarning, SignedTranscript, Transcript
+from cosine_protocol.messages import AskAudit, FinishReason, SignedTranscript, Transcript
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.statements import is_transcript_due, open_transcript
@@ -45,9 +45,8 @@ class Upstream:
     """A verifier that serves the request under `number`, `position` tokens into the stream.
 
     The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
-    that was due did not come: the stream goes on, but others should be asked first from then on. `earned` says at
-    the end whose drafts it committed. `told` are all likelihoods that it has told, first those of the prompt, where
-    it `tells_prompt`.
+    that was due did not come: the stream goes on, but others should be asked first from then on. `told` are all
+    likelihoods that it has told, first those of the prompt, where it `tells_prompt`.
     """
 
     number: int
@@ -61,7 +60,6 @@ class Upstream:
     is_ended: bool = False
     transcript: SignedTranscript | None = None
     is_unsigned: bool = False
-    earned: tuple[SignedEarning, ...] = ()
     tells_prompt: bool = False
     told: list[Likelihood] = field(default_factory=list)
     first: int = field(init=False)
@@ -163,7 +161,6 @@ class Upstream:
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
             raise RemoteProtocolError("the verifier ended the stream before its end")
-        self.earned = final.earned or ()
         return reason
 
 
@@ -195,11 +192,6 @@ class SignedStreams:
             for upstream in self._upstreams.values()
             if (signed := upstream.transcript) is not None
         )
-
-    def earned(self) -> Iterator[tuple[str, SignedEarning]]:
-        """The accounts of what drafters have earned, each with its verifier's peer id; nothing is checked yet."""
-        for (verifier, _), upstream in self._upstreams.items():
-            yield from ((verifier, signed) for signed in upstream.earned)
 
 
 def _claim(upstream: Upstream, signed: SignedTranscript, request: Request, output: Sequence[int]) -> AskAudit:

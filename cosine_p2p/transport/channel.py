@@ -21,7 +21,6 @@ from cosine_protocol.protocols import (
     LOGPROBS,
     MANDATES,
     PROBES,
-    RECEIPTS,
     SHAPING,
     TIMES,
     VERSION,
@@ -41,7 +40,7 @@ MAX_SENT_AHEAD_BYTES: Final = 1 << 20
 MAX_SENTENCE: Final = 250
 """Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, RECEIPTS, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)
+FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)
 """Those of this version that every end names."""
 READ_RATE: Final = 4000.0
 """Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took

@@ -38,15 +38,6 @@ MAX_MANDATE_S: Final = 3600.0
 second; a request that takes longer is coordinated by its client again."""
 TRANSCRIPT_EVERY_TOKENS: Final = 32
 """At most 31 tokens of a stream that is left go unsigned; the 100 bytes of a transcript are three a token."""
-MAX_EARNING_BYTES: Final = 256
-"""Room for two peer ids of 52 characters, a digest and three numbers."""
-MAX_EARNINGS: Final = 16
-"""Bounds what a verifier signs at the end of a request: twice the drafters that a client asks."""
-MAX_RECEIPT_BYTES: Final = 1536
-"""Room for an earning, a peer id, and the longest expertise that a record may announce."""
-MAX_SHOWN_RECEIPTS: Final = 8
-"""Each costs its reader two checks of a signature. Two of long texts give all the credit there is, and so do eight
-of 64 tokens while they are new (`cosine_p2p.trust.earned_credit`)."""
 MAX_AUDIT_FINDINGS: Final = 64
 """Bounds a verdict, in which one wide difference is enough to accuse."""
 MAX_SCORE_GAP: Final = 1e6

@@ -198,55 +198,6 @@ class SignedTranscript:
     signature: Signature
 
 
-@dataclass(frozen=True, slots=True)
-class Earning:
-    """The body that a verifier signs: of `text_tokens` that it committed of a request, `tokens` were the drafter's.
-
-    `client` is the request's, which said whose drafts they were. `ended_at_s` is in Unix seconds.
-    """
-
-    target_digest: ContentDigest
-    client: PeerId
-    drafter: PeerId
-    tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
-    text_tokens: Annotated[int, Whole(limits.MAX_NEW_TOKENS, 1)]
-    ended_at_s: Annotated[float, Real(1e11)]
-
-
-@dataclass(frozen=True, slots=True)
-class SignedEarning:
-    """An earning as it travels; `body` decodes to an `Earning`."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_EARNING_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """The body that a client signs: the earning is right by its own count. `expertise` is that of the record."""
-
-    verifier: PeerId
-    expertise: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_EXPERTISE)]
-    earning: SignedEarning
-
-
-@dataclass(frozen=True, slots=True)
-class SignedReceipt:
-    """A receipt as it travels, for the request `d_0`; `body` decodes to a `Receipt`."""
-
-    d_0: Digest
-    body: Annotated[bytes, Bytes(limits.MAX_RECEIPT_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
-class Receipted:
-    """The drafter's receipt for a request that has ended."""
-
-    number: Number
-    receipt: SignedReceipt
-
-
 # The end of a request, of a verifier or a drafter.
 
 
@@ -271,16 +222,10 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The end of a request, signed by the serving peer. `body` decodes to an `Account`.
-
-    A verifier adds what each drafter has earned.
-    """
+    """The end of a request, signed by the serving peer. `body` decodes to an `Account`."""
 
     body: Annotated[bytes, Bytes(2048)]
     signature: Signature
-    earned: Annotated[
-        tuple[SignedEarning, ...] | None, Added(Items(Struct(SignedEarning), limits.MAX_EARNINGS))
-    ] = None
 
 
 # Verify.
@@ -451,17 +396,11 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token.
-
-    The first one of a stream may show receipts.
-    """
+    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token."""
 
     number: Number
     prompt_nll: Annotated[float, Real(1e6)]
     token_us: Microseconds
-    receipts: Annotated[
-        tuple[SignedReceipt, ...] | None, Added(Items(Struct(SignedReceipt), limits.MAX_SHOWN_RECEIPTS))
-    ] = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -703,5 +642,5 @@ Message = (
     Hello | Ping | Pong | Error | Open | Opened | Tree | Commit | PromptLikelihoods | Cancel | Final | Delegate
     | Declined | Revoke | Credit | Report | Start | Started | Assign | Fragment | Advance | Busy | Release
     | AskRecords | Records | AskFile | FilePiece | AskStatus | Status | AskAudit | Audited | Member | Revoked
-    | Receipted | StageMessage | WeightMessage
+    | StageMessage | WeightMessage
 )  # fmt: skip

@@ -18,11 +18,10 @@ AUDIT: Final = "/cosine/audit/1.0.0"
 STAGE: Final = "/cosine/stage/1.0.0"
 WEIGHTS: Final = "/cosine/weights/1.0.0"
 
-# Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, receipts, windows of
+# Features that ends name in their hello (docs/protocol.md, section 3): they know mandates, windows of
 # prompts, the shaping of scores, constraints of texts, log-probabilities, probes or times of stages; and a drafter
 # learns.
 MANDATES: Final = "mandate"
-RECEIPTS: Final = "receipt"
 WINDOWS: Final = "window"
 SHAPING: Final = "shaping"
 CONSTRAINTS: Final = "constraint"
@@ -36,11 +35,11 @@ _COMMON: Final = {1: m.Hello, 2: m.Ping, 3: m.Pong, 4: m.Error, 96: m.Member, 97
 MESSAGES: Final = MappingProxyType(
     {
         VERIFY: _COMMON
-        | {5: m.Final, 16: m.Open, 17: m.Opened, 18: m.Tree, 21: m.Commit, 22: m.Cancel, 39: m.Receipted}
+        | {5: m.Final, 16: m.Open, 17: m.Opened, 18: m.Tree, 21: m.Commit, 22: m.Cancel}
         | {23: m.Delegate, 24: m.Declined, 25: m.Revoke, 26: m.Credit, 27: m.Report, 28: m.PromptLikelihoods},
         DRAFT: _COMMON
         | {5: m.Final, 32: m.Start, 33: m.Started, 34: m.Assign, 35: m.Fragment, 36: m.Advance}
-        | {37: m.Busy, 38: m.Release, 39: m.Receipted},
+        | {37: m.Busy, 38: m.Release},
         DISCOVER: _COMMON | {48: m.AskRecords, 49: m.Records, 50: m.AskFile, 51: m.FilePiece},
         STATUS: _COMMON | {64: m.AskStatus, 65: m.Status},
         AUDIT: _COMMON | {80: m.AskAudit, 81: m.Audited},

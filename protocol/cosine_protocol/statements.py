@@ -1,12 +1,10 @@
 """What peers sign about one request, each bound to its digest `d_0`. Pure; times are Unix seconds.
 
 A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
-of it, and a verdict what an auditor thinks of that. An earning says how many of the tokens a drafter drafted; the
-client countersigns it as a receipt.
+of it, and a verdict what an auditor thinks of that.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cosine_protocol import messages as m
@@ -21,12 +19,10 @@ from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_
 MANDATE_KIND: Final = "mandate"
 TRANSCRIPT_KIND: Final = "transcript"
 VERDICT_KIND: Final = "audit"
-EARNING_KIND: Final = "earning"
-RECEIPT_KIND: Final = "receipt"
 
 
 def _verify(
-    signed: m.SignedMandate | m.SignedTranscript | m.Audited | m.SignedEarning | m.SignedReceipt,
+    signed: m.SignedMandate | m.SignedTranscript | m.Audited,
     *,
     kind: str,
     signer: str,
@@ -163,58 +159,3 @@ def open_verdict(answer: m.Audited, *, auditor: str, claim: m.AskAudit) -> m.Aud
     if not (verdict.widest_gap is None) == (verdict.mean_gap is None) == (claim.likelihoods is None):
         raise MalformedMessage("the verdict says nothing of the likelihoods")
     return verdict
-
-
-def sign_earning(verifier: Identity, earning: m.Earning, *, d_0: bytes) -> m.SignedEarning:
-    """The account of one drafter's tokens in the request `d_0`, signed by the verifier that committed them."""
-    body = encode_body(earning)
-    return m.SignedEarning(body, verifier.sign(kind=EARNING_KIND, digest=d_0, body=body))
-
-
-def open_earning(signed: m.SignedEarning, *, verifier: str, d_0: bytes) -> m.Earning:
-    """The account that `verifier` signed. Raises `BadSignature` and `MalformedMessage`."""
-    _verify(signed, kind=EARNING_KIND, signer=verifier, d_0=d_0)
-    return decode_body(m.Earning, signed.body)
-
-
-def sign_receipt(client: Identity, receipt: m.Receipt, *, d_0: bytes) -> m.SignedReceipt:
-    """A verifier's account, countersigned by the client of the request `d_0`."""
-    body = encode_body(receipt)
-    return m.SignedReceipt(d_0, body, client.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
-
-
-@dataclass(frozen=True, slots=True)
-class ReadReceipt:
-    """The content of a receipt. Its signatures are worth what `check` says of them."""
-
-    signed: m.SignedReceipt
-    receipt: m.Receipt
-    earning: m.Earning
-
-    @property
-    def verifier(self) -> str:
-        return self.receipt.verifier
-
-    @property
-    def client(self) -> str:
-        return self.earning.client
-
-    def check(self) -> None:
-        """Check both signatures. Raises `BadSignature`."""
-        d_0 = self.signed.d_0
-        _verify(self.receipt.earning, kind=EARNING_KIND, signer=self.verifier, d_0=d_0)
-        _verify(self.signed, kind=RECEIPT_KIND, signer=self.client, d_0=d_0)
-
-
-def read_receipt(signed: m.SignedReceipt) -> ReadReceipt:
-    """What a receipt says, its signatures not checked yet.
-
-    Raises `MalformedMessage`, also where two of the three peers are one, or more was drafted than committed.
-    """
-    receipt = decode_body(m.Receipt, signed.body)
-    earning = decode_body(m.Earning, receipt.earning.body)
-    if len({receipt.verifier, earning.client, earning.drafter}) < 3:
-        raise MalformedMessage("a receipt needs three peers")
-    if earning.tokens > earning.text_tokens:
-        raise MalformedMessage("a receipt is for more tokens than were committed")
-    return ReadReceipt(signed, receipt, earning)

@@ -32,7 +32,7 @@ NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWz
 JSON_FIELDS = [
     "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
     "strategy", "seed", "rounds", "drafted", "accepted", "origins", "drafters", "verifiers", "generation_config",
-    "receipts", "audit", "logprobs", "prompt_logprobs",
+    "audit", "logprobs", "prompt_logprobs",
     "content", "reasoning", "reasoning_tokens", "tool_calls",
 ]  # fmt: skip
 

@@ -86,7 +86,6 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
         "accepted",
     ):
         assert name in done
-    assert done["receipts"] == len([each for each in done["drafters"] if each["accepted"]])
     # What the verifier signed, to be audited at any time.
     assert done["audit"]["evidence"] and done["audit"]["state"] in ("not drawn", "no auditor", "passed")
     assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}

@@ -15,7 +15,6 @@ from cosine_lab.rivals import RIVALS
 from cosine_p2p.directory.discover import DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.receipts import give_receipts
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
@@ -31,7 +30,7 @@ from cosine_protocol.errors import CosineError, PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import seal_record
-from cosine_protocol.statements import TRANSCRIPT_KIND, sign_earning
+from cosine_protocol.statements import TRANSCRIPT_KIND
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.fuzz.mutation import mutated_session
 from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
@@ -99,9 +98,7 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         account = decode_body(m.Account, message.body)
         digest = roll_digest(D_0, peer.tokens)
         body = encode_body(replace(account, number=NUMBER, tokens=len(peer.tokens), digest=digest))
-        earning = m.Earning(REQUEST.target_digest, CLIENT.peer_id, PEERS[2].peer_id, 1, len(peer.tokens) or 1, 0.0)
-        earned = (sign_earning(peer.identity, earning, d_0=D_0),) if is_signed else message.earned
-        return m.Final(body, peer.sign("final", body), earned)
+        return m.Final(body, peer.sign("final", body))
     if isinstance(message, m.Fragment | m.Credit):
         draft = decode_body(m.Draft, message.body)
         told = [heard for heard in peer.heard if isinstance(heard, m.Assign | m.Open | m.Tree)]
@@ -151,7 +148,6 @@ async def _ask(data: bytes) -> None:
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
     assert len(session.output) <= REQUEST.max_new_tokens
-    give_receipts(session, links, Mandates(CLIENT, clock=lambda: 0.0))
     await links.close()
 
 

@@ -17,7 +17,6 @@ from typing import Any, Final, Protocol
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
@@ -34,7 +33,7 @@ from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request
-from cosine_protocol.statements import MANDATE_KIND, TRANSCRIPT_KIND, sign_earning, sign_receipt
+from cosine_protocol.statements import MANDATE_KIND, TRANSCRIPT_KIND
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.target import FuzzTarget, moves, script
@@ -153,7 +152,7 @@ class _Caller:
                 message = replace(message, number=1 + message.number % 3, request=asked)
         if stream.peer_id not in self._requests:
             return message
-        known, d_0 = self._requests[stream.peer_id]
+        _, d_0 = self._requests[stream.peer_id]
         identity = next(one for one in CALLERS if one.peer_id == stream.peer_id)
         match message:
             case m.Open() | m.Start():
@@ -171,10 +170,6 @@ class _Caller:
                 body = encode_body(mandate)
                 signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
-            case m.Receipted():
-                earning = m.Earning(TARGET, known.client, SERVER.peer_id, 1, 1, NOW_S)
-                receipt = m.Receipt(DRAFTER.peer_id, (), sign_earning(DRAFTER, earning, d_0=d_0))
-                return replace(message, receipt=sign_receipt(identity, receipt, d_0=d_0))
             case m.Tree() | m.Assign():
                 position, digest = self._place(d_0, stream)
                 return replace(message, number=1 + message.number % 3, base=digest, position=position)
@@ -233,7 +228,6 @@ async def _draft(data: bytes) -> None:
         identity=SERVER,
         config=DrafterConfig(tokenizer_digest=TOKENIZER, max_requests=2),
         clock=lambda: NOW_S,
-        receipts=ReceiptLedger(SERVER.peer_id, expertise=(), clock=lambda: NOW_S),
     )
     async with _running(service, engine):
         await play(data, service.handle, _Caller(engine).mend)
@@ -284,7 +278,7 @@ async def _admit(data: bytes) -> None:
 def _verify_seeds() -> list[bytes]:
     hello, own = encode(message_of(m.Hello)), request_of(CALLERS[0].peer_id, max_new_tokens=200)
     free = replace(message_of(m.Open), request=own, committed=())
-    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke, m.Receipted)
+    asked = (m.Tree, m.Delegate, m.Cancel, m.Revoke)
     plain = encode(replace(free, pacing=m.Pacing.PLAIN))
     says = [(MENDED | 8, encode(message_of(cls))) for cls in asked]
     return [
@@ -299,7 +293,7 @@ def _draft_seeds() -> list[bytes]:
     hello = encode(message_of(m.Hello))
     asked = replace(message_of(m.Start), request=request_of(CALLERS[0].peer_id), committed=())
     start, windowed = encode(asked), encode(replace(asked, d_0=bytes(16)))
-    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release, m.Receipted)]
+    says = [(MENDED | 16, encode(message_of(cls))) for cls in (m.Assign, m.Advance, m.Release)]
     return [
         script((0, hello), (MENDED | 16, start), *says),
         script((1, hello), (MENDED | 1, start), (MENDED, start)),

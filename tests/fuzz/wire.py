@@ -3,15 +3,12 @@
 import base64
 import json
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from hashlib import sha256
 from typing import Any, Final
 
-import msgpack
 from multiaddr import Multiaddr
 
-from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_p2p.directory.postings import (
     PostingChecker,
     RecordOpener,
@@ -45,15 +42,12 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
 from cosine_protocol.request import Request
 from cosine_protocol.statements import (
-    EARNING_KIND,
     MANDATE_KIND,
-    RECEIPT_KIND,
     TRANSCRIPT_KIND,
     VERDICT_KIND,
     open_claim,
     open_mandate,
     open_verdict,
-    read_receipt,
 )
 from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
 from tests.fuzz.target import FuzzTarget, moves, script
@@ -239,34 +233,6 @@ def evidence_seeds() -> list[bytes]:
     return [json.dumps(each).encode() for each in others]
 
 
-def check_receipt(data: bytes) -> None:
-    """A receipt, read by itself and by the drafter that it is for: the bodies that verifier and client sign."""
-    (_, earned), (_, said) = [*moves(data), (0, b""), (0, b"")][:2]
-    request = request_of(client=OWNER.peer_id)
-    d_0 = request_digest(request)
-    inner = m.SignedEarning(earned, OTHER.sign(kind=EARNING_KIND, digest=d_0, body=earned))
-    receipt = replace(decode_body(m.Receipt, said), verifier=OTHER.peer_id)
-    body = _unchecked(receipt, inner)
-    signed = m.SignedReceipt(d_0, body, OWNER.sign(kind=RECEIPT_KIND, digest=d_0, body=body))
-    ledger = ReceiptLedger(SWARM.peer_id, expertise=receipt.expertise, clock=lambda: NOW_S)
-    ledger.expect(request, d_0, sent_nodes=40)
-    taken = ledger.take(signed)
-    read = read_receipt(signed)
-    read.check()
-    assert taken in (0, read.earning.tokens) and len(ledger.kept) == bool(taken)
-
-
-def _unchecked(receipt: m.Receipt, earning: m.SignedEarning) -> bytes:
-    """The body of a receipt whose earning may be longer than allowed, as a stranger would send it."""
-    return bytes(msgpack.packb([receipt.verifier, receipt.expertise, [earning.body, earning.signature]]))
-
-
-def receipt_seeds() -> list[bytes]:
-    request = request_of()
-    earning = m.Earning(request.target_digest, OWNER.peer_id, SWARM.peer_id, 3, 9, NOW_S)
-    return [script((0, encode_body(earning)), (0, first_of("receipt"))), script((0, first_of("earning")), (0, b""))]
-
-
 def check_manifest(data: bytes) -> None:
     """The manifest of a model, as a peer or a folder has it."""
     manifest = Manifest.decode(data)
@@ -371,7 +337,6 @@ TARGETS: Final = {
     "evidence": FuzzTarget(
         check=check_evidence, seeds=evidence_seeds, runs=20_000, mutate=mutated_json, refusals=(ValueError,)
     ),
-    "receipt": FuzzTarget(check=check_receipt, seeds=receipt_seeds, runs=10_000, mutate=mutated_moves),
     "manifest": FuzzTarget(
         check=check_manifest, seeds=lambda: [MANIFEST.encode()], runs=10_000, mutate=mutated_message
     ),

@@ -20,7 +20,7 @@ from cosine_protocol.request import Sampling
 BODIES: Final = (
     *(m.Draft, m.Account, m.Mandate, m.SignedMandate, m.Transcript, m.SignedTranscript),
     *(m.Certificate, m.SignedCertificate, m.Revocations, m.SignedRevocations),
-    *(m.Earning, m.SignedEarning, m.Receipt, m.SignedReceipt, m.AuditFinding, m.AuditVerdict),
+    *(m.AuditFinding, m.AuditVerdict),
     *(m.NetworkCoordinate, NodeRecord, SignedRecord, StageOffer),
     *(Manifest, ManifestPart, ManifestTensor),
 )

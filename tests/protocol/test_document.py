@@ -41,8 +41,6 @@ BODIES: Final = {
     "mandate": m.Mandate,
     "transcript": m.Transcript,
     "audit": m.AuditVerdict,
-    "earning": m.Earning,
-    "receipt": m.Receipt,
     "member": m.Certificate,
     "revoked": m.Revocations,
 }

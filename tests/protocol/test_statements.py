@@ -1,21 +1,15 @@
-"""Mandates, transcripts, verdicts and receipts hold as they were signed, for one request and nothing else."""
+"""Mandates, transcripts and verdicts hold as they were signed, for one request and nothing else."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError, RemoteProtocolError
+from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.limits import (
-    MAX_EXPERTISE,
     MAX_MANDATE_S,
-    MAX_RECEIPT_BYTES,
     MAX_RECORD_SKEW_S,
     TRANSCRIPT_EVERY_TOKENS,
 )
@@ -24,14 +18,10 @@ from cosine_protocol.statements import (
     check_live,
     is_transcript_due,
     open_claim,
-    open_earning,
     open_mandate,
     open_transcript,
     open_verdict,
-    read_receipt,
-    sign_earning,
     sign_mandate,
-    sign_receipt,
     sign_transcript,
     sign_verdict,
 )
@@ -161,65 +151,3 @@ def test_a_verdict_about_something_else_or_that_does_not_add_up_is_worth_nothing
     answer = sign_verdict(AUDITOR, replace(VERDICT, **changes), number=7, d_0=D_0)
     with pytest.raises(MalformedMessage):
         open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM)
-
-
-EARNING = m.Earning(bytes(32), CLIENT.peer_id, DRAFTER.peer_id, 7, 20, NOW_S)
-SIGNED_EARNING = sign_earning(VERIFIER, EARNING, d_0=D_0)
-RECEIPT = m.Receipt(VERIFIER.peer_id, ("code",), SIGNED_EARNING)
-SIGNED_RECEIPT = sign_receipt(CLIENT, RECEIPT, d_0=D_0)
-
-
-def checked(signed: m.SignedReceipt) -> m.Earning:
-    one = read_receipt(signed)
-    one.check()
-    return one.earning
-
-
-def test_a_receipt_says_what_both_signed_and_the_longest_fits() -> None:
-    assert checked(SIGNED_RECEIPT) == EARNING == open_earning(SIGNED_EARNING, verifier=VERIFIER.peer_id, d_0=D_0)
-    one = read_receipt(SIGNED_RECEIPT)
-    assert (one.verifier, one.client, one.receipt.expertise) == (VERIFIER.peer_id, CLIENT.peer_id, ("code",))
-    longest = replace(RECEIPT, expertise=("x" * 64,) * MAX_EXPERTISE)
-    assert len(sign_receipt(CLIENT, longest, d_0=D_0).body) <= MAX_RECEIPT_BYTES
-    assert decode_body(m.Receipt, encode_body(longest)) == longest
-
-
-@given(st.sampled_from(["d_0", "body", "signature"]), st.integers(0, 1 << 16), st.integers(1, 255))
-def test_not_a_byte_of_a_receipt_can_be_changed(part: str, place: int, change: int) -> None:
-    old = getattr(SIGNED_RECEIPT, part)
-    index = place % len(old)
-    new = old[:index] + bytes([old[index] ^ change]) + old[index + 1 :]
-    with pytest.raises(RemoteProtocolError):
-        checked(replace(SIGNED_RECEIPT, **{part: new}))
-
-
-def test_each_signature_of_a_receipt_is_that_of_its_peer() -> None:
-    by_itself = replace(RECEIPT, earning=sign_earning(CLIENT, EARNING, d_0=D_0))
-    opens: list[Callable[[], object]] = [
-        lambda: checked(sign_receipt(DRAFTER, RECEIPT, d_0=D_0)),
-        lambda: checked(sign_receipt(CLIENT, by_itself, d_0=D_0)),
-        lambda: checked(sign_receipt(CLIENT, RECEIPT, d_0=bytes(16))),
-        lambda: open_earning(SIGNED_EARNING, verifier=CLIENT.peer_id, d_0=D_0),
-    ]
-    for open_forged in opens:
-        with pytest.raises(BadSignature):
-            open_forged()
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [{"drafter": VERIFIER.peer_id}, {"drafter": CLIENT.peer_id}, {"client": VERIFIER.peer_id}, {"tokens": 21}],
-)
-def test_a_receipt_needs_three_peers_and_no_more_tokens_than_text(changes: dict[str, Any]) -> None:
-    receipt = replace(RECEIPT, earning=sign_earning(VERIFIER, replace(EARNING, **changes), d_0=D_0))
-    with pytest.raises(MalformedMessage):
-        read_receipt(sign_receipt(CLIENT, receipt, d_0=D_0))
-
-
-@given(st.binary(max_size=200))
-def test_whatever_the_bytes_are_a_receipt_is_read_or_refused(body: bytes) -> None:
-    for data in (body, encode_body(RECEIPT) + body[:1]):
-        try:
-            read_receipt(replace(SIGNED_RECEIPT, body=data))
-        except MalformedMessage:
-            continue

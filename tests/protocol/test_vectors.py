@@ -20,8 +20,6 @@ BODIES = {
     "mandate": m.Mandate,
     "transcript": m.Transcript,
     "audit": m.AuditVerdict,
-    "earning": m.Earning,
-    "receipt": m.Receipt,
 }
 
 

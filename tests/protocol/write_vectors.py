@@ -34,12 +34,8 @@ from cosine_protocol.protocols import TAG_OF, VERSION
 from cosine_protocol.records import Role, cell_key, seal_record
 from cosine_protocol.request import MAX_SEED, AskedLogprobs, Request, Sampling
 from cosine_protocol.statements import (
-    EARNING_KIND,
-    RECEIPT_KIND,
     TRANSCRIPT_KIND,
     VERDICT_KIND,
-    sign_earning,
-    sign_receipt,
     sign_transcript,
     sign_verdict,
 )
@@ -110,10 +106,6 @@ STAGED_AUDITED: Final = sign_verdict(OTHER, replace(VERDICT, stages=(SWARM.peer_
 KEY: Final = cell_key(network="main", role=Role.VERIFIER, target="someone/model", owner=OWNER.peer_id, depth=2)
 SEALED: Final = seal_record(record_of(), OWNER, key=KEY)
 
-EARNING: Final = m.Earning(bytes(32), OTHER.peer_id, SWARM.peer_id, 2, len(TOKENS), NOW_S)
-SIGNED_EARNING: Final = sign_earning(OWNER, EARNING, d_0=D_0)
-RECEIPT: Final = sign_receipt(OTHER, m.Receipt(OWNER.peer_id, ("code",), SIGNED_EARNING), d_0=D_0)
-
 CHAIN: Final = bytes(range(64, 80))
 JOIN: Final = s.Join(
     chain=CHAIN,
@@ -165,7 +157,6 @@ def _upkeep() -> list[m.Message]:
         m.Error(NUMBER, ErrorCode.OVERLOADED, "all 16 places are taken", 2.0),
         m.Error(0, ErrorCode.MALFORMED, "unknown message tag 99", None),
         m.Final(ACCOUNT, OWNER.sign(kind="final", digest=D_0, body=ACCOUNT)),
-        m.Final(ACCOUNT, OWNER.sign(kind="final", digest=D_0, body=ACCOUNT), (SIGNED_EARNING,)),
     ]
 
 
@@ -205,7 +196,6 @@ def _draft_messages() -> list[m.Message]:
         m.Start(NUMBER, REQUEST, TOKENS, shares_feedback=True),
         m.Start(NUMBER, REQUEST, TOKENS, SIGNED_SHARING_MANDATE),
         m.Started(NUMBER, 2.5, 900),
-        m.Started(NUMBER, 2.5, 900, (RECEIPT,)),
         m.Assign(NUMBER, DIGEST, len(TOKENS), depth=8, width=2, window=32),
         m.Assign(NUMBER, DIGEST, len(TOKENS), depth=8, width=2, window=32, rarity=300),
         m.Fragment(DRAFT, OWNER.sign(kind="fragment", digest=D_0, body=DRAFT)),
@@ -213,7 +203,6 @@ def _draft_messages() -> list[m.Message]:
         m.Busy(NUMBER, 2.0),
         m.Release(NUMBER),
         m.Release(NUMBER, 12, 40, m.ReleaseReason.SELDOM_RIGHT),
-        m.Receipted(NUMBER, RECEIPT),
     ]
 
 
@@ -338,9 +327,6 @@ def main() -> None:
     transcript = SIGNED_TRANSCRIPT
     write("transcript", _signed(TRANSCRIPT_KIND, OWNER, transcript.body, m.Transcript, transcript.signature))
     write("audit", _signed(VERDICT_KIND, OTHER, AUDITED.body, m.AuditVerdict, AUDITED.signature))
-    earning = SIGNED_EARNING
-    write("earning", _signed(EARNING_KIND, OWNER, earning.body, m.Earning, earning.signature))
-    write("receipt", _signed(RECEIPT_KIND, OTHER, RECEIPT.body, m.Receipt, RECEIPT.signature))
     where = {"key": KEY, "owner": peer_id, "now_s": NOW_S}
     for name, record in {
         "record": record_of(),

@@ -10,9 +10,9 @@ from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DRAFT, MANDATES, RECEIPTS
+from cosine_protocol.protocols import DRAFT, MANDATES
 
-OLD_FEATURES: Final = (MANDATES, RECEIPTS)
+OLD_FEATURES: Final = (MANDATES,)
 """Those of peers that know no windows of prompts and nothing of learning."""
 
 

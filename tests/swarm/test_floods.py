@@ -22,7 +22,7 @@ from cosine_p2p.trust.denied_peers import APART_S, DISCONNECTED, BanFile, Denied
 from cosine_protocol import codec, limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode, encode_frame
-from cosine_protocol.messages import SignedReceipt
+from cosine_protocol.errors import ErrorCode
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import Role
@@ -169,9 +169,6 @@ def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_as
 ) -> None:
     """The largest answers there are, more of them than are read; the honest drafter is asked as before."""
     monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)
-    receipts = (
-        SignedReceipt(bytes(limits.DIGEST_BYTES), bytes(limits.MAX_RECEIPT_BYTES), bytes(64)),
-    ) * limits.MAX_SHOWN_RECEIPTS
 
     async def run() -> None:
         attacks: list[asyncio.Task[None]] = []
@@ -179,7 +176,7 @@ def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_as
         async def handle(stream: Stream) -> None:
             def receive(channel: Channel, told: m.Message) -> None:
                 if isinstance(told, m.Start):
-                    message = m.Started(told.number + 1000, 1.0, 1000, receipts)
+                    message = m.Error(told.number + 1000, ErrorCode.INTERNAL, "x" * limits.MAX_TEXT_BYTES, None)
                     attacks.extend(asyncio.ensure_future(flood(stream, message)) for _ in range(STREAMS))
 
             await serve_channel(stream, DRAFT, receive)

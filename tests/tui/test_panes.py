@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from rich.console import Console, Group, RenderableType
 from rich.segment import Segment
 
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role, StageOffer
 from cosine_tui.looks.styled_text import Tone
 from cosine_tui.looks.themes import DARK, THEMES
@@ -158,10 +157,6 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
         (row_of(requests(SNAPSHOT), "✓ 6 math"), ["Add two numbers.", "12 tokens"]),
         (text_of(pane(why=("code: first", "code: then"))), ["code  then\ncode  first"]),
         (text_of(event_list(SNAPSHOT), 50), ["00:50  ↻ failover     request 6:", "\n" + " " * 20]),
-        (
-            text_of(node_page(with_node(2, earned=Earned(tokens=1234, verifiers=2, clients=1)), CODE)),
-            ["receipts          1,234 tokens of others' texts, signed by 2 verifiers and 1"],
-        ),
         (text_of(node_page(LEARNING, MATH)), ["serves            the model as it came; learns, by its own word"]),
         (
             text_of(node_page(replace(LEARNING, nodes=(replace(LEARNING.nodes[2], learner=()),)), CODE)),

@@ -138,8 +138,6 @@ class Participants:
             max_drafters=scenario.max_drafters,
             prompt_window_tokens=scenario.prompt_window_tokens,
             coordination=scenario.coordination,
-            # What leaves after the last token would count for the client's next request.
-            share_receipts=False,
         )
 
     async def run_faults(self) -> None:

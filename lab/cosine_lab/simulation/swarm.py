@@ -22,7 +22,6 @@ from cosine_lab.rivals.parallel_session import session_of
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import FeedNotes, Policy, PolicyVerifier, SteppedVerifier
-from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
@@ -261,7 +260,6 @@ class SimulatedSwarm:
             identity=identity,
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
-            receipts=ReceiptLedger(identity.peer_id, expertise=(domain,), clock=clock),
             observer=StreamRecords(keep_stream) if keep_stream is not None else None,
             make_tree=FusedTree,
         )

@@ -91,7 +91,6 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "verifier": _Spelling("PEER", has_variable=False),
     "coordination": _Spelling("PEER"),
     "audit": _Spelling("SHARE"),
-    "share_receipts": _Spelling(name="receipts/--no-receipts"),
     "share_feedback": _Spelling(name="share-feedback/--no-share-feedback", show_default=False),
     "warm_spare": _Spelling(""),
 }
@@ -103,7 +102,7 @@ ENTRANCE: Final = ("network", "swarm", "identity", "deny")
 """The options of a client that say how it joins."""
 SERVED_BY: Final = (
     *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
-    *("share_receipts", "share_feedback", "warm_spare", "generation_config", "timeout_s"),
+    *("share_feedback", "warm_spare", "generation_config", "timeout_s"),
 )
 """Those that `generate` and `serve` have besides: who takes part, and what they are shown."""
 

@@ -27,12 +27,10 @@ from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, sh
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
-from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.reach import is_relayed
 from cosine_p2p.trust.denied_peers import Ban, BanFile
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
@@ -49,12 +47,12 @@ WATCH_EVERY_S: Final = 2.0
 # that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
 HEADINGS: Final = (
     *("role", "peer", "model", "numerics", "learned", "good at", "load"),
-    *("ms/pass", "RTT ms", "accepted", "receipts", "version", "emulated", "reached"),
+    *("ms/pass", "RTT ms", "accepted", "version", "emulated", "reached"),
 )
-NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "accepted", "receipts"})
+NUMBERS: Final = frozenset({"load", "ms/pass", "RTT ms", "accepted"})
 NEVER_FOLDED: Final = frozenset({"role", "peer", "reached"}) | NUMBERS
-ONLY_WIDE: Final = frozenset({"numerics", "version", "receipts"})
-ONLY_USED: Final = frozenset({"accepted", "emulated", "receipts", "learned"})
+ONLY_WIDE: Final = frozenset({"numerics", "version"})
+ONLY_USED: Final = frozenset({"accepted", "emulated", "learned"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
 """More would push the nodes off the screen; `cosine-node ban` shows all."""
@@ -143,12 +141,11 @@ def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNotes:
-    """What this user's nodes and clients have kept: bans, the latest end last, receipts that peers have shown, and
-    the user's own drafters that learn, by their peer ids.
+    """What this user's nodes have kept: bans, the latest end last, and the user's own drafters that learn, by their
+    peer ids.
     """
 
     bans: Sequence[Ban] = ()
-    earned: Mapping[str, Earned] = field(default_factory=dict)
     learners: Mapping[str, "LearnerReport"] = field(default_factory=dict)
 
 
@@ -156,7 +153,7 @@ def _own_notes() -> OwnNotes:
     from cosine_node.learning.learner_report import reports_by_peer
 
     bans = tuple(BanFile().read().values())
-    return OwnNotes(bans=bans, earned=PeerFile().earned(), learners=reports_by_peer())
+    return OwnNotes(bans=bans, learners=reports_by_peer())
 
 
 def of_one_target(survey: "Survey") -> "Survey":
@@ -206,7 +203,6 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
             "reachable": not sight.reason,
             "relayed": is_relayed(sight.record.addresses),
             "reason": sight.reason,
-            "receipts": json_safe(notes.earned.get(sight.record.peer_id)),
             "learner": report.as_object() if (report := notes.learners.get(sight.record.peer_id)) else None,
         }
         for sight in survey.nodes
@@ -289,7 +285,7 @@ def _targets_table(targets: Sequence[ServedTarget]) -> Table:
 
 def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
     """A row for each node, with the columns that tell something and for which there is room."""
-    rows = [_cells(sight, notes.earned.get(sight.record.peer_id)) for sight in survey.nodes]
+    rows = [_cells(sight) for sight in survey.nodes]
     shown = [
         heading
         for heading in HEADINGS
@@ -310,7 +306,7 @@ def _reached_records(survey: "Survey") -> list[NodeRecord]:
     return [sight.record for sight in survey.nodes if not sight.reason]
 
 
-def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
+def _cells(sight: "NodeSight") -> dict[str, Text]:
     """The text of a node under each heading."""
     record, stage = sight.record, sight.record.stage
     learned = LearnedName.of(record.model)
@@ -328,7 +324,6 @@ def _cells(sight: "NodeSight", earned: Earned | None) -> dict[str, Text]:
         "ms/pass": f"{record.pass_us / 1e3:.1f}",
         "RTT ms": "" if sight.rtt_s is None else f"{1e3 * sight.rtt_s:.1f}",
         "accepted": f"{sight.accepted:,} of {sight.text_tokens:,}" if sight.text_tokens else "",
-        "receipts": "" if earned is None else f"{earned.tokens:,}",
         "version": record.software.removeprefix("cosine-p2p/"),
         "emulated": record.emulated,
     }

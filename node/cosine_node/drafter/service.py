@@ -11,7 +11,6 @@ from typing import Final
 
 from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.observer import DraftObserver
-from cosine_node.drafter.receipt_ledger import ReceiptLedger
 from cosine_node.drafter.request import DraftRows, FollowedRequest, Rows
 from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.constraints.grammars import guide_of
@@ -30,9 +29,9 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_MANDATE_S, MAX_NEW_TOKENS, MAX_SHOWN_RECEIPTS, MAX_TREE_NODES
+from cosine_protocol.limits import MAX_MANDATE_S, MAX_NEW_TOKENS, MAX_TREE_NODES
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.protocols import DRAFT, RECEIPTS, features_of
+from cosine_protocol.protocols import DRAFT, features_of
 from cosine_protocol.request import Constraint
 from cosine_protocol.statements import check_length, check_live, open_mandate
 
@@ -85,17 +84,15 @@ class DrafterService:
         config: DrafterConfig,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
-        receipts: ReceiptLedger | None = None,
         observer: DraftObserver | None = None,
         make_tree: Callable[..., DraftTree] = DraftTree,
     ) -> None:
-        """`clock` gives Unix seconds, by which mandates end; without `receipts` none is kept.
+        """`clock` gives Unix seconds, by which mandates end.
 
         `observer` watches the texts that clients let the drafter keep. `make_tree` makes the live tree of
         each request.
         """
         self._make_tree = make_tree
-        self.receipts = receipts
         self._observer = observer
         self._engine = engine
         self._runner = runner
@@ -109,7 +106,6 @@ class DrafterService:
         self._wait_for_work = wait_for_work
         self._followed: dict[tuple[Channel, int], FollowedRequest] = {}
         self._released: list[FollowedRequest] = []
-        self._showed: set[Channel] = set()
         self._admissions = count()
         self._preparing: set[asyncio.Task[None]] = set()
         self._ticking: asyncio.TimerHandle | None = None
@@ -170,8 +166,6 @@ class DrafterService:
                     self._work.clear()
                     await self._wait_for_work(self._work)
         finally:
-            if self.receipts is not None:
-                self.receipts.write()
             if self._observer is not None:
                 self._observer.close()
 
@@ -193,7 +187,6 @@ class DrafterService:
         LOG.debug("client %s: %s", channel.peer_id, reason)
         for followed in [followed for followed in self._followed.values() if followed.channel is channel]:
             self._release(followed, "lost")
-        self._showed.discard(channel)
         self._work.set()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -204,9 +197,6 @@ class DrafterService:
                 self._note_told(channel, message)
             if followed := self._followed.get((channel, message.number)):
                 self._follow(followed, message)
-        elif isinstance(message, m.Receipted):
-            if self.receipts is not None and (tokens := self.receipts.take(message.receipt)):
-                self.counts.receipt_tokens += tokens
         else:
             channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._work.set()
@@ -424,16 +414,8 @@ class DrafterService:
             followed.has_started = True
             self.counts.prompt_tokens += len(row.tokens)
             token_us = round(1e6 * self.pass_s)
-            started = m.Started(followed.number, result.nll or 0.0, token_us, self._shown(followed.channel))
-            followed.channel.post(started)
+            followed.channel.post(m.Started(followed.number, result.nll or 0.0, token_us))
         self._send(followed, block)
-
-    def _shown(self, channel: Channel) -> tuple[m.SignedReceipt, ...] | None:
-        """The receipts for a client's own stream, once."""
-        if self.receipts is None or channel in self._showed or RECEIPTS not in channel.features:
-            return None
-        self._showed.add(channel)
-        return self.receipts.best(MAX_SHOWN_RECEIPTS) or None
 
     def _send(self, followed: FollowedRequest, block: Block | None) -> None:
         """Post drafted nodes as a signed fragment, unless the client reads too slowly."""
@@ -461,8 +443,6 @@ class DrafterService:
             self.counts.ended[ending] += 1
             followed.log.info("%s, %d tokens drafted", ending, followed.sent_nodes)
             self._released.append(followed)
-            if self.receipts is not None:
-                self.receipts.expect(followed.request, followed.d_0, sent_nodes=followed.sent_nodes)
             if self._observer is not None and followed.observed is not None:
                 self._observer.leave(followed.observed, now_s=asyncio.get_running_loop().time())
             self._work.set()

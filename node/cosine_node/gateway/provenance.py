@@ -35,10 +35,6 @@ def account_of(done: Generation) -> Json:
 
 
 def proof_of(done: Generation) -> Json:
-    """What was signed about a text, for anybody to check: `evidence` as of an audit, `receipts` in base64."""
+    """What was signed about a text, for anybody to check: `evidence` as of an audit."""
     evidence = done.audit.evidence if done.audit is not None else ()
-    return {
-        "format": PROOF_FORMAT,
-        "evidence": [asdict(piece) for piece in evidence],
-        "receipts": list(done.signed_receipts),
-    }
+    return {"format": PROOF_FORMAT, "evidence": [asdict(piece) for piece in evidence]}

@@ -292,27 +292,6 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
         "Of these, those that were its first choice.",
         lambda d: d.counts.right_first_choices,
     ),
-    counter(
-        "cosine:drafter_receipt_tokens",
-        "Tokens that verifiers and clients signed for.",
-        lambda d: d.counts.receipt_tokens,
-    ),
-    gauge(
-        "cosine:drafter_earned_tokens",
-        "Tokens of all receipts, those of earlier runs too, by domain.",
-        lambda d: {d.receipts.domain: d.receipts.earnings().tokens} if d.receipts else {},
-        label="domain",
-    ),
-    gauge(
-        "cosine:drafter_receipt_verifiers",
-        "Verifiers that signed the receipts kept.",
-        lambda d: d.receipts.earnings().verifiers if d.receipts else 0,
-    ),
-    gauge(
-        "cosine:drafter_receipt_clients",
-        "Clients that signed the receipts kept.",
-        lambda d: d.receipts.earnings().clients if d.receipts else 0,
-    ),
     counter("cosine:drafter_fragments", "Fragments sent.", lambda d: d.counts.sent_fragments),
     counter(
         "cosine:drafter_fragments_dropped",

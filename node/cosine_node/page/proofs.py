@@ -1,24 +1,23 @@
-"""Checks of proofs: every digest and signature of what verifiers, judges and clients signed of one text."""
+"""Checks of proofs: every digest and signature of what verifiers and judges signed of one text."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from cosine_p2p.trust.audit_rule import AuditState, accuses
-from cosine_p2p.trust.evidence import Evidence, OpenedEvidence, read_message
+from cosine_p2p.trust.evidence import Evidence, OpenedEvidence
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.messages import Receipted, Transcript
-from cosine_protocol.statements import read_receipt
+from cosine_protocol.messages import Transcript
 
 Json = dict[str, Any]
 
 
-def checked_proof(pieces: Sequence[Evidence], receipts: Sequence[str]) -> Json:
+def checked_proof(pieces: Sequence[Evidence]) -> Json:
     """What a proof says, in the form of `POST /v1/proofs`. Blocks.
 
-    `pieces` are one or more, `receipts` are `Receipted` messages in base64. Raises `RemoteProtocolError` where a
-    part does not hold or is of another request than the first, or where a receipt is of another text.
+    `pieces` are one or more. Raises `RemoteProtocolError` where a part does not hold or is of another request than
+    the first.
     """
     opened = [piece.open() for piece in pieces]
     digest = request_digest(opened[0].claim.request)
@@ -27,9 +26,8 @@ def checked_proof(pieces: Sequence[Evidence], receipts: Sequence[str]) -> Json:
     verdicts = sum(len(each.verdicts) for each in opened)
     return {
         "state": max((each.state for each in opened), key=list(AuditState).index),
-        "signatures": len(pieces) + verdicts + 2 * len(receipts),
+        "signatures": len(pieces) + verdicts,
         "parts": [_part(*each, digest) for each in zip(pieces, opened, strict=True)],
-        "receipts": [_receipt(text, opened, digest) for text in receipts],
     }
 
 
@@ -56,25 +54,4 @@ def _part(piece: Evidence, opened: OpenedEvidence, digest: bytes) -> Json:
             }
             for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
         ],
-    }
-
-
-def _receipt(text: str, opened: Sequence[OpenedEvidence], digest: bytes) -> Json:
-    message = read_message(text)
-    if not isinstance(message, Receipted):
-        raise MalformedMessage("a receipt is another message")
-    read = read_receipt(message.receipt)
-    read.check()
-    request, earning = opened[0].claim.request, read.earning
-    named = message.receipt.d_0, earning.client, earning.target_digest
-    if named != (digest, request.client, request.target_digest) or read.verifier not in {
-        each.claim.author for each in opened
-    }:
-        raise MalformedMessage("a receipt is for another text")
-    return {
-        "verifier": read.verifier,
-        "client": read.client,
-        "drafter": earning.drafter,
-        "tokens": earning.tokens,
-        "text_tokens": earning.text_tokens,
     }

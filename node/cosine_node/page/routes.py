@@ -25,7 +25,6 @@ from cosine_node.page.watch import SwarmWatch
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.limits import MAX_AUTHORS
 from cosine_protocol.records import NodeRecord
 
 if TYPE_CHECKING:
@@ -63,9 +62,7 @@ class Watched:
             self._surveyor = Surveyor(self._client.swarm, target=self._client.target)
         survey = await self._surveyor.survey()
         self._records = [sight.record for sight in survey.nodes if not sight.reason]
-        notes = OwnNotes(
-            convicted=self._client.convicted, checks=self._client.checks(), earned=self._client.earned()
-        )
+        notes = OwnNotes(convicted=self._client.convicted, checks=self._client.checks())
         return swarm_facts(survey, notes) | {"entrance": self._entrance, "trend": self._trend.as_objects()}
 
     async def _rest(self) -> None:
@@ -113,13 +110,9 @@ class Watched:
 
     async def proofs(self, request: Request) -> Response:
         """The result of checking a proof; `problem` says why it proves nothing."""
-        body = await read_object(request)
-        pieces, receipts = _pieces_of(body), body.get("receipts", [])
-        is_list = isinstance(receipts, list) and all(isinstance(each, str) for each in receipts)
-        if not is_list or len(receipts) > MAX_AUTHORS:
-            raise bad_value("receipts", f"receipts must be a list of at most {MAX_AUTHORS} texts.")
+        pieces = _pieces_of(await read_object(request))
         try:
-            return JSONResponse(await asyncio.to_thread(checked_proof, pieces, receipts))
+            return JSONResponse(await asyncio.to_thread(checked_proof, pieces))
         except RemoteProtocolError as error:
             return JSONResponse({"problem": str(error)})
 

@@ -4,7 +4,7 @@ Texts of other peers are told as they are; whoever shows them must show them as 
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
@@ -13,7 +13,6 @@ from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.transport.reach import is_relayed
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.numerics import repeats
 from cosine_protocol.records import NodeRecord, Role
@@ -23,13 +22,12 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNotes:
-    """What this gateway's client knows of others: verifiers that were found wrong, how many texts of each were
-    checked and found right, and the receipts that drafters have shown.
+    """What this gateway's client knows of others: verifiers that were found wrong, and how many texts of each were
+    checked and found right.
     """
 
     convicted: Collection[str] = ()
     checks: Mapping[str, int] = field(default_factory=dict)
-    earned: Mapping[str, Earned] = field(default_factory=dict)
 
 
 def swarm_facts(survey: Survey, notes: OwnNotes) -> Json:
@@ -59,7 +57,6 @@ def outlook_facts(reached: Sequence[NodeRecord]) -> list[Json]:
 def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
     """One node: what its record says, what it answered, and what is known of it here."""
     record, stage = sight.record, sight.record.stage
-    earned = notes.earned.get(record.peer_id)
     return {
         "peer_id": record.peer_id,
         "role": record.role,
@@ -90,7 +87,6 @@ def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:
         "text_tokens": sight.text_tokens,
         "drafts": drafts_sentence(record.four_tokens_permille),
         "reason": sight.reason,
-        "receipts": None if earned is None else asdict(earned),
         "checks": notes.checks.get(record.peer_id, 0) if record.role == Role.VERIFIER else None,
         "is_convicted": record.peer_id in notes.convicted,
     }

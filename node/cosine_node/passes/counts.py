@@ -73,9 +73,8 @@ class DrafterCounts(Counts):
     `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
     to `drafted_requests`; of the tokens committed meanwhile `offered_positions` came after nodes for them had been
     sent, and `taken_tokens` of these were among the nodes. Clients have told that of the `text_tokens` of such
-    requests `accepted_tokens` were its, have let it go for reasons, and sent receipts for `receipt_tokens`. Of all
-    tokens that were committed while it followed, it had a first choice before `first_choices`, of which
-    `right_first_choices` were right.
+    requests `accepted_tokens` were its, and have let it go for reasons. Of all tokens that were committed while it
+    followed, it had a first choice before `first_choices`, of which `right_first_choices` were right.
     """
 
     busy: int = 0
@@ -89,7 +88,6 @@ class DrafterCounts(Counts):
     taken_tokens: int = 0
     first_choices: int = 0
     right_first_choices: int = 0
-    receipt_tokens: int = 0
     accepted_tokens: int = 0
     let_go: Counter[ReleaseReason] = field(default_factory=Counter)
 

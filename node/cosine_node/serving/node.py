@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cosine_node.drafter.receipt_ledger import ledger_of
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
@@ -324,7 +323,6 @@ class DrafterNode(RunningNode):
             curve=self._pass_curve,
             identity=joined.identity,
             wait_for_work=self._wait_for_work,
-            receipts=ledger_of(joined.identity.peer_id, self._expertise),
             observer=learner.records if learner is not None else None,
         )
         if learner is not None:
@@ -341,8 +339,6 @@ class DrafterNode(RunningNode):
         """Announce the learned weights that serve from here on."""
         assert self._learner is not None
         self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
-        if self.service.receipts is not None:
-            self.service.receipts.announce(self._expertise)
         self._announcer.changed()
 
     def _work_done(self) -> DraftWork:

@@ -39,7 +39,6 @@ class DraftWork(Work):
     seldom_right: int
     others_better: int
     nothing_new: int
-    receipt_tokens: int
 
     @classmethod
     def of(cls, service: DrafterService) -> Self:
@@ -50,7 +49,6 @@ class DraftWork(Work):
             drafted_tokens=counts.sent_nodes,
             accepted_tokens=counts.accepted_tokens,
             text_tokens=counts.text_tokens,
-            receipt_tokens=counts.receipt_tokens,
             **{reason.name.lower(): counts.let_go[reason] for reason in LET_GO},
         )
 
@@ -70,7 +68,6 @@ class DraftWork(Work):
                 if self.text_tokens
                 else "no client has told yet what came of them",
                 *([f"let go {', '.join(let_go)}"] if let_go else []),
-                *([f"receipts for {self.receipt_tokens} tokens"] if self.receipt_tokens else []),
             ]
         )
 

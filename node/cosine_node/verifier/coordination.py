@@ -31,10 +31,10 @@ from cosine_p2p.transport.link import Delivery, Links, PeerLink, Sink
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, RemoteProtocolError
+from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
 from cosine_protocol.limits import MAX_NAME_BYTES
-from cosine_protocol.protocols import CONSTRAINTS, DRAFT, LOGPROBS, RECEIPTS, SHAPING, VERIFY
-from cosine_protocol.statements import open_mandate, read_receipt
+from cosine_protocol.protocols import CONSTRAINTS, DRAFT, LOGPROBS, SHAPING, VERIFY
+from cosine_protocol.statements import open_mandate
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
@@ -230,8 +230,6 @@ class RequestCoordinator:
         self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
         self._closing: set[asyncio.Task[None]] = set()
         self._uses: Counter[str] = Counter()
-        # Drafters of the latest requests, whose receipts may still come, by client and digest.
-        self._unpaid: Remembered[tuple[str, bytes], set[str]] = Remembered(256)
 
     @property
     def requests(self) -> int:
@@ -274,7 +272,6 @@ class RequestCoordinator:
         )
         coordinated.session = session
         request.observer = coordinated.note
-        self._unpaid.note((request.request.client, request.d_0), set(mandate.drafters))
         coordinated.note_decision(0, f"the verifier asks {len(mandate.drafters)} drafters")
         log_of(request).info("coordinated here, %d drafters", len(mandate.drafters))
         task = asyncio.ensure_future(self._run(coordinated, session, mandate.drafters))
@@ -285,18 +282,6 @@ class RequestCoordinator:
         """Let the drafters of a request go; its client coordinates it, or has left."""
         if task := self._tasks.get(request):
             task.cancel()
-
-    def pass_on(self, signed: m.SignedReceipt, *, client: str) -> None:
-        """Send a client's receipt to a drafter of its mandate, once, if there is still a link to it."""
-        try:
-            drafter = read_receipt(signed).earning.drafter
-        except RemoteProtocolError:
-            return
-        unpaid = self._unpaid.get((client, signed.d_0)) or set()
-        link = self._links.alive(drafter, DRAFT)
-        if drafter in unpaid and link is not None and RECEIPTS in (link.features or ()):
-            unpaid.remove(drafter)
-            link.post(m.Receipted(0, signed))
 
     async def close(self) -> None:
         """End all of it."""

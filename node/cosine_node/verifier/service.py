@@ -193,9 +193,6 @@ class VerifierService:
                     self._act(request, message)
                 else:
                     self._act_on_waiting(channel, message)
-            case m.Receipted():
-                if self._coordinator is not None:
-                    self._coordinator.pass_on(message.receipt, client=channel.peer_id)
             case _:
                 channel.post(m.Error(0, ErrorCode.MALFORMED, f"unexpected {type(message).__name__}", None))
         self._loop.wake()

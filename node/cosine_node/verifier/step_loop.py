@@ -68,8 +68,8 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
-from cosine_protocol.limits import HOME_AUTHOR, MAX_EARNINGS
-from cosine_protocol.statements import is_transcript_due, sign_earning, sign_transcript
+from cosine_protocol.limits import HOME_AUTHOR
+from cosine_protocol.statements import is_transcript_due, sign_transcript
 
 LOG = logging.getLogger(__name__)
 
@@ -440,8 +440,7 @@ class StepLoop:
         account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
         body = encode_body(account)
         signature = self._identity.sign(kind="final", digest=request.d_0, body=body)
-        earned = signed_earnings(request, self._identity, now_s=self._clock())
-        request.post(m.Final(body, signature, earned))
+        request.post(m.Final(body, signature))
         ending = reason.name.lower()
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)
@@ -457,29 +456,6 @@ class StepLoop:
             self._released.append(request.kv.sequence)
             self._on_place()
             self.wake()
-
-
-def signed_earnings(
-    request: VerifierRequest, verifier: Identity, *, now_s: float
-) -> tuple[m.SignedEarning, ...] | None:
-    """One for each drafter whose tokens were committed, of too many for those with the most; None if there is none.
-
-    The client named the drafters: whose drafts those are is its word, how many tokens were right is the verifier's.
-    """
-    tokens = {drafter: request.accepted[author] for author, drafter in enumerate(request.drafters, start=1)}
-    most = sorted(filter(tokens.get, tokens), key=lambda drafter: -tokens[drafter])[:MAX_EARNINGS]
-    earnings = [
-        m.Earning(
-            target_digest=request.request.target_digest,
-            client=request.request.client,
-            drafter=drafter,
-            tokens=tokens[drafter],
-            text_tokens=len(request.output) - request.first,
-            ended_at_s=now_s,
-        )
-        for drafter in most
-    ]
-    return tuple(sign_earning(verifier, earning, d_0=request.d_0) for earning in earnings) or None
 
 
 def _now_s() -> float:

@@ -242,17 +242,9 @@ def test_the_order_of_records_favours_nobody(order: list[int], seed: int) -> Non
     assert first[nodes[0].peer_id] < 50
 
 
-def test_among_near_equal_drafters_those_with_a_level_come_first_but_not_always() -> None:
-    fast, first, second, plain = record(0, pass_us=500), *(record(number, pass_us=1000) for number in (1, 2, 3))
-    levels = {first.peer_id: 2, second.peer_id: 1}
-    orders = Counter(picked([plain, second, first, fast], limit=4, seed=seed, levels=levels) for seed in range(200))
-    assert {order[0] for order in orders} == {fast}, "a level is worth less than a shorter way"
-    assert 200 * (1 - 2 / EXPLORE_EVERY) < orders[fast, first, second, plain] < 200
-
-
-def test_a_full_drafter_is_last_whatever_it_has_earned() -> None:
+def test_a_full_drafter_is_last() -> None:
     full, free = record(0, load_requests=4), record(1)
-    assert picked([full, free], limit=2, levels={full.peer_id: 2}) == (free, full)
+    assert picked([full, free], limit=2) == (free, full)
 
 
 def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:

@@ -72,7 +72,6 @@ REFUSED = [
     ("swarm", 7, "swarm must be the path of a swarm file, not 7."),
     ("identity", "", "identity must be the path of a key file, not ''."),
     ("deny", "12D3", "deny must be a list of peer ids or files of them, not '12D3'; write ['12D3']."),
-    ("share_receipts", "no", "share_receipts must be True or False, not 'no'."),
     ("share_feedback", "no", "share_feedback must be True or False, not 'no'."),
     ("listen", "no", "listen must be True or False, not 'no'."),
     ("warm_spare", "no", "warm_spare must be True or False, not 'no'."),

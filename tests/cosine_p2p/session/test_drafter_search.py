@@ -1,7 +1,7 @@
 """Among drafters that are as good, those are asked whose drafts have the shortest way."""
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -38,21 +38,6 @@ NEAR_CLIENT = [record_of(identity_of(number), now_s=NOW_S, coordinate=at(5)) for
 EVERYBODY = [*NEAR_CLIENT, *NEAR_VERIFIER]
 
 
-class Shown:
-    """The levels that receipts give, and what they were asked for."""
-
-    def __init__(self, levels: dict[str, int] | None = None) -> None:
-        self.given = levels or {}
-        self.has_read = False
-
-    def read(self) -> None:
-        self.has_read = True
-
-    def levels(self, drafters: Sequence[NodeRecord], *, target_digest: bytes, now_s: float) -> dict[str, int]:
-        assert target_digest == VERIFIER.target_digest
-        return self.given
-
-
 @dataclass(slots=True)
 class Scene:
     """A client at the origin that has measured where it is."""
@@ -63,7 +48,6 @@ class Scene:
     mandates: Mandates | None = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
     failures: PeerFailures = field(default_factory=PeerFailures)
     distances: Distances = field(default_factory=lambda: Distances(Random(0).random))
-    shown: Any = field(default_factory=Shown)
 
     def __post_init__(self) -> None:
         for _ in range(100):
@@ -80,7 +64,6 @@ class Scene:
             mandates=self.mandates,
             failures=self.failures,
             distances=self.distances,
-            shown=self.shown,
             strategy=STRATEGIES[self.strategy],
             options=merge_options(DEFAULTS, options, ClientOptions),
         )
@@ -149,14 +132,6 @@ def test_nobody_is_found_where_nobody_is_wanted_or_nobody_answers(scene: Scene) 
         return await scene.search.look_up(TARGET)
 
     assert asyncio.run(run()) == []
-
-
-def test_what_drafters_earned_decides_among_equals_only() -> None:
-    earned = {record.peer_id: 1 for record in NEAR_CLIENT[:MAX_ASKED_DRAFTERS] + NEAR_VERIFIER}
-    scene = Scene(options={"coordination": "client"}, shown=Shown(earned))
-    often = sum(scene.chosen(EVERYBODY, seed=seed) == ids(NEAR_CLIENT[:MAX_ASKED_DRAFTERS]) for seed in range(40))
-    assert often >= 30, "all but one request in eight or so"
-    assert Scene(mandates=None, shown=Shown(earned)).chosen(EVERYBODY) <= ids(NEAR_CLIENT)
 
 
 KINDS = ("code", "math", "medical")

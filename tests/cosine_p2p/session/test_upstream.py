@@ -15,7 +15,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
-from cosine_protocol.messages import FinishReason, SignedEarning, Transcript
+from cosine_protocol.messages import FinishReason, Transcript
 from cosine_protocol.request import AskedLogprobs
 from cosine_protocol.statements import open_claim, sign_transcript
 from tests.cosine_p2p.samples import identity_of, request_of
@@ -85,7 +85,7 @@ def test_the_pace_is_remembered_without_round_trips_once_there_is_enough_of_it(
 
 
 def test_each_part_of_a_stream_is_a_claim_of_its_own_and_its_latest_transcript_counts() -> None:
-    streams, earning = SignedStreams(), SignedEarning(b"", bytes(64))
+    streams = SignedStreams()
     first, second, third = upstream(), upstream(OUTPUT[:2], number=2), upstream(OUTPUT[:3])
     for verifier, one in (
         (first, signed(1, 0, 0, 1)),
@@ -95,12 +95,10 @@ def test_each_part_of_a_stream_is_a_claim_of_its_own_and_its_latest_transcript_c
     ):
         verifier.take(one, authors=0)
         streams.note(verifier)
-    second.earned = (earning,)
     assert [(claim.author, open_claim(claim).first, claim.tokens) for claim in streams.claims(REQUEST, OUTPUT)] == [
         (identity_of(1).peer_id, 0, OUTPUT[:2]),
         (identity_of(2).peer_id, 2, OUTPUT[:3]),
     ]
-    assert list(streams.earned()) == [(identity_of(2).peer_id, earning)]
 
 
 TELLING = replace(REQUEST, prompt=(1, 2, 3), logprobs=AskedLogprobs(1, of_prompt=True))

@@ -29,7 +29,6 @@ from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, StageOffer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
@@ -92,18 +91,6 @@ def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
     lines = drawn(survey(sight()), OwnNotes(bans=bans)).splitlines()
     assert lines[2] == "…00000002: banned here until 2001-09-09T01:48+00:00: it floods"
     assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
-
-
-def test_a_drafter_that_has_shown_receipts_has_their_tokens_beside_it() -> None:
-    drafter, other = sight(), sight(2)
-    notes = OwnNotes(earned={drafter.record.peer_id: Earned(tokens=1234, verifiers=2, clients=3)})
-    lines = drawn(survey(drafter, other), notes).splitlines()
-    assert "receipts" in lines[0] and "1,234" in lines[1] and "1,234" not in lines[2]
-    assert "receipts" not in drawn(survey(other), notes) and "receipts" not in drawn(
-        survey(drafter), notes, columns=80
-    )
-    first, second = as_object(survey(drafter, other), "main", notes)["nodes"]
-    assert first["receipts"] == {"tokens": 1234, "verifiers": 2, "clients": 3} and second["receipts"] is None
 
 
 def test_what_a_record_says_of_learning_stands_beside_the_model() -> None:

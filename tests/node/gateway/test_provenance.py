@@ -7,7 +7,7 @@ import pytest
 from cosine_node.gateway.provenance import PROOF_FORMAT
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
-from tests.node.gateway.gateways import PROMPT, Gateway, asked, text_of, with_gateway
+from tests.node.gateway.gateways import PROMPT, asked, text_of
 from tests.node.gateway.played import played_swarm
 from tests.node.gateway.test_tools import CITIES
 
@@ -93,17 +93,6 @@ def test_what_was_held_to_the_end_is_its_last_tokens(said: str, more: dict[str, 
         "".join(piece["delta"].get(name) or "" for piece in pieces) for name in ("content", "reasoning_content")
     ]
     assert told(*pieces) == shown
-
-
-def test_a_drafter_is_paid_by_a_receipt_that_the_proof_holds() -> None:
-    async def twice(gateway: Gateway) -> Any:
-        # The first request reaches the drafter, the second finds it known.
-        for _ in range(2):
-            reply = await gateway.post("/v1/chat/completions", {**BODY, "provenance": True})
-        return reply.json["choices"][0]["account"]
-
-    account = with_gateway(twice)
-    assert len(account["proof"]["receipts"]) == len(account["drafters"]) == 1
 
 
 def test_who_does_not_ask_sees_nothing_of_it() -> None:

@@ -55,7 +55,6 @@ def told_node(number: int, **fields: Any) -> dict[str, Any]:
         "rtt_ms": round(rng.uniform(4, 190), 1),
         "passes": 1000,
         "reason": "no answer within 4 s" if rng.random() < 0.04 else "",
-        "receipts": None,
         "checks": rng.randrange(64) if role == "verifier" else None,
         "is_convicted": False,
         **fields,

@@ -1,27 +1,19 @@
 """What the page asks is told to who has the gateway's key: the swarm, its changes, proofs, and what audits find."""
 
 import asyncio
-import base64
 import json
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import pytest
 
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
-from cosine_protocol.codec import encode
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.identity import Identity
-from cosine_protocol.limits import MAX_AUTHORS
-from cosine_protocol.messages import Earning, Receipt, Receipted
 from cosine_protocol.records import Role
-from cosine_protocol.statements import sign_earning, sign_receipt
-from tests.cosine_p2p.samples import identity_of
-from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, FORGERIES, piece_of
+from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, asked, call, with_gateway
-from tests.protocol.samples import OTHER, OWNER
 
 KEY = {"authorization": "Bearer k1"}
 LOCKED: dict[str, Any] = {"api_keys": ("k1",)}
@@ -96,11 +88,9 @@ def test_what_is_no_evidence_is_refused(evidence: Any, path: str) -> None:
     assert reply.status == 400 and reply.error["param"] == "evidence"
 
 
-def checked(*pieces: Evidence, receipts: Any = ()) -> Any:
+def checked(*pieces: Evidence) -> Any:
     """What a gateway finds in a proof."""
-    return asked(
-        "POST", "/v1/proofs", {"evidence": [asdict(each) for each in pieces], "receipts": [*receipts]}
-    ).json
+    return asked("POST", "/v1/proofs", {"evidence": [asdict(each) for each in pieces]}).json
 
 
 @pytest.mark.parametrize(
@@ -109,7 +99,7 @@ def checked(*pieces: Evidence, receipts: Any = ()) -> Any:
 )
 def test_a_proof_comes_to_what_its_signatures_say(different: tuple[int, ...], state: str) -> None:
     found = checked(piece_of(*different))
-    assert (found["state"], found["signatures"], found["receipts"]) == (state, 1 + len(different), [])
+    assert (found["state"], found["signatures"]) == (state, 1 + len(different))
     [part] = found["parts"]
     claim = piece_of().open().claim
     assert part["digest"] == request_digest(claim.request).hex() and part["tokens"] == list(claim.tokens)
@@ -119,29 +109,6 @@ def test_a_proof_comes_to_what_its_signatures_say(different: tuple[int, ...], st
 @pytest.mark.parametrize("pieces", [*([each] for each in FORGERIES.values()), [piece_of(), piece_of(nonce=1)]])
 def test_a_proof_that_does_not_hold_says_why(pieces: list[Evidence]) -> None:
     assert list(checked(*pieces)) == ["problem"]
-
-
-def receipt_of(*, client: Identity = OTHER, **changes: Any) -> str:
-    """A receipt for the text of `piece_of`, by its author and client."""
-    claim = piece_of().open().claim
-    d_0 = request_digest(claim.request)
-    earning = Earning(claim.request.target_digest, client.peer_id, identity_of(5).peer_id, 2, 3, 1.7e9)
-    signed = sign_earning(AUTHOR, replace(earning, **changes), d_0=d_0)
-    receipt = sign_receipt(client, Receipt(AUTHOR.peer_id, (), signed), d_0=d_0)
-    return base64.b64encode(encode(Receipted(0, receipt))).decode()
-
-
-def test_receipts_of_a_proof_are_for_its_text() -> None:
-    found = checked(piece_of(), receipts=[receipt_of()])
-    assert (found["signatures"], found["receipts"][0]["tokens"]) == (3, 2)
-    assert found["receipts"][0]["drafter"] == identity_of(5).peer_id
-    changed = base64.b64encode(base64.b64decode(receipt_of())[:-1] + b"x").decode()
-    for receipt in (changed, receipt_of(client=OWNER), receipt_of(target_digest=bytes(32)), "AAAA", "§"):
-        assert list(checked(piece_of(), receipts=[receipt])) == ["problem"]
-    assert list(checked(piece_of(nonce=1), receipts=[receipt_of()])) == ["problem"]
-    for receipts in ("x", [1], [receipt_of()] * (MAX_AUTHORS + 1)):
-        reply = asked("POST", "/v1/proofs", {"evidence": [asdict(piece_of())], "receipts": receipts})
-        assert reply.status == 400 and reply.error["param"] == "receipts"
 
 
 def test_evidence_that_does_not_hold_is_asked_of_nobody() -> None:

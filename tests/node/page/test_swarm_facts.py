@@ -7,7 +7,6 @@ import pytest
 
 from cosine_node.page.swarm_facts import OwnNotes, changes, swarm_facts, way_to
 from cosine_p2p.survey import NodeSight, Survey
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
@@ -30,13 +29,12 @@ def test_a_node_says_what_it_is_and_what_is_known_of_it_here() -> None:
     notes = OwnNotes(
         convicted=[verifier.record.peer_id],
         checks={verifier.record.peer_id: 3},
-        earned={drafter.record.peer_id: Earned(tokens=9, verifiers=1, clients=1)},
     )
     first, second = facts(verifier, drafter, notes=notes)["nodes"]
-    assert (first["is_convicted"], first["checks"], first["receipts"]) == (True, 3, None)
+    assert (first["is_convicted"], first["checks"]) == (True, 3)
     assert first["coordinate"] == {"x_ms": 1.5, "y_ms": -2.5, "z_ms": 0.0, "height_ms": 0.3, "error": 0.2}
     assert (first["rtt_ms"], first["load"]) == (12.3, 2)
-    assert (second["is_convicted"], second["checks"], second["receipts"]["tokens"]) == (False, None, 9)
+    assert (second["is_convicted"], second["checks"]) == (False, None)
     assert second["expertise"] == ["code"]
 
 

@@ -15,7 +15,6 @@ DRAFTED = DraftWork(
     seldom_right=0,
     others_better=0,
     nothing_new=0,
-    receipt_tokens=0,
 )
 VERIFIED = VerifyWork(requests=1, passes=220, text_tokens=512, taken_tokens=128)
 
@@ -29,9 +28,9 @@ COMPUTED = StageWork(requests=1, passes=57, fed_tokens=1047)
     [
         (DRAFTED, "drafted 1234 tokens for 3 requests; of 640 tokens of their texts 40 (6 %) came by it"),
         (
-            replace(DRAFTED, unwanted=1, others_better=2, receipt_tokens=38),
+            replace(DRAFTED, unwanted=1, others_better=2),
             "drafted 1234 tokens for 3 requests; of 640 tokens of their texts 40 (6 %) came by it; let go 1 time "
-            "since no drafters were wanted, 2 times since others were better; receipts for 38 tokens",
+            "since no drafters were wanted, 2 times since others were better",
         ),
         (VERIFIED, "generated 512 tokens for 1 request in 220 passes, 25 % of them drafted by others"),
         (COMPUTED, "computed 1047 tokens in 57 passes for 1 new chain"),

@@ -1,7 +1,7 @@
 """One request of a verifier: whether it is served, what a pass means for it, what drafts may cost, who earns."""
 
 import random
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.simulation.swarm import numbered_identity
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.constraints.grammars import Place
 from cosine_node.engine.curve import CostCurve
@@ -29,17 +28,15 @@ from cosine_node.verifier.request import (
     Verdict,
     VerifierRequest,
 )
-from cosine_node.verifier.step_loop import signed_earnings
 from cosine_p2p.strategy.speed_trial import SpeedTrial
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
-from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR, MAX_EARNINGS
-from cosine_protocol.messages import Earning, FinishReason, Open, Pacing, Transcript
+from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
+from cosine_protocol.messages import FinishReason, Open, Pacing, Transcript
 from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
-from cosine_protocol.statements import open_earning
 from tests.node.engine.letter_grammars import END, LETTERS, letter_grammars, text_of
 from tests.node.peers import TARGET, TOKENIZER, expected_output, request_of
 from tests.node.verifier.replaying import claim_of, unfed
@@ -540,34 +537,6 @@ def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() 
     assert max(drafted) > 4
     assert trial.way == 0
     assert drafted[-20:] == [0] * 20
-
-
-# A verifier signs for each drafter what it credited to it, and for nobody else.
-
-
-@pytest.mark.parametrize(
-    ("drafters", "accepted"),
-    [
-        (3, {0: 2, 1: 4, 3: 2}),
-        (2, {0: 8}),
-        (20, {author: 1 + author % 3 for author in range(1, 21)}),
-    ],
-    ids=["some", "none", "many"],
-)
-def test_each_drafter_with_tokens_has_an_earning_and_of_many_those_with_the_most(
-    drafters: int, accepted: dict[int, int]
-) -> None:
-    verifier = numbered_identity(1)
-    made = unfed(request_of("c", max_new_tokens=30), output=(1, 2))
-    made.drafters = tuple(numbered_identity(number).peer_id for number in range(2, 2 + drafters))
-    made.output += [3] * 8
-    made.accepted = Counter(accepted)
-    signed = signed_earnings(made, verifier, now_s=1e9)
-    most = sorted((author for author in accepted if author), key=lambda author: -accepted[author])[:MAX_EARNINGS]
-    assert (signed is None) == (not most)
-    assert [open_earning(each, verifier=verifier.peer_id, d_0=made.d_0) for each in signed or ()] == [
-        Earning(TARGET, "c", made.drafters[author - 1], accepted[author], 8, 1e9) for author in most
-    ]
 
 
 @pytest.mark.parametrize(("right", "wrong", "expected"), [(0, 0, 1.88), (64, 0, 1.97), (0, 64, 0.18)])

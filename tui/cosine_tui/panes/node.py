@@ -85,9 +85,6 @@ def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:
         share = standing.text_share
         of_text = "" if share is None else f" of {counted(standing.text_tokens, 'token')}, {bar(share, 10)}"
         yield "of the text", percent(share) + of_text
-        if (earned := node.earned) is not None:
-            signers = f"{counted(earned.verifiers, 'verifier')} and {counted(earned.clients, 'client')}"
-            yield "receipts", f"{counted(earned.tokens, 'token')} of others' texts, signed by {signers}"
     yield "failures", f"{standing.failed:,}" if standing.failed else "none"
     for failure in reversed(standing.failures):
         yield clock(failure.at_s, snapshot.began_unix_s), failure.text

@@ -133,8 +133,6 @@ class LiveSource:
             survey = await surveyor.survey()
             self._state.bans = tuple(self._bans.read().values())
             self._state.learners = reports_by_peer(self._learners)
-            if self._client is not None:
-                self._state.earned = self._client.earned()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1

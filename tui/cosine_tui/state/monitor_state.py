@@ -11,7 +11,6 @@ from cosine_node.learning.learner_report import LearnerReport
 from cosine_p2p.request.results import Generation, Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import Role
 from cosine_tui.looks.formatting import counted, short_name
 from cosine_tui.state.snapshot import (
@@ -42,7 +41,6 @@ class MonitorState:
         self.connection = SwarmConnection()
         self.nodes: dict[str, NodeView] = {}
         self.bans: tuple[Ban, ...] = ()
-        self.earned: Mapping[str, Earned] = {}
         self.learners: Mapping[str, LearnerReport] = {}
         self._title = title
         self._target = target
@@ -167,7 +165,6 @@ class MonitorState:
             accepted=seen.accepted,
             text_tokens=seen.text_tokens,
             author=self.number_of(record.peer_id) if record.role == Role.DRAFTER else 0,
-            earned=self.earned.get(record.peer_id),
             learner=tuple(self.learners[record.peer_id].facts()) if record.peer_id in self.learners else (),
         )
 

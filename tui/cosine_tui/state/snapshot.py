@@ -6,7 +6,6 @@ from enum import Enum, StrEnum
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, Origin
 from cosine_p2p.request.results import DrafterReport, Generation
 from cosine_p2p.trust.denied_peers import Ban
-from cosine_p2p.trust.earned_credit import Earned
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
 from cosine_tui.looks.formatting import short_name
 
@@ -72,7 +71,7 @@ class NodeView:
     """A node as announced and as seen from here.
 
     `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
-    number, 0 for none, `earned` what it has shown receipts for; by its own word clients `accepted` so many of the
+    number, 0 for none; by its own word clients `accepted` so many of the
     `text_tokens` that it drafted for. `learner` is what is known on this machine of a
     drafter of the user's own that learns, names and a few words for each.
     """
@@ -89,7 +88,6 @@ class NodeView:
     text_tokens: int | None = None
     standing: Standing = Standing()
     author: int = 0
-    earned: Earned | None = None
     learner: tuple[tuple[str, str], ...] = ()
 
     @property

@@ -1,4 +1,4 @@
-// A proof: what verifiers, auditors and clients signed of a text, and what the gateway finds when it checks it.
+// A proof: what verifiers and auditors signed of a text, and what the gateway finds when it checks it.
 
 import { postJson } from "../gateway";
 
@@ -6,7 +6,7 @@ export const MAX_FILE_BYTES = 64 * 2 ** 20;
 
 type Statement = { auditor: string };
 export type Evidence = { claim: string; statements: Statement[] };
-export type Proof = { format: string; evidence: Evidence[]; receipts: string[] };
+export type Proof = { format: string; evidence: Evidence[] };
 
 export type State = "unanswered" | "passed" | "suspected" | "disputed" | "convicted";
 type Judgement = { auditor: string; accuses: boolean; equal: number; near_ties: number; different: number };
@@ -21,8 +21,7 @@ export type CheckedPart = {
   tokens: number[];
   judgements: Judgement[];
 };
-type CheckedReceipt = { verifier: string; client: string; drafter: string; tokens: number; text_tokens: number };
-export type CheckedProof = { state: State; signatures: number; parts: CheckedPart[]; receipts: CheckedReceipt[] };
+export type CheckedProof = { state: State; signatures: number; parts: CheckedPart[] };
 
 /** The proof in a file: what the page saves, or what `generate --json` and `cosine-node audit --json` write. */
 export function readProof(text: string): Proof {
@@ -41,8 +40,7 @@ export function readProof(text: string): Proof {
     if (typeof claim !== "string" || !Array.isArray(statements)) throw new Error("A piece of evidence has another form.");
     statements.forEach(object);
   }
-  const receipts = Array.isArray(outer["receipts"]) ? outer["receipts"] : (outer["signed_receipts"] ?? []);
-  return { format: "cosine-proof/1", evidence, receipts: receipts as string[] };
+  return { format: "cosine-proof/1", evidence };
 }
 
 function object(value: unknown): Record<string, unknown> {
@@ -51,8 +49,8 @@ function object(value: unknown): Record<string, unknown> {
 }
 
 /** What the gateway finds in a proof; `problem` says why it proves nothing. */
-export const checkProof = ({ evidence, receipts }: Proof): Promise<CheckedProof | { problem: string }> =>
-  postJson("/v1/proofs", { evidence, receipts });
+export const checkProof = ({ evidence }: Proof): Promise<CheckedProof | { problem: string }> =>
+  postJson("/v1/proofs", { evidence });
 
 /** The proof with what others have said of it since. */
 export function withStatements(proof: Proof, later: Evidence[]): Proof {

@@ -226,35 +226,6 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
         </div>
       )}
       {result?.parts.map((part, index) => <Part part={part} text={texts[index] ?? null} />)}
-      {result && result.receipts.length > 0 && (
-        <section class="card">
-          <h3>Receipts that its drafters were given</h3>
-          <table class="plain">
-            <thead>
-              <tr>
-                <th scope="col">drafter</th>
-                <th scope="col">its tokens</th>
-                <th scope="col">of</th>
-                <th scope="col">signed by</th>
-              </tr>
-            </thead>
-            <tbody>
-              {result.receipts.map((each) => (
-                <tr>
-                  <th scope="row">
-                    <Peer id={each.drafter} />
-                  </th>
-                  <td>{each.tokens}</td>
-                  <td>{each.text_tokens}</td>
-                  <td>
-                    <Peer id={each.verifier} /> and <Peer id={each.client} />
-                  </td>
-                </tr>
-              ))}
-            </tbody>
-          </table>
-        </section>
-      )}
       <label
         class={`drop${isOver ? " over" : ""}`}
         onDragOver={(event) => {

@@ -32,7 +32,6 @@ export type SwarmNode = {
   text_tokens: number | null;
   drafts: string;
   reason: string;
-  receipts: { tokens: number; verifiers: number; clients: number } | null;
   checks: number | null;
   is_convicted: boolean;
 };

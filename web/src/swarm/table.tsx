@@ -34,13 +34,6 @@ const COLUMNS: Column[] = [
     text: (node) => (node.checks === null ? "" : String(node.checks)),
     key: (node) => node.checks ?? -1,
   },
-  {
-    id: "receipts",
-    title: "receipts",
-    isNumber: true,
-    text: (node) => (node.receipts ? node.receipts.tokens.toLocaleString("en") : ""),
-    key: (node) => node.receipts?.tokens ?? -1,
-  },
 ];
 
 type RowProps = { node: SwarmNode; index: number; isChosen: boolean; onChoose: (peerId: string) => void };

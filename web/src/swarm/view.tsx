@@ -29,9 +29,6 @@ function About({ node, onClose }: { node: SwarmNode; onClose: () => void }) {
     ...(node.text_tokens
       ? ([["Accepted", `${(node.accepted ?? 0).toLocaleString("en")} of ${count(node.text_tokens, "token")} it drafted for, by its own word`]] as [string, string][])
       : []),
-    ...(node.receipts
-      ? ([["Receipts", `${count(node.receipts.tokens, "token")} signed by ${count(node.receipts.verifiers, "verifier")} and ${count(node.receipts.clients, "client")}`]] as [string, string][])
-      : []),
   ];
   return (
     <section class="card about" aria-label="The chosen node">
