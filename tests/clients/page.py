@@ -9,19 +9,13 @@ from tests.clients.installation import Outcome
 
 TEXT: Final = """# Clients
 
-Programs of other makers that talk to a [gateway](gateway.md) as they are. The first table says what to set: where
-the gateway listens, a key (any, where the gateway has none), and the model, `cosine` or the target's own name.
+Programs of other makers that work with a [gateway](gateway.md) unchanged, and what to set in each. Each was
+installed by itself from its registry and did its jobs (chats, streams, structured output, tools, responses, turns
+of an agent) at a gateway over a verifier and a drafter of {target}: {done} of {all} jobs were done. The model is
+small, so tools are required where a client can require them, and nothing is said about what texts are good for.
 
-{settings}
-
-Each was installed by itself from its registry, and did its jobs at a gateway over a verifier and a drafter of
-{target}, processes on one machine. {done} of {all} jobs were done.
-
-{results}
-
-The model is small. So a call of a tool is required where a client can say so, and where it cannot, the tool is only
-offered and a text will do. Nothing is said about what texts are good for.
-
+{table}
+{failures}
 Made by `python -m tests.clients --out docs/clients.md`, which needs PyPI, the npm registry and Node.js.
 """
 
@@ -38,22 +32,28 @@ class Tried:
 def page_of(tried: Sequence[Tried], *, target: str) -> str:
     """The page about clients that were tried at a swarm of a target."""
     outcomes = [outcome for each in tried for outcome in each.outcomes]
-    rows = [
-        (each.client.name if first else "", each.version if first else "", outcome.job, result(outcome))
+    rows = [(each.client.name, each.version, _done(each.outcomes), each.client.set_by) for each in tried]
+    failures = [
+        f"- {each.client.name}, {outcome.job}: {result(outcome)}"
         for each in tried
-        for first, outcome in zip([True, *[False] * len(each.outcomes)], each.outcomes, strict=False)
+        for outcome in each.outcomes
+        if outcome.failed
     ]
     return TEXT.format(
-        settings=table(("client", "set"), [(each.client.name, each.client.set_by) for each in tried]),
-        results=table(("client", "version", "job", "result"), rows),
+        table=table(("client", "version", "jobs", "set"), rows),
+        failures="\n".join(["", *failures, ""]) if failures else "",
         target=target,
         done=sum(not outcome.failed for outcome in outcomes),
         all=len(outcomes),
     )
 
 
+def _done(outcomes: Sequence[Outcome]) -> str:
+    return f"{sum(not outcome.failed for outcome in outcomes)} of {len(outcomes)}"
+
+
 def result(outcome: Outcome) -> str:
-    """A cell: what was shown, or why not, without what Markdown would read in it."""
+    """What was shown, or why not, without what Markdown would read in it."""
     if not outcome.failed:
         return outcome.shown
     plain = outcome.failed.translate({ord(mark): " " for mark in "|`*_<>[]\n"})

@@ -99,12 +99,12 @@ def test_a_program_that_ends_early_is_told_after_what_it_did(tmp_path: Path) -> 
     assert told.job == "its program" and "no_such_program" in told.failed
 
 
-def test_a_page_has_a_row_for_each_job() -> None:
+def test_a_page_has_a_row_for_each_client_and_says_what_failed() -> None:
     report = '{"job": "chat", "shown": "24 tokens"}\n{"job": "tools", "failed": "no\\n| such `thing`"}\n'
     tried = Tried(client_of(Registry.PYPI, "some"), "1.2", read_report(report))
     page = page_of([tried, Tried(client_of(Registry.NPM, "other"), "3", [Outcome("chat", "text")])], target="a toy")
-    assert "| Some | `url` |" in page
-    assert "| Some | 1.2 | chat | 24 tokens |\n|  |  | tools | **not done**: no such thing |\n| Some | 3 |" in page
+    assert "| Some | 1.2 | 1 of 2 | `url` |" in page and "| Some | 3 | 1 of 1 | `url` |" in page
+    assert "- Some, tools: **not done**: no such thing\n" in page
     assert "2 of 3 jobs" in page and "a toy" in page
 
 

@@ -1,14 +1,11 @@
 """The names and fields that programs outside the repository use."""
 
-import ast
 import dataclasses
 import inspect
-import re
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
-from typing import Final
+from typing import Any
 
 import pytest
 
@@ -89,31 +86,45 @@ def test_every_name_is_there_before_it_is_used_and_no_other_is() -> None:
         getattr(cosine_p2p, "Client" + "s")
 
 
-PAGE: Final = (Path(__file__).parents[2] / "docs" / "python.md").read_text("utf-8")
-ROWS: Final = re.findall(r"^\| `(generate\(.*?\))`( after `close\(\)`)? \| (.+) \|$", PAGE, re.MULTILINE)
-
-
-def test_the_table_is_found() -> None:
-    assert len(ROWS) == PAGE.count("| `generate(") > 10
-
-
-@pytest.mark.parametrize(("call", "after", "sentence"), ROWS)
-def test_an_error_is_as_the_page_says(call: str, after: str, sentence: str) -> None:
-    expression = ast.parse(call, mode="eval").body
-    assert isinstance(expression, ast.Call)
-    (prompt,) = map(ast.literal_eval, expression.args)
-    options = {str(word.arg): ast.literal_eval(word.value) for word in expression.keywords}
-
+@pytest.mark.parametrize(
+    ("prompt", "options", "sentence"),
+    [
+        ("a", {"max_new_tokens": 1.5}, "max_new_tokens must be a whole number of at least 1, not 1.5."),
+        ("a", {"top_p": 1.1}, "top_p must lie between 1e-09 and 1, not 1.1."),
+        ("a", {"max_tokens": 10}, "There is no option 'max_tokens'; there is max_new_tokens."),
+        ("a", {"trust": "12D3KooW"}, "trust must be a list of peer ids, not '12D3KooW'; write ['12D3KooW']."),
+        ("a", {"verifier": ["12D3KooW"]}, "verifier must be a peer id, not ['12D3KooW']; give one, not several."),
+        ("a", {"network": "main"}, "There is no option 'network' of a single generation; give it to the client."),
+        (b"a", {}, "A prompt is text, not bytes; decode it first, as in prompt.decode()."),
+        (
+            ["a", "b"],
+            {},
+            "A call takes one prompt, not several; call it for each, or run them at the same time with "
+            "`Client.submit` or `asyncio.gather`.",
+        ),
+        ({"role": "user", "content": "a"}, {}, "A chat is a list of messages; write [message] for a single one."),
+        ("", {}, "The prompt is empty; give at least one character."),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_a_sentence(prompt: Any, options: dict[str, Any], sentence: str) -> None:
     async def run() -> None:
         async with SimulatedSwarm() as swarm:
-            client = await swarm.client()
-            if after:
-                await client.__aexit__(None, None, None)
-            await client.generate(prompt, **options)
+            await (await swarm.client()).generate(prompt, **options)
 
     with pytest.raises(UsageError) as refused:
         run_virtual(run())
     assert str(refused.value) == sentence
+
+
+def test_a_closed_client_says_so() -> None:
+    async def run() -> None:
+        async with SimulatedSwarm() as swarm:
+            client = await swarm.client()
+            await client.__aexit__(None, None, None)
+            await client.generate("a")
+
+    with pytest.raises(UsageError, match="The client is closed; make another one"):
+        run_virtual(run())
 
 
 def test_the_promised_strategies_are_there() -> None:

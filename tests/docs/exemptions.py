@@ -41,7 +41,6 @@ class Substitution:
 
 EXEMPTIONS: Final = (
     Exemption(r"make .*", Check.TARGET, "installs into .venv, or runs all tests, this one among them"),
-    Exemption(r"git clone .*", Check.NOTHING, "needs the address of the repository"),
     Exemption(r"sudo (ufw|firewall-cmd) .*", Check.NOTHING, "changes the firewall of this machine"),
     Exemption(r"cosine-node join .*/PUBLIC/.*", Check.OPTIONS, "stands for the reader's own address"),
     Exemption(r"pip install .*", Check.EXTRAS, "tests/packaging installs the wheel"),
@@ -65,9 +64,6 @@ EXEMPTIONS: Final = (
     Exemption(r"cosine-node demo", Check.OPTIONS, "takes a minute and a half; `make demo` is it"),
     Exemption(r"cosine-node (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
     Exemption(r"cosine-tui .*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
-    Exemption(
-        r"python -m cosine_lab\.monitor_screenshots docs/images", Check.NOTHING, "tests/tui draws the same pictures"
-    ),
 )
 
 ADDRESS: Final = "{address}"

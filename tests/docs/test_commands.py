@@ -21,13 +21,6 @@ from tests.docs.pages import PAGES, ROOT, Command, all_commands, blocks_of, inli
 
 COMMANDS: Final = all_commands()
 NOT_COMMANDS: Final = {
-    ("docs/gateway.md", '"metrics":'),
-    ("docs/generate.md", "the"),
-    ("docs/join.md", "Requests"),
-    ("docs/join.md", "zoo:draft-code"),
-    ("docs/monitor.md", "--temperature"),
-    ("docs/stages.md", "Waiting"),
-    ("docs/stages.md", "layers"),
     ("docs/telemetry.md", '{"event":'),
 }
 """Blocks of no stated language that are something else, by page and first word."""

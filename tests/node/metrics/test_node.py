@@ -205,12 +205,12 @@ ROW = re.compile(r"^\| `((?:cosine:|libp2p_)\w+)(?:\{([\w, ]+)\})?` \| (\w+) \| 
 COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
 
 
-def test_the_tables_are_what_is_exported() -> None:
+def test_what_the_tables_name_is_exported() -> None:
     listed = [
         Exported(name, kind, text, frozenset(labels.split(", ")) if labels else frozenset())
         for name, labels, kind, text in ROW.findall(PAGE)
     ]
-    assert sorted(listed, key=lambda each: each.name) == sorted(exported(), key=lambda each: each.name)
+    assert listed and set(listed) <= set(exported())
 
 
 @pytest.mark.parametrize("line", [line for line in PAGE.splitlines() if line.startswith("cosine-node ")])
