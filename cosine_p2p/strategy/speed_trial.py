@@ -7,12 +7,9 @@ compared with what the present one did just before and just after, so that a cha
 going on as before, what looks cost stays within `PRICE` of all the time: a look waits until it can be paid. Where
 nothing changes looks become rarer, and frequent again when the speed does.
 
-What commits show for sure bounds what the clock may say: drafts can gain no more than the tokens they brought. And
-where it is known which passes were fed a way's drafts, way 0, which has none, is taken if they bring less a second
-than those between them, and only then, whatever else went on at the time.
+What commits show for sure bounds what the clock may say: drafts can gain no more than the tokens they brought.
 
-The client compares numbers of drafters (`cosine_p2p.client`), the verifier its own drafts with none
-(`cosine_node.verifier`).
+The client compares numbers of drafters (`cosine_p2p.client`), and so does a verifier that coordinates.
 """
 
 import math
@@ -87,14 +84,8 @@ LEVEL_WEIGHT: Final = 0.3
 """The present way's speed is that of its last few stretches."""
 USUAL_WEIGHT: Final = 0.1
 """A usual commit is that of the last ten or so, about a stretch."""
-PACE_WEIGHT: Final = 0.03
-"""Drafts bring much in one part of a text, little in others: what they bring is that of a text or two."""
 # Evidence, in the logarithm of plain passes a second. To ask for too little changes the way by chance, and each
 # change costs settling and another look; to ask for too much keeps a way that is slow.
-LEAST_FED: Final = 16
-WORTH_FEEDING: Final = 0.97
-"""After so many passes that were fed drafts, these are left if they surely bring so much less than others. Fewer
-say nothing of how much they bring at times, and less than 3 % is hardly worth a change."""
 TRUSTED_LOOKS: Final = 2.0
 """One look may have fallen on a moment when all were starting, and shows no spread: until a second one, what is
 expected counts too."""
@@ -138,39 +129,6 @@ class _Look:
 
 
 @dataclass(slots=True)
-class _Pace:
-    """Seconds and worth of a usual commit of one kind, and how many there were."""
-
-    seconds: float | None = None
-    worth: float | None = None
-    square: float | None = None
-    commits: int = 0
-
-    def note(self, seconds: float, worth: float) -> None:
-        self.commits += 1
-        # The first ones count alike.
-        weight = max(PACE_WEIGHT, 1.0 / self.commits)
-        self.seconds = moving_average(self.seconds, seconds, weight=weight)
-        self.worth = moving_average(self.worth, worth, weight=weight)
-        self.square = moving_average(self.square, worth * worth, weight=weight)
-
-    @property
-    def most_speed(self) -> float | None:
-        """The speed that it may have, `CERTAIN` standard errors above: in one text drafts bring little."""
-        if not (self.worth and self.seconds and self.square):
-            return None
-        variance = max(0.0, self.square - self.worth * self.worth)
-        # A moving average is one of so many commits.
-        counted = min(self.commits, 2.0 / PACE_WEIGHT - 1.0)
-        return (self.worth + CERTAIN * math.sqrt(variance / counted)) / self.seconds
-
-    @property
-    def speed(self) -> float | None:
-        """In plain passes a second; None before any commit."""
-        return self.worth / self.seconds if self.worth and self.seconds else None
-
-
-@dataclass(slots=True)
 class _Left:
     """The way that was gone from, its level then, and how far stretches of the new way fall short of it."""
 
@@ -184,12 +142,10 @@ class SpeedTrial:
 
     One trial serves all requests that share a verifier; each has a `TrialRun` of it. Of a way that nobody has
     looked at yet, the speed may be expected (`expect`); without that it is taken to be as fast as the present one.
-    With `knows_fed` commits say whether their passes were fed drafts of the way.
     """
 
-    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
+    def __init__(self, ways: Sequence[int]) -> None:
         self.way = ways[0]
-        self._knows_fed = knows_fed
         self._gains = {way: Gain() for way in ways[1:]}
         self._expected: dict[int, float] = {}
         self._level: float | None = None
@@ -199,7 +155,6 @@ class SpeedTrial:
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
         self._usual_s: dict[bool, float | None] = {True: None, False: None}
-        self._paces = {True: _Pace(), False: _Pace()}
         self._worth: float | None = None
         self._total_s = 0.0
         self._spent_s = 0.0
@@ -213,7 +168,7 @@ class SpeedTrial:
         Without drafts, what drafts were worth is taken over, for there they are worth no more: a look waits until
         it can be paid. With drafts, what the other ways were worth is not.
         """
-        new = SpeedTrial((self.way, *self._gains), knows_fed=self._knows_fed)
+        new = SpeedTrial((self.way, *self._gains))
         if not self.way:
             new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
         new._expected = dict(self._expected)
@@ -324,19 +279,6 @@ class SpeedTrial:
         with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
         return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
-    def note_pace(self, seconds: float, *, worth: int, is_fed: bool) -> None:
-        """Take in a commit of the present way, whose pass was fed drafts of the way or none at all."""
-        self._paces[is_fed].note(seconds, worth)
-        is_shown = self._paces[True].commits >= LEAST_FED
-        if self.way and self._level is not None and is_shown and (others := self._better_unfed):
-            self._leave(math.log(others) - self._level)
-
-    @property
-    def _better_unfed(self) -> float | None:
-        """The speed of commits without drafts if those that were fed some surely bring less a second; else None."""
-        fed, others = self._paces[True], self._paces[False].speed
-        return others if fed.most_speed and others and fed.most_speed < WORTH_FEEDING * others else None
-
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
         self._total_s += seconds
@@ -383,7 +325,6 @@ class SpeedTrial:
         self._gains[0] = Gain()
         self._gains[0].add(max(0.0, gain))
         self._looked = None
-        self._paces = {True: _Pace(), False: _Pace()}
         self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
         self._take(0)
 
@@ -413,7 +354,7 @@ class SpeedTrial:
         self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif gain.mean > CERTAIN * gain.error and (way or not self._knows_fed or self._better_unfed):
+        elif gain.mean > CERTAIN * gain.error:
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
@@ -503,9 +444,8 @@ class TrialPath:
 class SpeedTrials:
     """Trials of one set of ways by path; the latest `MAX_TRIALS` are kept."""
 
-    def __init__(self, ways: Sequence[int], *, knows_fed: bool = False) -> None:
+    def __init__(self, ways: Sequence[int]) -> None:
         self.ways = tuple(ways)
-        self._knows_fed = knows_fed
         self._trials: Remembered[TrialPath, SpeedTrial] = Remembered(MAX_TRIALS)
 
     def known(self, path: TrialPath) -> SpeedTrial | None:
@@ -526,7 +466,7 @@ class SpeedTrials:
             if easier:
                 trial = max(easier, key=lambda pair: (pair[0].distance, pair[0].temperature))[1].similar()
             else:
-                trial = SpeedTrial(self.ways, knows_fed=self._knows_fed)
+                trial = SpeedTrial(self.ways)
             if trial.way and (feared := feared_gain(break_even)) is not None:
                 trial.begin_without(feared)
         self._trials.note(path, trial)

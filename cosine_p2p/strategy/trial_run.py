@@ -45,17 +45,14 @@ class TrialRun:
         self._stretch = Stretch()
         self._maybe_look()
 
-    def note(self, *, tokens: int, drafted: int, worth: int, seconds: float, is_fed: bool | None = None) -> None:
+    def note(self, *, tokens: int, drafted: int, worth: int, seconds: float) -> None:
         """A commit of so many tokens, of which the way's drafts added `drafted`, so long after the one before.
 
         `worth` is the plain passes it took the place of: one, one for each of those, and one for each token of
-        drafts that there would be more or fewer of under another way. `is_fed` says whether its pass was fed
-        drafts of the way, None if that is not known or others than the way drafted.
+        drafts that there would be more or fewer of under another way.
         """
         self.left_tokens -= tokens
         stretch = self._stretch
-        if is_fed is not None and not stretch.is_look:
-            self.trial.note_pace(seconds, worth=worth, is_fed=is_fed)
         has_others = tokens > worth
         if stretch.is_settled and not stretch.is_look and not drafted:
             self.trial.note_usual(seconds, has_others=has_others)

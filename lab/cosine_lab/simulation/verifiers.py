@@ -129,7 +129,6 @@ class PolicyVerifier(VerifierService):
         super().__init__(make_rows=partial(PolicyRows, policy=policy), **options)
         self._policy = policy
         self._note_feeds = note_feeds
-        self._has_home = options.get("home") is not None
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         request, policy = super().request_of(channel, message, asked), self._policy
@@ -138,8 +137,6 @@ class PolicyVerifier(VerifierService):
         if not policy.drafts_forced:
             request.guide = None
             request.lookup = PromptLookup((*asked.prompt, *message.committed)) if request.lookup else None
-        if not (policy.uses_prompt_lookup or self._has_home):
-            request.trial = None
         if not policy.keeps_account:
             request.account = None
         if self._note_feeds is None:

@@ -211,6 +211,12 @@ class DraftTree:
         unfed.sort()
         return [node for _, _, node in unfed[: branch.width]]
 
+    @property
+    def reach_probability(self) -> float:
+        """Probability that the text runs through a node that the next row feeds, known tokens aside."""
+        root = self._states[self._tree.root].log_path_probability
+        return sum(math.exp(self._states[node].log_path_probability - root) for node in self._frontier())
+
     def _likely(self) -> tuple[float, float]:
         """The log path probability of the root, and by how much that of a node may differ which is drafted."""
         assert self.branch is not None

@@ -91,7 +91,7 @@ def width_of(drafter_curve: CostCurve) -> int:
 
 @dataclass(frozen=True, slots=True)
 class HomePlan:
-    """The passes to take, and the requests, by index, that are in them; all bring so many tokens a second."""
+    """The levels that pay on average, 0 for none, the requests, by index, that join, and tokens a second of all."""
 
     levels: int = 0
     joining: tuple[int, ...] = ()
@@ -222,13 +222,32 @@ class HomeDrafter:
         for request in joining:
             if request not in self._texts:
                 self._texts[request] = self._begin(request)
-        for _ in range(plan.levels):
-            if not await self._pass(joining):
+        levels, most_levels = 0, min(prospects[index].max_levels for index in plan.joining)
+        while levels < most_levels and await self._pass(joining):
+            levels += 1
+            fed_tokens = len(prospects) + levels * len(joining)
+            if not self._is_worth_a_level(joining, plan, target_curve=target_curve, fed_tokens=fed_tokens):
                 break
         for request in joining:
             request.has_home_drafts = True
             if text := self._texts.get(request):
-                text.levels, text.position = plan.levels, len(request.output)
+                text.levels, text.position = levels, len(request.output)
+
+    def _is_worth_a_level(
+        self, joining: Sequence[VerifierRequest], plan: HomePlan, *, target_curve: CostCurve, fed_tokens: int
+    ) -> bool:
+        """True if one more level of these trees brings tokens at a higher rate than the plan does on average.
+
+        The plan knows what drafts were worth lately; only the tree shows whether this text is easy to guess here.
+        With as many levels everywhere the six questions of the demo took 9 % more passes of the target at
+        temperature 0. A level brings a token where the text reaches the nodes that are fed, as often as the
+        drafter is right below a right token. The target's pass is `fed_tokens` long without it.
+        """
+        texts = [self._texts[request] for request in joining if request in self._texts]
+        tokens = sum(text.tree.reach_probability * text.rates.next for text in texts)
+        drafting_s = self._learned.curve.seconds(self._width * len(joining))
+        longer_s = target_curve.seconds(fed_tokens + len(joining)) - target_curve.seconds(fed_tokens)
+        return tokens > plan.tokens_per_s * (drafting_s + longer_s)
 
     def _begin(self, request: VerifierRequest) -> HomeText:
         """The drafter's view of a request from now on."""

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, IntEnum, auto
+from enum import Enum, auto
 from typing import ClassVar, Final, NamedTuple, Protocol
 
 from cosine_node.engine.base import PREFIX, Choice, Row
@@ -20,7 +20,6 @@ from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.passes.fair_places import User
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_p2p.trust.audit_rule import ROUNDING, is_near_tie
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest
@@ -311,14 +310,6 @@ class ClientChannel(Protocol):
         ...
 
 
-class OwnDrafts(IntEnum):
-    """What a verifier drafts by itself for a request; ways of a `cosine_p2p.strategy.speed_trial.SpeedTrial`."""
-
-    NONE = 0
-    ALL = 1
-    """Prompt lookup, and home drafts where the verifier has a drafter."""
-
-
 class RequestStage(Enum):
     """Where a request stands between two passes."""
 
@@ -457,14 +448,12 @@ class VerifierRequest(ServedRequest):
     """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
 
     `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `guide`
-    says what its constraint forces, `prediction` is what its client expects, `trial` finds which drafts of the
-    verifier's own pay; it `has_home_drafts` if its drafter drafted for the next pass, and `beside_home` is how many
-    nodes of others that pass feeds. `observer` gives a message as
-    it goes to the client. It `is_drafted_for` once peers' drafts have come. `fed` gives the names, in its sequence,
-    of the pending token (the tree's root) and of live nodes that were fed, whether a pass is still under way with
-    them or the target's choice after them is among `choices`; `named` names were given so far. `likelihoods` are
-    those after such names, `told` the digest of all that its client has, of which `prompt_told` are of the prompt's
-    tokens.
+    says what its constraint forces, `prediction` is what its client expects; it `has_home_drafts` if the
+    verifier's drafter drafted for the next pass, and `beside_home` is how many nodes of others that pass feeds.
+    `observer` gives a message as it goes to the client. `fed` gives the names, in its sequence, of the pending
+    token (the tree's root) and of live nodes that were fed, whether a pass is still under way with them or the
+    target's choice after them is among `choices`; `named` names were given so far. `likelihoods` are those after
+    such names, `told` the digest of all that its client has, of which `prompt_told` are of the prompt's tokens.
     """
 
     pacing: Pacing
@@ -473,13 +462,10 @@ class VerifierRequest(ServedRequest):
     lookup: PromptLookup | None = None
     guide: Guide | None = None
     prediction: Prediction | None = None
-    trial: TrialRun | None = None
     account: SpeculationAccount | None = None
     observer: Callable[[Message], Message] | None = None
-    is_drafted_for: bool = False
     has_home_drafts: bool = False
     beside_home: int = 0
-    committed_s: float | None = None
     fed: dict[TreeNode, int] = field(default_factory=dict)
     named: int = 0
     choices: dict[int, Choice] = field(default_factory=dict)
@@ -523,11 +509,9 @@ class VerifierRequest(ServedRequest):
         return sum(probability for probability in found.values() if probability >= MIN_EXPECTED)
 
     @property
-    def own_drafts(self) -> OwnDrafts:
-        """The verifier's own drafts that this request gets now."""
-        if self.pacing is not Pacing.FREE:
-            return OwnDrafts.NONE
-        return OwnDrafts.ALL if self.trial is None else OwnDrafts(self.trial.way)
+    def may_be_drafted_for(self) -> bool:
+        """True if the verifier drafts for it by itself: by prompt lookup, and by its drafter if it has one."""
+        return self.pacing is Pacing.FREE
 
     @property
     def tells_prompt(self) -> bool:
@@ -674,22 +658,6 @@ class VerifierRequest(ServedRequest):
             self.account.charge(spent_s=spent_s, tokens=tokens, plain_pass_s=plain_pass_s)
         self.has_home_drafts = False
 
-    def note_pace(self, verdict: Verdict, *, nodes: int, now_s: float, load: float) -> None:
-        """Take in when a verdict came, of a pass with so many drafted nodes.
-
-        It was at `load` times the cost of a pass for this request alone. Where peers draft for the request, passes
-        with and without nodes tell nothing of the verifier's own: drafters may take its processor now and then.
-        All its tokens count: below what the verifier drafted by itself stand nodes of drafters, which they reach
-        only then. The last token of a verdict was drafted by nobody.
-        """
-        before_s, self.committed_s = self.committed_s, now_s
-        if self.trial is not None and before_s is not None:
-            drafted = sum(not is_drafter(author) for author in verdict.authors[:-1])
-            seconds = (now_s - before_s) / load
-            tokens = len(verdict.tokens)
-            is_fed = None if self.is_drafted_for else nodes > 0
-            self.trial.note(tokens=tokens, drafted=drafted, worth=tokens, seconds=seconds, is_fed=is_fed)
-
     def commit(self, verdict: Verdict) -> list[int]:
         """Take a verdict into the stream and the tree, and draft below it what can be had without a model.
 
@@ -706,7 +674,7 @@ class VerifierRequest(ServedRequest):
         self.likelihoods = {name: self.likelihoods[name] for name in self.choices if name in self.likelihoods}
         if self.lookup is not None:
             self.lookup.extend(verdict.tokens)
-            if self.own_drafts is OwnDrafts.ALL:
+            if self.may_be_drafted_for:
                 own = self.lookup.draft(None if self.guide is None else self.guide.place(self.output))
                 self.tree.attach(self.tree.root.digest, self.tree.position, *own)
         if self.prediction is not None:

@@ -25,7 +25,6 @@ from cosine_node.verifier.preparations import Preparations
 from cosine_node.verifier.request import (
     DraftRates,
     KvState,
-    OwnDrafts,
     PromptLookup,
     SpeculationAccount,
     VerifierRequest,
@@ -36,8 +35,7 @@ from cosine_node.verifier.step_loop import StepLoop
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.prediction import Prediction
-from cosine_p2p.strategy.speed_trial import MAX_TRIALS, SpeedTrials, TrialPath
-from cosine_p2p.strategy.trial_run import TrialRun
+from cosine_p2p.strategy.speed_trial import MAX_TRIALS, TrialPath
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_p2p.trust.audit_rule import rounding_of
@@ -92,7 +90,6 @@ class VerifierService:
         self._requests = ServedRequests()
         self._admissions = count()
         self._is_draining = False
-        self._trials = SpeedTrials((OwnDrafts.ALL, OwnDrafts.NONE), knows_fed=True)
         self._rates: Remembered[TrialPath, DraftRates] = Remembered(MAX_TRIALS)
         self.counts = VerifierCounts()
         self._loop = StepLoop(
@@ -349,17 +346,11 @@ class VerifierService:
         if (rates := self._rates.get(path)) is None:
             rates = DraftRates()
         self._rates.note(path, rates)
-        lookup = run = guide = prediction = None
+        lookup = guide = prediction = None
         if message.pacing == m.Pacing.FREE:
             guide = guide_of(self._engine.grammars, asked.sampling)
             lookup = PromptLookup((*self._usual(asked.sampling), *asked.prompt, *message.committed))
             prediction = self._predicted(message)
-            # Each client's own: what one measures, on texts of its choosing, costs nobody else.
-            trial = self._trials.find(path)
-            # A text that its client predicts says nothing of others.
-            if trial is not None and prediction is None:
-                trial.expect(0, 1.0 / self.plain_pass_s)
-                run = TrialRun(trial, asked.max_new_tokens)
         return VerifierRequest(
             channel,
             message.number,
@@ -375,7 +366,6 @@ class VerifierService:
             lookup=lookup,
             guide=guide,
             prediction=prediction,
-            trial=run,
             account=SpeculationAccount(rates),
         )
 
@@ -425,7 +415,6 @@ class VerifierService:
         # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
-            request.is_drafted_for = True
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
 
 

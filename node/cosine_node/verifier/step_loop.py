@@ -55,7 +55,6 @@ from cosine_node.verifier.audits import AuditedStream, cannot_judge
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.pass_rows import PassRows, PassUnderWay, Rows
 from cosine_node.verifier.request import (
-    OwnDrafts,
     RequestStage,
     ServedRequest,
     Verdict,
@@ -210,7 +209,7 @@ class StepLoop:
             if isinstance(request, VerifierRequest)
             and request.stage is RequestStage.DECODE
             and (self._rows.debt.may_join or not request.has_crowd)
-            and request.own_drafts is OwnDrafts.ALL
+            and request.may_be_drafted_for
             and not request.is_cancelled
         ]
 
@@ -380,8 +379,6 @@ class StepLoop:
             request.charge(
                 verdict, nodes=nodes, spent_s=spent_s, plain_pass_s=plain_pass_s, beside_home_s=beside_home_s
             )
-        alone_s = self.curve.seconds(1)
-        request.note_pace(verdict, nodes=nodes, now_s=_now_s(), load=self.curve.seconds(load) / alone_s)
         dropped = request.commit(verdict)
         self._engine.prune(request.kv.sequence, dropped)
         self._report(request, verdict, nodes, done)
@@ -447,11 +444,8 @@ class StepLoop:
 
     def _forget(self, request: ServedRequest, ending: str) -> None:
         if self._requests.remove(request):
-            if isinstance(request, VerifierRequest):
-                if request.trial is not None:
-                    request.trial.end()
-                if self._home is not None:
-                    self._home.forget(request)
+            if self._home is not None and isinstance(request, VerifierRequest):
+                self._home.forget(request)
             self._counts.ended[ending] += 1
             self._released.append(request.kv.sequence)
             self._on_place()

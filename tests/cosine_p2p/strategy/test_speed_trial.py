@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from cosine_p2p.saved_state import MAX_FILE_BYTES, TrialFile
 from cosine_p2p.strategy.speed_trial import (
-    LEAST_FED,
     MAX_TRIALS,
     PRICE,
     SETTLE_TOKENS,
@@ -196,35 +195,6 @@ def test_a_look_is_judged_by_the_stretches_beside_it(looked: Looked, way: int, r
 def test_a_way_that_one_look_praised_too_much_is_doubted_soon() -> None:
     trial = Looked((0, 3), (10.0, 2.0), (18.0, 2.0), (10.0, 6.0)).trial()
     assert trial.next_look(1000) == 0
-
-
-@pytest.mark.parametrize(("fed_s", "way"), [(0.3, 1), (0.5, 0)])
-def test_drafts_that_bring_more_than_passes_without_them_stay_though_a_look_praised_the_others(
-    fed_s: float, way: int
-) -> None:
-    """As when drafters, of which the verifier knows nothing, leave its processor just as it looks."""
-    trial = SpeedTrial((1, 0), knows_fed=True)
-    for _ in range(10):
-        trial.note_pace(fed_s, worth=4, is_fed=True)
-        trial.note_pace(0.1, worth=1, is_fed=False)
-    trial.end_stretch(10.0, worth=2.5)
-    trial.end_look(0, 100.0, worth=1.0)
-    trial.end_stretch(10.0, worth=2.5)
-    assert trial.way == way
-
-
-@pytest.mark.parametrize(("tokens", "way"), [(1.25, 0), (1.8, 1)])
-def test_drafts_that_surely_bring_less_than_passes_without_them_are_left_without_a_look(
-    tokens: float, way: int
-) -> None:
-    rng = random.Random(1)
-    trial = SpeedTrial((1, 0), knows_fed=True)
-    trial.end_stretch(10.0, worth=1.0)
-    for number in range(12 * LEAST_FED):
-        is_fed = number % 4 == 0
-        worth = 1 + (rng.random() < tokens - 1.0) if is_fed else 1
-        trial.note_pace(0.16 if is_fed else 0.1, worth=worth, is_fed=is_fed)
-    assert trial.way == way
 
 
 @pytest.mark.parametrize(

@@ -419,3 +419,14 @@ def paths_of(block: Block) -> list[tuple[int, ...]]:
     for node in block.nodes:
         paths.append((*(() if node.parent == BASE else paths[node.parent]), node.token))
     return paths
+
+
+def test_the_next_row_is_reached_as_often_as_the_likeliest_unfed_nodes_together() -> None:
+    tree = tree_of()
+    tree.assign(branch(width=2))
+    # By the calibration's prior a first choice is as likely as it says; the third guess is not fed.
+    grown_by(tree, said((4, 0.5), (5, 0.2), (6, 0.1)))
+    assert tree.reach_probability == pytest.approx(0.7)
+    grown_by(tree, said((7, 0.6)), said((8, 0.9)))
+    # Below the first 0.5 x 0.6, below the second 0.2 x 0.9.
+    assert tree.reach_probability == pytest.approx(0.48)

@@ -135,7 +135,8 @@ def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load() ->
         assert helped.token_ids == plain.token_ids
         assert helped.seconds < 0.8 * plain.seconds
         assert service.break_even is not None and service.break_even > 1000 * break_even(loaded)
-        assert service.plain_pass_s == pytest.approx(loaded.seconds(1), rel=0.2)
+        # Passes over one token are few where all others are drafted for.
+        assert idle.seconds(1) < service.plain_pass_s < 1.05 * loaded.seconds(1)
 
 
 def test_a_plain_request_gets_none() -> None:

@@ -28,9 +28,7 @@ from cosine_node.verifier.request import (
     Verdict,
     VerifierRequest,
 )
-from cosine_p2p.strategy.speed_trial import SpeedTrial
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_p2p.strategy.trial_run import TrialRun
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
@@ -519,24 +517,6 @@ def test_a_text_by_a_schema_is_drafted_as_json_is_usually_written_until_it_has_w
     nodes, _ = PromptLookup((*grammars.usual_json, *output)).draft(place)
     assert nodes and text_of([nodes[0].token]) == ":"
     assert PromptLookup(output).draft(place) == ([], [])
-
-
-def test_prompt_lookup_that_slows_its_requests_is_given_up_and_drafts_no_more() -> None:
-    trial = SpeedTrial((1, 0), knows_fed=True)
-    trial.expect(0, 100.0)
-    state = state_of(request_of("c", max_new_tokens=400))
-    state.lookup, state.trial = PromptLookup(state.output), TrialRun(trial, 400)
-    now_s, drafted = 0.0, []
-    # The text repeats itself, so that there is much to copy; but passes with copied nodes take far too long.
-    while state.tokens_left > 40:
-        drafted.append(len(state.tree))
-        now_s += 0.4 if drafted[-1] else 0.01
-        done = verdict(state, [], {9: 7, 7: 8, 8: 9})
-        state.note_pace(done, nodes=drafted[-1], now_s=now_s, load=1.0)
-        state.commit(done)
-    assert max(drafted) > 4
-    assert trial.way == 0
-    assert drafted[-20:] == [0] * 20
 
 
 @pytest.mark.parametrize(("right", "wrong", "expected"), [(0, 0, 1.88), (64, 0, 1.97), (0, 64, 0.18)])
