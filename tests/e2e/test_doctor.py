@@ -29,7 +29,6 @@ def test_a_machine_that_can_join_has_no_failures(swarm: Swarm, tmp_path: Path) -
     assert (code, told["failures"]) == (0, 0), told
     assert not (tmp_path / "key").exists()
     for what in (
-        "python",
         "packages",
         "network daemon",
         "identity",
@@ -39,7 +38,7 @@ def test_a_machine_that_can_join_has_no_failures(swarm: Swarm, tmp_path: Path) -
     ):
         assert found[what]["result"] == "ok", found[what]
     assert found[f"--initial-peers {swarm.boot.maddr}"]["found"] == "the node answers"
-    assert found["architecture of zoo:draft-code"]["result"] == "ok"
+    assert found["drafter zoo:draft-code"]["result"] == "ok"
 
 
 @pytest.mark.thorough

@@ -184,4 +184,4 @@ def test_the_doctor_of_a_member_sees_the_swarm(friends: Friends) -> None:
     place = ("--swarm", str(friends.admit("doctor")), "--identity", str(friends.key("doctor")))
     done = run("doctor", "--initial-peers", friends.verifier.maddr, *place, "--json", timeout_s=120.0)
     found = {check["what"]: check["found"] for check in json.loads(done.stdout)["checks"]}
-    assert found["swarm: verifiers"] == "1 of 1 reached"
+    assert found["swarm: verifiers"] == "1 of 1 of zoo:target reached"

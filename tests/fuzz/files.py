@@ -16,7 +16,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cosine_node import zoo
-from cosine_node.doctor.model_files import read_folder
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import parse_object
@@ -241,7 +240,6 @@ _FOLDER_READERS: Final[tuple[Callable[[Path], object], ...]] = (
     DraftVocabulary.read,
     lambda folder: StoredModel.read(folder).weights(),
     lambda folder: StoredModel.read(folder).chat_template(),
-    lambda folder: read_folder("fuzz", folder),
     ModelSizes.read,
 )
 

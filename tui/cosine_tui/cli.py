@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.app import EXTRAS, spread_peers, told_missing
+from cosine_node.cli.app import spread_peers, told_missing
 from cosine_node.cli.laboratory import laboratory_part
 from cosine_node.cli.options import (
     DeniedPeers,
@@ -169,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except KeyboardInterrupt:
         sys.exit(INTERRUPT_EXIT)
     except (ModuleNotFoundError, RuntimeError) as missing:
-        if not (sentence := told_missing(missing, {"tui": ("textual", "numpy"), **EXTRAS})):
+        if not (sentence := told_missing(missing, extra="tui")):
             raise
         sys.stderr.write(f"Error: {sentence}\n")
         sys.exit(USAGE_EXIT)

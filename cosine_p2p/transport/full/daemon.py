@@ -333,7 +333,13 @@ def plain_reason(error: str) -> str:
     if "routing: not found" in error:
         return "no address of it is known in the network"
     if "peer id mismatch" in error:
-        return "another peer answers at its address"
+        return (
+            f"another peer answers at its address, {error.partition('key matches ')[2].partition(' ')[0].strip()}"
+        )
+    if "not yet valid" in error:
+        return "its certificate is not valid yet by this machine's clock, which is behind"
+    if "negotiate security protocol" in error:
+        return "what listens at its address is no peer"
     if "connection refused" in error:
         return "nothing listens at its address any more"
     if DIAL_BACKOFF in error:

@@ -19,9 +19,8 @@ from cosine_node.cli.configuration import (
     refuse_unknown_names,
 )
 from cosine_node.cli.demo import demo
-from cosine_node.cli.doctor import doctor
 from cosine_node.cli.generate import generate
-from cosine_node.cli.join import join
+from cosine_node.cli.join import doctor, join
 from cosine_node.cli.laboratory import is_absent, laboratory_command
 from cosine_node.cli.learned import learned
 from cosine_node.cli.models import convert, zoo
@@ -30,6 +29,7 @@ from cosine_node.cli.serve import serve
 from cosine_node.cli.status import status
 from cosine_node.cli.swarm import ban, swarm
 from cosine_node.cli.systemd_unit import service
+from cosine_node.doctor.packages import extra_of
 from cosine_node.terminal.interrupts import raise_on_interrupt
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT, USAGE_EXIT, LogLines, show
 from cosine_node.terminal.waiting import clear
@@ -37,23 +37,6 @@ from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
-EXTRAS: Final = {
-    "node": (
-        "gguf",
-        "google",
-        "hivemind",
-        "huggingface_hub",
-        "numpy",
-        "safetensors",
-        "torch",
-        "transformers",
-        "uvloop",
-    ),
-    "gateway": ("prometheus_client", "starlette", "uvicorn"),
-    "light": ("libp2p", "trio"),
-}
-"""The packages that each extra of cosine-p2p brings; without them the rest of the program works."""
-
 HOMELESS: Final = "This user has no home folder: set HOME to a folder that it may write to."
 
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
@@ -131,15 +114,8 @@ def configure(
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING, handlers=[lines])
     logging.getLogger("asyncio").addFilter(is_worth_logging)
     command, commands = context.invoked_subcommand or "", commands_of(context)
-    try:
-        tables = read_config(config)
-        if command != DOCTOR:
-            refuse_unknown_names(tables, commands, command=command, file=config)
-    except UsageError:
-        if command != DOCTOR:
-            raise
-        # The doctor says so itself, beside what else it finds.
-        tables = {}
+    tables = read_config(config)
+    refuse_unknown_names(tables, commands, command=command, file=config)
     context.default_map = defaults_by_command(tables, commands)
 
 
@@ -172,16 +148,19 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
     return spread
 
 
-def told_missing(missing: ModuleNotFoundError | RuntimeError, extras: Mapping[str, Sequence[str]] = EXTRAS) -> str:
-    """The sentence that says what brings a module that is not installed, or a home folder; "" for all else."""
+def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
+    """The sentence that says what brings a module that is not installed, or a home folder; "" for all else.
+
+    Of several extras that bring the module `extra` is named.
+    """
     if isinstance(missing, RuntimeError):
         # pathlib and platformdirs say it alike.
         return HOMELESS if "home directory" in str(missing) else ""
     package = (missing.name or "").partition(".")[0]
-    extra = next((extra for extra, packages in extras.items() if package in packages), None)
-    if extra is None:
+    named = extra_of(package, preferred=extra)
+    if named is None:
         return ""
-    return f"This command needs {package}: `pip install '.[{extra}]'` in the clone of the repository."
+    return f"This command needs {package}: `pip install '.[{named}]'` in the clone of the repository."
 
 
 def run(given: Sequence[str]) -> None:

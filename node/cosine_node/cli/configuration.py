@@ -11,7 +11,7 @@ from platformdirs import user_config_dir
 
 from cosine_protocol.errors import UsageError
 
-# Commands whose tables belong together: `doctor` examines what `join` would do.
+# Commands whose tables belong together: `doctor` is `join --check`.
 DOCTOR: Final = "doctor"
 JOIN: Final = "join"
 
@@ -80,20 +80,17 @@ def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command
 
     Tables of other commands are their own matter: one may belong to a part that is not installed.
     """
-    for name in unknown_names(tables, commands):
-        table, _, key = name.partition(".")
-        if key and table != command:
+    place = file or default_config_file()
+    for table, given in tables.items():
+        if table not in commands:
+            near = get_close_matches(table, commands, n=1)
+            hint = f"; did you mean [{near[0]}]?" if near else "."
+            raise UsageError(f"[{table}] in {place} is no command's table{hint}")
+        if table != command and (table, command) != (JOIN, DOCTOR):
             continue
-        known = list(spellings(commands[table])) if key else [f"[{each}]" for each in commands]
-        what = f"no option of `cosine-node {table}`" if key else "no command's table"
-        nearest = get_close_matches(key or table, known, n=1)
-        place = f"{table}." if key else ""
-        hint = f"; did you mean {place}{nearest[0].replace('_', '-')}?" if nearest else "."
-        raise UsageError(f"{name.replace('_', '-')} in {file or default_config_file()} is {what}{hint}")
-
-
-def unknown_names(tables: Tables, commands: Mapping[str, Any]) -> list[str]:
-    """Tables and keys of a file that no command knows, as `[table]` and `table.key`."""
-    unknown = [f"[{name}]" for name in tables if name not in commands]
-    known = [(name, key) for name, table in tables.items() if name in commands for key in table]
-    return unknown + [f"{name}.{key}" for name, key in known if key not in spellings(commands[name])]
+        known = spellings(commands[table])
+        for key in (key for key in given if key not in known):
+            near = [name.replace("_", "-") for name in get_close_matches(key, known, n=1)]
+            hint = f"; did you mean {table}.{near[0]}?" if near else "."
+            named = key.replace("_", "-")
+            raise UsageError(f"{table}.{named} in {place} is no option of `cosine-node {table}`{hint}")

@@ -1,10 +1,14 @@
-"""`cosine-node join`: serve as a drafter, a verifier, or a stage of one."""
+"""`cosine-node join`: serve as a drafter, a verifier, or a stage of one. `doctor` is `join --check`."""
 
 import asyncio
 from dataclasses import dataclass, replace
+from inspect import signature
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
+
+from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
     DEFAULT_TARGET,
@@ -22,18 +26,18 @@ from cosine_node.cli.options import (
     takes_options,
 )
 from cosine_node.engine.pool_size import AUTO, parse_memory
-from cosine_node.models.engine_kind import EngineChoice, EngineKind
+from cosine_node.models.engine_kind import NGRAM, EngineChoice, EngineKind
 from cosine_node.passes.emulation import Emulation
 from cosine_node.terminal.events import Emit, telling
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_EXPERTISE
-from cosine_protocol.records import Role
+from cosine_protocol.records import ALL_TARGETS, Role
 
 if TYPE_CHECKING:
     from cosine_node.models.model import ModelSource
-    from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+    from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 
 NO_DRAFT_MODEL: Final = "none"
 """The value of `--draft-model` that leaves out the draft head which ships for a target."""
@@ -60,7 +64,6 @@ class Learning:
     def kept_bytes(self, role: Role, models: tuple[str, ...]) -> int | None:
         """The bytes of the texts to keep, None for a node that does not learn. Raises `UsageError`."""
         from cosine_node.learning.stream_store import MIN_BYTES
-        from cosine_node.models.model import NGRAM
 
         if not self.learn:
             if self.learn_memory != DEFAULT_LEARN_MEMORY:
@@ -144,13 +147,10 @@ class Parts:
                 raise UsageError(f"{name} does not go with a model in parts, whose layers stages hold.")
 
 
-@takes_options
-def join(
-    role: Annotated[str, option("role", "ROLE", "drafter, verifier or stage.")],
-    served: ServedModelOptions,
-    place: Place,
-    parts: Parts,
-    learning: Learning,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnWork:
+    """What a node does besides serving its model, and how it computes."""
+
     draft_model: Annotated[
         str | None,
         model_option(
@@ -159,15 +159,13 @@ def join(
             "A small model, or an EAGLE-3 head, that a verifier holds beside its target, to draft where nobody's "
             "drafts have come; mtp is the target's own layer for it, none leaves out the head that ships with one.",
         ),
-    ] = None,
+    ] = None
     expertise: Annotated[
         str,
         model_option(
             "expertise", "DOMAINS", "What a drafter is good at, separated by commas; embedded drafters know theirs."
         ),
-    ] = "",
-    deny: DeniedPeers = None,
-    relay: Relays = None,
+    ] = ""
     deterministic: Annotated[
         bool,
         model_option(
@@ -175,8 +173,8 @@ def join(
             "",
             "Let no token depend on what else a verifier computes at the time, bit for bit; it costs speed.",
         ),
-    ] = False,
-    threads: Annotated[int | None, model_option("threads", "COUNT", "CPU threads of a pass.")] = None,
+    ] = False
+    threads: Annotated[int | None, model_option("threads", "COUNT", "CPU threads of a pass.")] = None
     max_coordinated: Annotated[
         int,
         operation_option(
@@ -184,7 +182,7 @@ def join(
             "COUNT",
             "Requests whose drafters a verifier coordinates for clients far away; 0 for none.",
         ),
-    ] = MAX_COORDINATED,
+    ] = MAX_COORDINATED
     share_prefixes: Annotated[
         bool,
         operation_option(
@@ -192,11 +190,23 @@ def join(
             "",
             "Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
         ),
-    ] = False,
+    ] = False
     emulate: Annotated[
         str | None,
         operation_option("emulate", "PROFILE", "VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
-    ] = None,
+    ] = None
+
+
+@takes_options
+def join(
+    served: ServedModelOptions,
+    place: Place,
+    parts: Parts,
+    learning: Learning,
+    work: OwnWork,
+    role: Annotated[str | None, option("role", "ROLE", "drafter, verifier or stage.")] = None,
+    deny: DeniedPeers = None,
+    relay: Relays = None,
     metrics_port: Annotated[
         int | None, operation_option("metrics-port", "PORT", "Serve Prometheus metrics there.")
     ] = None,
@@ -207,107 +217,126 @@ def join(
         int | None,
         operation_option("page", "PORT", "Show this machine a page of the swarm there; 0 is any free one."),
     ] = None,
+    check: Annotated[
+        bool,
+        typer.Option("--check", metavar="", help="Only look for what would keep the node from working, and exit."),
+    ] = False,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.serving.node_options import NodeOptions
+    from cosine_node.serving.node_options import JoinPlan
 
-    chosen = parse_role(role)
-    if served.max_requests < 1 or max_coordinated < 0 or (threads is not None and threads < 1):
-        raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
-    engine = served.engine_choice(chosen, threads=threads, is_deterministic=deterministic)
-    models = several(served.model)
-    sources = _sources(chosen, models, served.target, engine)
-    parts.check(chosen, engine, emulate=emulate, kv_memory=served.kv_memory)
     network = place.network_options(
         deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
     )
-    _refuse_shared_ports(len(sources), network)
-    if draft_model is not None and chosen is not Role.VERIFIER:
+    if role is None and not check:
+        raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")
+    # Who checks and names neither role nor model has a client in mind.
+    chosen = parse_role(role) if role is not None else Role.DRAFTER if served.model else None
+    nodes = () if chosen is None else _nodes(chosen, served, parts, learning, work)
+    _refuse_shared_ports(len(nodes), network)
+    target = nodes[0].source.target if nodes else served.target or ALL_TARGETS
+    plan = JoinPlan(network=network, nodes=nodes, target=target)
+    if check:
+        tell_findings(plan, as_json=as_json)
+        return
+    with telling(log_format, as_json=as_json) as emit:
+        if page is None:
+            run_until_stopped(lambda stop: _run(plan, emit, stop))
+        else:
+            _show_page(page, plan, emit)
+
+
+def doctor(**given: Any) -> None:
+    """Look for what keeps a node or client from working here; give it the options `join` would get."""
+    join(check=True, **given)
+
+
+_flags = signature(join)
+vars(doctor)["__signature__"] = _flags.replace(
+    parameters=[flag for flag in _flags.parameters.values() if flag.name != "check"]
+)
+doctor.__annotations__ = {name: flag.annotation for name, flag in signature(doctor).parameters.items()}
+
+
+def _nodes(
+    role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork
+) -> "tuple[NodeOptions, ...]":
+    """The nodes that the options ask for. Raises `UsageError`."""
+    from cosine_node.serving.node_options import NodeOptions
+
+    if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
+        raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
+    engine = served.engine_choice(role, threads=work.threads, is_deterministic=work.deterministic)
+    models = several(served.model)
+    sources = _sources(role, models, served.target, engine)
+    parts.check(role, engine, emulate=work.emulate, kv_memory=served.kv_memory)
+    draft_model = work.draft_model
+    if draft_model is not None and role is not Role.VERIFIER:
         raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
-    if draft_model is None and chosen is Role.VERIFIER and not parts.over_stages:
+    if draft_model is None and role is Role.VERIFIER and not parts.over_stages:
         draft_model = _shipped_head(sources[0])
     home = None
     if draft_model not in (None, NO_DRAFT_MODEL):
         # The target's dtype and quantisation are its own, and so is the memory that --kv-memory speaks of.
-        beside = EngineChoice(device=engine.device, threads=threads)
+        beside = EngineChoice(device=engine.device, threads=work.threads)
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
-    emulation = Emulation.parse(emulate) if emulate else None
-    learn_bytes = learning.kept_bytes(chosen, models)
-    nodes = [
+    emulation = Emulation.parse(work.emulate) if work.emulate else None
+    learn_bytes = learning.kept_bytes(role, models)
+    return tuple(
         NodeOptions(
-            role=chosen,
+            role=role,
             source=source,
             home=home,
-            expertise=_expertise(expertise, source.model),
+            expertise=_expertise(work.expertise, source.model),
             max_requests=served.max_requests,
-            max_coordinated=max_coordinated,
-            shares_prefixes=share_prefixes,
+            max_coordinated=work.max_coordinated,
+            shares_prefixes=work.share_prefixes,
             emulation=emulation,
             runs_over_stages=parts.over_stages,
             keeps_spare_warm=parts.warm_spare,
             learn_bytes=learn_bytes,
             shares_weights=parts.share_weights,
+            layers=parts.layers or AUTO,
+            memory=parts.memory or AUTO,
         )
         for source in sources
-    ]
-    with telling(log_format, as_json=as_json) as emit:
-        if page is None:
-            run_until_stopped(lambda stop: _run(network, nodes, parts, emit, stop))
-        else:
-            _show_page(page, network, nodes, parts, emit)
+    )
 
 
-def _show_page(port: int, network: "NetworkOptions", nodes: "list[NodeOptions]", parts: Parts, emit: Emit) -> None:
+def _show_page(port: int, plan: "JoinPlan", emit: Emit) -> None:
     """Run the nodes with a page beside them. Raises `UsageError` where it cannot be shown."""
     from cosine_node.cli.node_page import HOST, page_access, run_with_page
     from cosine_node.gateway.http.server import listening
 
     if not 0 <= port <= 65_535:
         raise UsageError("--page must lie between 0 and 65535.")
-    access = page_access(network.access)
+    access = page_access(plan.network.access)
     listener = listening(HOST, port)
     run_until_stopped(
         lambda stop: run_with_page(
-            lambda emit: _run(network, nodes, parts, emit, stop),
-            listener,
-            access=access,
-            target=nodes[0].source.target,
-            emit=emit,
-            stop=stop,
+            lambda emit: _run(plan, emit, stop), listener, access=access, target=plan.target, emit=emit, stop=stop
         )
     )
 
 
-async def _run(
-    network: "NetworkOptions", nodes: "list[NodeOptions]", parts: Parts, emit: Emit, stop: asyncio.Event
-) -> None:
+async def _run(plan: "JoinPlan", emit: Emit, stop: asyncio.Event) -> None:
     """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
     emit("importing", {})
-    first = nodes[0]
+    first = plan.nodes[0]
     if first.role is Role.STAGE:
         from cosine_node.serving.stage_node import run_stage
-        from cosine_node.stages.opening import StageSource
 
-        stage = StageSource(
-            model=first.source.model,
-            target=first.source.target,
-            engine=first.source.engine,
-            layers=parts.layers or AUTO,
-            memory=parts.memory or AUTO,
-            requests=first.max_requests,
-            shares_weights=first.shares_weights,
-        )
-        await run_stage(network, stage, emit, stop)
+        await run_stage(plan.network, first, emit, stop)
     elif first.runs_over_stages:
         from cosine_node.serving.head import run_head
 
-        await run_head(network, first, emit, stop)
+        await run_head(plan.network, first, emit, stop)
     else:
         from cosine_node.serving.node import run_nodes
 
-        await run_nodes(network, nodes, emit, stop)
+        await run_nodes(plan.network, plan.nodes, emit, stop)
 
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
@@ -323,15 +352,14 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
     if len(models) > 1:
         raise UsageError(f"A {role} serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET
-    if chosen == "ngram":
-        raise UsageError(f"A {role} holds the target model; ngram can only draft.")
+    if chosen == NGRAM:
+        raise UsageError(f"A {role} holds the target model; {NGRAM} can only draft.")
     return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
 
 
 def _shipped_head(source: "ModelSource") -> str | None:
     """The draft head that ships for a target, where its engine is one that a head can read."""
     from cosine_node import zoo
-    from cosine_node.models.engine_kind import EngineKind
 
     head = zoo.draft_head(source.model)
     is_readable = head is not None and source.engine.kind_for(zoo.resolve(source.model)) is EngineKind.TORCH
@@ -340,7 +368,7 @@ def _shipped_head(source: "ModelSource") -> str | None:
 
 def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:
     """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
-    if nodes == 1:
+    if nodes < 2:
         return
     for maddr in network.host_maddrs:
         ports = [port for protocol, port in pairwise(maddr.split("/")) if protocol in ("tcp", "udp")]

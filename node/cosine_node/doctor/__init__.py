@@ -1,4 +1,4 @@
-"""Finds what keeps a machine from joining.
+"""Finds what keeps a machine from joining: `join`'s own steps, ended before anything is announced, and the machine.
 
-Facts are gathered by thin shells, those that may hang or crash in child processes; pure functions judge each.
+`examine` runs `Examination` in a child process, which may crash or hang, and passes on its findings as they come.
 """

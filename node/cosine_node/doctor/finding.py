@@ -1,7 +1,9 @@
-"""Findings of the doctor: the status of what was checked, and for a failure what to do about it."""
+"""Findings of the doctor: the status of each check, and for a failure what to do about it."""
 
 from dataclasses import dataclass
 from enum import StrEnum
+
+from cosine_protocol.errors import CosineError
 
 
 class CheckStatus(StrEnum):
@@ -15,7 +17,13 @@ class CheckStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`what` was looked at, `found` says how it is, `fix` names the command or option that changes it."""
+    """The result of one check.
+
+    what: Name of the check.
+    status: Result of the check.
+    found: Clause that describes the result.
+    fix: Sentence that says what to do. "" if there is nothing to do.
+    """
 
     what: str
     status: CheckStatus
@@ -24,7 +32,7 @@ class Finding:
 
     def __post_init__(self) -> None:
         if self.status is CheckStatus.FAILURE and not self.fix:
-            raise ValueError(f"the failure of {self.what} says not what to do")
+            raise ValueError(f"the failure of {self.what} does not say what to do")
 
 
 def fine(what: str, found: str) -> Finding:
@@ -41,3 +49,9 @@ def failure(what: str, found: str, fix: str) -> Finding:
 
 def skipped(what: str, reason: str) -> Finding:
     return Finding(what, CheckStatus.SKIPPED, reason)
+
+
+def refusal(what: str, error: CosineError, fix: str) -> Finding:
+    """A failure with the sentence of an error. Advice after its last semicolon replaces `fix`."""
+    found, _, advice = str(error).rpartition("; ")
+    return failure(what, found or advice, advice[:1].upper() + advice[1:] if found else fix)

@@ -1,44 +1,57 @@
-"""The swarm as a newcomer meets it: it can be joined, the target is served, and the clocks agree.
-
-A child process joins as a client and looks around (`probe_swarm`); what it has seen is judged here.
-"""
+"""The swarm as a newcomer sees it: who answers, whether the target is served, and whether the clocks agree."""
 
 import asyncio
-import math
+import re
+import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
-from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_node.doctor.processes import answer_parent
+from cosine_node.doctor.finding import CheckStatus, Finding, failure, fine, skipped, warning
+from cosine_node.doctor.reach import Way, connect, judge_reachability, parse_node_address
+from cosine_node.serving.node_options import NetworkOptions
 from cosine_p2p.directory.peer_clocks import PeerClocks, span
+from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.config import TransportConfig
+from cosine_p2p.transport.hosts import local_hosts
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError
+from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, SignedRecord, cell_name, open_undated_record
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
-    from cosine_p2p.survey import Survey, Surveyor
+    from cosine_p2p.survey import NodeSight, Survey, Surveyor
+    from cosine_p2p.transport.full.daemon import Daemon
 
-# The names of checks.
+# The names of checks, and what is always worth trying.
+DAEMON: Final = "network daemon"
 SWARM: Final = "swarm"
 VERIFIERS: Final = f"{SWARM}: verifiers"
 DRAFTERS: Final = f"{SWARM}: drafters"
 CLOCK: Final = "clock"
+REINSTALL: Final = "Reinstall it: `pip install --force-reinstall --no-deps hivemind`."
 MEND_SILENT: Final = (
     "If it has not just ended, run `cosine-node doctor` there: it may need --relay or an open port."
 )
 
+DIAL_S: Final = 5.0
+"""Timeout of a dial by the network daemon."""
 JOIN_PATIENCE_S: Final = 4.0
-"""Whoever asks what is wrong waits for no node that may come, but for one that is being started again."""
+"""Time in which initial peers are asked again: enough for a node that is being restarted."""
 LOOK_AGAIN_S: Final = (0.5, 1.5)
 """Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
+
+Dates = Sequence[tuple[str, float, float]]
+"""Owner, issue time and expiry time of records that peers hold to be valid."""
 
 
 async def first_survey(surveyor: "Surveyor") -> "Survey":
@@ -52,43 +65,112 @@ async def first_survey(surveyor: "Surveyor") -> "Survey":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Neighbour:
-    """A node of the target. `reason` says why it was not reached; "" if it was. Digests are in hex."""
-
-    role: str
-    peer_id: str
-    target: str
-    target_digest: str
-    tokenizer_digest: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """The nodes and clocks that a probe saw at `now_s` on this machine's clock.
+    """What was seen of a swarm.
 
-    `problem` says why the network could not be joined or read. `dates` are the owner, issue and expiry
-    time of records that peers hold to be valid; `born_s` are times before which certificates of peers were not.
+    problem: Why the network could not be joined or read. "" if it could.
+    nodes: The nodes of the target.
+    dates: The dates of the records that initial peers hold to be valid.
     """
 
     problem: str = ""
-    nodes: tuple[Neighbour, ...] = ()
-    dates: tuple[tuple[str, float, float], ...] = ()
-    born_s: tuple[float, ...] = ()
-    now_s: float = 0.0
+    nodes: "tuple[NodeSight, ...]" = ()
+    dates: Dates = ()
 
-    @classmethod
-    def of_answer(cls, answer: dict[str, Any], *, born_s: Sequence[float]) -> "Neighbourhood":
-        """The fields in the probe's answer, in which tuples have become lists."""
-        nodes = tuple(Neighbour(**node) for node in answer["nodes"])
-        dates = tuple((owner, issued_s, expires_s) for owner, issued_s, expires_s in answer["dates"])
-        return cls(**answer | {"nodes": nodes, "dates": dates, "born_s": tuple(born_s)})
-
-    def of_role(self, role: Role) -> list[Neighbour]:
-        return [node for node in self.nodes if node.role == role]
+    def of_role(self, role: Role) -> "list[NodeSight]":
+        return [node for node in self.nodes if node.record.role == role]
 
 
-async def look_around(swarm: "Swarm", *, target: str, network: str, peer_ids: Sequence[str]) -> Neighbourhood:
+async def look_at_peers(network: NetworkOptions) -> AsyncIterator[Finding]:
+    """Judge the network daemon, whether initial peers and relays answer, and how others would reach a node."""
+    named = [(maddr, "--initial-peers") for maddr in network.initial_peers]
+    named += [(maddr, "--relay") for maddr in network.relays]
+    tried = await asyncio.gather(*(asyncio.to_thread(connect, maddr, option=option) for maddr, option in named))
+    async with _daemon() as daemon:
+        state = daemon if isinstance(daemon, Finding) else fine(DAEMON, "p2pd starts")
+    yield state
+    for (maddr, option), found in zip(named, tried, strict=True):
+        if isinstance(found, Finding) and found.status is CheckStatus.FAILURE:
+            yield found
+        elif state.status is CheckStatus.OK:
+            yield await judge_answer(maddr, option=option)
+        else:
+            yield found if isinstance(found, Finding) else fine(f"{option} {maddr}", "something listens there")
+    yield judge_reachability(
+        host_maddrs=network.host_maddrs,
+        announce_maddrs=network.announce_maddrs,
+        relays=network.relays,
+        ways=[way for way in tried[: len(network.initial_peers)] if isinstance(way, Way)],
+        local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
+    )
+
+
+@asynccontextmanager
+async def _daemon() -> "AsyncIterator[Daemon | Finding]":
+    """A network daemon that dials only, with an identity of its own; a finding where it cannot be started."""
+    if find_spec("hivemind") is None:
+        yield skipped(DAEMON, "hivemind is not installed")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        identity_file = Path(folder) / "identity"
+        load_identity(identity_file)
+        try:
+            from cosine_p2p.transport.full.daemon import start_daemon
+
+            config = TransportConfig(identity_file=identity_file, client_mode=True)
+            daemon = await start_daemon(config, host_maddrs=(), peers=())
+        except (UsageError, PeerLost) as error:
+            yield failure(DAEMON, str(error).partition("; ")[0], REINSTALL)
+            return
+        except (ImportError, AttributeError) as error:
+            yield failure(DAEMON, f"hivemind cannot be imported: {error}", REINSTALL)
+            return
+        try:
+            yield daemon
+        finally:
+            await daemon.close()
+
+
+async def judge_answer(maddr: str, *, option: str) -> Finding:
+    """Judge whether the node that is meant answers at an address, or its relay where there is one."""
+    what, meant = f"{option} {maddr}", parse_node_address(maddr).peer_ids[0]
+    end = f"/p2p/{meant}"
+    try:
+        # One that knows nobody: else the node might be found at another address.
+        async with _daemon() as daemon:
+            if isinstance(daemon, Finding):
+                return daemon
+            await daemon.connect(meant, [maddr.partition(end)[0] + end], DIAL_S)
+    except PeerLost as lost:
+        if (other := re.search(r"at its address, (\w+)", lost.reason)) is not None:
+            fix = f"If that is the node you mean, use {option} {maddr.replace(meant, other[1])}."
+            return failure(what, f"another node answers there, {other[1]}", fix)
+        return failure(what, f"no node answers there: {lost.reason}", f"Correct the port in {option}.")
+    return fine(what, "the node answers")
+
+
+async def look_around(network: NetworkOptions, *, target: str, initial_peers: Sequence[str]) -> Neighbourhood:
+    """Join as a client by these peers, and look for the nodes of a target.
+
+    A private swarm is joined with the identity file of the node.
+    """
+    from cosine_p2p.network import joining
+
+    access = network.access
+    if access.swarm_file is not None:
+        access = replace(access, identity_file=network.identity_file)
+    try:
+        swarm = await joining(initial_peers, access=access, patience_s=JOIN_PATIENCE_S)()
+    except CosineError as error:
+        return Neighbourhood(problem=str(error))
+    try:
+        peer_ids = [parse_node_address(maddr).peer_id for maddr in initial_peers]
+        return await neighbourhood_of(swarm, network=access.network, target=target, peer_ids=peer_ids)
+    finally:
+        await swarm.close()
+
+
+async def neighbourhood_of(swarm: "Swarm", *, network: str, target: str, peer_ids: Sequence[str]) -> Neighbourhood:
     """The nodes of a target, and the dates of the records that the peers named hold to be valid."""
     from cosine_p2p.survey import Surveyor
     from cosine_p2p.text.target import Target
@@ -101,24 +183,11 @@ async def look_around(swarm: "Swarm", *, target: str, network: str, peer_ids: Se
     name = Target.parse(target).name
     cells = [cell_name(network=network, role=role, target=name, prefix="") for role in Role]
     dates = await asyncio.gather(*(_dates_at(swarm, peer_id, cells) for peer_id in peer_ids))
-    nodes = [
-        Neighbour(
-            role=sight.record.role,
-            peer_id=sight.record.peer_id,
-            target=sight.record.target,
-            target_digest=sight.record.target_digest.hex(),
-            tokenizer_digest=sight.record.tokenizer_digest.hex(),
-            reason=sight.reason,
-        )
-        for sight in survey.nodes
-    ]
-    return Neighbourhood(
-        problem=survey.problem, nodes=tuple(nodes), dates=tuple(chain.from_iterable(dates)), now_s=time.time()
-    )
+    return Neighbourhood(problem=survey.problem, nodes=survey.nodes, dates=tuple(chain.from_iterable(dates)))
 
 
-async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> list[tuple[str, float, float]]:
-    """Owner, issue and expiry time of the records that a peer has in some cells; none if it does not answer."""
+async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates:
+    """The dates of the records that a peer has in some cells; none if it does not answer."""
     from cosine_p2p.transport.channel import Channel
 
     dates = []
@@ -140,40 +209,24 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> list[
     return dates
 
 
-def probe_swarm(question: dict[str, Any]) -> dict[str, Any]:
-    """Join by the `initial_peers` of a question and look around, for its `network`, `target` and `peer_ids`.
-
-    A private swarm, one with a `swarm_file`, is joined with its `identity_file`. Returns the fields of
-    `Neighbourhood`.
-    """
-    from cosine_p2p.access import Access
-    from cosine_p2p.network import joining
-
-    network, target = question["network"], question["target"]
-    access = Access(network=network)
-    if question.get("swarm_file"):
-        identity = Path(question["identity_file"]) if question["identity_file"] else None
-        access = replace(access, swarm_file=Path(question["swarm_file"]), identity_file=identity)
-
-    async def probe() -> Neighbourhood:
-        try:
-            swarm = await joining(question["initial_peers"], access=access, patience_s=JOIN_PATIENCE_S)()
-        except CosineError as error:
-            return Neighbourhood(problem=str(error), now_s=time.time())
-        try:
-            return await look_around(swarm, target=target, network=network, peer_ids=question["peer_ids"])
-        finally:
-            await swarm.close()
-
-    return asdict(asyncio.run(probe()))
+async def look_at_swarm(
+    network: NetworkOptions, *, target: str, role: Role | None, initial_peers: Sequence[str]
+) -> tuple[Neighbourhood, list[Finding]]:
+    """Join by the peers that answer, and judge swarm and clock. `role` is this machine's, None if a client."""
+    if not initial_peers:
+        nobody = "no initial peer can be asked" if network.initial_peers else "no --initial-peers is given"
+        return Neighbourhood(), [skipped(SWARM, nobody), skipped(CLOCK, nobody)]
+    seen = await look_around(network, target=target, initial_peers=initial_peers)
+    swarm = judge_swarm(seen, network=network.access.network, target=target, role=role)
+    return seen, [*swarm, judge_clock(seen.dates, now_s=time.time())]
 
 
 def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
-    """Judge whether the target is served, or the only one of all; `role` is this machine's, None for a client."""
+    """Judge whether the target is served, or the only one of all. `role` is this machine's, None if a client."""
     if seen.problem:
         fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
         return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
-    served = sorted({node.target for node in seen.nodes})
+    served = sorted({node.record.target for node in seen.nodes})
     if target == ALL_TARGETS and len(served) > 1:
         found = f"{len(served)} targets are served, {', '.join(served)}; --target NAME looks at the nodes of one"
         return [fine(SWARM, found)]
@@ -186,17 +239,17 @@ def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | 
 
 def _judge_verifiers(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> Finding:
     verifiers = seen.of_role(Role.VERIFIER)
-    if not verifiers and role is Role.VERIFIER:
-        return fine(VERIFIERS, f"none of {target} in the network {network!r} yet; this will be the first")
+    if not verifiers and role in (Role.VERIFIER, Role.STAGE):
+        return fine(VERIFIERS, f"none of {target} in the network {network!r} yet")
     if not verifiers:
         start = f"start one: `cosine-node join --role verifier --model {target}`"
         fix = f"Check --network, --target and --initial-peers, or {start}."
         return failure(VERIFIERS, f"nobody in the network {network!r} verifies {target}", fix)
     silent = [node for node in verifiers if node.reason]
     if len(silent) == len(verifiers):
-        found = f"none of {len(verifiers)} can be reached; {silent[0].peer_id}: {silent[0].reason}"
+        found = f"none of {len(verifiers)} can be reached; {silent[0].record.peer_id}: {silent[0].reason}"
         return failure(VERIFIERS, found, MEND_SILENT)
-    models = {node.target_digest for node in verifiers}
+    models = {node.record.target_digest.hex() for node in verifiers}
     if len(models) > 1:
         fix = f"Say which one is meant: --target {target}@{min(models)}."
         return warning(VERIFIERS, f"{target} stands for {len(models)} different models", fix)
@@ -212,20 +265,19 @@ def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
     silent = [node for node in drafters if node.reason]
     reached = f"{len(drafters) - len(silent)} of {len(drafters)} reached"
     if silent:
-        return warning(DRAFTERS, f"{reached}; {silent[0].peer_id}: {silent[0].reason}", MEND_SILENT)
+        return warning(DRAFTERS, f"{reached}; {silent[0].record.peer_id}: {silent[0].reason}", MEND_SILENT)
     return fine(DRAFTERS, reached)
 
 
-def judge_clock(seen: Neighbourhood) -> Finding:
-    """Judge this clock by the median of the owners of records, and where there are none by peers' certificates."""
+def judge_clock(dates: Dates, *, now_s: float) -> Finding:
+    """Judge this machine's clock, which says `now_s`, by the median of the owners of records."""
     clocks = PeerClocks()
-    for owner, issued_s, expires_s in seen.dates:
-        clocks.note(owner, issued_s=issued_s, oldest_s=expires_s - issued_s, now_s=seen.now_s)
-    if not seen.dates:
-        for number, born_s in enumerate(seen.born_s):
-            clocks.note(str(number), issued_s=born_s, oldest_s=math.inf, now_s=seen.now_s)
-    ahead_s, most_s = clocks.ahead_s(seen.now_s) or (-math.inf, math.inf)
-    behind_s = -most_s
+    for owner, issued_s, expires_s in dates:
+        clocks.note(owner, issued_s=issued_s, oldest_s=expires_s - issued_s, now_s=now_s)
+    bounds_s = clocks.ahead_s(now_s)
+    if bounds_s is None:
+        return skipped(CLOCK, "no peer has a record to compare with")
+    ahead_s, behind_s = bounds_s[0], -bounds_s[1]
     # Clocks that the system keeps differ by less than a second, and the records were on their way.
     close_s = 5.0
     set_clock = "Let the system keep it: `sudo timedatectl set-ntp true`."
@@ -239,29 +291,20 @@ def judge_clock(seen: Neighbourhood) -> Finding:
         return failure(CLOCK, found, set_clock)
     if behind_s > close_s:
         return warning(CLOCK, f"this clock is at least {span(behind_s)} behind those of peers", set_clock)
-    if not seen.dates:
-        return skipped(CLOCK, "no peer has a record to compare with")
     between = f"{span(max(0.0, -ahead_s))} behind and {span(max(0.0, -behind_s))} ahead"
     return fine(CLOCK, f"between {between} of peers' clocks; records tell it no more exactly")
 
 
-def judge_tokenizer(source: str, digest: str, seen: Neighbourhood, *, role: Role) -> Finding:
-    """Judge whether a model's tokens are those of the target's verifiers.
-
-    `digest` is of the model's tokenizer files, in hex.
-    """
+def judge_tokenizer(source: str, digest: bytes | None, seen: Neighbourhood, *, role: Role) -> Finding:
+    """Judge whether a model's tokens are those of the target's verifiers. `digest` is of its tokenizer files."""
     what = f"tokenizer of {source}"
-    theirs = {node.tokenizer_digest for node in seen.of_role(Role.VERIFIER)}
-    if not digest or not theirs:
+    theirs = {node.record.tokenizer_digest for node in seen.of_role(Role.VERIFIER)}
+    if digest is None or not theirs:
         return skipped(what, "the model has none of its own" if theirs else "no verifier to compare with")
     if digest in theirs:
         return fine(what, "the target's")
-    if role is Role.VERIFIER:
+    if role is not Role.DRAFTER:
         fix = "Serve it under a name of its own with --target NAME, or fetch the model that the others serve."
         return failure(what, "other verifiers of this name have another tokenizer, so another model", fix)
     fix = "A drafter of the target's own family is faster and more often right; name one with --model."
     return warning(what, "not the target's files: unless the tokens are the same, drafts are matched as text", fix)
-
-
-if __name__ == "__main__":
-    answer_parent(probe_swarm)

@@ -17,6 +17,8 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 
+NGRAM: Final = "ngram"
+"""The model of a drafter that has no weights: it counts what followed in the text so far."""
 TORCH_MEMORY_SHARE: Final = 0.5
 """Of the free memory: the most that weights of a GGUF file take in PyTorch. KV cache and programs need the rest."""
 

@@ -16,7 +16,7 @@ from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.models.engine_kind import EngineChoice, check_engine_options, load_with
+from cosine_node.models.engine_kind import NGRAM, EngineChoice, check_engine_options, load_with
 from cosine_node.models.hub import HubModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.models.shared_tokens import DraftedTokens
@@ -32,9 +32,6 @@ from cosine_protocol.numerics import LLAMA, arithmetic_of, told_numerics, told_r
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
-NGRAM: Final = "ngram"
-"""The model of a drafter that has no weights: it counts what followed in the text so far."""
-
 MEASURE_S: Final = 4.0
 """A volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
 WARM_UP_S: Final = 0.3

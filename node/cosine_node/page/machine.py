@@ -5,7 +5,6 @@ import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
-from functools import partial
 from importlib.util import find_spec
 from ipaddress import ip_address
 from pathlib import Path
@@ -14,13 +13,14 @@ from typing import Any, Final
 from starlette.requests import Request
 
 from cosine_node.chains.fit import fit_of
-from cosine_node.doctor.addresses import dial, judge_reachability
 from cosine_node.doctor.finding import Finding
-from cosine_node.doctor.machine import EXTRAS, MachineFacts, existing_ancestor, missing_packages, models_folder
-from cosine_node.doctor.processes import ProbeFailed, ask_child, in_thread
+from cosine_node.doctor.machine import Gpus, existing_ancestor, models_folder
+from cosine_node.doctor.packages import missing_packages
+from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_node.engine.numerics import DTYPES
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
 from cosine_node.page.target_sizes import PROBE_S, target_sizes
+from cosine_node.processes.answer import answer_of
 from cosine_p2p.text.target import parse_target
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
@@ -33,8 +33,6 @@ FRESH_S: Final = 30.0
 """Bounds the work of who asks again and again."""
 MAX_DIALLED: Final = 3
 """Peers by which the way out is known: as many as initial peers mostly are."""
-DIAL_S: Final = 3.0
-"""Of each step of a dial, as the doctor has it."""
 DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 """Without one of these no GPU is looked for, which takes a process that loads PyTorch."""
 MEMORY_PART: Final = 0.5
@@ -109,24 +107,23 @@ async def _gpus() -> tuple[tuple[str, int], ...]:
     """The names of GPUs that PyTorch can use, and their free bytes."""
     if not any(driver.exists() for driver in DRIVERS) or find_spec("torch") is None:
         return ()
-    question = {"packages": EXTRAS["node"], "folders": [], "dtype": AUTO, "device": AUTO}
     try:
-        async with asyncio.timeout(PROBE_S):
-            answer = await ask_child("cosine_node.doctor.machine", question)
-    except (ProbeFailed, TimeoutError):
+        answer = await asyncio.to_thread(answer_of, "cosine_node.doctor.machine", timeout_s=PROBE_S)
+    except (OSError, TimeoutError, ValueError):
         return ()
-    return MachineFacts.of_answer(answer, free_bytes=0).cuda_devices
+    return Gpus.of_answer(answer).devices
 
 
 async def _reachability(records: Sequence[NodeRecord]) -> Finding:
     """How others would reach a node here, by the ways to some that are here already."""
     named = [each for record in records if not is_relayed(record.addresses) for each in record.addresses[:1]]
-    dials = (in_thread(partial(dial, address, timeout_s=DIAL_S)) for address in named[:MAX_DIALLED])
-    dialled = await asyncio.gather(*dials)
+    tried = await asyncio.gather(
+        *(asyncio.to_thread(connect, address, option="") for address in named[:MAX_DIALLED])
+    )
     return judge_reachability(
         host_maddrs=DEFAULT_HOST_MADDRS,
         announce_maddrs=(),
         relays=(),
-        paths=[(each.our_ip, each.their_ip) for each in dialled if each.our_ip],
+        ways=[way for way in tried if isinstance(way, Way)],
         local=[host for host in local_hosts(()) if reach_of(host) is not Reach.NOBODY],
     )

@@ -5,7 +5,6 @@ import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +71,8 @@ async def run_nodes(
         loaded = []
         for (claimed, _), each in zip(places, options, strict=True):
             try:
-                loaded.append(await _load(each, claimed.identity, emit))
+                models = await asyncio.to_thread(load_models, each, emit)
+                loaded.append((models, await _learner(each, models.served, claimed.identity)))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -80,7 +80,7 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        for (claimed, gate), each, models in zip(places, options, loaded, strict=True):
+        for (claimed, gate), each, (models, learner) in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack, stop)
             if joined is None:
                 return
@@ -90,7 +90,7 @@ async def run_nodes(
                     node.weights = await sharing(models.served.tokenizer_folder)
                 nodes.append(node)
             else:
-                nodes.append(DrafterNode(joined, models.served, each, learner=models.learner))
+                nodes.append(DrafterNode(joined, models.served, each, learner=learner))
             # Nodes that begin a network begin the same one.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
@@ -99,29 +99,29 @@ async def run_nodes(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Models:
-    """The model that a node serves, with a verifier's own drafter, or what a drafter learns with."""
+class LoadedModels:
+    """The model that a node serves, and that of a verifier's own drafter."""
 
     served: ServedModel
-    home: HomeModel | None
-    learner: "Learner | None"
+    home: HomeModel | None = None
 
 
-async def _load(options: NodeOptions, identity: Identity, emit: Emit) -> _Models:
-    """Load the models of a node. Raises `UsageError`."""
+def load_models(options: NodeOptions, emit: Emit) -> LoadedModels:
+    """Load and measure the models of a node. Blocks. Raises `UsageError`."""
     measure_s = MEASURE_S if options.emulation is None else WARM_UP_S
-    home = None
     if options.home is None:
-        served = await asyncio.to_thread(load_served, options.source, options.role, emit, measure_s=measure_s)
-    else:
-        load = partial(load_with_home, emit=emit, measure_s=measure_s)
-        served, home = await asyncio.to_thread(load, options.source, options.home)
-    learner = None
-    if options.learn_bytes is not None:
-        from cosine_node.serving.learner import learner_of
+        return LoadedModels(served=load_served(options.source, options.role, emit, measure_s=measure_s))
+    served, home = load_with_home(options.source, options.home, emit, measure_s=measure_s)
+    return LoadedModels(served=served, home=home)
 
-        learner = await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
-    return _Models(served=served, home=home, learner=learner)
+
+async def _learner(options: NodeOptions, served: ServedModel, identity: Identity) -> "Learner | None":
+    """The learner of a drafter that learns. Raises `UsageError`."""
+    if options.learn_bytes is None:
+        return None
+    from cosine_node.serving.learner import learner_of
+
+    return await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
 
 
 def identity_files(first: Path | None, count: int) -> list[Path | None]:

@@ -2,13 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from cosine_node.models.model import ModelSource
-from cosine_node.passes.emulation import Emulation
+from cosine_node.engine.pool_size import AUTO
 from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.records import Role
+
+if TYPE_CHECKING:
+    # A client has neither the packages of a node nor nodes.
+    from cosine_node.models.model import ModelSource
+    from cosine_node.passes.emulation import Emulation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,22 +46,52 @@ class NetworkOptions:
 class NodeOptions:
     """Options of one node.
 
-    `home` is the model of the drafter that a verifier holds itself, if any; of `max_coordinated` requests at once
-    it coordinates the drafters, by mandates of their clients. With `runs_over_stages` a verifier holds no weights:
-    its passes run over a chain of stages, and a second one follows if it `keeps_spare_warm`. A drafter with
-    `learn_bytes` learns from texts that it keeps in so many.
-    A verifier that `shares_weights` serves those of its target to stages that fetch them.
+    role: What it serves as.
+    source: The model that it serves.
+    home: Of a verifier: the model that drafts beside its target, if any.
+    expertise: Of a drafter: the domains that it is good at.
+    max_requests: Maximum number of requests at once.
+    max_coordinated: Of a verifier: maximum number of requests at once whose drafters it coordinates.
+    shares_prefixes: Of a verifier: compute the common beginning of prompts once for all clients.
+    emulation: The device and link that it emulates, if any.
+    runs_over_stages: Of a verifier: hold no weights, and run passes over a chain of stages.
+    keeps_spare_warm: Of a verifier over stages: let a second chain follow.
+    learn_bytes: Of a drafter that learns: disk space of the texts that it keeps.
+    shares_weights: Serve the weights of the target to stages that fetch them.
+    layers: Of a stage: the layers, as 8:16 or auto.
+    memory: Of a stage: memory of weights and KV cache: a size, a part of what is free, or auto.
     """
 
     role: Role
-    source: ModelSource
-    home: ModelSource | None = None
-    expertise: tuple[str, ...]
+    source: "ModelSource"
+    home: "ModelSource | None" = None
+    expertise: tuple[str, ...] = ()
     max_requests: int
-    max_coordinated: int
-    shares_prefixes: bool
-    emulation: Emulation | None
+    max_coordinated: int = 0
+    shares_prefixes: bool = False
+    emulation: "Emulation | None" = None
     runs_over_stages: bool = False
     keeps_spare_warm: bool = True
     learn_bytes: int | None = None
     shares_weights: bool = True
+    layers: str = AUTO
+    memory: str = AUTO
+
+    @property
+    def is_in_parts(self) -> bool:
+        """True for a stage, and for a verifier over stages."""
+        return self.role is Role.STAGE or self.runs_over_stages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinPlan:
+    """What `join` does, and `join --check` examines.
+
+    network: The network that the nodes join.
+    nodes: The nodes. None for a machine that is only a client.
+    target: The target that the nodes serve, or `ALL_TARGETS`.
+    """
+
+    network: NetworkOptions
+    nodes: tuple[NodeOptions, ...]
+    target: str

@@ -12,7 +12,7 @@ from cosine_node.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.fetched_model import open_model, sharing
-from cosine_node.serving.node_options import NetworkOptions
+from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.engine import wanted_tensors
 from cosine_node.stages.host import StageHost
@@ -36,12 +36,26 @@ BUSY_STEP_PERMILLE: Final = 100
 """A record is stored by several nodes each time it changes."""
 
 
-async def run_stage(network: NetworkOptions, source: StageSource, emit: Emit, stop: asyncio.Event) -> None:
+def stage_source(options: NodeOptions) -> StageSource:
+    """The part of a model that a stage loads."""
+    return StageSource(
+        model=options.source.model,
+        target=options.source.target,
+        engine=options.source.engine,
+        layers=options.layers,
+        memory=options.memory,
+        requests=options.max_requests,
+        shares_weights=options.shares_weights,
+    )
+
+
+async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a stage until `stop` is set; then its chains end, and their heads go on over others.
 
     Raises `UsageError` for a model, layers, identity or address that cannot be used, and `PeerLost` for initial
     peers that do not answer.
     """
+    source = stage_source(options)
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)

@@ -1,4 +1,4 @@
-"""`cosine-node doctor` as a command: what it takes from options and files, what it prints, how it exits."""
+"""`cosine-node doctor`, which is `join --check`: what it examines, what it prints, how it exits."""
 
 import json
 from collections.abc import Callable
@@ -6,37 +6,35 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.doctor import checks
-from cosine_node.doctor.checks import Check, DoctorOptions, Facts
+from cosine_node.doctor import examine as module
 from cosine_node.doctor.finding import Finding, failure, fine, skipped, warning
-from cosine_protocol.records import Role
+from cosine_node.serving.node_options import JoinPlan
+from cosine_protocol.records import ALL_TARGETS, Role
 from tests.node.cli.conftest import Run
 
-GOOD = [fine("python", "Python 3.13.1"), warning("clock", "20 s behind \x1b[2J", "Set it.")]
+GOOD = [fine("identity", "12D3mine"), warning("clock", "20 s behind \x1b[2J", "Set it.")]
 BAD = failure("port", "another program listens there", "Choose another with --host-maddr.")
+
+Examined = Callable[..., list[JoinPlan]]
 
 
 @pytest.fixture
-def examined(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[DoctorOptions]]:
-    """Gives the findings, and returns what was examined since."""
+def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
+    """Gives the findings, and returns the plans that were examined since."""
 
-    def given(*findings: Finding) -> list[DoctorOptions]:
-        seen: list[DoctorOptions] = []
+    def given(*findings: Finding) -> list[JoinPlan]:
+        seen: list[JoinPlan] = []
 
-        async def look() -> list[Finding]:
-            return list(findings)
+        async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable[[str], None]) -> None:
+            seen.append(plan)
+            say("Looking")
+            for finding in findings:
+                tell(finding)
 
-        def checks_of(facts: Facts) -> list[Check]:
-            seen.append(facts.options)
-            return [Check("all", look, 5.0, if_stuck="Wait.")]
-
-        monkeypatch.setattr(checks, "checks_of", checks_of)
+        monkeypatch.setattr(module, "examine", examine)
         return seen
 
     return given
-
-
-Examined = Callable[..., list[DoctorOptions]]
 
 
 def test_people_get_a_line_a_finding_and_the_fix_below_what_is_to_be_done_last(
@@ -47,7 +45,7 @@ def test_people_get_a_line_a_finding_and_the_fix_below_what_is_to_be_done_last(
     assert (told.code, told.out.splitlines()) == (
         1,
         [
-            "ok      python: Python 3.13.1",
+            "ok      identity: 12D3mine",
             "skipped swarm: nobody to ask",
             "warning clock: 20 s behind \N{REPLACEMENT CHARACTER}[2J",
             "        -> Set it.",
@@ -60,7 +58,7 @@ def test_people_get_a_line_a_finding_and_the_fix_below_what_is_to_be_done_last(
 
 def test_machines_get_one_object_and_warnings_alone_are_a_success(run: Run, examined: Examined) -> None:
     examined(*GOOD, BAD)
-    told = run("doctor", "--json")
+    told = run("join", "--check", "--json")
     shown = json.loads(told.out)
     assert (told.code, shown["failures"], told.err) == (1, 1, "")
     assert shown["checks"][2] == {"what": BAD.what, "result": "failure", "found": BAD.found, "fix": BAD.fix}
@@ -71,35 +69,36 @@ def test_machines_get_one_object_and_warnings_alone_are_a_success(run: Run, exam
 @pytest.mark.parametrize(
     ("arguments", "role", "models", "target"),
     [
-        ("", None, (), ""),
-        ("--model ngram", Role.DRAFTER, ("ngram",), "zoo:target"),
-        ("--role drafter", Role.DRAFTER, ("zoo:draft-general",), "zoo:target"),
-        ("--role verifier", Role.VERIFIER, ("zoo:target",), "zoo:target"),
-        ("--role verifier --model a/b", Role.VERIFIER, ("a/b",), "a/b"),
-        ("--role drafter --model a/b --target c/d", Role.DRAFTER, ("a/b",), "c/d"),
+        ("", None, [], ALL_TARGETS),
+        ("--target a/b", None, [], "a/b"),
+        ("--model ngram", Role.DRAFTER, ["ngram"], "zoo:target"),
+        ("--role verifier --model a/b", Role.VERIFIER, ["a/b"], "a/b"),
+        ("--role stage --model a/b --layers 0:4", Role.STAGE, ["a/b"], "a/b"),
+        ("--role drafter --model a/b --model ngram --target c/d", Role.DRAFTER, ["a/b", "ngram"], "c/d"),
     ],
 )
 def test_it_examines_what_join_would_do(
-    run: Run, examined: Examined, arguments: str, role: Role, models: tuple[str, ...], target: str
+    run: Run, examined: Examined, arguments: str, role: Role | None, models: list[str], target: str
 ) -> None:
     seen = examined(*GOOD)
-    run("doctor", *arguments.split())
-    assert (seen[0].role, seen[0].models, seen[0].target) == (role, models, target)
+    assert run("doctor", *arguments.split()).code == run("join", "--check", *arguments.split()).code == 0
+    one, other = seen
+    assert one == other
+    assert ([node.source.model for node in one.nodes], one.target) == (models, target)
+    assert {node.role for node in one.nodes} == ({role} if role else set())
 
 
-def test_the_file_of_join_is_the_doctors_too_and_a_broken_one_does_not_stop_it(
+def test_the_file_of_join_is_the_doctors_too_and_what_join_refuses_it_refuses(
     run: Run, examined: Examined, tmp_path: Path
 ) -> None:
     seen, file = examined(*GOOD), tmp_path / "config.toml"
-    file.write_text('[join]\nrole = "drafter"\nmodel = "ngram"\nmodle = 1\n[jion]\n')
-    run("doctor")
-    unknown = ("[jion]", "join.modle")
-    assert (seen[0].role, seen[0].models, seen[0].unknown) == (Role.DRAFTER, ("ngram",), unknown)
-    file.write_text("[join")
-    assert run("doctor").code == run("--config", str(file), "doctor").code == 0
-    assert [(each.config, each.is_config_named) for each in seen[1:]] == [(file, False), (file, True)]
-
-
-def test_an_unknown_role_is_bad_usage(run: Run) -> None:
-    told = run("doctor", "--role", "cook")
-    assert (told.code, "drafter, verifier" in told.err) == (2, True)
+    file.write_text('[join]\nrole = "drafter"\nmodel = "ngram"\n')
+    assert run("doctor").code == 0
+    assert [node.source.model for node in seen[0].nodes] == ["ngram"]
+    for content in ("[join", "[jion]\n"):
+        file.write_text(content)
+        assert run("doctor").code == 2
+    file.unlink()
+    for line in ("--role cook", "--role verifier --model ngram", "--role stage --engine llama"):
+        told = run("doctor", *line.split())
+        assert (told.code, told.err.startswith("Error: ")) == (2, True)

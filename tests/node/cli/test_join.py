@@ -1,5 +1,6 @@
 """What `join` makes of its options: nodes, stages, heads and pupils; and what it refuses before any starts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,6 @@ from cosine_node.learning.stream_store import DEFAULT_BYTES
 from cosine_node.models.engine_kind import EngineKind
 from cosine_node.serving import head, node, stage_node
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
-from cosine_node.stages.opening import StageSource
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from tests.node.cli.conftest import Run
@@ -32,7 +32,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkOptions, Any]]
     return seen
 
 
-def models(options: list[NodeOptions]) -> list[str]:
+def models(options: Sequence[NodeOptions]) -> list[str]:
     return [each.source.model for each in options]
 
 
@@ -115,17 +115,16 @@ def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(run: Run, started
     run(*line.split())
     run("join", "--role", "stage")
     (_, named), (_, auto) = started
-    assert isinstance(named, StageSource) and isinstance(auto, StageSource)
-    assert (named.model, named.target, named.engine.dtype) == ("someone/model", "someone/model", "bfloat16")
-    assert (named.layers, named.memory) == ("8:16", "6GiB")
-    assert (auto.model, auto.layers, auto.memory, auto.requests) == ("zoo:target", "auto", "auto", 16)
+    assert (named.role, named.source.model, named.source.engine.dtype) == (Role.STAGE, "someone/model", "bfloat16")
+    assert (named.source.target, named.layers, named.memory) == ("someone/model", "8:16", "6GiB")
+    assert (auto.source.model, auto.layers, auto.memory, auto.max_requests) == ("zoo:target", "auto", "auto", 16)
 
 
 @pytest.mark.parametrize("role", ["stage", "verifier"])
 def test_weights_are_shared_unless_told_otherwise(role: str, run: Run, started: list[Any]) -> None:
     run("join", "--role", role)
     run("join", "--role", role, "--no-share-weights")
-    given = [each[0] if isinstance(each, list) else each for _, each in started]
+    given = [each[0] if isinstance(each, tuple) else each for _, each in started]
     assert [each.shares_weights for each in given] == [True, False]
 
 

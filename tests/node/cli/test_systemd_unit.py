@@ -2,21 +2,16 @@
 
 import json
 import os
-import re
 import shlex
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.main import get_command
 
-from cosine_node.cli.app import app, spread_peers
-from cosine_node.cli.configuration import read_config, unknown_names
 from cosine_node.cli.systemd_unit import STOP_S, quoted, unit_of
 from cosine_node.serving import announced_node
 from cosine_node.serving.announcing import GOODBYE_TIMEOUT_S
@@ -84,12 +79,12 @@ def test_a_bootstrap_node_is_a_service_too_and_machines_get_the_unit_and_its_pla
     assert "--json" not in command_of(told["unit"])
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_paths_hold_in_any_working_directory(run: Run, tmp_path: Path, joined: bool) -> None:
+def test_paths_hold_in_any_working_directory(run: Run, tmp_path: Path) -> None:
     (tmp_path / "my model").mkdir()
     (tmp_path / "c.toml").touch()
-    paths = ("--model=my model", "--identity=key") if joined else ("--model", "my model", "--identity", "key")
-    code, unit, _ = run("--config", "c.toml", "service", "--role", "drafter", *paths)
+    code, unit, _ = run(
+        "--config", "c.toml", "service", "--role", "drafter", "--model=my model", "--identity", "key"
+    )
     words = [word for argument in command_of(unit) for word in argument.split("=")]
     assert code == 0
     assert {str(tmp_path / name) for name in ("my model", "key", "c.toml")} <= set(words)
@@ -130,31 +125,3 @@ def test_whatever_is_quoted_is_one_line(text: str) -> None:
     line = quoted(text)
     assert "\n" not in line
     assert line.count("%") == 2 * text.count("%") and line.count("$") == 2 * text.count("$")
-
-
-PAGE = (Path(__file__).parents[3] / "docs" / "operate.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
-LINES = sorted(
-    line.partition("#")[0].partition(" > ")[0].strip()
-    for kind, block in BLOCKS
-    for line in block.splitlines()
-    if not kind and line.startswith("cosine-node ") and "--install-completion" not in line
-)
-
-
-def test_the_commands_of_the_page_are_understood() -> None:
-    assert len(LINES) > 3
-    for line in LINES:
-        name, *arguments = spread_peers(shlex.split(line)[1:])
-        command = COMMANDS["join" if name == "service" else name]
-        with command.make_context(name, arguments):
-            pass
-
-
-def test_the_configuration_of_the_page_means_something(tmp_path: Path) -> None:
-    (content,) = (block for kind, block in BLOCKS if kind == "toml")
-    (tmp_path / "config.toml").write_text(content)
-    tables = read_config(tmp_path / "config.toml")
-    assert set(tables) == {"join", "generate", "status"}
-    assert unknown_names(tables, COMMANDS) == []

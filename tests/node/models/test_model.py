@@ -17,8 +17,8 @@ from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import NGRAM, ModelSource, ServedModel, load_served
+from cosine_node.models.engine_kind import NGRAM, EngineChoice
+from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_p2p.request.generation_config import read_eos, read_generation_config
 from cosine_p2p.text.target import Target, read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles

@@ -10,7 +10,6 @@ from starlette.requests import Request
 
 from cosine_node.chains.fit import fit_of
 from cosine_node.chains.planning import ModelNeeds
-from cosine_node.doctor.processes import ProbeFailed
 from cosine_node.page import machine
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.target_sizes import target_sizes
@@ -86,10 +85,10 @@ def test_the_sizes_of_a_target_are_found_beside_the_gateway() -> None:
 
 
 def test_a_target_whose_sizes_nobody_can_tell_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def ask_child(*_: object) -> dict[str, Any]:
-        raise ProbeFailed("There is no folder '/nowhere/at/all' to load a model from.")
+    def answer_of(*_: object, **__: object) -> dict[str, Any]:
+        raise ValueError("There is no folder '/nowhere/at/all' to load a model from.")
 
-    monkeypatch.setattr("cosine_node.page.target_sizes.ask_child", ask_child)
+    monkeypatch.setattr("cosine_node.page.target_sizes.answer_of", answer_of)
     assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
 
 

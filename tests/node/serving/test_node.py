@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import NGRAM, ModelSource
-from cosine_node.serving.node import identity_files, run_nodes, together
+from cosine_node.models.engine_kind import NGRAM, EngineChoice
+from cosine_node.models.model import ModelSource
+from cosine_node.serving.node import run_nodes, together
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_p2p.access import Access
 from cosine_p2p.directory.postings import RecordOpener
@@ -32,13 +32,6 @@ def drafter(model: str) -> NodeOptions:
         shares_prefixes=False,
         emulation=None,
     )
-
-
-def test_identity_files_follow_the_named_one(tmp_path: Path) -> None:
-    key = tmp_path / "key"
-    assert identity_files(key, 1) == [key]
-    assert identity_files(key, 3) == [key, tmp_path / "key-2", tmp_path / "key-3"]
-    assert identity_files(None, 2) == [None, None]
 
 
 class Started(Exception):

@@ -9,8 +9,8 @@ import pytest
 from cosine_node import zoo
 from cosine_node.learning.home import ABOUT, all_homes
 from cosine_node.learning.stream_store import MIN_BYTES
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import NGRAM, ModelSource, ServedModel, load_served
+from cosine_node.models.engine_kind import NGRAM, EngineChoice
+from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_node.serving.learner import learner_of
 from cosine_node.serving.node_options import NodeOptions
 from cosine_protocol.errors import UsageError

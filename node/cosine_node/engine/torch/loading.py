@@ -24,7 +24,6 @@ from cosine_node.engine.blocks.half_linear import (
     HALF,
     READ_APART,
     avoid_emulation,
-    bytes_in_half,
     has_half_products,
     has_layers_to_hold,
     hold_in_half,
@@ -193,14 +192,6 @@ def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, devi
         return None
     with torch.device("meta"):
         return HALF if has_layers_to_hold(model_class_of(config)(config)) else None
-
-
-def default_half_bytes(config: Any, file: GgufFile | None, *, dtype: str, device: torch.device) -> int:
-    """The bytes of a model's weights if it is held in float16 by default, else 0."""
-    if default_quantisation(config, file, dtype=dtype, device=device) is None:
-        return 0
-    with torch.device("meta"):
-        return bytes_in_half(model_class_of(config)(config), torch.float32)
 
 
 def halve(model: Any) -> int:

@@ -31,7 +31,16 @@ from tests.scenes import in_real_time
     [
         ("protocols not supported: [/cosine/draft/2.0.0]", "it does not serve /cosine/draft/2.0.0"),
         ("routing: not found", "no address of it is known in the network"),
-        ("failed to dial: peer id mismatch: expected A, got B", "another peer answers at its address"),
+        (
+            "failed to negotiate security protocol: peer id mismatch: expected A, but remote key matches B\n"
+            " * [/ip4/192.0.2.2/tcp/1] dial backoff",
+            "another peer answers at its address, B",
+        ),
+        (
+            "failed to negotiate security protocol: x509: certificate has expired or is not yet valid",
+            "its certificate is not valid yet by this machine's clock, which is behind",
+        ),
+        ("failed to negotiate security protocol: unexpected EOF", "what listens at its address is no peer"),
         ("dial tcp4: connect: connection refused", "nothing listens at its address any more"),
         ("dial backoff", "it could not be reached a moment ago"),
         ("something\n  else", "something else"),

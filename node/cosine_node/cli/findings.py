@@ -1,0 +1,78 @@
+"""What `join --check` prints: a line for each finding, and below it what to do."""
+
+import json
+import sys
+from collections import Counter
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Final
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from cosine_node.doctor.finding import CheckStatus, Finding
+from cosine_node.terminal.interrupts import run_interruptibly
+from cosine_node.terminal.printing import FAILURE_EXIT, printable
+from cosine_node.terminal.waiting import Stage, WaitingLine, columns_of, telling_stages
+
+if TYPE_CHECKING:
+    from cosine_node.serving.node_options import JoinPlan
+
+MARKS: Final = {
+    CheckStatus.OK: ("ok      ", "green"),
+    CheckStatus.SKIPPED: ("skipped ", "dim"),
+    CheckStatus.WARNING: ("warning ", "yellow"),
+    CheckStatus.FAILURE: ("failure ", "bold red"),
+}
+"""The word before a finding and its colour, in the order of printing: what is to be done stands last."""
+
+UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
+"""Findings that nobody has to do anything about."""
+
+
+def tell_findings(plan: "JoinPlan", *, as_json: bool) -> None:
+    """Examine this machine for a plan, and print what is found. Exits with 1 if anything failed."""
+    findings = run_interruptibly(_examine(plan, is_quiet=as_json))
+    counts = Counter(finding.status for finding in findings)
+    if as_json:
+        checks = [{"what": f.what, "result": f.status, "found": f.found, "fix": f.fix} for f in findings]
+        sys.stdout.write(json.dumps({"checks": checks, "failures": counts[CheckStatus.FAILURE]}) + "\n")
+    else:
+        counted = ", ".join(f"{counts[status]} {status}" for status in CheckStatus if counts[status])
+        sys.stdout.write(f"{len(findings)} checks: {counted}.\n")
+    if counts[CheckStatus.FAILURE]:
+        raise typer.Exit(FAILURE_EXIT)
+
+
+async def _examine(plan: "JoinPlan", *, is_quiet: bool) -> list[Finding]:
+    """All findings, the worst last; those without a problem are printed as they come, unless quiet."""
+    from cosine_node.doctor.examine import examine
+
+    line, stage = WaitingLine(sys.stderr), Stage("Looking for what is wrong")
+    findings: list[Finding] = []
+
+    def tell(finding: Finding) -> None:
+        findings.append(finding)
+        if not is_quiet and finding.status in UNTROUBLED:
+            line.clear()
+            _print(finding)
+
+    # Elsewhere than on a terminal the findings themselves show that it goes on.
+    is_shown = bool(columns_of(sys.stderr))
+    async with telling_stages(line, lambda: stage.sentence) if is_shown else nullcontext():
+        await examine(plan, tell, stage.change)
+    line.end()
+    findings.sort(key=lambda finding: list(MARKS).index(finding.status))
+    for finding in findings:
+        if not is_quiet and finding.status not in UNTROUBLED:
+            _print(finding)
+    return findings
+
+
+def _print(finding: Finding) -> None:
+    """Print a finding and, on a line of its own, what to do about it."""
+    console = Console(highlight=False, soft_wrap=True)
+    mark, style = MARKS[finding.status]
+    console.print(Text.assemble((mark, style), (f"{finding.what}: ", "bold"), printable(finding.found)))
+    if finding.fix:
+        console.print(Text.assemble(" " * len(mark), (f"-> {printable(finding.fix)}", style)))

@@ -1,0 +1,183 @@
+"""The examination, as a program: it reads a `JoinPlan` from stdin and writes a JSON object a line.
+
+Such an object is a finding, the step that begins, or the sentence that says what is being done. What the libraries
+print goes to stderr.
+"""
+
+import asyncio
+import json
+import logging
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_node import zoo
+from cosine_node.doctor import machine, packages, swarm
+from cosine_node.doctor.finding import CheckStatus, Finding, failure, skipped
+from cosine_node.doctor.swarm import Neighbourhood
+from cosine_node.models.engine_kind import NGRAM, EngineKind
+from cosine_node.serving.node_options import JoinPlan, NodeOptions
+from cosine_node.terminal.events import STAGES
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+
+LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of the examination.
+
+    what: Its name.
+    within_s: Longest time in which it says nothing.
+    mend: What to do if it says nothing for longer, or if the process ends.
+    """
+
+    what: str
+    within_s: float
+    mend: str
+
+
+DISK: Final = "A file system does not answer; look at its mounts."
+LIBRARIES: Final = "Look at the disk they are installed on, or reinstall them: `pip install --force-reinstall {}`."
+HUB: Final = "The Hugging Face hub does not answer; fetch the model to a folder and name that with --model."
+NETWORK: Final = "Look at the name server and the initial peers, then try again."
+
+
+class Examination:
+    """Examines this machine for a plan. `say` takes the sentence that says what is being done."""
+
+    def __init__(self, plan: JoinPlan, say: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._say = say
+        self._network = plan.network
+        self._seen = Neighbourhood()
+        self._reached: list[str] = []
+        self._folders: dict[str, Path] = {}
+        self._loaded: list[object] = []
+        self._has_packages = True
+        self._has_card = False
+
+    def steps(self) -> Iterator[tuple[Step, Callable[[], Iterator[Finding]]]]:
+        """All steps in their order, each with the function that yields its findings."""
+        yield Step("extras", 5.0, DISK), self._extras
+        yield Step(machine.IDENTITY, 5.0, DISK), self._own_place
+        if self._plan.nodes:
+            names = " ".join(packages.EXTRAS[self.extra])
+            yield Step(packages.PACKAGES, 90.0, LIBRARIES.format(names)), self._packages
+        yield Step("models", 60.0, HUB), self._models
+        yield Step(swarm.DAEMON, 60.0, NETWORK), lambda: _awaited(self._peers)
+        yield Step(swarm.SWARM, 60.0, NETWORK), lambda: _awaited(self._swarm)
+        for node in self._plan.nodes:
+            yield Step(f"{node.role} {node.source.model}", 600.0, machine.SMALLER), partial(self._try, node)
+
+    @property
+    def extra(self) -> str:
+        """The extra whose packages load the models: `llama` where llama.cpp runs all of them, else `node`."""
+        sources = [node.source for node in self._plan.nodes if node.source.model != NGRAM]
+        try:
+            kinds = {source.engine.kind_for(zoo.resolve(source.model)) for source in sources}
+        except UsageError:
+            # The check of the model tells of a name that means nothing.
+            return "node"
+        return "llama" if kinds == {EngineKind.LLAMA} else "node"
+
+    def _extras(self) -> Iterator[Finding]:
+        missing, needs_node = packages.missing_packages(), bool(self._plan.nodes)
+        self._has_packages = not missing[self.extra]
+        yield packages.judge_extras(missing, extra=self.extra, needs_node=needs_node)
+
+    def _own_place(self) -> Iterator[Finding]:
+        yield machine.judge_key_file(self._network.identity_file)
+        yield from map(machine.judge_port, self._network.host_maddrs)
+
+    def _packages(self) -> Iterator[Finding]:
+        if not self._has_packages:
+            return
+        for finding in packages.look_at_imports(self.extra):
+            self._has_packages &= finding.status is CheckStatus.OK
+            yield finding
+        if self._has_packages and self.extra == "node":
+            gpus = machine.Gpus.find()
+            self._has_card = bool(gpus.devices)
+            yield machine.judge_device(gpus, device=self._plan.nodes[0].source.engine.device)
+
+    def _models(self) -> Iterator[Finding]:
+        download_bytes = 0
+        if self._plan.nodes and self._has_packages:
+            from cosine_node.doctor.models import find_model, names_of
+
+            parts = any(node.is_in_parts for node in self._plan.nodes)
+            for name in dict.fromkeys(name for node in self._plan.nodes for name in names_of(node)):
+                folder, more_bytes, finding = find_model(name, is_in_parts=parts)
+                download_bytes += more_bytes
+                if folder is not None:
+                    self._folders[name] = folder
+                yield finding
+        yield from machine.judge_folders(download_bytes=download_bytes)
+
+    async def _peers(self) -> list[Finding]:
+        found = [finding async for finding in swarm.look_at_peers(self._network)]
+        good = {finding.what for finding in found if finding.status in (CheckStatus.OK, CheckStatus.SKIPPED)}
+        self._reached = [maddr for maddr in self._network.initial_peers if f"--initial-peers {maddr}" in good]
+        return found
+
+    async def _swarm(self) -> list[Finding]:
+        role = self._plan.nodes[0].role if self._plan.nodes else None
+        self._seen, found = await swarm.look_at_swarm(
+            self._network, target=self._plan.target, role=role, initial_peers=self._reached
+        )
+        return found
+
+    def _try(self, node: NodeOptions) -> Iterator[Finding]:
+        from cosine_node.doctor.models import names_of, try_node
+
+        what = f"{node.role} {node.source.model}"
+        if (folder := self._folders.get(node.source.model)) is not None:
+            tokenizer = TokenizerFiles.read(folder)
+            digest = None if tokenizer is None else tokenizer.digest
+            yield swarm.judge_tokenizer(node.source.model, digest, self._seen, role=node.role)
+        if not self._has_packages or not self._folders.keys() >= {*names_of(node)}:
+            yield skipped(what, "not tried, for what it needs is not here")
+            return
+
+        def tell(event: str, fields: dict[str, object]) -> None:
+            if event in STAGES:
+                self._say(STAGES[event].format(**fields))
+
+        yield from try_node(node, tell, self._loaded, has_card=self._has_card)
+
+
+def _awaited(look: Callable[[], Any]) -> Iterator[Finding]:
+    yield from asyncio.run(look())
+
+
+def main() -> None:
+    """Examine, and write what is found."""
+    verbose, plan = pickle.load(sys.stdin.buffer)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR)
+    out, sys.stdout = sys.stdout, sys.stderr
+
+    def write(**told: object) -> None:
+        out.write(json.dumps(told) + "\n")
+        out.flush()
+
+    for step, look in Examination(plan, lambda sentence: write(said=sentence)).steps():
+        write(step=asdict(step))
+        try:
+            for finding in look():
+                write(finding=asdict(finding))
+        except Exception as error:
+            LOG.debug("the check %s failed", step.what, exc_info=True)
+            fix = "Run `cosine-node --verbose doctor` and report what it prints."
+            found = f"the check itself failed: {type(error).__name__}: {error}"
+            write(finding=asdict(failure(step.what, found, fix)))
+    write(is_done=True)
+
+
+if __name__ == "__main__":
+    main()

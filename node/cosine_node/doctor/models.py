@@ -1,0 +1,143 @@
+"""The models of a node as `join` loads them: where they are, whether there is room, and whether they run here."""
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from cosine_node.doctor.finding import Finding, failure, fine, refusal
+from cosine_node.doctor.machine import SMALLER
+from cosine_node.engine.curve import CostCurve
+from cosine_node.engine.pool_size import free_memory_bytes
+from cosine_node.gguf.file import GgufFile
+from cosine_node.models.engine_kind import NGRAM
+from cosine_node.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
+from cosine_node.models.hub import ANSWER_S, HubModel, HubRefusal
+from cosine_node.models.model import MEASURE_S, read_names
+from cosine_node.serving.fetched_model import local_folder
+from cosine_node.serving.node import load_models
+from cosine_node.serving.node_options import NodeOptions
+from cosine_node.terminal.events import Emit
+from cosine_p2p.gguf.header import part_names
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+
+OTHER: Final = (
+    "Give a folder, zoo:NAME or a Hugging Face id with --model; `cosine-node zoo` lists the embedded ones."
+)
+
+
+def names_of(options: NodeOptions) -> tuple[str, ...]:
+    """The models whose files a node needs."""
+    named = [options.source.model]
+    if options.role is Role.DRAFTER:
+        named.append(options.source.target)
+    if options.home is not None:
+        named.append(options.home.model.removeprefix(EAGLE_SCHEME))
+    return tuple(name for name in dict.fromkeys(named) if name not in (NGRAM, OWN_LAYER))
+
+
+def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, int, Finding]:
+    """The folder of a model that is here, else the bytes to download; and the finding.
+
+    One that is served in parts is fetched from other nodes where they have it.
+    """
+    what = f"model {name}"
+    try:
+        folder = local_folder(name)
+        if folder is not None:
+            return folder, 0, fine(what, f"it is here, {size_text(weight_bytes(folder))} on disk")
+        if is_in_parts:
+            return None, 0, fine(what, "it is fetched from nodes of the swarm, or from the hub, at the first start")
+        hub = HubModel.parse(name)
+        siblings = hub.ask(ANSWER_S, files_metadata=True).siblings or ()
+    except HubRefusal as error:
+        fix = f"If the machine is meant to be online, look at its network; else check the name. {OTHER}"
+        return (
+            None,
+            0,
+            failure(what, f"it is not on this machine, and the hub does not give it: {error.reason}", fix),
+        )
+    except UsageError as error:
+        return None, 0, refusal(what, error, OTHER)
+    ends = part_names(hub.file) if hub.file else (".safetensors",)
+    download_bytes = sum(file.size or 0 for file in siblings if file.rfilename.endswith(ends))
+    if not download_bytes:
+        return None, 0, failure(what, "the hub has no safetensors of it", OTHER)
+    found = f"it is downloaded at the first start, {size_text(download_bytes)}, and cannot be tried before"
+    return None, download_bytes, fine(what, found)
+
+
+def weight_bytes(folder: Path) -> int:
+    """The bytes of the weights in a folder, or of the GGUF file that it was made of."""
+    file = GgufFile.in_folder(folder)
+    places = folder.glob("*.safetensors") if file is None else file.parts
+    return sum(place.stat().st_size for place in places)
+
+
+def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
+    """Load the models of a node, which are here, as `join` does, and measure them.
+
+    They are added to what is `loaded`, for the nodes of a process share its memory.
+    """
+    what = f"{options.role} {options.source.model}"
+    folder = None if options.source.model == NGRAM else local_folder(options.source.model)
+    choice, free_bytes = options.source.engine, free_memory_bytes()
+    if folder is not None and not options.is_in_parts and free_bytes and (choice.device == "cpu" or not has_card):
+        # The least they can take: as they are stored, or in fewer bits.
+        least_bytes = weight_bytes(folder) // (4 if choice.quantize in ("int4", "int8") else 1)
+        if least_bytes > free_bytes:
+            found = f"its weights take {size_text(least_bytes)} or more, and {size_text(free_bytes)} are free"
+            yield failure(what, found, SMALLER)
+            return
+    said = []
+
+    def note(event: str, fields: dict[str, object]) -> None:
+        if event == "computes":
+            said.append(str(fields["said"]))
+        elif event == "loaded":
+            said.append(f"its KV cache holds {fields['kv_tokens']} tokens")
+        emit(event, fields)
+
+    try:
+        began_s = time.monotonic()
+        curve, models = _load(options, folder, note)
+        loaded.append(models)
+        took_s = time.monotonic() - began_s
+    except UsageError as error:
+        yield refusal(what, error, "Fetch the model again, or name another one with --model.")
+        return
+    if curve is not None:
+        said.append(f"a pass of one token takes {1e3 * curve.seconds(1):.1f} ms")
+    used = (free_bytes or 0) - (free_memory_bytes() or 0)
+    memory = f", it takes {size_text(used)}" if used > 0 else ""
+    yield fine(what, f"loaded and tried in {took_s:.1f} s{memory}; {'; '.join(said)}".removesuffix("; "))
+
+
+def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCurve | None, object]:
+    """Load what a node loads, and return it after the cost of its passes, None for a head. Raises `UsageError`."""
+    source = options.source
+    if options.role is Role.STAGE:
+        from cosine_node.serving.stage_node import stage_source
+        from cosine_node.stages.opening import StageDraft
+
+        assert folder is not None
+        draft = StageDraft(stage_source(options), folder)
+        read_names(source.model, source.target, folder)
+        layers = draft.choose(())
+        emit("loading", {"model": f"layers {layers} of {layers.layers} of {source.model}"})
+        stage = draft.load(layers, measure_s=MEASURE_S)
+        return stage.curve, stage
+    if options.runs_over_stages:
+        from cosine_node.serving.head import HeadModel
+
+        assert folder is not None
+        HeadModel.read(read_names(source.model, source.target, folder), folder)
+        return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
+    models = load_models(options, emit)
+    return models.served.curve, models
+
+
+def size_text(size_bytes: int) -> str:
+    """Bytes as people read them."""
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"

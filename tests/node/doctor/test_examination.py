@@ -1,0 +1,257 @@
+"""The examination: models as `join` loads them, faults planted for real, and a child that crashes or hangs."""
+
+import asyncio
+import json
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.doctor import examine as module
+from cosine_node.doctor import models
+from cosine_node.doctor.examination import Examination, Step, main
+from cosine_node.doctor.examine import examine
+from cosine_node.doctor.finding import CheckStatus, Finding, fine
+from cosine_node.gguf.writing import write_gguf
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
+from cosine_node.models.hub import HubModel
+from cosine_node.models.model import ModelSource
+from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
+from cosine_p2p.access import Access
+from cosine_protocol.records import Role
+from tests.node.engine.gguf_models import changed_gguf, tiny_gguf
+
+pytestmark = pytest.mark.timeout(120)
+
+
+def node_of(
+    model: str, role: Role = Role.DRAFTER, *, kind: EngineKind = EngineKind.AUTO, **options: Any
+) -> NodeOptions:
+    target = "zoo:target" if role is Role.DRAFTER else model
+    engine = EngineChoice(kind=kind, device="cpu", threads=1)
+    source = ModelSource(model=model, target=target, engine=engine)
+    return NodeOptions(role=role, source=source, max_requests=2, **options)
+
+
+def plan_of(*nodes: NodeOptions, folder: Path) -> JoinPlan:
+    """Nodes on a machine that nothing is wrong with, in a network where they ask nobody."""
+    network = NetworkOptions(
+        access=Access(network="test"),
+        identity_file=folder / "identity",
+        host_maddrs=("/ip4/127.0.0.1/tcp/0",),
+    )
+    return JoinPlan(network=network, nodes=nodes, target="zoo:target")
+
+
+def tried(node: NodeOptions) -> list[Finding]:
+    """What comes of the models of a node: where they are, and whether they load."""
+    found = [models.find_model(name)[2] for name in models.names_of(node)]
+    if any(finding.status is not CheckStatus.OK for finding in found):
+        return found
+    return [*found, *models.try_node(node, lambda event, fields: None, [], has_card=False)]
+
+
+def broken(node: NodeOptions) -> Finding:
+    """The one failure."""
+    (failure,) = (finding for finding in tried(node) if finding.status is CheckStatus.FAILURE)
+    return failure
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        node_of("zoo:draft-code"),
+        node_of("ngram"),
+        node_of("zoo:target", Role.VERIFIER),
+        node_of("zoo:target", Role.VERIFIER, runs_over_stages=True),
+        node_of("zoo:target", Role.STAGE, layers="0:4"),
+    ],
+    ids=["drafter", "ngram", "verifier", "head", "stage"],
+)
+def test_what_each_kind_of_node_needs_is_loaded_and_measured(
+    node: NodeOptions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for where in ("doctor.models", "serving.node"):
+        monkeypatch.setattr(f"cosine_node.{where}.MEASURE_S", 0.01)
+    *_, last = tried(node)
+    assert (last.what, last.status) == (f"{node.role} {node.source.model}", CheckStatus.OK), last
+    assert last.found.startswith("loaded and tried in")
+    assert node.runs_over_stages or "a pass of one token takes" in last.found
+    assert node.role is not Role.VERIFIER or node.runs_over_stages or "its KV cache holds" in last.found
+
+
+def unlink_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+
+
+def cut_weights(folder: Path) -> None:
+    os.truncate(folder / "model.safetensors", 100_000)
+
+
+def write(name: str, content: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).write_bytes(content.encode("latin-1"))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "role", "part"),
+    [
+        (unlink_weights, Role.DRAFTER, "no file named model.safetensors"),
+        (cut_weights, Role.DRAFTER, "cannot be read"),
+        (write("config.json", "{"), Role.DRAFTER, "not a valid JSON file"),
+        (write("config.json", json.dumps({"model_type": "rwkv", "vocab_size": 64})), Role.DRAFTER, "'rwkv'"),
+        (write("generation_config.json", "{"), Role.VERIFIER, "generation_config.json cannot be read"),
+        (write("tokenizer_config.json", "\xff\xfe{"), Role.VERIFIER, "tokenizer_config.json"),
+    ],
+)
+def test_a_broken_folder_is_one_sentence_and_says_what_to_do(
+    change: Callable[[Path], None], role: Role, part: str, tmp_path: Path
+) -> None:
+    name = "draft-code" if role is Role.DRAFTER else "target"
+    folder = Path(shutil.copytree(zoo.folder(name), tmp_path / "model"))
+    change(folder)
+    found = broken(node_of(str(folder), role))
+    assert part in found.found and "\n" not in found.found and found.fix
+
+
+def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    assert "the hub does not give it" in broken(node_of("nobody/no-such-model", Role.VERIFIER)).found
+    assert "no Hugging Face id" in broken(node_of("no model at all", Role.VERIFIER)).found
+    assert "no model folder" in broken(node_of(str(tmp_path / "nowhere"), Role.VERIFIER)).found
+
+    class Told:
+        siblings = (type("File", (), {"rfilename": "model.safetensors", "size": 3 << 30}),)
+
+    monkeypatch.setattr(HubModel, "ask", lambda *_, **__: Told)
+    assert "nodes of the swarm" in models.find_model("ab" * 32, is_in_parts=True)[2].found
+    folder, download_bytes, finding = models.find_model("somebody/model")
+    assert (folder, download_bytes, finding.status) == (None, 3 << 30, CheckStatus.OK)
+    assert "downloaded at the first start, 3.00 GiB" in finding.found
+
+
+def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_named(tmp_path: Path) -> None:
+    write_gguf(zoo.folder("target"), tmp_path / "target.gguf", weights="Q8_0")
+    *_, last = tried(node_of(str(tmp_path / "target.gguf"), Role.VERIFIER, kind=EngineKind.LLAMA))
+    assert (last.status, "llama.cpp, weights in Q8_0" in last.found) == (CheckStatus.OK, True), last
+    odd = changed_gguf(tiny_gguf(), tmp_path / "odd.gguf", {"llama.expert_used_count": 4})
+    assert "odd.gguf" in broken(node_of(str(odd), Role.VERIFIER, kind=EngineKind.LLAMA)).found
+    found = broken(node_of("zoo:target", Role.VERIFIER, kind=EngineKind.LLAMA))
+    assert "--engine llama runs GGUF files, and 'target' is none" in found.found
+
+
+def test_weights_that_cannot_fit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "free_memory_bytes", lambda: 1 << 20)
+    found = broken(node_of("zoo:target", Role.VERIFIER))
+    assert "or more, and 1 MiB are free" in found.found and "--quantize int8" in found.fix
+
+
+@pytest.mark.parametrize(
+    ("names", "kind", "extra"),
+    [
+        (("FILE", "ngram"), EngineKind.LLAMA, "llama"),
+        (("FILE",), EngineKind.TORCH, "node"),
+        (("FILE", "zoo:draft-code"), EngineKind.AUTO, "node"),
+        (("no/such.gguf",), EngineKind.LLAMA, "node"),
+        ((), EngineKind.AUTO, "node"),
+    ],
+)
+def test_pytorch_is_needed_unless_llama_runs_every_model(
+    names: tuple[str, ...], kind: EngineKind, extra: str, tmp_path: Path
+) -> None:
+    nodes = [node_of(str(tiny_gguf()) if name == "FILE" else name, kind=kind) for name in names]
+    assert Examination(plan_of(*nodes, folder=tmp_path), lambda sentence: None).extra == extra
+
+
+def examined(plan: JoinPlan) -> tuple[list[Finding], list[str]]:
+    found: list[Finding] = []
+    said: list[str] = []
+    asyncio.run(examine(plan, found.append, said.append))
+    return found, said
+
+
+@pytest.mark.thorough
+def test_a_healthy_machine_has_no_failures_and_nothing_is_created(tmp_path: Path) -> None:
+    found, said = examined(plan_of(node_of("zoo:draft-code"), folder=tmp_path))
+    assert not [finding for finding in found if finding.status is CheckStatus.FAILURE]
+    assert {"extras", "identity", "packages", "device", "network daemon", "drafter zoo:draft-code"} <= {
+        finding.what for finding in found if finding.status is CheckStatus.OK
+    }
+    assert any("Measuring zoo:draft-code" in sentence for sentence in said)
+    assert not list(tmp_path.iterdir())
+
+
+FIRST = (
+    "import json, os, sys, time\nsys.stdin.buffer.read()\nprint('a library says something', flush=True)\n"
+    "print(json.dumps({'step': {'what': 'disk', 'within_s': 20.0, 'mend': 'Mend it.'}}), flush=True)\n"
+    "print(json.dumps({'finding': {'what': 'a', 'status': 'ok', 'found': 'well', 'fix': ''}}), flush=True)\n"
+)
+HANGING = "print(json.dumps({'step': {'what': 'disk', 'within_s': 0.2, 'mend': 'Mend it.'}}), flush=True)\n"
+
+
+def child_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
+    """What is told of a child that runs this code after its first finding."""
+    (folder / "child.py").write_text(FIRST + code)
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setattr(module, "EXAMINATION", "child")
+    first, *others = examined(plan_of(folder=folder))[0]
+    assert first == Finding("a", CheckStatus.OK, "well")
+    return others
+
+
+@pytest.mark.parametrize(
+    ("code", "found"),
+    [
+        ("print(json.dumps({'is_done': True}))", None),
+        ("raise RuntimeError('it broke')", "it ended with code 1: RuntimeError: it broke"),
+        ("os.kill(os.getpid(), 9)", "it ended by signal 9"),
+        (f"{HANGING}time.sleep(100)", "no answer within 0.2 s"),
+    ],
+)
+def test_a_child_that_crashes_or_hangs_is_a_failure_of_its_step(
+    code: str, found: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = child_of(code, tmp_path, monkeypatch)
+    assert others == ([] if found is None else [Finding("disk", CheckStatus.FAILURE, found, "Mend it.")])
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+def test_a_child_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    child_of(
+        "import subprocess, pathlib\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(100)'])\n"
+        f"pathlib.Path({str(tmp_path / 'pid')!r}).write_text(str(child.pid))\n"
+        f"{HANGING}child.wait()",
+        tmp_path,
+        monkeypatch,
+    )
+    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
+    while status.exists() and status.read_text().split()[2] != "Z":
+        time.sleep(0.01)
+
+
+def test_a_check_that_fails_itself_is_a_failure_and_ends_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail() -> Iterator[Finding]:
+        raise ZeroDivisionError("so it is")
+
+    def steps(_: Examination) -> list[tuple[Step, Callable[[], Iterator[Finding]]]]:
+        return [(Step("a", 1.0, "Mend."), fail), (Step("b", 1.0, "Mend."), lambda: iter([fine("b", "well")]))]
+
+    monkeypatch.setattr(Examination, "steps", steps)
+    monkeypatch.setattr("sys.stdin", TextIOWrapper(BytesIO(pickle.dumps((False, plan_of(folder=tmp_path))))))
+    main()
+    told = [json.loads(line).get("finding") for line in capsys.readouterr().out.splitlines()]
+    first, second = filter(None, told)
+    assert (first["what"], first["status"], second["what"]) == ("a", "failure", "b")
+    assert "ZeroDivisionError: so it is" in first["found"] and "--verbose doctor" in first["fix"]
