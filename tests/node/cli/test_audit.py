@@ -101,11 +101,6 @@ def test_a_machine_without_the_weights_says_which_are_wanted(run: Run, tmp_path:
     assert (told.code, "give one of them" in told.err) == (2, True)
 
 
-def test_what_is_forged_is_not_replayed(run: Run, tmp_path: Path) -> None:
-    told = run("audit", written(tmp_path, FORGERIES["about another text"]), "--local")
-    assert (told.code, "proves nothing" in told.out) == (1, True)
-
-
 @pytest.mark.parametrize("content", ["", "[]", '{"text": "a"}', '{"audit": null}', '{"audit": {"evidence": [1]}}'])
 def test_a_file_without_evidence_is_refused_in_a_sentence(run: Run, content: str, tmp_path: Path) -> None:
     file = tmp_path / "file.json"

@@ -3,8 +3,6 @@
 import asyncio
 import json
 import socket
-import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -115,28 +113,6 @@ def test_a_port_that_is_taken_or_nobody_to_ask_is_bad_usage(serve: Run, run: Run
 )
 def test_what_means_nothing_is_bad_usage(serve: Run, option: str) -> None:
     assert serve(f"--{option}").code == 2
-
-
-@dataclass(frozen=True, slots=True)
-class Absent:
-    """Makes one package look as if it were not installed."""
-
-    package: str
-
-    def find_spec(self, name: str, path: object, target: object = None) -> None:
-        if name == self.package:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-
-@pytest.mark.parametrize("module", ["uvicorn", "starlette", "prometheus_client"])
-def test_a_missing_package_is_named_with_its_extra(
-    serve: Run, module: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in [name for name in sys.modules if name.startswith(("cosine_node.gateway", module))]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "meta_path", [Absent(module), *sys.meta_path])
-    told = serve()
-    assert (told.code, "pip install '.[gateway]'" in told.err) == (2, True)
 
 
 def test_a_model_is_called_by_the_name_people_know_and_loopback_is_what_only_this_machine_reaches(

@@ -13,13 +13,11 @@ from rich.console import Console
 from cosine_node.cli import status
 from cosine_node.cli.status import (
     SHOWN_KINDS,
-    SHOWN_LAYERS,
     OwnNotes,
     as_object,
     coverage_lines,
     picture,
     problem_of,
-    shortened,
 )
 from cosine_node.learning.decision import Acceptance, LearningState
 from cosine_node.learning.home import write_about
@@ -30,9 +28,9 @@ from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, StageOffer
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
-from tests.cosine_p2p.samples import identity_of, record_of
+from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of
 from tests.node.cli.conftest import Run, Told
 
@@ -69,12 +67,6 @@ def test_a_line_of_the_table_is_a_node() -> None:
     assert "ngram" in lines[2] and "code" in lines[2]
     assert lines[3] == "1 verifier and 1 drafter of zoo:target in the network main."
     assert "emulated" not in lines[0]
-
-
-def test_on_eighty_columns_a_node_is_one_line_and_what_differs_least_is_left_out() -> None:
-    lines = drawn(survey(sight(role=Role.VERIFIER), sight(2, model="zoo:draft-code")), columns=80).splitlines()
-    assert len(lines) == 4
-    assert "numerics" not in lines[0] and "version" not in lines[0] and "reached" in lines[0]
 
 
 def test_a_silent_node_shows_its_announced_load_and_the_reason() -> None:
@@ -263,15 +255,7 @@ def test_watching_tells_again_and_again_until_interrupted(run_status: Run, monke
 
 
 def announced_stage(number: int, first: int, end: int, *, layers: int = 24, **changes: Any) -> NodeRecord:
-    offer = StageOffer(
-        first_layer=first,
-        end_layer=end,
-        layers=layers,
-        wide_tokens=64,
-        wide_pass_us=9000,
-        busy_permille=200,
-        pool_tokens=4096,
-    )
+    offer = stage_offer(first, end, layers=layers, busy_permille=200)
     return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, **changes)
 
 
@@ -304,11 +288,3 @@ def test_targets_and_data_types_are_told_apart() -> None:
     objects = coverage_as_objects(records)
     assert [each["numerics"] for each in objects] == ["bfloat16", "float32"]
     assert objects[0]["holders"] == [0, 0, 1, 1] and objects[0]["target_digest"] == "01" * 32
-
-
-def test_deep_models_fit_a_line_and_no_gap_is_hidden() -> None:
-    counts = [1] * 100
-    counts[77] = 0
-    short = shortened(counts)
-    assert len(short) == 50 <= SHOWN_LAYERS and short.count(0) == 1 and short[77 // 2] == 0
-    assert shortened([1, 2, 3]) == [1, 2, 3]

@@ -29,18 +29,12 @@ def test_found_admit_revoke_and_show(run: Run, tmp_path: Path) -> None:
     shown = run("swarm", "show", str(file)).out.splitlines()
     assert shown[:2] == [swarm_id, "  friends"]
     assert PEER in shown[2] and "member, until" in shown[2]
+    assert json.loads(run("swarm", "create", "f", "--out", str(tmp_path / "f"), "--json").out)["name"] == "f"
     revoked = run("swarm", "revoke", PEER, "--folder", str(folder)).out
     assert revoked.startswith("cosine-revoked:")
     file.write_text(line + revoked)
     for place in ((str(file),), ("--folder", str(folder))):
         assert json.loads(run("swarm", "show", *place, "--json").out)["members"][0]["state"] == "revoked"
-
-
-def test_json_says_the_same(run: Run, tmp_path: Path) -> None:
-    made = json.loads(run("swarm", "create", "friends", "--out", str(tmp_path), "--json").out)
-    assert made["name"] == "friends" and made["folder"] == str(tmp_path)
-    admitted = json.loads(run("swarm", "admit", PEER, "--folder", str(tmp_path), "--json").out)
-    assert admitted["peer_id"] == PEER and admitted["line"].startswith("cosine-member:")
 
 
 def test_a_ban_is_made_shown_and_lifted(run: Run) -> None:

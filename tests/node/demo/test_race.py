@@ -1,7 +1,6 @@
 """The demo's race, its report, and its screen."""
 
 import io
-import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from cosine_node.demo.report import (
     result_line,
     summary,
 )
-from cosine_node.demo.screen import print_report, race_view, save_picture
+from cosine_node.demo.screen import race_view, save_picture
 from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.prompt_set import Message, Prompt
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
@@ -115,26 +114,20 @@ def test_a_plain_run_or_first_token_that_was_late_makes_nobody_look_faster() -> 
     assert replace(row, pass_s=None).plain_s == 3.0, "by the clock it took what it took"
 
 
-def test_texts_are_compared_in_all_lanes() -> None:
-    row = raced()
-    assert row.identical
-    assert not replace(row, done={**row.done, Way.COPYING: generation(0.3, tokens=9)}).identical
-
-
 def report(*, late: int = 0, cosine_s: tuple[float, ...] = (0.16, 0.32, 0.64)) -> RaceReport:
     rows = [raced(cosine_s=seconds) for seconds in cosine_s]
     rows.append(raced(cosine_s=0.32, temperature=0.8))
     return RaceReport(tuple(rows), EmulatedDevices(Emulation.parse("60/6@10").describe(), 1000, late))
 
 
-def by_the_clock(*, drafters: int = 5, cosine_s: float = 0.32, has_own_core: bool = True) -> RaceReport:
+def by_the_clock(*, cosine_s: float = 0.32) -> RaceReport:
     row = replace(raced(cosine_s=cosine_s), pass_s=None)
-    return RaceReport((row,), SharedMachine("zoo:smol-target", drafters, 2, has_own_core))
+    return RaceReport((row,), SharedMachine("zoo:smol-target", 5, 2, True))
 
 
 def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:
     made = report()
-    assert made.temperatures == [0.0, 0.8]
+    assert made.temperatures == [0.0, 0.8] and made.as_json()["median_speedup"] == pytest.approx(2.0)
     assert made.median_speedup(Way.COSINE, 0.0) == pytest.approx(2.0)
     text = "\n".join(summary(made))
     assert "Temperature 0: cosine is 2.00x as fast as plain decoding" in text
@@ -150,7 +143,7 @@ def test_what_a_verifier_drafts_without_drafters_is_named() -> None:
     assert "by copying and the verifier's own drafter, it is" in "\n".join(summary(replace(made, rows=(row,))))
 
 
-@pytest.mark.parametrize(("late", "has_held"), [(0, True), (50, True), (51, False), (900, False)])
+@pytest.mark.parametrize(("late", "has_held"), [(50, True), (51, False)])
 def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) -> None:
     made = report(late=late)
     assert made.as_json()["emulated"]["held"] is has_held
@@ -161,35 +154,16 @@ def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) ->
 
 def test_by_the_clock_nothing_is_emulated_and_nothing_excused() -> None:
     made = by_the_clock()
-    assert made.as_json()["machine"] == {
-        "target": "zoo:smol-target",
-        "drafters": 5,
-        "processors": 2,
-        "has_own_core": True,
-        "llama_token_ms": None,
-    }
+    assert made.as_json()["machine"]["target"] == "zoo:smol-target"
     assert "emulated" not in made.as_json()
     text = "\n".join(summary(made))
     assert "cosine is 2.00x as fast as plain decoding" in text
     assert "the verifier had a core of its own, all others shared another" in text
-    shared = "\n".join(summary(by_the_clock(has_own_core=False)))
-    assert "a verifier with zoo:smol-target, 5 drafters and the client shared 2 processors" in shared
     assert "slower" not in text
-    assert "no drafters, which are not installed" in "\n".join(summary(by_the_clock(drafters=0)))
     # One that did not pay is said to be slower.
     text = "\n".join(summary(by_the_clock(cosine_s=0.8)))
     assert "cosine is 0.80x as fast" in text
     assert "At temperature 0 cosine was slower than plain decoding here" in text
-
-
-def test_the_json_holds_every_way_of_every_prompt() -> None:
-    shown = json.loads(json.dumps(report().as_json()))
-    assert [row["temperature"] for row in shown["prompts"]] == [0.0, 0.0, 0.0, 0.8]
-    first = shown["prompts"][0]
-    assert (first["speedup"], first["speedup_without_drafters"], first["identical"]) == (4.0, 2.0, True)
-    assert {"plain", "copying", "cosine"} <= first.keys()
-    assert shown["median_speedup"] == pytest.approx(2.0)
-    assert shown["emulated"]["verifier_pass_ms"]["1"] == 60
 
 
 def test_a_prompts_result_is_one_line_that_says_the_same_as_the_table() -> None:
@@ -208,33 +182,14 @@ def shown(race: Race, *, columns: int) -> str:
     return text
 
 
-def test_three_lanes_stand_side_by_side() -> None:
-    race = Race(prompt=asked("def add(a, b):"), temperature=0.0, max_new_tokens=10)
-    for number, way in enumerate(Way):
-        race.lanes[way].add(Chunk(f"words{number}", (1, 2), TARGET_SOURCE), {}, seconds=0.25)
-    race.lanes[Way.COSINE].done = generation(0.3)
-    text = shown(race, columns=100)
-    [line] = [line for line in text.splitlines() if "words0" in line]
-    assert "words1" in line and "words2" in line
-    assert "without drafters" in text
-    assert "2 tokens, 0.25 s" in text
-
-
 def test_a_narrow_terminal_is_enough_and_control_characters_are_not_passed_on() -> None:
     prompt = asked("\x1b]52;c;x\x07" + "x" * 500)
     race = Race(prompt=prompt, temperature=0.8, max_new_tokens=10)
     race.lanes[Way.PLAIN].add(Chunk("\x1b[2Jcleared" + "long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
+    race.lanes[Way.COSINE].done = generation(0.3)
     text = shown(race, columns=60)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 60
-
-
-def test_the_table_and_the_verdict() -> None:
-    console = Console(file=io.StringIO(), width=120)
-    devices = EmulatedDevices(Emulation.parse("60/6@10").describe(), 10, 0)
-    print_report(RaceReport((raced(),), devices), console)
-    text: str = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "4.00x" in text
-    assert "cosine is 4.00x as fast as plain decoding" in text
+    assert "without drafters" in shown(race, columns=100)
 
 
 def test_a_race_can_be_kept_as_a_picture(tmp_path: Path) -> None:

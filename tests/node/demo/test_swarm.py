@@ -23,24 +23,6 @@ def line(event: str, **fields: object) -> str:
     return json.dumps({"event": event, **fields}) + "\n"
 
 
-def test_the_stage_of_a_start_and_how_long_each_took_are_read_from_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "verifier.log"
-    log.write_text(line("importing") + "a library's warning\n")
-    node = node_with(log)
-    node.look()
-    assert (node.stage, dict(node.took_s)) == ("importing", {})
-    took = line("took", stage="importing", seconds=2.5) + line("loading", model="m")
-    with log.open("a") as file:
-        # A line that is not whole yet is read when it is.
-        file.write(took[:-5])
-        file.flush()
-        node.look()
-        assert node.stage == "importing"
-        file.write(took[-5:])
-    node.look()
-    assert (node.stage, dict(node.took_s)) == ("loading", {"importing": 2.5})
-
-
 @pytest.mark.parametrize("is_terminal", [True, False])
 def test_stages_of_a_start_are_for_terminals_and_a_pipe_is_told_who_is_ready(
     is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

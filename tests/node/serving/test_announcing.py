@@ -119,27 +119,6 @@ def test_a_record_that_has_lapsed_by_the_clock_is_renewed_at_the_next_look(
     assert play(act).times_s == pytest.approx([0, max(5, at_s) + stood_still_s], abs=1.1)
 
 
-def test_a_restarted_transport_is_told_again() -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(50)
-        await scene.announcer.restarted()
-        await asyncio.sleep(1)
-
-    assert play(act).times_s == [0, 50]
-
-
-def test_a_node_that_moves_right_after_it_was_announced_waits_for_nothing() -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(50)
-        scene.change(load_requests=1)
-        await asyncio.sleep(1)
-        scene.change(addresses=("/ip4/192.0.2.9/tcp/1",))
-        await scene.announcer.restarted()
-        await asyncio.sleep(1)
-
-    assert play(act).times_s == [0, 50, 51]
-
-
 def test_a_node_that_moves_while_it_is_announced_is_announced_where_it_is_then() -> None:
     async def act(scene: Scene) -> None:
         await asyncio.sleep(50)

@@ -10,7 +10,6 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import (
     ANSWERS_S,
-    MAX_CELLS,
     QUESTION_BURST,
     QUESTION_RATE,
     REUSE_S,
@@ -212,43 +211,5 @@ def test_looks_that_fail_make_the_last_one_answer_no_longer_than_others() -> Non
         await asyncio.sleep(2 * REUSE_S)
         with pytest.raises(PeerLost):
             await dht.service.read_cell("a")
-
-    run_virtual(run())
-
-
-def test_a_cell_that_was_empty_is_looked_at_again() -> None:
-    async def run() -> None:
-        found: list[bytes] = []
-
-        async def read(cell: str) -> Sequence[bytes]:
-            return list(found)
-
-        service = DiscoverService(read, clock=asyncio.get_running_loop().time)
-        assert await service.read_cell("a") == []
-        found.append(b"somebody")
-        await asyncio.sleep(REUSE_S)
-        assert await service.read_cell("a") == [b"somebody"]
-
-    run_virtual(run())
-
-
-def test_a_failure_is_not_kept() -> None:
-    async def run() -> None:
-        dht = Dht()
-        dht.is_down = True
-        with pytest.raises(PeerLost):
-            await dht.service.read_cell("a")
-        dht.is_down = False
-        assert await dht.service.read_cell("a") == [b"a"]
-
-    run_virtual(run())
-
-
-def test_what_is_kept_is_bounded() -> None:
-    async def run() -> None:
-        dht = Dht()
-        cells = [f"{number}" for number in range(MAX_CELLS + 9)]
-        await asyncio.gather(*map(dht.service.read_cell, cells))
-        assert len(dht.service._looks.items(asyncio.get_running_loop().time())) == MAX_CELLS
 
     run_virtual(run())

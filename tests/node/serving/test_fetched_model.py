@@ -16,6 +16,8 @@ DIGEST = "ab" * 32
 def test_embedded_models_and_folders_are_here(tmp_path: Path) -> None:
     assert local_folder("zoo:target") == zoo.folder("target")
     assert local_folder(str(zoo.folder("target"))) == zoo.folder("target")
+    with pytest.raises(UsageError, match="no model folder"):
+        local_folder(str(tmp_path / "none"))
 
 
 @pytest.fixture
@@ -38,11 +40,6 @@ def test_a_download_is_here_where_it_is_whole(snapshot: Path) -> None:
     assert local_folder("someone/model") is None
 
 
-def test_a_path_of_nothing_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="no model folder"):
-        local_folder(str(tmp_path / "none"))
-
-
 @pytest.mark.parametrize(
     ("text", "name", "key"),
     [
@@ -55,8 +52,5 @@ def test_a_path_of_nothing_is_an_error(tmp_path: Path) -> None:
 def test_a_model_is_sought_by_its_digest_where_that_is_known(text: str, name: str, key: str) -> None:
     sought = SoughtModel.parse(text)
     assert (sought.name, sought.key) == (name, key)
-
-
-def test_something_else_after_the_at_is_an_error() -> None:
     with pytest.raises(UsageError, match="64 hex digits"):
         SoughtModel.parse("someone/model@main")

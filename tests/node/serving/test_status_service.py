@@ -53,11 +53,6 @@ def test_each_question_is_answered_anew_and_an_error_ends_nothing() -> None:
     assert isinstance(silent, m.Status) and silent.coordinate is None
 
 
-def test_a_message_of_another_protocol_ends_the_stream() -> None:
-    with pytest.raises(PeerLost):
-        run_virtual(asked(m.Cancel(1), m.AskStatus(1)))
-
-
 OWN, DRAFTER, VERIFIER, OLD = map(identity_of, (1, 2, 3, 4))
 
 

@@ -37,14 +37,6 @@ def test_a_line_for_machines_is_one_object(
     assert json.loads(err.splitlines()[0]) == {"event": "request", **REQUEST}
 
 
-def test_a_request_is_a_line_for_people(capsys: pytest.CaptureFixture[str]) -> None:
-    fields = {**REQUEST, "choices": 1}
-    emit = emitter("pretty", as_json=False, sentences=SENTENCES)
-    emit("request", fields)
-    emit("request", fields | {"status": 503, "error": "Nobody serves."})
-    assert capsys.readouterr() == ("", "GET /health 200 in 0.1 s, i\nGET /health 503 in 0.1 s, i: Nobody serves.\n")
-
-
 def test_events_that_find_no_room_end_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with (tmp_path / "log").open("w") as log:
         monkeypatch.setattr("sys.stderr", log)
@@ -92,11 +84,6 @@ def test_lines_of_a_request_name_it(
         "request": "01234567",
         "client": "zvur8f5g",
     }
-
-
-def test_a_client_leaves_its_own_name_out() -> None:
-    message, kwargs = request_log(LOG, D_0).process("7 tokens, eos", {})
-    assert (message, kwargs["extra"]) == ("request=01234567: 7 tokens, eos", {"request": "01234567"})
 
 
 def test_an_error_keeps_its_traceback_on_one_line() -> None:
@@ -167,16 +154,6 @@ def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
     ]
     assert all(line.endswith("  1.0 s") for line in done)
     assert len(done) == len(STAGES)
-
-
-def test_a_stage_that_fails_is_not_called_done() -> None:
-    out = io.StringIO()
-    progress = StartProgress(Console(file=out, force_terminal=True))
-    progress.follow("joining", {"network": "main"})
-    progress.close()
-    assert "✓" not in out.getvalue()
-    # The cursor is back.
-    assert out.getvalue().rstrip().endswith("\x1b[2K") or "\x1b[?25h" in out.getvalue()
 
 
 class Terminal(io.StringIO):

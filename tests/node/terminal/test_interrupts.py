@@ -75,19 +75,7 @@ def interrupted(arguments: list[str], folder: Path, *, after: str, transport: st
 @pytest.mark.parametrize("after", ["Loading", "Looking for peers"])
 @pytest.mark.parametrize(
     ("command", "transport"),
-    [
-        (["generate", "hi"], "light"),
-        (["status", "--watch"], "full"),
-        *(
-            pytest.param(command, transport, marks=pytest.mark.soak)
-            for command, transport in (
-                (["generate", "hi"], "full"),
-                (["status"], "light"),
-                (["status"], "full"),
-                (["status", "--watch"], "light"),
-            )
-        ),
-    ],
+    [(["generate", "hi"], "light"), (["status", "--watch"], "full")],
 )
 def test_it_leaves_while_it_loads_and_while_it_looks_for_peers(
     silent_peer: str, tmp_path: Path, command: list[str], transport: str, after: str

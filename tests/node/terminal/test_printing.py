@@ -76,21 +76,12 @@ def _a_good_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
 
-def test_elsewhere_a_stage_is_a_line_and_told_once() -> None:
-    out, clock = io.StringIO(), Clock()
-    line = WaitingLine(out, clock=clock)
-    for _ in range(3):
-        clock.now_s += 2
-        line.say("Looking for peers")
-    line.say("Asking verifier …a")
-    line.end()
-    line.say("late")
-    assert out.getvalue() == "Looking for peers ...\nAsking verifier …a ...\n"
-
-
 def test_a_terminal_has_one_line_with_the_seconds_of_a_long_stage() -> None:
     out, clock = Terminal(), Clock()
     line = WaitingLine(out, clock=clock)
+    line.say("Looking for verifiers of " + "x" * 200)
+    assert len(out.getvalue().removeprefix(CLEAR)) == columns_of(out) - 1 == 79
+    out.truncate(out.seek(0))
     line.say("Looking for peers")
     line.say("Looking for peers")
     clock.now_s += 3
@@ -113,17 +104,15 @@ def test_what_is_written_between_leaves_the_stage_below_it() -> None:
     assert out.getvalue() == f"{CLEAR}Looking ...{CLEAR}found\n{CLEAR}Looking ..."
 
 
-def test_a_long_sentence_stays_on_its_line() -> None:
-    out = Terminal()
-    WaitingLine(out).say("Looking for verifiers of " + "x" * 200)
-    assert len(out.getvalue().removeprefix(CLEAR)) == columns_of(out) - 1 == 79
-
-
 def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     out = Terminal()
-    WaitingLine(out).say("Looking for peers")
+    line = WaitingLine(out)
+    line.say("Looking for peers")
+    line.say("Looking for peers")
     clear(out)
+    line.end()
+    line.say("late")
     assert out.getvalue() == "Looking for peers ...\n"
 
 
