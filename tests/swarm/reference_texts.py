@@ -16,7 +16,7 @@ import tempfile
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from importlib.metadata import version
 from itertools import takewhile
 from pathlib import Path
@@ -359,22 +359,17 @@ async def swarm_texts(
 
 TEXT: Final = """# Exact texts
 
-Texts of a swarm against those of programs that read the same model by their own code: `generate` of transformers
-{transformers}, in float32, and llama.cpp's own server (xllamacpp {llama}). {plain} beginnings of texts, one of them
-longer than Gemma's window of 512 tokens, and {asked} questions where the model has a chat template; greedy, at most
-{tokens} tokens. The swarm has two drafters that are often right, and a pool so small that requests lose pages.
-Made by `python -m tests.swarm.reference_texts`.
+Texts of a swarm compared with those of programs that read the same model by their own code: `generate` of
+transformers {transformers} in float32, and llama.cpp's server (xllamacpp {llama}). {plain} beginnings of texts and,
+for chat models, {asked} questions; greedy, at most {tokens} tokens; two drafters, and so few pages that requests are
+preempted. Made by `python -m tests.swarm.reference_texts`.
 
 {table}
 
-A **near tie** is a text that differs from a place on where the engine sees the two best tokens closer than rounding
-moves them: 0.001 in float32, 0.5 where weights have fewer bits and llama.cpp rounds activations too
+A **near tie** is a text that differs from a place on where the two best tokens are closer than rounding moves them
 ([decision 24](decisions/0024-llama.md)).
 """
-COLUMNS: Final = (
-    "model", "form", "engine", "reference", "texts", "tokens", "other prompts", "near ties", "different",
-    "accepted drafts", "preempted",
-)  # fmt: skip
+COLUMNS: Final = ("model", "form", "engine", "reference", "texts", "tokens", "near ties", "different")
 
 
 def page_of(rows: Sequence[tuple[Form, Outcome]]) -> str:
@@ -382,7 +377,8 @@ def page_of(rows: Sequence[tuple[Form, Outcome]]) -> str:
     lines = [COLUMNS, tuple("---" if i < 4 else "--:" for i in range(len(COLUMNS)))]
     for form, outcome in rows:
         engine = "llama.cpp" if form.engine == "llama" else "PyTorch"
-        lines.append((form.model, form.form, engine, form.reference, *map(str, astuple(outcome))))
+        counts = (outcome.texts, outcome.tokens, outcome.near_ties, outcome.different)
+        lines.append((form.model, form.form, engine, form.reference, *map(str, counts)))
     return TEXT.format(
         transformers=transformers.__version__,
         llama=version("xllamacpp"),

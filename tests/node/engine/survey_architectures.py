@@ -1,4 +1,4 @@
-"""Writes docs/architectures.md: which causal language models of the installed transformers the engine runs exactly.
+"""Writes docs/architectures.json: which causal language models of transformers the engine runs exactly.
 
 A tiny model of each kind is put through the self-test; what passes it then serves requests, whose texts are
 compared with those of `generate`. It takes some minutes: `python -m tests.node.engine.survey_architectures`. With a
@@ -7,9 +7,7 @@ file to keep rows in, it goes on where it was stopped.
 
 import json
 import logging
-import re
 import sys
-import textwrap
 import warnings
 from enum import StrEnum
 from pathlib import Path
@@ -24,12 +22,11 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
 from cosine_protocol.noise import gumbel
-from tests.node.engine.gguf_architectures import TINY as TINY_GGUF
 from tests.node.engine.random_serving import Asked, Position, draw_requests, serve_together
 from tests.node.engine.surveyed_models import UNTRIED, tiny_configs
 from tests.node.engine.tiny_models import VOCAB, build
 
-PAGE: Final = Path(__file__).parents[3] / "docs" / "architectures.md"
+DATA: Final = Path(__file__).parents[3] / "docs" / "architectures.json"
 KINDS: Final = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 """The `model_type` of every causal language model of the installed transformers."""
 MOST_PARAMETERS: Final = 15_000_000
@@ -43,7 +40,7 @@ MARGIN_TOLERANCE: Final = 1e-3
 
 
 class Outcome(StrEnum):
-    """The result for a kind of model; the value is the heading of its section."""
+    """The result for a kind of model, as the data name it."""
 
     PACKED = "Exact in packed passes"
     EXPANDED = "Exact in packed passes over expanded keys and values"
@@ -52,9 +49,6 @@ class Outcome(StrEnum):
     WRONG = "Loaded and wrong"
     REFUSED = "Refused"
     NOT_TRIED = "Not tried"
-
-
-EXACT: Final = (Outcome.PACKED, Outcome.EXPANDED, Outcome.CACHED, Outcome.STEPPED)
 
 
 class _KeyedNoise(tf.LogitsProcessor):  # type: ignore[misc]  # transformers has no types
@@ -155,116 +149,19 @@ def _first_line(error: Exception) -> str:
     return f"{type(error).__name__}: {(lines or [''])[-1].strip()[:150]}"
 
 
-def write_page(rows: dict[str, Row]) -> str:
-    """The page of the outcomes by model type."""
-
-    def of(*outcomes: Outcome) -> list[str]:
-        return [name for name, row in sorted(rows.items()) if row.outcome in outcomes]
-
-    lines = [
-        "# Architectures",
-        "",
-        _paragraph(
-            f"The {len(rows)} kinds of causal language models that transformers {tf.__version__} has, by the "
-            "`model_type` in their `config.json`, and how the engine runs them. Made by `python -m "
-            "tests.node.engine.survey_architectures`, from a tiny model of each with random weights."
-        ),
-        "",
-        "| | kinds |",
-        "|---|--:|",
-        f"| exact | {len(of(*EXACT))} |",
-        *(f"| {outcome.lower()} | {len(of(outcome))} |" for outcome in Outcome if outcome not in EXACT),
-        "",
-        _paragraph(
-            "**Exact** says two things. The [self-test](join.md#with-a-gpu) accepts the model, in float32. And "
-            f"{REQUESTS} requests, greedy and sampled, get the text that `generate` of transformers writes, token "
-            f"for token, each chosen by the same margin within {MARGIN_TOLERANCE:g}. They are served side by side, "
-            "their prompts in pieces or from a shared prefix, with trees of right and wrong drafts, and again "
-            "after their pages were taken away. Sliding windows are shorter than these texts."
-        ),
-        "",
-        "Every real model goes through the self-test at each start, in the dtype that will serve.",
-    ]
-    for outcome in EXACT:
-        names = of(outcome)
-        if not names:
-            continue
-        lines += ["", f"## {outcome}", ""]
-        if outcome in (Outcome.CACHED, Outcome.STEPPED):
-            lines += ["[More slowly](join.md#models-that-run-more-slowly) than in packed passes:", ""]
-        lines += [_paragraph(", ".join(f"`{name}`" for name in names))]
-    lines += ["", "## In bfloat16", ""]
-    sixteen_bits = {name: row.reason_in_bfloat16 for name, row in rows.items() if row.reason_in_bfloat16}
-    lines += ["The self-test accepts all of these in bfloat16 as well" + ("; but not:" if sixteen_bits else ".")]
-    lines += _reasons(sixteen_bits)
-    for outcome in (Outcome.WRONG, Outcome.REFUSED, Outcome.NOT_TRIED):
-        lines += ["", f"## {outcome}"]
-        lines += _reasons({name: rows[name].reason for name in of(outcome)}) or ["", "None."]
-    return "\n".join([*lines, *gguf_section(), ""])
+def write_data(rows: dict[str, Row]) -> str:
+    """The data of the page: a line for each kind of model."""
+    kinds = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
+    return f'{{"transformers": "{tf.__version__}", "kinds": {{\n{kinds}\n}}}}\n'
 
 
-def gguf_section() -> list[str]:
-    """The section about architectures of GGUF files, which `test_gguf_architectures` compares with llama.cpp."""
-    names = sorted({tiny.architecture for tiny in TINY_GGUF.values()})
-    return [
-        "",
-        "## GGUF files in PyTorch",
-        "",
-        _paragraph(
-            "`--engine torch` runs GGUF files of these architectures, by llama.cpp's names. A tiny file of each "
-            "with random weights gives the logits of llama.cpp and its greedy text, in float32 "
-            "(`tests/node/engine/torch/test_gguf_architectures.py`). Every other file is refused in a sentence, "
-            "and so is one with tensors or a rotary embedding that transformers has not."
-        ),
-        "",
-        _paragraph(", ".join(f"`{name}`" for name in names)),
-        "",
-        _paragraph(
-            "`llama` is Mistral, Mixtral and SmolLM2 too, `deepseek2` DeepSeek V3, `mistral3` Ministral 3. These "
-            "differ by design: `phi3` has the sliding window that the file states, which llama.cpp leaves out; the "
-            "rotary embedding of `gpt-oss` is stretched as in the model's own code, where llama.cpp rounds; GELU "
-            "is not looked up in a table of float16. llama.cpp runs files of other kinds, and `--engine auto` "
-            "takes it for them. Files whose models keep a recurrent state are run by neither: use the folder of "
-            "Hugging Face, which runs as the sections above say."
-        ),
-    ]
-
-
-def _paragraph(text: str) -> str:
-    return textwrap.fill(text, 116, break_long_words=False, break_on_hyphens=False)
-
-
-def _reasons(reasons: dict[str, str]) -> list[str]:
-    """A table of kinds by what speaks against them, if there are any."""
-    kinds: dict[str, list[str]] = {}
-    for name, reason in sorted(reasons.items()):
-        # How far off a model is, or which sizes do not fit, differs from one to the next.
-        alike = re.sub(r", [\d,]+ times as far.*| \(The size of tensor.*", "", reason).replace("|", "\\|")
-        kinds.setdefault(re.sub(r"<class '[\w.]*?(\w+)'>", r"\1", alike), []).append(f"`{name}`")
-    if not kinds:
-        return []
-    return [
-        "",
-        "| why | kinds |",
-        "|---|---|",
-        *(f"| {why} | {', '.join(names)} |" for why, names in kinds.items()),
-    ]
-
-
-def read_page(text: str) -> dict[str, Outcome]:
-    """The outcome of each kind of model that a page lists."""
-    found: dict[str, Outcome] = {}
-    for section in text.split("\n## ")[1:]:
-        heading, _, content = section.partition("\n")
-        if heading in list(Outcome):
-            # Reasons come before the kinds in a line and may quote code as well.
-            names = re.findall(r"`([\w.-]+)`(?=,| \|$|$)", content, re.MULTILINE)
-            found |= {name: Outcome(heading) for name in names}
-    return found
+def read_data(text: str) -> dict[str, Outcome]:
+    """The outcome of each kind of model that the data list."""
+    return {name: Outcome(outcome) for name, (outcome, *_) in json.loads(text)["kinds"].items()}
 
 
 def main() -> None:
-    """Survey all kinds that are not in the file of rows yet, if one is named, and write the page."""
+    """Survey all kinds that are not in the file of rows yet, if one is named, and write the data."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     kept = Path(sys.argv[1]) if len(sys.argv) > 1 else None
@@ -279,7 +176,7 @@ def main() -> None:
             sys.stdout.flush()
         if kept:
             kept.write_text(json.dumps(rows), "utf-8")
-    PAGE.write_text(write_page(rows), "utf-8")
+    DATA.write_text(write_data(rows), "utf-8")
 
 
 if __name__ == "__main__":

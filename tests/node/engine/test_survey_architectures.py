@@ -1,5 +1,6 @@
-"""docs/architectures.md lists every kind of causal language model, and says what the survey finds."""
+"""docs/architectures.json lists every kind of causal language model, and has what the survey finds."""
 
+import re
 import warnings
 from collections.abc import Iterator
 
@@ -8,20 +9,18 @@ import transformers as tf
 
 from cosine_node.engine.torch.pass_way import PassWay
 from tests.node.engine import survey_architectures
+from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.survey_architectures import (
+    DATA,
     KINDS,
-    PAGE,
     Outcome,
-    Row,
-    gguf_section,
-    read_page,
+    read_data,
     survey,
-    write_page,
 )
 from tests.thoroughness import THOROUGH
 
-TEXT = PAGE.read_text("utf-8")
-LISTED = read_page(TEXT)
+TEXT = DATA.read_text("utf-8")
+LISTED = read_data(TEXT)
 AGAIN = {
     "dbrx": Outcome.PACKED,
     "deepseek_v3": Outcome.PACKED,
@@ -43,27 +42,20 @@ def _quiet_models() -> Iterator[None]:
         yield
 
 
-def test_the_page_lists_every_kind() -> None:
-    if f"transformers {tf.__version__} has" not in TEXT:
-        pytest.skip(f"the page is of another version than {tf.__version__}")
+def test_every_kind_is_listed() -> None:
+    if f'"transformers": "{tf.__version__}"' not in TEXT:
+        pytest.skip(f"the data are of another version than {tf.__version__}")
     assert tuple(sorted(LISTED)) == KINDS
 
 
-def test_the_page_lists_the_architectures_of_gguf_files() -> None:
-    assert TEXT.endswith("\n".join([*gguf_section(), ""]))
+def test_the_page_names_the_architectures_of_gguf_files() -> None:
+    section = DATA.with_suffix(".md").read_text("utf-8").partition("## GGUF files in PyTorch")[2]
+    (named,) = re.findall(r"^`[\w-]+`(?:,\s`[\w-]+`)+$", section, re.MULTILINE)
+    assert re.findall(r"[\w-]+", named) == sorted({tiny.architecture for tiny in TINY.values()})
 
 
 def test_nothing_that_loads_is_wrong() -> None:
     assert Outcome.WRONG not in LISTED.values()
-
-
-def test_a_page_is_read_as_it_is_written() -> None:
-    rows = {
-        f"kind-{number}": Row(outcome, "`fields` | <class 'a.b.Kind'> are missing")
-        for number, outcome in enumerate(Outcome)
-    }
-    rows["another_kind"] = Row(Outcome.PACKED, "", "in a self-test it was off")
-    assert read_page(write_page(rows)) == {name: row.outcome for name, row in rows.items()}
 
 
 def test_a_model_that_is_loaded_and_writes_another_text_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +72,7 @@ def test_a_model_that_is_loaded_and_writes_another_text_is_told(monkeypatch: pyt
         for name in AGAIN
     ],
 )
-def test_the_page_says_what_the_survey_finds(model_type: str) -> None:
+def test_the_data_say_what_the_survey_finds(model_type: str) -> None:
     found = survey(model_type).outcome
     assert found is AGAIN[model_type]
     assert found is LISTED[model_type]
