@@ -361,8 +361,8 @@ TEXT: Final = """# Exact texts
 
 Texts of a swarm compared with those of programs that read the same model by their own code: `generate` of
 transformers {transformers} in float32, and llama.cpp's server (xllamacpp {llama}). {plain} beginnings of texts and,
-for chat models, {asked} questions; greedy, at most {tokens} tokens; two drafters, and so few pages that requests are
-preempted. Made by `python -m tests.swarm.reference_texts`.
+for chat models, {asked} questions; greedy, at most {tokens} tokens; two drafters, and so few pages that requests
+are preempted. Made by `python -m tests.swarm.reference_texts`.
 
 {table}
 
