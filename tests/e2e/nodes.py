@@ -6,6 +6,7 @@ import queue
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -165,13 +166,16 @@ def free_port() -> int:
 def run(
     *arguments: str, stdin: str = "", environment: Mapping[str, str] | None = None, timeout_s: float = 60.0
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end."""
-    return subprocess.run(
-        (*COMMAND, *arguments),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env=os.environ | (environment or {}),
-    )
+    """Run a command to its end; one that takes longer is killed."""
+    with tempfile.TemporaryDirectory() as name:
+        given, log = Path(name) / "stdin", Path(name) / "stderr"
+        given.write_text(stdin, "utf-8")
+        process = PreparedProcess(arguments, log, os.environ | (environment or {}), stdin=given)
+        late = threading.Timer(timeout_s, process.kill)
+        late.start()
+        try:
+            with process.stdout as stdout:
+                printed = stdout.read()
+            return subprocess.CompletedProcess(arguments, process.wait(), printed, log.read_text("utf-8"))
+        finally:
+            late.cancel()

@@ -20,13 +20,15 @@ _COPIES.set_forkserver_preload(["tests.e2e.prepared"])
 class PreparedProcess:
     """A command as a process, with the methods of a `subprocess.Popen` that are used here."""
 
-    def __init__(self, arguments: Sequence[str], log: Path, environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], *, stdin: Path = Path(os.devnull)
+    ) -> None:
         """Start `cosine-node` with these arguments and this environment; its stderr is the log."""
         # There before the process is, as for whoever reads it at once.
         log.write_bytes(b"")
         printed, stdout = _COPIES.Pipe(duplex=False)
         # A daemon in the sense of the library: it ends with this process.
-        self._process = _COPIES.Process(target=_run, args=(arguments, log, environment, stdout), daemon=True)
+        self._process = _COPIES.Process(target=_run, args=(arguments, log, environment, stdin, stdout), daemon=True)
         self._process.start()
         stdout.close()
         self.stdout: TextIO = os.fdopen(os.dup(printed.fileno()))
@@ -58,13 +60,18 @@ class PreparedProcess:
         self.send_signal(signal.SIGKILL)
 
 
-def _run(arguments: Sequence[str], log: Path, environment: Mapping[str, str], stdout: Connection) -> None:
+def _run(
+    arguments: Sequence[str], log: Path, environment: Mapping[str, str], stdin: Path, stdout: Connection
+) -> None:
     """What a copy does."""
+    with stdin.open("rb") as given:
+        os.dup2(given.fileno(), 0)
     os.dup2(stdout.fileno(), 1)
     stdout.close()
     with log.open("ab") as errors:
         os.dup2(errors.fileno(), 2)
     # Those that are there were made for other files.
+    sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)
     os.environ.clear()

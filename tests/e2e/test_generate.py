@@ -12,7 +12,7 @@ from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
 from tests.e2e.reference import FEW_PER_DOMAIN, Case, all_cases, encoded, greedy, own_cases
-from tests.thoroughness import THOROUGH, quick_first
+from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
@@ -91,22 +91,6 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}
 
 
-async def sampled(swarm: Swarm) -> list[Generation]:
-    async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
-        return [
-            await client.generate(PROMPT, strategy=strategy, temperature=0.8, seed=seed, max_new_tokens=40)
-            for strategy in STRATEGIES
-            for seed in (7, 7, 8)
-        ]
-
-
-def test_sampling_is_a_function_of_the_seed_for_every_strategy(swarm: Swarm) -> None:
-    done = asyncio.run(sampled(swarm))
-    assert len({g.token_ids for g in done if g.seed == 7}) == 1
-    assert len({g.token_ids for g in done if g.seed == 8}) == 1
-    assert len({g.token_ids for g in done}) == 2
-
-
 @pytest.mark.thorough
 def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) -> None:
     options = ("--max-new-tokens", "24", "--seed", "7", "--temperature", "0.8")
@@ -115,23 +99,6 @@ def test_a_prompt_from_stdin_streams_the_text_that_json_reports(swarm: Swarm) ->
     assert streamed.returncode == 0
     assert streamed.stdout == parsed["text"] + "\n"
     assert f"{parsed['tokens']} tokens" in streamed.stderr and "seed 7" in streamed.stderr
-
-
-async def stopped(swarm: Swarm, strategy: str) -> tuple[Generation, Generation, str]:
-    """A whole text, the same cut at a stop string from its middle, and the stop string."""
-    async with AsyncClient([swarm.boot.maddr], dtype="float32") as client:
-        whole = await client.generate(PROMPT, strategy="plain", max_new_tokens=40)
-        stop = whole.text[len(whole.text) // 2 :][:4]
-        return whole, await client.generate(PROMPT, strategy=strategy, max_new_tokens=40, stop=stop), stop
-
-
-@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-def test_a_stop_string_cuts_the_text_before_itself(swarm: Swarm, strategy: str) -> None:
-    whole, cut, stop = asyncio.run(stopped(swarm, strategy))
-    assert cut.text == whole.text[: whole.text.index(stop)]
-    assert cut.finish_reason == "stop"
-    assert cut.token_ids == whole.token_ids[: cut.tokens]
-    assert cut.tokens < whole.tokens
 
 
 SCHEMA: Final[dict[str, Any]] = {
@@ -146,14 +113,13 @@ SCHEMA: Final[dict[str, Any]] = {
 def test_a_schema_in_a_file_makes_the_text_json_by_it(swarm: Swarm, tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     file.write_text(json.dumps(SCHEMA), "utf-8")
-    drafted, alone = (
-        generated(swarm, PROMPT, "--schema", str(file), "--strategy", strategy) for strategy in ("cosine", "plain")
-    )
-    written = json.loads(drafted["text"])
+    done = generated(swarm, PROMPT, "--schema", str(file))
+    written = json.loads(done["text"])
     assert list(written) == ["keeper", "lamps"] and len(written["keeper"]) <= 12 and written["lamps"] <= 99
-    assert drafted["token_ids"] == alone["token_ids"] and drafted["finish_reason"] == "eos"
+    assert done["finish_reason"] == "eos"
 
 
+@pytest.mark.thorough
 def test_a_constraint_that_nobody_can_follow_is_bad_usage(swarm: Swarm) -> None:
     done = run("generate", PROMPT, *swarm.peers, "--regex", "(a")
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The operator's view of a real swarm, and the events of a node that joins it."""
+"""The operator's view of a real swarm, the events of a node that joins it, and the logs of a request."""
 
 import json
 import subprocess
@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_p2p import Client
 from tests.e2e.conftest import DRAFTERS, Swarm
 from tests.e2e.nodes import COMMAND, Node, run
 
@@ -34,13 +35,6 @@ def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
 
 
 @pytest.mark.thorough
-def test_the_table_is_for_people(swarm: Swarm) -> None:
-    done = status(*swarm.peers)
-    assert done.returncode == 0
-    assert f"1 verifier and {len(DRAFTERS)} drafters of zoo:target in the network main." in done.stdout
-
-
-@pytest.mark.thorough
 def test_an_emulated_node_says_so(tmp_path: Path) -> None:
     options = ("join", "--role", "drafter", "--model", "ngram", "--threads", "1", "--emulate", FAR)
     emulated = Node.start("emulated", options, tmp_path)
@@ -52,13 +46,6 @@ def test_an_emulated_node_says_so(tmp_path: Path) -> None:
     assert node["emulated"] == FAR
     # An emulated link delays its status, too; the timers of an event loop may be a millisecond early each way.
     assert node["rtt_ms"] >= 95
-
-
-@pytest.mark.thorough
-def test_nobody_in_a_network_is_a_failure_with_the_next_step(swarm: Swarm) -> None:
-    done = status("--network", "empty", *swarm.peers)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert "--network" in done.stderr and "cosine-node join" in done.stderr
 
 
 @pytest.mark.thorough
@@ -84,3 +71,25 @@ def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
     assert [event["event"] for event in started] == stages
     assert started[3]["initial_peers"] == [swarm.boot.maddr]
     assert (started[5]["stored"], ready["event"]) == (True, "ready")
+
+
+@pytest.mark.thorough
+def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="cosine_p2p")
+    with Client([swarm.boot.maddr], coordination="client") as client:
+        generation = client.generate("Once upon a time there was", max_new_tokens=16)
+    (request,) = {
+        getattr(record, "request", "") for record in caplog.records if record.name == "cosine_p2p.session.run"
+    }
+    said = {
+        node.name: [line["message"] for line in logged(node) if line.get("request") == request]
+        for node in (swarm.verifier, *swarm.drafters)
+    }
+    assert [line.partition(": ")[2].partition(",")[0] for line in said["verifier"]] == ["opened", "length"]
+    helpers = {report.domain for report in generation.drafters if report.drafted}
+    assert helpers <= {name for name, messages in said.items() if "followed" in "".join(messages)}
+
+
+def logged(node: Node) -> list[dict[str, Any]]:
+    """Every line of a node's log is JSON."""
+    return [json.loads(line) for line in node.log.read_text().splitlines()]

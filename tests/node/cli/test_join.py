@@ -144,6 +144,7 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
     [
         ("verifier --engine vllm", "--engine must be auto, torch or llama"),
         ("drafter --deterministic", "--deterministic is for verifiers"),
+        ("verifier --max-coordinated -1", "--max-coordinated 0 or more"),
         ("drafter --draft-model ngram", "--draft-model is for verifiers"),
         ("verifier --model zoo:target --model zoo:draft-code", "A verifier serves one --model"),
         ("drafter --over-stages", "--over-stages is for verifiers"),
