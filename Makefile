@@ -15,6 +15,8 @@ unexport PYTHONDONTWRITEBYTECODE
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
 .PHONY: demo page smol gemma test explore soak lab fuzz check lint docs install clean
 SECONDS ?= 60
+# The slowest tests are listed at the end; build/tests.xml keeps the time of each.
+TIMES := --durations=25 --durations-min=1 --junitxml=build/tests.xml
 TARGETS ?=
 
 demo: $(STAMP)
@@ -39,7 +41,7 @@ gemma: $(STAMP)
 		$(VENV)/share/gemma-3-270m-q4_k_m.gguf
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak and not lab' --hypothesis-profile=quick
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak and not lab' --hypothesis-profile=quick $(TIMES)
 
 explore: $(STAMP)
 	$(BIN)/python -m pytest -q -m hypothesis --hypothesis-profile=explore --timeout=0
@@ -53,10 +55,10 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 check: lint $(WEB)
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not lab'
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not soak and not lab' $(TIMES)
 
 soak: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist load -m soak --timeout=3600
+	$(BIN)/python -m pytest -q -n 2 --dist load -m soak --timeout=3600 $(TIMES)
 
 lab: $(STAMP)
 	$(BIN)/python -m pytest -q tests/network --timeout=600
