@@ -78,23 +78,23 @@ class MonitorApp(App[None]):
         self._headline.can_focus = False
         self._grid = PaneGrid(id="grid")
         self._prompt = PromptBox(id="prompt")
-        self._performers: dict[str, Callable[[str], None]] = {
-            "help": lambda _: self._open_page(Page(PageKind.HELP)),
-            "swarm": lambda _: self.show_pane(PaneName.SWARM),
-            "requests": lambda _: self.show_pane(PaneName.REQUESTS),
+        self._performers: dict[str, Callable[..., None]] = {
+            "help": partial(self._open_page, Page(PageKind.HELP)),
+            "swarm": partial(self.show_pane, PaneName.SWARM),
+            "requests": partial(self.show_pane, PaneName.REQUESTS),
             "request": self._show_request,
-            "events": lambda _: self.show_pane(PaneName.EVENTS),
-            "marks": lambda _: self._toggle_marks(),
-            "before": lambda _: self.view.step_request(self.snapshot, -1),
-            "after": lambda _: self.view.step_request(self.snapshot, 1),
-            "latest": lambda _: self.view.follow_latest(),
-            "details": lambda _: self._open_request(),
-            "cancel": lambda _: self._cancel(),
-            "copy": lambda _: self._copy(),
+            "events": partial(self.show_pane, PaneName.EVENTS),
+            "marks": self._toggle_marks,
+            "before": partial(self._step_request, -1),
+            "after": partial(self._step_request, 1),
+            "latest": self.view.follow_latest,
+            "details": self._open_request,
+            "cancel": self._cancel,
+            "copy": self._copy,
             "filter": self._filter,
             "sort": self._sort,
-            "theme": lambda _: self._use_theme(LIGHT if self.theme == DARK else DARK),
-            "quit": lambda _: self._quit(),
+            "theme": self._toggle_theme,
+            "quit": self._quit,
         }
 
     def compose(self) -> ComposeResult:
@@ -187,8 +187,9 @@ class MonitorApp(App[None]):
         if name != "quit":
             self.view.forget_warning()
             self._prompt.say("")
+        takes_argument = any(command.name == name and command.argument for command in COMMANDS)
         try:
-            self._performers[name](argument)
+            self._performers[name](*([argument] if takes_argument else []))
         except UsageError as error:
             self._prompt.say(f"✗ {error}", is_error=True)
         self.draw()
@@ -246,6 +247,12 @@ class MonitorApp(App[None]):
 
     def _toggle_marks(self) -> None:
         self.view.has_marks = not self.view.has_marks
+
+    def _step_request(self, step: int) -> None:
+        self.view.step_request(self.snapshot, step)
+
+    def _toggle_theme(self) -> None:
+        self._use_theme(LIGHT if self.theme == DARK else DARK)
 
     def _use_theme(self, name: str) -> None:
         self.theme = name

@@ -2,7 +2,6 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable
-from dataclasses import asdict, astuple
 from typing import Final
 
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, OWN_SOURCES, OriginCount
@@ -197,7 +196,10 @@ class TrackedRequest:
         progress = self.progress
         serving = progress.serving if progress and not self.state.is_over else ()
         return RequestView(
-            **asdict(self.description),
+            prompt=self.description.prompt,
+            strategy=self.description.strategy,
+            label=self.description.label,
+            is_own=self.description.is_own,
             number=self.number,
             seed=self.seed,
             state=self.state,
@@ -225,7 +227,10 @@ class TrackedRequest:
         origins = self._origins.origins({report.peer_id: report.domain for report in reports})
         return tuple(
             OriginView(
-                **asdict(origin),
+                source=origin.source,
+                is_copied=origin.is_copied,
+                domain=origin.domain,
+                tokens=origin.tokens,
                 author=0 if origin.is_own else self._number_of(origin.source),
                 per_s=self._per_s(
                     origin.name if origin.is_own else f"accepted from {origin.source}", origin.tokens
@@ -236,7 +241,11 @@ class TrackedRequest:
 
     def _drafter(self, report: DrafterReport) -> DrafterView:
         return DrafterView(
-            *astuple(report),
+            peer_id=report.peer_id,
+            domain=report.domain,
+            drafted=report.drafted,
+            accepted=report.accepted,
+            rtt_ms=report.rtt_ms,
             author=self._number_of(report.peer_id),
             drafted_per_s=self._per_s(f"drafted by {report.peer_id}", report.drafted),
             accepted_per_s=self._per_s(f"accepted from {report.peer_id}", report.accepted),
