@@ -23,6 +23,7 @@ from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
 from cosine_p2p.request.bad_words import word_tokens
+from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_p2p.request.logprobs import ToldLogprobs
 from cosine_p2p.request.offload import Offload, Threads
@@ -51,7 +52,7 @@ from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
-from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, PromptEncoder, read_prompt
+from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, EncodedPrompt, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
 from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
@@ -264,7 +265,7 @@ class AsyncClient:
     @lists_options(GenerationOptions)
     async def start(
         self,
-        prompt: Prompt,
+        prompt: Prompt | EncodedPrompt,
         *,
         otherwise: GenerationOptions = TEXT_DEFAULTS,
         cache_scope: bytes | None = None,
@@ -278,7 +279,7 @@ class AsyncClient:
         `USER_BYTES`. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the
         target.
         """
-        checked = read_prompt(prompt)
+        checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
             raise UsageError(f"A cache_scope must have {CACHE_SCOPE_BYTES} bytes, not {len(cache_scope)}.")
         asked = merge_options(self._options, options, GenerationOptions)
@@ -310,8 +311,8 @@ class AsyncClient:
             published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
-            encoded = await self._encoder.encode(
-                codec, checked, most_tokens=max(record.context_tokens for record in verifiers)
+            encoded = (
+                checked if isinstance(checked, EncodedPrompt) else await self._encoded(codec, checked, verifiers)
             )
             forced = _forced(encoded.reply, asked)
             wanted = {
@@ -367,6 +368,19 @@ class AsyncClient:
             prediction=prediction,
             told=ToldLogprobs(codec, of_output=asked.get("logprobs"), of_prompt=asked.get("prompt_logprobs")),
         )
+
+    async def encode(self, prompt: Prompt) -> EncodedPrompt:
+        """A prompt encoded once, which `start` takes for several generations. Raises as `start`."""
+        checked, place = read_prompt(prompt), self._joined()
+        patience_s = self._patience_s if place.finds.was_answered else 0.0
+        verifiers = await ask_patiently(self.find_verifiers, patience_s=patience_s)
+        return await self._encoded(await place.swarm.text_codec(verifiers), checked, verifiers)
+
+    async def _encoded(
+        self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, verifiers: Sequence[NodeRecord]
+    ) -> EncodedPrompt:
+        most_tokens = max(record.context_tokens for record in verifiers)
+        return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Bad words as tokens. Raises `OptionRefused` for too many."""

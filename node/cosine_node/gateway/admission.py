@@ -5,8 +5,12 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from functools import partial
+from typing import Any
+
+from starlette.requests import Request
 
 from cosine_node.gateway.api_errors import unavailable
+from cosine_node.gateway.body import parse_object, read_body
 from cosine_node.passes.fair_places import Turns, User
 
 Spend = Callable[[int], None]
@@ -44,12 +48,16 @@ class Admission:
         """Generations that were admitted and are not under way."""
         return self._admitted.total() - self.running
 
-    @contextmanager
-    def admitted(self, count: int, *, key: str = "") -> Iterator[Slots]:
-        """Slots for `count` generations of a key. Raises `ApiError` if too many of its own wait already."""
+    def check(self, key: str) -> None:
+        """Raise `ApiError` if too many generations of a key wait already."""
         if self._admitted[key] >= self._max_admitted_each:
             waiting = self._admitted[key] - self._running[key]
             raise unavailable(f"{waiting} generations wait already; try again later.", code="overloaded")
+
+    @contextmanager
+    def admitted(self, count: int, *, key: str = "") -> Iterator[Slots]:
+        """Slots for `count` generations of a key. Raises as `check`."""
+        self.check(key)
         self._admitted[key] += count
         not_begun = count
 
@@ -97,3 +105,18 @@ class Admission:
             # Of keys that are alike, the one served last comes last.
             self._waiting.move_to_end(key)
             self._running[key] += 1
+
+
+@asynccontextmanager
+async def admitted_object(request: Request, admission: Admission) -> AsyncIterator[dict[str, Any]]:
+    """The JSON object of a request that holds a slot, as a generation of one token. Raises `ApiError`.
+
+    A full line is refused before the body is read; the body is parsed in the slot.
+    """
+    key = request.state.key.hex()
+    admission.check(key)
+    data = await read_body(request)
+    with admission.admitted(1, key=key) as slots:
+        async with slots() as spend:
+            spend(1)
+            yield parse_object(data)

@@ -24,8 +24,8 @@ NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?")
 Body = Mapping[str, Any]
 
 
-async def read_object(request: Request) -> dict[str, Any]:
-    """The JSON object a request carries; it is waited for `BODY_TIMEOUT_S`."""
+async def read_body(request: Request) -> bytes:
+    """The body of a request, at most `MAX_BODY_BYTES`, which has to come within `BODY_TIMEOUT_S`."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -37,7 +37,7 @@ async def read_object(request: Request) -> dict[str, Any]:
     except TimeoutError:
         message = f"The body was not there within {BODY_TIMEOUT_S:g} s."
         raise ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_too_slow") from None
-    return parse_object(bytes(data))
+    return bytes(data)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:

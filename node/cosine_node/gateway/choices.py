@@ -15,7 +15,7 @@ from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.request.origins import TokenOrigin
 from cosine_p2p.request.results import Chunk, Generation, Observer
-from cosine_p2p.text.prompt import encode_prompt, read_prompt
+from cosine_p2p.text.prompt import EncodedPrompt, encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.request import Request
 
@@ -70,11 +70,16 @@ async def generated(
     Closing the generator cancels those that have not finished.
     """
     events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
+    # The choices of a prompt share its encoding.
+    encoded = (
+        [await client.encode(prompt) for prompt in wanted.prompts] if wanted.n > 1 and wanted.is_plain else None
+    )
 
     async def run(choice: RequestedChoice) -> None:
+        prompt = choice.prompt if encoded is None else encoded[choice.index // wanted.n]
         async with (
             slots() as spend,
-            aclosing(_events_of(wanted, choice, client, observer, spend, cache_scope)) as own,
+            aclosing(_events_of(wanted, choice, prompt, client, observer, spend, cache_scope)) as own,
         ):
             async for event in own:
                 events.put_nowait(event)
@@ -100,16 +105,17 @@ async def generated(
 async def _events_of(
     wanted: TextRequest,
     choice: RequestedChoice,
+    prompt: Prompt | EncodedPrompt,
     client: "AsyncClient",
     observer: Observer,
     spend: Spend,
     cache_scope: bytes | None,
 ) -> AsyncGenerator[ChoiceEvent, None]:
     """The events of one choice. Raises as the client."""
-    prompt, echo = choice.prompt, ""
+    echo = ""
     tokens: tuple[int, ...] = ()
-    if wanted.is_echoed or not (wanted.adds_special_tokens and wanted.is_generating):
-        tokens, echo = await client.with_tokenizer(partial(_read, wanted, prompt))
+    if not wanted.is_plain:
+        tokens, echo = await client.with_tokenizer(partial(_read, wanted, choice.prompt))
     tells_prompt = wanted.asked.get("prompt_logprobs") is not None
     if not (wanted.is_generating or tells_prompt):
         yield ChoicePart(choice, Content(echo))

@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.api_errors import ApiError, internal, of_failure, unavailable
-from cosine_node.gateway.body import read_object
+from cosine_node.gateway.body import parse_object, read_body
 from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest
@@ -72,7 +72,9 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        body = await read_object(request)
+        # A full line costs no parsing.
+        self._service.admission.check(request.state.key.hex())
+        body = parse_object(await read_body(request))
         wanted = self._parse(body)
         writer = self._make_writer(
             body,

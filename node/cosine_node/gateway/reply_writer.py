@@ -1,7 +1,7 @@
 """Who writes a reply, whatever the API: takes the events of its choices, and sends it whole or as it comes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from typing import Any, Protocol
@@ -106,6 +106,73 @@ class ReplyWriter(ABC):
     async def _close(self, last: bytes = b"") -> None:
         """End the stream."""
         await self.stream.write(last, is_last=True)
+
+
+@dataclass(kw_only=True)
+class OneTextWriter(ReplyWriter):
+    """Writes a reply of one text: one JSON body or, if `is_streamed`, its events as they come.
+
+    Once `is_opened`, the events before the text have been told.
+    """
+
+    is_streamed: bool
+    is_opened: bool = False
+
+    @abstractmethod
+    def _opening(self) -> Iterable[Json]:
+        """The events before the text."""
+
+    @abstractmethod
+    def _added(self, part: Part) -> Iterable[Json]:
+        """Take one more part; the events that tell it."""
+
+    @abstractmethod
+    def _ended(self, done: Generation) -> Iterable[Json]:
+        """End the text; the events that tell it."""
+
+    @abstractmethod
+    def _closing(self, done: Generation) -> Iterable[Json]:
+        """The events after the text."""
+
+    @abstractmethod
+    def _failure(self, problem: ApiError) -> Iterable[Json]:
+        """The events that end a stream with an error."""
+
+    @abstractmethod
+    def _whole(self, done: Generation) -> Json:
+        """The body of a reply that is not streamed."""
+
+    async def _take_part(self, index: int, part: Part) -> None:
+        await self._grow(self._added(part))
+
+    async def _take_finished(self, finished: ChoiceFinished) -> None:
+        await self._grow(self._ended(finished.generation))
+
+    async def end(self) -> None:
+        (finished,) = self.finished
+        if not self.is_streamed:
+            await self._write_whole(self._whole(finished.generation))
+            return
+        await self._tell(self._closing(finished.generation))
+        await self._close()
+
+    async def fail(self, problem: ApiError) -> None:
+        """End with an error: in the stream, or by raising it while no status has been sent."""
+        if not self.stream.is_begun:
+            raise problem
+        await self._tell(self._failure(problem))
+        await self._close()
+
+    async def _grow(self, events: Iterable[Json]) -> None:
+        if not self.is_opened:
+            self.is_opened = True
+            await self._tell(self._opening())
+        await self._tell(events)
+
+    async def _tell(self, events: Iterable[Json]) -> None:
+        for event in events:
+            if self.is_streamed:
+                await self._write_event(event, name=event["type"])
 
 
 class MakeWriter(Protocol):

@@ -81,6 +81,11 @@ class TextRequest:
         """False where no token is wanted after the prompt."""
         return self.asked.get("max_new_tokens") != 0
 
+    @property
+    def is_plain(self) -> bool:
+        """True if each choice is the text after its prompt, read as the target has it, and no more."""
+        return self.is_generating and self.adds_special_tokens and not self.is_echoed
+
     def choices(self, seed: int) -> tuple[RequestedChoice, ...]:
         """All texts to generate: n for the first prompt, then n for the next; each prompt's seeds begin anew."""
         return tuple(

@@ -12,9 +12,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import Receive, Scope, Send
 
-from cosine_node.gateway.admission import Admission
+from cosine_node.gateway.admission import Admission, admitted_object
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
-from cosine_node.gateway.body import read_object
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.page.machine import OwnMachine, is_here
@@ -35,13 +34,15 @@ MAX_PIECES: Final = 4
 """Bounds the work of one request: a text has as many pieces as verifiers wrote it, mostly one."""
 MAX_AUDITS: Final = 4
 """Each asks several peers, which leave look-ups of who asks more without an answer."""
+MAX_CHECKS: Final = 2
+"""Proofs checked at a time; each check keeps a thread busy."""
 
 
 class Watched:
     """A client's swarm as the page asks for it; `trend` knows how its generations went.
 
-    `entrance` are the options of a node that joins it. Audits are in turns of so many `keys`.
-    Streams end when `closing` is set.
+    `entrance` are the options of a node that joins it. Audits and checks of proofs are made in turns between `keys`
+    API keys. Streams end when `closing` is set.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Watched:
         self._entrance = list(entrance)
         self._closing = closing
         self._audits = Admission(max_running=MAX_AUDITS, max_waiting=4 * MAX_AUDITS, keys=keys)
+        self._checks = Admission(max_running=MAX_CHECKS, max_waiting=16 * MAX_CHECKS, keys=keys)
         self._surveyor: Surveyor | None = None
         self._machine = OwnMachine(client.target)
         self._records: list[NodeRecord] = []
@@ -101,20 +103,17 @@ class Watched:
 
     async def audits(self, request: Request) -> Response:
         """The evidence of a proof, judged by other verifiers now."""
-        pieces = _pieces_of(await read_object(request))
-        with self._audits.admitted(1, key=request.state.key.hex()) as slots:
-            async with slots() as spend:
-                spend(1)
-                judged = await self._client.audit(pieces)
+        async with admitted_object(request, self._audits) as body:
+            judged = await self._client.audit(_pieces_of(body))
         return JSONResponse({"evidence": [asdict(piece) for piece in judged]})
 
     async def proofs(self, request: Request) -> Response:
         """The result of checking a proof; `problem` says why it proves nothing."""
-        pieces = _pieces_of(await read_object(request))
-        try:
-            return JSONResponse(await asyncio.to_thread(checked_proof, pieces))
-        except RemoteProtocolError as error:
-            return JSONResponse({"problem": str(error)})
+        async with admitted_object(request, self._checks) as body:
+            try:
+                return JSONResponse(await asyncio.to_thread(checked_proof, _pieces_of(body)))
+            except RemoteProtocolError as error:
+                return JSONResponse({"problem": str(error)})
 
     def routes(self) -> list[BaseRoute]:
         """What the page asks."""

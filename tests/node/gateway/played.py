@@ -38,9 +38,9 @@ class Letters(LetterCodec):
 
     vocab_tokens = END + 1
 
-    def __init__(self) -> None:
+    def __init__(self, template: str = TEMPLATE) -> None:
         self._named: Mapping[str, str] = {}
-        self._templates = ChatTemplates({"default": TEMPLATE})
+        self._templates = ChatTemplates({"default": template})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return tuple(ord(letter) if ord(letter) < END else ord("?") for letter in text)
@@ -68,12 +68,12 @@ class Player(ScriptedEngine):
         return best_choice([100.0 * (each == token) for each in range(END + 1)], candidates=candidates)
 
 
-def played_swarm(play: Play) -> Any:
+def played_swarm(play: Play, *, template: str = TEMPLATE) -> Any:
     """Makes swarms of one verifier whose target is played."""
 
     @asynccontextmanager
     async def swarm_of(**_: Any) -> AsyncIterator[SimulatedSwarm]:
-        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(), eos=(END,)) as swarm:
+        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(template), eos=(END,)) as swarm:
             await swarm.verifier(Player(play), curve=QUICK)
             yield swarm
 

@@ -1,5 +1,6 @@
 """No field of a body is ignored in silence: it is honoured, cannot change a text, or is refused by name."""
 
+import json
 import re
 from collections.abc import Set
 from typing import Any, Final
@@ -12,40 +13,33 @@ from openai.types.chat import completion_create_params as of_chats
 from openai.types.responses import response_create_params as of_responses
 
 from cosine_node.gateway.api_errors import ApiError
+from cosine_node.gateway.constraints import CONSTRAINTS
 from cosine_node.gateway.fields import HARMLESS, HONOURED_IN_CHATS, HONOURED_IN_COMPLETIONS, REFUSED
-from cosine_node.gateway.messages.request import (
-    HARMLESS_IN_MESSAGES,
-    HONOURED_IN_MESSAGES,
-    REFUSED_IN_MESSAGES,
-    parse_message,
-)
+from cosine_node.gateway.messages.request import HARMLESS_IN_MESSAGES, HONOURED_IN_MESSAGES, REFUSED_IN_MESSAGES
 from cosine_node.gateway.responses.request import (
     HARMLESS_IN_RESPONSES,
     HONOURED_IN_RESPONSES,
     REFUSED_IN_RESPONSES,
-    parse_response,
 )
-from cosine_node.gateway.text_request import Parse, parse_chat, parse_completion
+from tests.node.gateway.dialects import DIALECTS
+from tests.node.gateway.test_turns import LOOK_UP, OF_ANTHROPIC
 
-CHAT: Final[dict[str, Any]] = {"messages": [{"role": "user", "content": "hi"}]}
-COMPLETION: Final[dict[str, Any]] = {"prompt": "hi"}
-OF_CHATS: Final = sorted(of_chats.CompletionCreateParamsStreaming.__annotations__)
-OF_COMPLETIONS: Final = sorted(of_completions.CompletionCreateParamsStreaming.__annotations__)
-RESPONSE: Final[dict[str, Any]] = {"input": "hi"}
-OF_RESPONSES: Final = sorted(
-    {
-        **of_responses.ResponseCreateParamsBase.__annotations__,
-        **of_responses.ResponseCreateParamsStreaming.__annotations__,
-    }
-)
-MESSAGE: Final[dict[str, Any]] = {**CHAT, "max_tokens": 9}
-OF_MESSAGES: Final = sorted(
-    {
-        **of_messages.MessageCreateParamsBase.__annotations__,
-        **of_beta_messages.MessageCreateParamsBase.__annotations__,
-        **of_messages.MessageCreateParamsStreaming.__annotations__,
-    }
-)
+SCHEMAS: Final = {
+    "chats": of_chats.CompletionCreateParamsStreaming.__annotations__.keys(),
+    "completions": of_completions.CompletionCreateParamsStreaming.__annotations__.keys(),
+    "responses": of_responses.ResponseCreateParamsBase.__annotations__.keys()
+    | of_responses.ResponseCreateParamsStreaming.__annotations__.keys(),
+    "messages": of_messages.MessageCreateParamsBase.__annotations__.keys()
+    | of_beta_messages.MessageCreateParamsBase.__annotations__.keys()
+    | of_messages.MessageCreateParamsStreaming.__annotations__.keys(),
+}
+TABLES: Final[dict[str, tuple[Set[str], Set[str], Set[str]]]] = {
+    "chats": (HONOURED_IN_CHATS, HARMLESS, REFUSED.keys()),
+    "completions": (HONOURED_IN_COMPLETIONS, HARMLESS, REFUSED.keys()),
+    "responses": (HONOURED_IN_RESPONSES, HARMLESS_IN_RESPONSES, REFUSED_IN_RESPONSES.keys()),
+    "messages": (HONOURED_IN_MESSAGES, HARMLESS_IN_MESSAGES, REFUSED_IN_MESSAGES.keys()),
+}
+"""Of each API the fields that are honoured, harmless and refused."""
 OF_CLIENTS: Final = (
     # Bedrock's and Vertex's shape of Anthropic's API, Codex, OpenRouter, LiteLLM, Open WebUI with Ollama's names.
     *("anthropic_beta", "anthropic_version", "client_metadata", "cache_control", "trace", "session_id"),
@@ -55,75 +49,183 @@ OF_CLIENTS: Final = (
 NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
 
 
-@pytest.mark.parametrize(
-    ("honoured", "harmless", "refused"),
-    [
-        (HONOURED_IN_CHATS, HARMLESS, REFUSED.keys()),
-        (HONOURED_IN_COMPLETIONS, HARMLESS, REFUSED.keys()),
-        (HONOURED_IN_RESPONSES, HARMLESS_IN_RESPONSES, REFUSED_IN_RESPONSES.keys()),
-        (HONOURED_IN_MESSAGES, HARMLESS_IN_MESSAGES, REFUSED_IN_MESSAGES.keys()),
-    ],
-)
-def test_a_field_stands_in_one_table(honoured: Set[str], harmless: Set[str], refused: Set[str]) -> None:
-    assert not honoured & harmless
-    assert not honoured & refused
-    assert not harmless & refused
+def refusal(name: str, fields: dict[str, Any]) -> ApiError:
+    """The refusal of an otherwise plain body with these fields."""
+    dialect = DIALECTS[name]
+    with pytest.raises(ApiError) as refused:
+        dialect.parse({**dialect.asking("hi"), dialect.limit: 9, **fields})
+    assert refused.value.status == 400
+    json.dumps(refused.value.body, ensure_ascii=False).encode()
+    return refused.value
 
 
-@pytest.mark.parametrize(
-    ("parse", "body", "harmless", "names"),
-    [
-        (parse_chat, CHAT, HARMLESS, (*OF_CHATS, *REFUSED)),
-        (parse_completion, COMPLETION, HARMLESS, (*OF_COMPLETIONS, *REFUSED)),
-        (parse_response, RESPONSE, HARMLESS_IN_RESPONSES, (*OF_RESPONSES, *REFUSED_IN_RESPONSES)),
-        (parse_message, MESSAGE, HARMLESS_IN_MESSAGES, (*OF_MESSAGES, *REFUSED_IN_MESSAGES)),
-    ],
-    ids=["chats", "completions", "responses", "messages"],
-)
-def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(
-    parse: Parse, body: dict[str, Any], harmless: Set[str], names: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize("name", DIALECTS)
+def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(name: str) -> None:
     """None of them takes an object that nobody knows, but those whose value changes nothing."""
-    plain = parse(body)
-    for name in dict.fromkeys(names):
-        asked = body | {name: NOBODYS}
-        if name in harmless:
-            assert parse(asked) == plain, name
+    dialect, (honoured, harmless, refused) = DIALECTS[name], TABLES[name]
+    assert not honoured & harmless and not honoured & refused and not harmless & refused
+    plain = dialect.parse(dialect.body())
+    for field in sorted(SCHEMAS[name] | refused):
+        if field in harmless:
+            assert dialect.parse(dialect.body() | {field: NOBODYS}) == plain, field
             continue
-        with pytest.raises(ApiError) as refused:
-            parse(asked)
-        assert (refused.value.status, re.split(r"[.\[]", refused.value.param or "")[0]) == (400, name)
-        assert refused.value.message.endswith(".") and name in refused.value.message
-
-
-@pytest.mark.parametrize(
-    ("parse", "body"),
-    [(parse_chat, CHAT), (parse_completion, COMPLETION), (parse_response, RESPONSE), (parse_message, MESSAGE)],
-)
-def test_what_clients_send_for_others_than_the_model_changes_nothing(parse: Parse, body: dict[str, Any]) -> None:
-    assert parse(body | {name: ["any"] for name in OF_CLIENTS}) == parse(body)
-    assert parse(body | dict.fromkeys(OF_CLIENTS, "2023-06-01")) == parse(body)
+        error = refusal(name, {field: NOBODYS})
+        assert re.split(r"[.\[]", error.param or "")[0] == field
+        assert error.message.endswith(".") and field in error.message
+    for value in (["any"], "2023-06-01"):
+        assert dialect.parse(dialect.body() | dict.fromkeys(OF_CLIENTS, value)) == plain
 
 
 def test_a_value_that_asks_for_what_is_done_anyway_is_taken() -> None:
-    plain = parse_completion(COMPLETION)
-    for name, refusal in REFUSED.items():
-        for neutral in refusal.neutral:
-            assert parse_completion(COMPLETION | {name: neutral}) == plain, name
+    completions = DIALECTS["completions"]
+    plain = completions.parse(completions.body())
+    for name, refused in REFUSED.items():
+        for neutral in refused.neutral:
+            assert completions.parse(completions.body(**{name: neutral})) == plain, name
 
 
-@pytest.mark.parametrize(
-    ("parse", "body", "name"),
-    [
-        (parse_chat, CHAT | {"echo": True}, "echo"),
-        (parse_chat, CHAT | {"prompt": "hi"}, "prompt"),
-        (parse_chat, CHAT | {"add_special_tokens": True}, "add_special_tokens"),
-        (parse_completion, COMPLETION | CHAT, "messages"),
-        (parse_completion, COMPLETION | {"reasoning_effort": "low"}, "reasoning_effort"),
-        (parse_completion, COMPLETION | {"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+MUST: Final[dict[str, Any]] = {"type": "json_schema", "schema": {}}
+AS_PARTS: Final[dict[str, Any]] = {
+    "type": "content",
+    "content": [{"type": "image_url", "image_url": {"url": "d:"}}],
+}
+CITIES: Final[dict[str, Any]] = {"tools": [{"type": "function", "function": {"name": "look_up"}}]}
+OTHER: Final = {"type": "function", "function": {"name": "other"}}
+NO_TOOLS: Final = {"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}
+REFUSALS: Final[dict[str, list[tuple[dict[str, Any], str]]]] = {
+    "chats": [
+        ({"echo": True}, "echo"),
+        ({"prompt": "hi"}, "prompt"),
+        ({"add_special_tokens": True}, "add_special_tokens"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"logprobs": 3}, "logprobs"),
+        ({"top_logprobs": 2}, "top_logprobs"),
+        ({"prediction": "text"}, "prediction"),
+        ({"prediction": {"type": "content", "content": 3}}, "prediction"),
+        ({"prediction": AS_PARTS}, "prediction"),
+        ({"prediction": {"type": "content", "content": ["text"]}}, "prediction"),
+        ({"tools": {"a": 1}}, "tools"),
+        ({"tools": [1]}, "tools[0]"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function"),
+        ({"tools": [{"type": "function", "function": {"name": ""}}]}, "tools[0].function"),
+        ({"tools": [{"function": {"name": "f", "parameters": []}}]}, "tools[0].function.parameters"),
+        ({**CITIES, "tool_choice": "sometimes"}, "tool_choice"),
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({**CITIES, "tool_choice": OTHER}, "tool_choice"),
+        ({**CITIES, "tool_choice": NO_TOOLS}, "tool_choice"),
+        ({**CITIES, "parallel_tool_calls": "no"}, "parallel_tool_calls"),
+        ({"response_format": {"type": "xml"}}, "response_format"),
+        ({"response_format": "json"}, "response_format"),
+        ({"response_format": {"type": "json_schema", "json_schema": {"schema": [1]}}}, "response_format"),
+        ({"guided_json": "{"}, "guided_json"),
+        ({"guided_json": [1]}, "guided_json"),
+        ({"guided_regex": 5}, "guided_regex"),
+        ({"guided_choice": ["a", ""]}, "guided_choice"),
+        ({"guided_choice": "a"}, "guided_choice"),
+        ({"guided_json_object": 5}, "guided_json_object"),
+        ({"structured_outputs": {"unheard_of": 1}}, "structured_outputs.unheard_of"),
+        ({"structured_outputs": {"regex": "a", "choice": ["a"]}}, "structured_outputs"),
+        ({"guided_regex": "a", "guided_choice": ["a"]}, "guided_regex"),
     ],
-)
-def test_a_field_of_the_other_kind_of_bodies_is_refused(parse: Parse, body: dict[str, Any], name: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse(body)
-    assert refused.value.param == name
+    "completions": [
+        ({"messages": []}, "messages"),
+        ({"reasoning_effort": "low"}, "reasoning_effort"),
+        ({"chat_template_kwargs": {"a": 1}}, "chat_template_kwargs"),
+        ({"logprobs": 21}, "logprobs"),
+        ({"logprobs": True}, "logprobs"),
+        ({"logprobs": 1, "top_logprobs": 2}, "top_logprobs"),
+    ],
+    "responses": [
+        ({"previous_response_id": "resp_1"}, "previous_response_id"),
+        ({"conversation": "c"}, "conversation"),
+        ({"background": True}, "background"),
+        ({"prompt": {"id": "p"}}, "prompt"),
+        ({"top_logprobs": 21}, "top_logprobs"),
+        ({"include": "message.output_text.logprobs"}, "include"),
+        ({"tools": [{"type": "mcp", "server_label": "x"}]}, "tools[0].type"),
+        ({"tools": [{"type": []}]}, "tools[0].type"),
+        ({"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": {}}]}}, "tool_choice"),
+        ({"tools": [LOOK_UP, LOOK_UP]}, "tools"),
+        ({"tool_choice": {"type": "function", "name": "look_up"}}, "tool_choice"),
+        ({"tool_choice": {"type": "web_search"}}, "tool_choice"),
+        ({"input": []}, "input"),
+        ({"input": [{"type": "item_reference", "id": "msg_1"}]}, "input[0].type"),
+        ({"input": [{"role": "user", "content": [{"type": "input_image"}]}]}, "input[0].content[0].type"),
+        ({"input": [{"role": "tool", "content": "x"}]}, "input[0].role"),
+        ({"input": [{"type": "function_call_output", "output": "x"}]}, "input[0].call_id"),
+        ({"text": {"verbosity": "low"}}, "text.verbosity"),
+        ({"text": {"format": {"type": "json_schema"}}}, "text.format"),
+        ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+        ({"reasoning": {"context": "current_turn"}}, "reasoning.context"),
+        ({"tools": [LOOK_UP], "tool_choice": "required", "text": {"format": MUST}}, "text.format"),
+        ({"max_output_tokens": 0}, "max_output_tokens"),
+        ({"messages": []}, "messages"),
+        ({"max_tokens": 5}, "max_tokens"),
+    ],
+    "messages": [
+        ({"max_tokens": None}, "max_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"messages": []}, "messages"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0].role"),
+        ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].type"),
+        ({"messages": [{"role": "user", "content": [{"type": "tool_use"}]}]}, "messages[0].content[0].type"),
+        ({"system": [{"type": "image"}]}, "system[0].type"),
+        ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "tools[0].type"),
+        ({"tools": [OF_ANTHROPIC, OF_ANTHROPIC]}, "tools[1].name"),
+        (
+            {"tools": [OF_ANTHROPIC], "tool_choice": {"type": "any"}, "output_config": {"format": MUST}},
+            "output_config.format",
+        ),
+        ({"tools": [{"name": "f"}]}, "tools[0].input_schema"),
+        ({"tool_choice": {"type": "tool", "name": "f"}}, "tool_choice"),
+        ({"thinking": {"type": "between_tools"}}, "thinking"),
+        ({"output_config": {"effort": "some"}}, "output_config.effort"),
+        ({"output_config": {"effort": []}}, "output_config.effort"),
+        ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management"),
+        ({"stop_sequences": [7]}, "stop_sequences"),
+        ({"stop": ["x"]}, "stop"),
+        ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ],
+}
+
+
+@pytest.mark.parametrize("name", DIALECTS)
+def test_what_cannot_be_had_is_refused_by_name(name: str) -> None:
+    for fields, param in REFUSALS[name]:
+        error = refusal(name, fields)
+        assert (error.param or "").partition(".json_schema")[0] == param, fields
+        assert param.partition("[")[0].partition(".")[0] in error.message
+
+
+SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {"b": {}, "a": {}}}
+AS_SCHEMA: Final = {"schema": json.dumps(SCHEMA)}
+ANY_OBJECT: Final = {"schema": '{"type": "object"}'}
+
+
+def test_each_field_for_what_a_text_must_be_is_the_option_that_means_the_same() -> None:
+    strict = {"name": "n", "strict": True, "schema": SCHEMA}
+    meanings: list[tuple[str, Any, dict[str, Any]]] = [
+        ("response_format", {"type": "text"}, {}),
+        ("response_format", {"type": "json_object"}, ANY_OBJECT),
+        ("response_format", {"type": "json_object", "schema": SCHEMA}, AS_SCHEMA),
+        ("response_format", {"type": "json_schema", "json_schema": strict}, AS_SCHEMA),
+        ("guided_json", SCHEMA, AS_SCHEMA),
+        ("guided_json", json.dumps(SCHEMA), AS_SCHEMA),
+        ("guided_json_object", True, ANY_OBJECT),
+        ("guided_regex", "a+", {"regex": "a+"}),
+        ("guided_grammar", 'start: "a"', {"grammar": 'start: "a"'}),
+        ("guided_choice", ["yes", 'n"o'], {"grammar": 'start: "yes" | "n\\"o"'}),
+        ("json_schema", SCHEMA, AS_SCHEMA),
+        ("regex", "a+", {"regex": "a+"}),
+        ("structured_outputs", {"json": SCHEMA, "regex": None}, AS_SCHEMA),
+        ("structured_outputs", {"regex": "a+"}, {"regex": "a+"}),
+        ("structured_outputs", {"choice": ["a"]}, {"grammar": 'start: "a"'}),
+        ("structured_outputs", {"json_object": True}, ANY_OBJECT),
+    ]
+    nothing: tuple[Any, ...] = (None, False, "", [], {})
+    meanings += [(name, value, {}) for name in sorted(CONSTRAINTS) for value in nothing]
+    for name, value, option in meanings:
+        for dialect in (DIALECTS["chats"], DIALECTS["completions"]):
+            assert dialect.parse({**dialect.asking("hi"), name: value}).asked == option, (name, value)

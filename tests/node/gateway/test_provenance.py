@@ -9,9 +9,9 @@ from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
 from tests.node.gateway.gateways import PROMPT, asked, text_of
 from tests.node.gateway.played import played_swarm
-from tests.node.gateway.test_tools import CITIES
 
 TOKENS = 40
+CITIES = [{"type": "function", "function": {"name": "look_up"}}]
 BODY = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": TOKENS}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
 
 import pytest
@@ -13,8 +14,11 @@ from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
+from cosine_p2p.text import template_process
 from cosine_protocol.errors import UsageError
+from tests.cosine_p2p.text.test_template_process import ENDLESS
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
+from tests.node.gateway.played import TEMPLATE, looks_up, played_swarm
 from tests.swarm.reference import assert_freed
 
 pytestmark = pytest.mark.network
@@ -91,6 +95,26 @@ def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> 
         _, told = gateway.events.get(timeout=TIMEOUT_S)
         gateway.ask(assert_freed(gateway.swarm))
         assert told["error"] == "the client hung up"
+
+
+def test_a_template_without_an_end_costs_its_own_chat_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 2.0)
+    template = "{% if messages[0].content == 'endless' %}" + ENDLESS + "{% endif %}" + TEMPLATE
+    with served(swarm_of=played_swarm(looks_up, template=template)) as gateway, client_of(gateway) as client:
+
+        def chat(text: str) -> str | None:
+            done = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
+            return done.choices[0].message.content
+
+        quiet = chat("Where?")
+        with ThreadPoolExecutor(2) as beside:
+            hanging = [beside.submit(chat, "endless") for _ in range(2)]
+            assert chat("Where?") == quiet == "I do not know."
+            assert not any(each.done() for each in hanging)
+            for each in hanging:
+                with pytest.raises(APIError, match="too long"):
+                    each.result()
+        assert chat("Where?") == quiet
 
 
 class Wire(asyncio.Transport):

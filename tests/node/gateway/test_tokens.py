@@ -12,50 +12,48 @@ from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.tokenizer import BLOCKING_CHARACTERS, load_tokenizer
 from cosine_protocol.errors import PromptTooLong
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
-from tests.node.gateway.gateways import MODEL, ChatLetters, asked
+from tests.node.gateway.gateways import MODEL, ChatLetters, Gateway, Reply, asked, with_gateway
 
 TOKENS = [17, 18, 19]
 TEXT = "ABC"
 CHAT = [{"role": "user", "content": "AB"}, {"role": "assistant", "content": "C"}]
 
 
-@pytest.mark.parametrize("base", ["", "/v1"])
-@pytest.mark.parametrize(
-    ("path", "body", "expected"),
-    [
-        (
-            "/tokenize",
-            {"prompt": TEXT, "return_token_strs": False},
-            {"tokens": TOKENS, "count": 3, "max_model_len": 4096},
-        ),
-        (
-            "/tokenize",
-            {"content": TEXT, "add_special": True},
-            {"tokens": TOKENS, "count": 3, "max_model_len": 4096},
-        ),
-        ("/tokenize", {"messages": CHAT}, {"tokens": TOKENS, "count": 3, "max_model_len": 4096}),
+def replies(*questions: tuple[str, Any]) -> list[Reply]:
+    """The replies of one gateway to bodies posted to paths."""
+
+    async def use(running: Gateway) -> list[Reply]:
+        return [await running.post(path, body) for path, body in questions]
+
+    found: list[Reply] = with_gateway(use)
+    return found
+
+
+def test_texts_and_tokens() -> None:
+    three = {"tokens": TOKENS, "count": 3, "max_model_len": 4096}
+    answers: list[tuple[str, Any, Any]] = [
+        ("/tokenize", {"prompt": TEXT, "return_token_strs": False}, three),
+        ("/tokenize", {"content": TEXT, "add_special": True}, three),
+        ("/tokenize", {"messages": CHAT}, three),
         ("/tokenize", {"content": ""}, {"tokens": [], "count": 0, "max_model_len": 4096}),
         ("/detokenize", {"tokens": TOKENS, "model": MODEL}, {"content": TEXT, "prompt": TEXT}),
         ("/detokenize", {"tokens": []}, {"content": "", "prompt": ""}),
         ("/apply-template", {"messages": CHAT}, {"prompt": TEXT}),
-    ],
-)
-def test_texts_and_tokens(base: str, path: str, body: dict[str, Any], expected: dict[str, Any]) -> None:
-    reply = asked("POST", base + path, body)
-    assert (reply.status, reply.json) == (200, expected)
+    ]
+    for base in ("", "/v1"):
+        found = replies(*((base + path, body) for path, body, _ in answers))
+        assert [(reply.status, reply.json) for reply in found] == [(200, expected) for *_, expected in answers]
 
 
-@pytest.mark.parametrize("base", ["", "/v1"])
-def test_a_tokenizer_says_what_its_special_tokens_are_called(base: str) -> None:
-    reply = asked("GET", f"{base}/tokenizer_info")
+def test_a_tokenizer_says_what_its_special_tokens_are_called() -> None:
+    reply = asked("GET", "/v1/tokenizer_info")
     assert (reply.status, reply.json) == (200, {"bos_token": None, "eos_token": None, "chat_template": None})
     told = described(load_tokenizer(zoo.tokenizer_folder()))
     assert told["eos_token"] and "messages" in told["chat_template"]
 
 
-@pytest.mark.parametrize(
-    ("path", "body", "param"),
-    [
+def test_what_means_nothing_is_refused_by_name() -> None:
+    refusals: list[tuple[str, Any, str]] = [
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
         ("/tokenize", {"content": TEXT, "with_pieces": True}, "with_pieces"),
@@ -66,11 +64,9 @@ def test_a_tokenizer_says_what_its_special_tokens_are_called(base: str) -> None:
         ("/detokenize", {"tokens": [1 << 30]}, "tokens"),
         ("/apply-template", {"messages": []}, "messages"),
         ("/apply-template", {"messages": CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
-    ],
-)
-def test_what_means_nothing_is_refused_by_name(path: str, body: dict[str, Any], param: str) -> None:
-    reply = asked("POST", path, body)
-    assert (reply.status, reply.error["param"]) == (400, param)
+    ]
+    found = replies(*((path, body) for path, body, _ in refusals))
+    assert [(reply.status, reply.error["param"]) for reply in found] == [(400, param) for *_, param in refusals]
 
 
 def test_keys_and_names_are_asked_for_here_too() -> None:

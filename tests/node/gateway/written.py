@@ -2,15 +2,15 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
-from cosine_node.gateway.reply_writer import ReplyWriter
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
 from cosine_protocol.request import Sampling
+from tests.node.gateway.dialects import Dialect
 from tests.node.gateway.generations import generation
 from tests.node.peers import request_of
 
@@ -37,22 +37,6 @@ class Sent:
     def body(self) -> bytes:
         return b"".join(message.get("body", b"") for message in self.messages)
 
-    @property
-    def pieces(self) -> list[Any]:
-        """The JSON of all server-sent events without names, and without the mark at the end."""
-        *events, done, rest = self.body.decode().split("\n\n")
-        assert (done, rest) == ("data: [DONE]", "")
-        return [json.loads(event.removeprefix("data: ")) for event in events]
-
-    @property
-    def events(self) -> list[tuple[str, Any]]:
-        """All named server-sent events, each with its JSON."""
-        *events, rest = self.body.decode().split("\n\n")
-        assert rest == ""
-        lines = [event.split("\n") for event in events]
-        assert all(len(each) == 2 and each[0].startswith("event: ") for each in lines)
-        return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in lines]
-
 
 def reply_events(parts: Sequence[Part], **changes: Any) -> list[ChoiceEvent]:
     """The events of a reply with these parts; `changes` are of its generation."""
@@ -60,15 +44,28 @@ def reply_events(parts: Sequence[Part], **changes: Any) -> list[ChoiceEvent]:
     return [started, *(ChoicePart(CHOICE, part) for part in parts), ChoiceFinished(CHOICE, generation(**changes))]
 
 
-def written(make: Callable[..., ReplyWriter], events: Sequence[ChoiceEvent]) -> Sent:
-    """All that a writer sends for some events; `make` takes the fields that all writers have."""
+def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> bytes:
+    """The body that the writer of a dialect sends for some events; `fields` are those of the request."""
 
-    async def run() -> Sent:
+    async def run() -> bytes:
         sent = Sent()
-        writer = make(request_id="r", created_s=9, model="m", seed=7, send=sent)
+        writer = dialect.writer(dialect.body("hi", **fields), send=sent)
         for event in events:
             await writer.take(event)
+        assert bool(sent.messages) == writer.stream.is_begun == bool(fields.get("stream"))
         await writer.end()
-        return sent
+        return sent.body
 
     return asyncio.run(run())
+
+
+def whole(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> Any:
+    """A whole reply, which the type of the API's own package accepts."""
+    body = json.loads(written(dialect, events, **fields))
+    dialect.whole.validate_python(body, strict=True)
+    return body
+
+
+def pieces(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> list[Any]:
+    """The events of a streamed reply."""
+    return dialect.events(written(dialect, events, stream=True, **fields))

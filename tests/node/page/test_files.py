@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from cosine_node.page.files import POLICY, read_assets
-from tests.node.gateway.gateways import asked
+from tests.node.gateway.gateways import Gateway, asked, with_gateway
 
 LOCKED: dict[str, Any] = {"api_keys": ("k1",)}
 
@@ -17,15 +17,18 @@ def test_the_page_is_served_without_a_key_and_loads_nothing_from_elsewhere() -> 
     assert "unsafe" not in POLICY and "http" not in POLICY and "*" not in POLICY
 
 
-@pytest.mark.parametrize("name", sorted(read_assets()))
-def test_each_file_is_served_compressed_where_the_browser_takes_that(name: str) -> None:
-    path = "/" if name == "index.html" else f"/page/{name}"
-    plain, small = asked("GET", path), asked("GET", path, headers={"accept-encoding": "gzip, br"})
-    asset = read_assets()[name]
-    assert (plain.body, small.body) == (asset.body, asset.compressed)
-    assert small.headers["content-encoding"] == "gzip"
-    again = asked("GET", path, headers={"if-none-match": plain.headers["etag"]})
-    assert (again.status, again.body) == (304, b"")
+def test_each_file_is_served_compressed_where_the_browser_takes_that() -> None:
+    async def use(gateway: Gateway) -> None:
+        for name, asset in read_assets().items():
+            path = "/" if name == "index.html" else f"/page/{name}"
+            plain = await gateway.get(path)
+            small = await gateway.get(path, headers={"accept-encoding": "gzip, br"})
+            assert (plain.body, small.body) == (asset.body, asset.compressed)
+            assert small.headers["content-encoding"] == "gzip"
+            again = await gateway.get(path, headers={"if-none-match": plain.headers["etag"]})
+            assert (again.status, again.body) == (304, b"")
+
+    with_gateway(use)
 
 
 def test_no_other_file_is_served() -> None:

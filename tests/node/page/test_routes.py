@@ -88,6 +88,21 @@ def test_what_is_no_evidence_is_refused(evidence: Any, path: str) -> None:
     assert reply.status == 400 and reply.error["param"] == "evidence"
 
 
+def test_proofs_beyond_what_may_wait_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check_slowly(check: Any, *given: Any) -> Any:
+        await asyncio.sleep(1.0)
+        return check(*given)
+
+    async def use(gateway: Gateway) -> list[int]:
+        monkeypatch.setattr(asyncio, "to_thread", check_slowly)
+        body = {"evidence": [asdict(piece_of())]}
+        many = [gateway.post("/v1/proofs", body) for _ in range(60)]
+        return [reply.status for reply in await asyncio.gather(*many, gateway.post("/v1/proofs", b"{"))]
+
+    *statuses, last = with_gateway(use)
+    assert 0 < statuses.count(503) == 60 - statuses.count(200) and last == 503
+
+
 def checked(*pieces: Evidence) -> Any:
     """What a gateway finds in a proof."""
     return asked("POST", "/v1/proofs", {"evidence": [asdict(each) for each in pieces]}).json

@@ -18,9 +18,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
-from cosine_node.gateway.admission import Admission
+from cosine_node.gateway.admission import Admission, admitted_object
 from cosine_node.gateway.api_errors import ApiError, of_failure
-from cosine_node.gateway.body import read_object, text
+from cosine_node.gateway.body import text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, LengthCheck, RequestLog
 from cosine_node.gateway.http.refusals import refusal
@@ -276,15 +276,12 @@ def _answered(
     """A route to what the target's tokenizer answers by itself."""
 
     async def reply(request: Request) -> Response:
-        body = await read_object(request)
-        service.model_named(None if body.get("model") is None else text(body["model"], "model"))
-        try:
-            with service.readings.admitted(1, key=request.state.key.hex()) as slots:
-                async with slots() as spend:
-                    spend(1)
-                    said = await service.client.with_tokenizer(partial(answer, body))
-        except CosineError as error:
-            raise of_failure(error, param="input" if "input" in body else "messages") from None
+        async with admitted_object(request, service.readings) as body:
+            service.model_named(None if body.get("model") is None else text(body["model"], "model"))
+            try:
+                said = await service.client.with_tokenizer(partial(answer, body))
+            except CosineError as error:
+                raise of_failure(error, param="input" if "input" in body else "messages") from None
         if "count" in said:
             verifiers, _ = await watch.look()
             said["max_model_len"] = verifiers[0].context_tokens if verifiers else None

@@ -1,14 +1,13 @@
 """Replies of responses, whole and as events, and who writes them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
-from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.logprobs import ChatLogprobs
-from cosine_node.gateway.reply_writer import Json, ReplyWriter
+from cosine_node.gateway.reply_writer import Json, OneTextWriter, ReplyWriter
 from cosine_node.gateway.responses.items import Items
 from cosine_node.gateway.responses.request import KEPT_REASONING
 from cosine_node.gateway.responses.tools import Tools
@@ -19,26 +18,41 @@ from cosine_p2p.request.results import Generation
 
 
 @dataclass(kw_only=True)
-class ResponseWriter(ReplyWriter):
-    """Writes one response: its items, and `told_again`, what it repeats of the request."""
+class ResponseWriter(OneTextWriter):
+    """Writes one response: its items, and `told_again`, what it repeats of the request; `events` are counted."""
 
     items: Items
     told_again: Json
+    events: int = 0
 
     def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
         self.items.weigh([_weighed(each) for each in ChatLogprobs().of(logprobs, "")["content"]])
 
-    async def _take_part(self, index: int, part: Part) -> None:
-        for _ in self.items.add(part):
-            pass
+    def _opening(self) -> Iterator[Json]:
+        for kind in ("response.created", "response.in_progress"):
+            yield {"type": kind, "response": self._response("in_progress")}
 
-    async def _take_finished(self, finished: ChoiceFinished) -> None:
-        for _ in self.items.end(_status(finished.generation)):
-            pass
+    def _added(self, part: Part) -> Iterator[Json]:
+        return self.items.add(part)
 
-    async def end(self) -> None:
-        (finished,) = self.finished
-        await self._write_whole(self._response(_status(finished.generation), finished.generation))
+    def _ended(self, done: Generation) -> Iterator[Json]:
+        return self.items.end(_status(done))
+
+    def _closing(self, done: Generation) -> Iterator[Json]:
+        yield {"type": f"response.{_status(done)}", "response": self._whole(done)}
+
+    def _failure(self, problem: ApiError) -> Iterator[Json]:
+        # Clients read one of the two.
+        yield {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
+        yield {"type": "response.failed", "response": self._response("failed", problem=problem)}
+
+    def _whole(self, done: Generation) -> Json:
+        return self._response(_status(done), done)
+
+    async def _write_event(self, body: Json, *, name: str = "") -> None:
+        numbered = {"type": name, "sequence_number": self.events, **body}
+        self.events += 1
+        await super()._write_event(numbered, name=name)
 
     def _response(self, status: str, done: Generation | None = None, problem: ApiError | None = None) -> Json:
         """The response as it is now, with what is known of it once it has ended."""
@@ -64,65 +78,15 @@ class ResponseWriter(ReplyWriter):
         }
 
 
-@dataclass(kw_only=True)
-class StreamedResponseWriter(ResponseWriter):
-    """Writes the events of a response as they come."""
-
-    events: int = field(default=0)
-
-    async def _take_part(self, index: int, part: Part) -> None:
-        await self._begin()
-        for event in self.items.add(part):
-            await self._tell(event)
-
-    async def _take_finished(self, finished: ChoiceFinished) -> None:
-        await self._begin()
-        for event in self.items.end(_status(finished.generation)):
-            await self._tell(event)
-
-    async def end(self) -> None:
-        (finished,) = self.finished
-        status = _status(finished.generation)
-        await self._tell({"type": f"response.{status}", "response": self._response(status, finished.generation)})
-        await self._close()
-
-    async def fail(self, problem: ApiError) -> None:
-        """End with an error: in two events, since clients read one of them, or by raising it before any."""
-        if not self.stream.is_begun:
-            raise problem
-        await self._tell(
-            {"type": "error", "code": problem.code, "message": problem.message, "param": problem.param}
-        )
-        await self._tell({"type": "response.failed", "response": self._response("failed", problem=problem)})
-        await self._close()
-
-    async def _begin(self) -> None:
-        if not self.events:
-            for kind in ("response.created", "response.in_progress"):
-                await self._tell({"type": kind, "response": self._response("in_progress")})
-
-    async def _tell(self, event: Json) -> None:
-        numbered = {"type": event["type"], "sequence_number": self.events, **event}
-        self.events += 1
-        await self._write_event(numbered, name=event["type"])
-
-
 def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
     """Makes the writer of a response."""
     tools = Tools.read(body)
     reasoning = body.get("reasoning") or {}
     is_summarized = (reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none"
-    fields: Json = {
-        "items": Items(
-            about["request_id"],
-            tools,
-            is_summarized=is_summarized,
-            is_kept=KEPT_REASONING in (body.get("include") or ()),
-        ),
-        "told_again": told_again(body, tools),
-        **about,
-    }
-    return StreamedResponseWriter(**fields) if wanted.is_streamed else ResponseWriter(**fields)
+    is_kept = KEPT_REASONING in (body.get("include") or ())
+    items = Items(about["request_id"], tools, is_summarized=is_summarized, is_kept=is_kept)
+    again = told_again(body, tools)
+    return ResponseWriter(items=items, told_again=again, is_streamed=wanted.is_streamed, **about)
 
 
 def told_again(body: Body, tools: Tools) -> Json:

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded strict JSON, every field checked, and what cannot be honoured refused."""
+"""Bodies of chats and completions: bounded strict JSON, and every field checked."""
 
 import asyncio
 import json
@@ -11,14 +11,16 @@ from starlette.requests import Request
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES, Body, parse_object, read_object
+from cosine_node.gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_body
+from cosine_node.gateway.constraints import read_constraint
 from cosine_node.gateway.fields import HARMLESS, REFUSED
 from cosine_node.gateway.text_options import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_WORDS
 from cosine_node.gateway.text_request import MAX_CHOICES, Parse, TextRequest, parse_chat, parse_completion
-from cosine_p2p.request.chat import Chat
+from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import DEFAULTS, GenerationOptions, choice_seed, merge_options
 from cosine_protocol.limits import MAX_NEW_TOKENS, MIN_TOP_P
-from cosine_protocol.request import MAX_SEED
+from cosine_protocol.request import MAX_SEED, Constraint, ConstraintKind
+from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars
 
 CHAT: Final[dict[str, Any]] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: Final[dict[str, Any]] = {"model": "m", "prompt": "hi"}
@@ -137,46 +139,39 @@ MEANINGLESS: Final[dict[str, list[Any]]] = {
 
 
 @BOTH
-@pytest.mark.parametrize("name", MEANINGLESS)
-def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[str, Any], name: str) -> None:
-    for value in MEANINGLESS[name]:
-        refused = refusal(parse, body | {name: value})
-        assert (refused.status, refused.param, refused.code) == (400, name, "invalid_value")
-        assert name in refused.message
+def test_a_value_that_means_nothing_is_refused_by_name(parse: Parse, body: dict[str, Any]) -> None:
+    for name, values in MEANINGLESS.items():
+        for value in values:
+            refused = refusal(parse, body | {name: value})
+            assert (refused.status, refused.param, refused.code) == (400, name, "invalid_value")
+            assert name in refused.message
 
 
-@BOTH
-@pytest.mark.parametrize(
-    ("name", "value", "harmless"),
-    [
-        ("best_of", 3, 1),
-        ("prompt_logprobs", 0, None),
-        ("n_probs", 5, 0),
-        ("functions", [{}], []),
-        ("grammar", "root ::= x", ""),
-        ("audio", {"voice": "alloy"}, None),
-        ("modalities", ["text", "audio"], ["text"]),
-        ("suffix", "the end", ""),
-        ("repeat_penalty", 1.1, 1.0),
-        ("mirostat", 2, 0),
-        ("n_predict", 2, None),
-        ("enable_thinking", False, None),
-        ("unheard_of", False, None),
-        ("max_token", 5, None),
-    ],
+UNSUPPORTED: Final[tuple[tuple[str, Any, Any], ...]] = (
+    ("best_of", 3, 1),
+    ("prompt_logprobs", 0, None),
+    ("n_probs", 5, 0),
+    ("functions", [{}], []),
+    ("grammar", "root ::= x", ""),
+    ("audio", {"voice": "alloy"}, None),
+    ("modalities", ["text", "audio"], ["text"]),
+    ("suffix", "the end", ""),
+    ("repeat_penalty", 1.1, 1.0),
+    ("mirostat", 2, 0),
+    ("n_predict", 2, None),
+    ("enable_thinking", False, None),
+    ("unheard_of", False, None),
+    ("max_token", 5, None),
 )
-def test_what_the_swarm_cannot_do_is_refused_by_name(
-    parse: Parse, body: dict[str, Any], name: str, value: Any, harmless: Any
-) -> None:
-    refused = refusal(parse, body | {name: value})
-    assert (refused.status, refused.param, refused.code) == (400, name, "unsupported_parameter")
-    assert parse(body | {name: harmless}) == parse(body)
+"""Fields, what of each cannot be had, and what asks for nothing."""
 
 
 @BOTH
-def test_a_name_that_is_misspelt_is_refused_with_the_nearest_and_one_of_any_letters_in_ascii(
-    parse: Parse, body: dict[str, Any]
-) -> None:
+def test_what_the_swarm_cannot_do_is_refused_by_name(parse: Parse, body: dict[str, Any]) -> None:
+    for name, value, harmless in UNSUPPORTED:
+        refused = refusal(parse, body | {name: value})
+        assert (refused.status, refused.param, refused.code) == (400, name, "unsupported_parameter")
+        assert parse(body | {name: harmless}) == parse(body)
     assert refusal(parse, body | {"max_token": 5}).message.endswith("; there is max_tokens.")
     refused = refusal(parse, body | {"\ud800é" * 40: 5})
     assert refused.param is not None and refused.param.isascii() and len(refused.param) == 64
@@ -232,8 +227,8 @@ CALL: Final = {"id": "1", "type": "function", "function": {"name": "f", "argumen
         ({"documents": [{"title": "a"}]}, {"documents": [{"title": "a"}]}),
     ],
 )
-def test_a_chat_says_how_its_template_is_used(fields: Body, expected: Any) -> None:
-    (chat,) = parse_chat(CHAT | dict(fields)).prompts
+def test_a_chat_says_how_its_template_is_used(fields: dict[str, Any], expected: Any) -> None:
+    (chat,) = parse_chat(CHAT | fields).prompts
     more = {"add_generation_prompt": fields.get("add_generation_prompt") is not False}
     assert chat == Chat(CHAT["messages"], **(more | expected))
 
@@ -243,9 +238,8 @@ for _ in range(5000):
     NESTED = [NESTED]
 
 
-@pytest.mark.parametrize(
-    ("fields", "param"),
-    [
+def test_other_ways_to_use_a_template_are_refused_by_name() -> None:
+    refusals: list[tuple[dict[str, Any], str]] = [
         ({"continue_final_message": True, "add_generation_prompt": True}, "continue_final_message"),
         ({"continue_final_message": 1}, "continue_final_message"),
         ({"chat_template_kwargs": []}, "chat_template_kwargs"),
@@ -256,10 +250,9 @@ for _ in range(5000):
         ({"documents": [{"title": NESTED}]}, "documents"),
         ({"chat_template_kwargs": {"\ud800": 1}}, "chat_template_kwargs"),
         ({"chat_template": "{{ messages }}"}, "chat_template"),
-    ],
-)
-def test_other_ways_to_use_a_template_are_refused_by_name(fields: Body, param: str) -> None:
-    assert refusal(parse_chat, CHAT | dict(fields)).param == param
+    ]
+    for fields, param in refusals:
+        assert refusal(parse_chat, CHAT | fields).param == param
 
 
 @pytest.mark.parametrize(
@@ -307,6 +300,39 @@ def test_any_other_prompt_is_refused_and_chats_have_messages(prompt: Any) -> Non
     assert (refused.param, refused.message) == ("messages", "messages is required.")
     none: list[Any] = [[], {}, "hi"]
     assert {refusal(parse_chat, CHAT | {"messages": each}).param for each in none} == {"messages"}
+
+
+def test_a_choice_of_tools_is_read_as_openai_has_it() -> None:
+    def chat_of(**fields: Any) -> Chat:
+        (prompt,) = parse_chat({**CHAT, **fields}).prompts
+        assert isinstance(prompt, Chat)
+        return prompt
+
+    cities, other = ({"type": "function", "function": {"name": name}} for name in ("look_up", "other"))
+    named = {"type": "function", "function": {"name": "look_up"}}
+    assert chat_of().tools is chat_of(tools=[]).tools is chat_of(tools={}).tools is None
+    assert chat_of(tools=[cities]).tool_choice is ToolChoice.AUTO
+    for choice, expected in (
+        ("auto", ToolChoice.AUTO),
+        ("required", ToolChoice.REQUIRED),
+        ("none", ToolChoice.NONE),
+        (named, NamedTool("look_up")),
+    ):
+        assert chat_of(tools=[cities], tool_choice=choice).tool_choice == expected
+    assert chat_of(tools=[cities], parallel_tool_calls=False).calls_in_parallel is False
+    allowed = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [named]}}
+    some = chat_of(tools=[cities, other], tool_choice=allowed)
+    assert (some.tools, some.tool_choice) == ([cities], ToolChoice.AUTO)
+
+
+def test_a_choice_of_texts_allows_them_and_nothing_else() -> None:
+    [(_, grammar)] = read_constraint({"guided_choice": ["ab", 'a"', "n\\{"]}).items()
+    constraint = Constraint(ConstraintKind.GRAMMAR, grammar, (END,))
+    assert fault(constraint) == ""
+    guide = letter_grammars().guide(constraint)
+    for text, is_allowed in (("ab", True), ('a"', True), ("a", True), ("b", False), ("aba", False)):
+        [mask] = guide.masks((), [tuple(LETTERS.index(letter) for letter in text)])
+        assert (mask is not None) is is_allowed
 
 
 def test_choices_of_several_prompts_begin_their_seeds_anew() -> None:
@@ -378,7 +404,7 @@ def test_a_body_without_end_is_neither_read_to_its_end_nor_waited_for(
 
     async def read() -> float:
         with pytest.raises(ApiError) as refused:
-            await read_object(Request({"type": "http", "method": "POST", "headers": []}, receive))
+            await read_body(Request({"type": "http", "method": "POST", "headers": []}, receive))
         assert (refused.value.status, refused.value.code) == (status, code)
         return asyncio.get_running_loop().time()
 

@@ -1,0 +1,373 @@
+"""The gateway over a socket, as the packages `openai`, `anthropic` and `langchain_openai` see it."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+
+import anthropic
+import pytest
+from anthropic import Anthropic
+from langchain_core.messages import AIMessage, HumanMessage
+from langchain_openai import ChatOpenAI
+from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai.types.chat import ChatCompletionChunk
+from pydantic import BaseModel, SecretStr
+
+from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_protocol.request import Sampling, Shaping, TokenBias
+from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
+from tests.node.gateway.json_letters import json_swarm, tool_swarm
+from tests.node.gateway.played import looks_up, played_swarm
+from tests.swarm.reference import plain_stream
+
+pytestmark = pytest.mark.network
+
+KEY: Final = "a-key"
+TOKENS: Final = 20
+LETTERS: Final = LetterCodec()
+GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
+MESSAGE: Final[dict[str, Any]] = {
+    "model": MODEL,
+    "max_tokens": TOKENS,
+    "extra_body": {"temperature": 0},
+    "messages": [{"role": "user", "content": PROMPT}],
+}
+RESPONSE: Final[dict[str, Any]] = {"model": MODEL, "input": PROMPT, "temperature": 0, "max_output_tokens": TOKENS}
+
+
+class Clients:
+    """A gateway, and clients of it."""
+
+    def __init__(self, gateway: ServedGateway, stack: ExitStack) -> None:
+        self.gateway = gateway
+        self.openai = stack.enter_context(OpenAI(base_url=gateway.base_url, api_key=KEY, max_retries=0))
+        self.anthropic = stack.enter_context(Anthropic(base_url=gateway.url, api_key=KEY, max_retries=0))
+
+    def chat(self, text: str = PROMPT, **options: Any) -> Any:
+        settings = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0, **options}
+        messages: list[Any] = [{"role": "user", "content": text}]
+        return self.openai.chat.completions.create(**{"messages": messages, **settings})
+
+    def streamed(self, **options: Any) -> list[ChatCompletionChunk]:
+        return list(self.chat(stream=True, **options))
+
+
+@contextmanager
+def clients_of(**options: Any) -> Iterator[Clients]:
+    with served(**options) as gateway, ExitStack() as stack:
+        yield Clients(gateway, stack)
+
+
+@pytest.fixture(scope="module")
+def clients() -> Iterator[Clients]:
+    with clients_of(api_keys=(KEY, "another-key")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def player() -> Iterator[Clients]:
+    """The target thinks, looks two cities up, and tells what it has found."""
+    with clients_of(swarm_of=played_swarm(looks_up)) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def caller() -> Iterator[Clients]:
+    """The target calls tools where it must."""
+    with clients_of(swarm_of=tool_swarm) as made:
+        yield made
+
+
+def texts(chunks: list[ChatCompletionChunk], choices: int = 1) -> list[str]:
+    """The text of each choice, put together."""
+    parts = [(choice.index, choice.delta.content or "") for chunk in chunks for choice in chunk.choices]
+    return ["".join(text for index, text in parts if index == wanted) for wanted in range(choices)]
+
+
+def test_a_chat_is_the_targets_text_whole_or_in_pieces(clients: Clients) -> None:
+    done = clients.chat()
+    (choice,) = done.choices
+    assert (choice.message.content, choice.message.role, choice.finish_reason) == (GREEDY, "assistant", "length")
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens, done.usage.total_tokens) == (8, 20, 28)
+    assert done.system_fingerprint.startswith("fp_")
+    chunks = clients.streamed()
+    assert texts(chunks) == [GREEDY] and chunks[0].choices[0].delta.role == "assistant"
+    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["length"]
+    assert {chunk.id for chunk in chunks} == {chunks[0].id} and all(chunk.usage is None for chunk in chunks)
+    report = (chunks[-1].model_extra or {})["metrics"]["speculative_decoding"]
+    assert report["rounds"] + report["accepted"] == TOKENS
+    # Usage comes last where it is asked for.
+    *chunks, last = clients.streamed(stream_options={"include_usage": True})
+    assert texts(chunks) == [GREEDY] and last.choices == [] and last.usage is not None
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
+
+
+def test_n_choices_have_seeds_of_their_own_and_can_be_streamed_together(clients: Clients) -> None:
+    expected = [text_of(PROMPT, tokens=TOKENS, temperature=1, seed=7, choice=choice) for choice in range(3)]
+    assert len(set(expected)) == 3
+    done = clients.chat(temperature=1, seed=7, n=3)
+    assert [choice.message.content for choice in done.choices] == expected
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (8, 3 * TOKENS)
+    assert texts(clients.streamed(temperature=1, seed=7, n=3), choices=3) == expected
+
+
+def test_what_shapes_the_text_is_honoured_and_what_other_servers_take_besides(clients: Clients) -> None:
+    asked: dict[str, Any] = {
+        "presence_penalty": 1.5,
+        "frequency_penalty": 0.5,
+        "logit_bias": {"3": 2.5, "5": -100},
+        "extra_body": {"bad_words": ["7", "89"], "min_tokens": 3},
+    }
+    shaping = Shaping(
+        presence_penalty=1.5,
+        frequency_penalty=0.5,
+        logit_bias=(TokenBias(3, 2.5), TokenBias(5, -100.0)),
+        bad_words=(LETTERS.encode("7"), LETTERS.encode("89")),
+    )
+    expected = LETTERS.decode(plain_stream(PROMPT, Sampling(shaping=shaping), tokens=TOKENS))
+    assert clients.chat(**asked).choices[0].message.content == expected != GREEDY
+    assert texts(clients.streamed(**asked)) == [expected]
+    (done,) = clients.chat(extra_body={"stop_token_ids": [LETTERS.encode(GREEDY[6])[0]]}).choices
+    assert (done.message.content, done.finish_reason) == (GREEDY[: GREEDY.index(GREEDY[6])], "stop")
+    extra = {"max_tokens": 20.0, "seed": -1, "stop": ["", *(f"zz{n}" for n in range(60))], "top_p": 0, "n": None}
+    assert clients.chat(extra_body=extra).choices[0].message.content == GREEDY
+    assert clients.chat(max_tokens=-1, stop=GREEDY[9:11]).choices[0].finish_reason == "stop"
+
+
+def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_or_alone(clients: Clients) -> None:
+    def completed(prompt: Any, **options: Any) -> Any:
+        settings = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0, **options}
+        return clients.openai.completions.create(prompt=prompt, **settings)
+
+    for prompt in (list(LETTERS.encode(PROMPT)), [list(LETTERS.encode(PROMPT))], [PROMPT], PROMPT):
+        assert [choice.text for choice in completed(prompt, echo=True).choices] == [PROMPT + GREEDY]
+    pieces = list(completed(PROMPT, stream=True, echo=True))
+    assert "".join(piece.choices[0].text for piece in pieces) == PROMPT + GREEDY
+    prompts = [PROMPT, PROMPT[::-1]]
+    done = completed(prompts, max_tokens=8, temperature=1, seed=3, n=2)
+    assert [(choice.index, choice.text) for choice in done.choices] == list(
+        enumerate(
+            text_of(prompt, tokens=8, temperature=1, seed=3, choice=choice)
+            for prompt in prompts
+            for choice in (0, 1)
+        )
+    )
+    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (16, 32)
+    alone = completed(PROMPT, max_tokens=0, echo=True)
+    assert (alone.choices[0].text, alone.choices[0].finish_reason) == (PROMPT, "length")
+    assert (alone.usage.prompt_tokens, alone.usage.completion_tokens) == (8, 0)
+    both = completed([[1, 2], [3]], max_tokens=0, echo=True, stream=True)
+    said = [(choice.index, choice.text) for piece in both for choice in piece.choices if choice.text]
+    assert sorted(said) == [(0, LETTERS.decode([1, 2])), (1, LETTERS.decode([3]))]
+    assert completed(PROMPT, max_tokens=0).choices[0].text == ""
+
+
+def test_models_are_listed_and_described_and_errors_are_those_of_the_package(clients: Clients) -> None:
+    assert [model.id for model in clients.openai.models.list()] == [MODEL, "cosine"]
+    assert [model.id for model in clients.anthropic.models.list()] == [MODEL, "cosine"]
+    described = clients.openai.models.retrieve(MODEL)
+    extra = described.model_extra or {}
+    assert (described.id, extra["max_model_len"], extra["context_length"]) == (MODEL, 4096, 4096)
+    assert extra["meta"]["n_ctx_train"] == 4096
+    assert clients.chat(model="cosine").choices[0].message.content == GREEDY
+    with pytest.raises(NotFoundError) as unknown:
+        clients.chat(model="gpt-5")
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(AuthenticationError):
+        clients.openai.with_options(api_key=KEY + "x").models.list()
+
+
+def test_parallel_requests_have_each_its_own_text(clients: Clients) -> None:
+    prompts = [f"{PROMPT[:6]}{first}{second}" for first in "01" for second in "4567"]
+
+    async def ask() -> list[str]:
+        async with AsyncOpenAI(base_url=clients.gateway.base_url, api_key=KEY, max_retries=0) as openai:
+            options: dict[str, Any] = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0.7}
+            asked = (
+                openai.completions.create(prompt=prompt, seed=number, **options)
+                for number, prompt in enumerate(prompts)
+            )
+            return [each.choices[0].text for each in await asyncio.gather(*asked)]
+
+    assert asyncio.run(ask()) == [
+        text_of(prompt, tokens=TOKENS, temperature=0.7, seed=number) for number, prompt in enumerate(prompts)
+    ]
+
+
+def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(clients: Clients) -> None:
+    def model(**options: Any) -> ChatOpenAI:
+        settings: dict[str, Any] = {"temperature": 0, "max_completion_tokens": TOKENS, **options}
+        return ChatOpenAI(model=MODEL, base_url=clients.gateway.base_url, api_key=SecretStr(KEY), **settings)
+
+    parts: list[str | dict[Any, Any]] = [{"type": "text", "text": PROMPT[4:]}]
+    talk = [HumanMessage(PROMPT[:2]), AIMessage(PROMPT[2:4]), HumanMessage(content=parts)]
+    answer = model().invoke(talk)
+    assert (answer.content, answer.response_metadata["finish_reason"]) == (GREEDY, "length")
+    assert isinstance(answer, AIMessage) and answer.usage_metadata is not None
+    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"]) == (8, TOKENS)
+    pieces = list(model(stream_usage=True).stream(PROMPT))
+    assert "".join(str(piece.content) for piece in pieces) == GREEDY and len(pieces) > 2
+    assert sum(p.usage_metadata["output_tokens"] for p in pieces if p.usage_metadata) == TOKENS
+    stop = GREEDY[6:8]
+    assert model(stop_sequences=[stop]).invoke(talk).content == GREEDY[: GREEDY.index(stop)]
+    sampled = model(temperature=1.0, seed=9).invoke(talk).content
+    assert sampled == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=9)
+
+
+class Found(BaseModel):
+    """What a text must be."""
+
+    a: int
+    b: bool
+
+
+def test_a_response_goes_on_with_the_items_that_came_back_and_is_streamed_or_parsed(clients: Clients) -> None:
+    items: list[Any] = [{"role": "user", "content": PROMPT}]
+    done = clients.openai.responses.create(**RESPONSE | {"input": items})
+    assert (done.output_text, done.status, done.model) == (GREEDY, "incomplete", MODEL)
+    items += [*done.output, {"role": "user", "content": "89"}]
+    again = clients.openai.responses.create(**RESPONSE | {"input": items})
+    assert again.output_text == text_of(PROMPT + GREEDY + "89", tokens=TOKENS)
+    with clients.openai.responses.stream(**RESPONSE) as stream:
+        events = list(stream)
+    assert "".join(event.delta for event in events if event.type == "response.output_text.delta") == GREEDY
+    assert events[0].type == "response.created" and events[-1].type == "response.incomplete"
+    with clients_of(swarm_of=json_swarm) as writer:
+        asked = RESPONSE | {"max_output_tokens": 100}
+        parsed = writer.openai.responses.parse(**asked, text_format=Found)
+        assert isinstance(parsed.output_parsed, Found) and parsed.status == "completed"
+        with writer.openai.responses.stream(**asked, text_format=Found) as stream:
+            assert stream.get_final_response().output_parsed == parsed.output_parsed
+
+
+def test_a_message_is_streamed_stopped_counted_and_refused_as_anthropics_package_has_it(clients: Clients) -> None:
+    with clients.anthropic.messages.stream(**MESSAGE) as stream:
+        assert "".join(stream.text_stream) == GREEDY
+        done = stream.get_final_message()
+    assert (done.stop_reason, done.usage.input_tokens, done.usage.output_tokens) == ("max_tokens", 8, TOKENS)
+    stop = GREEDY[6:8]
+    with clients.anthropic.beta.messages.stream(**MESSAGE, stop_sequences=[stop]) as beta:
+        cut = beta.get_final_message()
+    assert (cut.stop_reason, cut.stop_sequence) == ("stop_sequence", stop)
+    counted = clients.anthropic.messages.count_tokens(model=MODEL, messages=MESSAGE["messages"])
+    assert counted.input_tokens == len(PROMPT)
+    with pytest.raises(anthropic.BadRequestError) as refused:
+        clients.anthropic.messages.create(**MESSAGE | {"extra_body": {"top_p": 7}})
+    assert refused.value.type == "invalid_request_error" and refused.value.request_id
+    with Anthropic(base_url=clients.gateway.url, auth_token=KEY, api_key=None, max_retries=0) as bearer:
+        assert bearer.messages.create(**MESSAGE).stop_reason == "max_tokens"
+
+
+def tool(name: str, **parameters: Any) -> dict[str, Any]:
+    schema = {"type": "object", "properties": parameters, "required": list(parameters)}
+    return {"type": "function", "function": {"name": name, "parameters": schema}}
+
+
+CITIES: Final[list[Any]] = [tool("look_up", city={"type": "string"})]
+CITY: Final = CITIES[0]["function"]["parameters"]
+QUESTION: Final[list[Any]] = [{"role": "user", "content": "Where?"}]
+FOUND: Final = "Found 2 after 1 thought."
+BOTH_CITIES: Final = [{"city": "A"}, {"city": "B"}]
+
+
+def test_a_chat_calls_tools_and_reads_their_results(player: Clients) -> None:
+    asked: dict[str, Any] = {"tools": CITIES, "messages": QUESTION, "max_tokens": 500}
+    done = player.chat(**asked)
+    (choice,) = done.choices
+    message = choice.message
+    assert (choice.finish_reason, message.content) == ("tool_calls", "I look.")
+    assert message.reasoning_content == message.reasoning == "Two cities."
+    assert [(call.type, call.function.name) for call in message.tool_calls] == [("function", "look_up")] * 2
+    assert [json.loads(call.function.arguments) for call in message.tool_calls] == BOTH_CITIES
+    assert len({call.id for call in message.tool_calls}) == 2
+    # Characters are tokens here: those of the thought, and of the mark that ends it.
+    assert done.usage.completion_tokens_details.reasoning_tokens == len("Two cities.</think>")
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "here"} for call in message.tool_calls]
+    again = player.chat(**asked | {"messages": [*QUESTION, message.model_dump(), *results]})
+    assert (again.choices[0].message.content, again.choices[0].message.tool_calls) == (FOUND, None)
+    with player.openai.chat.completions.stream(model=MODEL, temperature=0, **asked) as stream:
+        deltas = [event.chunk.choices[0].delta for event in stream if event.type == "chunk" and event.chunk.choices]
+        streamed = stream.get_final_completion().choices[0].message
+    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Two cities."
+    assert streamed.content == message.content and streamed.tool_calls is not None
+    assert [(call.function.name, call.function.arguments) for call in streamed.tool_calls] == [
+        (call.function.name, call.function.arguments) for call in message.tool_calls
+    ]
+    once = player.chat(**asked, parallel_tool_calls=False)
+    assert (
+        len(once.choices[0].message.tool_calls) == 1 and once.usage.completion_tokens < done.usage.completion_tokens
+    )
+    none = player.chat(**asked, tool_choice="none").choices[0].message
+    assert (none.content, none.tool_calls) == ("I do not know.", None)
+    for tokens in (4, 12, 60):
+        (cut,) = player.chat(**asked | {"max_tokens": tokens}).choices
+        assert cut.finish_reason == "length"
+        assert tokens != 12 or (cut.message.content, cut.message.reasoning_content) == ("", "Two c")
+
+
+def test_a_response_calls_tools_and_reads_their_results(player: Clients) -> None:
+    tools: list[Any] = [
+        {"type": "function", "name": "look_up", "parameters": CITY, "strict": False},
+        {"type": "web_search"},
+    ]
+    asked: dict[str, Any] = {"model": MODEL, "tools": tools}
+    items = [*QUESTION]
+    done = player.openai.responses.create(**asked, input=items)
+    with player.openai.responses.stream(**asked, input=items) as stream:
+        streamed = stream.get_final_response()
+    assert [item.type for item in done.output] == ["reasoning", "message", "function_call", "function_call"]
+    assert done.output_text == streamed.output_text and "I look." in done.output_text
+    assert [tool.type for tool in done.tools] == ["function"]
+    calls = [item for item in done.output if item.type == "function_call"]
+    again = [item for item in streamed.output if item.type == "function_call"]
+    assert [json.loads(call.arguments) for call in calls] == BOTH_CITIES
+    assert [call.arguments for call in again] == [call.arguments for call in calls]
+    items += [item.model_dump() for item in done.output]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": "north"} for call in calls]
+    found = player.openai.responses.create(**asked, input=items)
+    assert (found.output_text, found.status) == (FOUND, "completed")
+    off = player.openai.responses.create(**asked, input="Where?", reasoning={"effort": "none"}, tool_choice="none")
+    assert off.output_text == "I do not know."
+
+
+def test_a_message_calls_tools_and_reads_their_results(player: Clients) -> None:
+    tools: list[Any] = [{"name": "look_up", "input_schema": CITY}]
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 500, "tools": tools}
+    done = player.anthropic.messages.create(**asked, messages=QUESTION)
+    with player.anthropic.messages.stream(**asked, messages=QUESTION) as stream:
+        streamed = stream.get_final_message()
+    assert [block.type for block in done.content] == ["thinking", "text", "tool_use", "tool_use"]
+    assert done.stop_reason == streamed.stop_reason == "tool_use"
+    calls = [block for block in done.content if block.type == "tool_use"]
+    again = [block.input for block in streamed.content if block.type == "tool_use"]
+    assert [call.input for call in calls] == BOTH_CITIES == again
+    results = [{"type": "tool_result", "tool_use_id": call.id, "content": "north"} for call in calls]
+    turns: list[Any] = [{"role": "assistant", "content": done.content}, {"role": "user", "content": results}]
+    found = player.anthropic.messages.create(**asked, messages=[*QUESTION, *turns])
+    assert (getattr(found.content[0], "text", None), found.stop_reason) == (FOUND, "end_turn")
+    count = player.anthropic.messages.count_tokens
+    bare = count(model=MODEL, messages=QUESTION).input_tokens
+    assert count(model=MODEL, messages=QUESTION, tools=tools).input_tokens > bare + 50
+
+
+# The letters of this target write no other names.
+LETTER: Final = tool("rest", n={"enum": ["a", "b"]})
+NUMBER: Final = tool("use", a={"type": "integer"})
+NAMED: Final = {"type": "function", "function": {"name": "rest"}}
+ALLOWED: Final = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
+
+
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_a_call_that_must_come_in_a_chat_comes(caller: Clients, temperature: float) -> None:
+    options: dict[str, Any] = {"tools": [NUMBER, LETTER], "temperature": temperature, "max_tokens": 200}
+    for choice, names in (("required", {"use", "rest"}), (NAMED, {"rest"}), (ALLOWED, {"rest"})):
+        (done,) = caller.chat("Where?", tool_choice=choice, seed=5, parallel_tool_calls=False, **options).choices
+        (call,) = done.message.tool_calls
+        assert (done.finish_reason, done.message.content) == ("tool_calls", None) and call.function.name in names
+        (argument,) = json.loads(call.function.arguments).values()
+        assert isinstance(argument, int) if call.function.name == "use" else argument in ("a", "b")
+    with pytest.raises(BadRequestError) as refused:
+        caller.chat(tools=[tool("use", a={"$ref": "#/nowhere"})], tool_choice="required")
+    assert refused.value.param == "tools"
