@@ -30,8 +30,8 @@ import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
 from cosine_protocol.errors import CosineError
-from tests.e2e.fault_rounds import EMULATED, daemons_of
-from tests.e2e.nodes import HOST, Node, close_all, free_port
+from tests.e2e.conftest import EMULATED
+from tests.e2e.nodes import HOST, Node, close_all, daemons_of, free_port
 from tests.e2e.reference import encoded, greedy
 
 NETWORK: Final = "chaos"

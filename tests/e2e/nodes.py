@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 import pytest
 
 from tests.e2e.prepared_process import PreparedProcess
@@ -22,6 +23,7 @@ from tests.e2e.prepared_process import PreparedProcess
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
 READY_TIMEOUT_S: Final = 240.0
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
+DAEMON: Final = "p2pd"
 TOLD_LINES: Final = 6
 """Of the log of each node beside a test that failed: what it did last."""
 
@@ -155,6 +157,14 @@ def own_home(home: Path) -> Iterator[None]:
         for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME"):
             patch.setenv(name, str(home / name.lower()))
         yield
+
+
+def daemons_of(pid: int) -> list[int]:
+    """The process ids of the p2pd that a process has started."""
+    try:
+        return [child.pid for child in psutil.Process(pid).children() if child.name() == DAEMON]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def free_port() -> int:

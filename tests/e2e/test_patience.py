@@ -13,8 +13,7 @@ import pytest
 
 from cosine_p2p.storage.identity_file import load_identity
 from tests.e2e.conftest import Swarm
-from tests.e2e.fault_rounds import DAEMON, daemons_of
-from tests.e2e.nodes import COMMAND, Node, close_all, free_port, run
+from tests.e2e.nodes import COMMAND, DAEMON, Node, close_all, daemons_of, free_port, run
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
