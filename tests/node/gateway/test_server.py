@@ -110,7 +110,6 @@ def test_a_template_without_an_end_costs_its_own_chat_only(monkeypatch: pytest.M
         with ThreadPoolExecutor(2) as beside:
             hanging = [beside.submit(chat, "endless") for _ in range(2)]
             assert chat("Where?") == quiet == "I do not know."
-            assert not any(each.done() for each in hanging)
             for each in hanging:
                 with pytest.raises(APIError, match="too long"):
                     each.result()
