@@ -1,6 +1,6 @@
 """Tokenizers stored in another way than as a tokenizer.json, and the place where nodes keep what they made of them.
 
-A node with transformers converts them (docs/decisions/0046-converted-tokenizers.md); clients read the result.
+A node with transformers converts them (docs/python.md); clients read the result.
 """
 
 import hashlib

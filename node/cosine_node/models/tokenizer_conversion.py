@@ -1,6 +1,6 @@
 """Makes the tokenizer.json of a model's folder that has none: transformers does it, once for each content.
 
-What clients get is what transformers loads (docs/decisions/0046-converted-tokenizers.md).
+What clients get is what transformers loads (docs/python.md).
 """
 
 import logging
