@@ -71,7 +71,8 @@ install: $(STAMP)
 
 # hivemind asks for plain torch: the constraint keeps the tested version, which has a CPU build. What the light client
 # needs is built with the GMP headers on Linux; without them everything else is there.
-$(STAMP): pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.txt
+COMPANIONS := node/train lab weights
+$(STAMP): pyproject.toml $(COMPANIONS:%=%/pyproject.toml) constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) --constraint constraints.txt torch
 	@if echo '#include <gmp.h>' | $(CC) -E - >/dev/null 2>&1; then \
@@ -80,7 +81,7 @@ $(STAMP): pyproject.toml lab/pyproject.toml weights/pyproject.toml constraints.t
 		echo 'No GMP headers (libgmp-dev): installing without the light client.'; \
 		extras=dev; \
 	fi; \
-	$(PIP) --constraint constraints.txt --editable ".[$$extras]" --editable ./lab --editable ./weights
+	$(PIP) --constraint constraints.txt --editable ".[$$extras]" $(COMPANIONS:%=--editable ./%)
 	@touch $@
 
 $(WEB): web/package-lock.json

@@ -52,7 +52,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     environment = {**os.environ, **QUIET, **_home(folder), "COSINE_HOST_MADDR": HOST}
     environment["PATH"] = os.pathsep.join((str(_programs(folder)), environment["PATH"]))
     environment["PYTHONPATH"] = os.pathsep.join(
-        map(str, (*(ROOT / n for n in ("lab", "node", "protocol", "tui")), ROOT))
+        map(str, (*(ROOT / n for n in ("lab", "node", "node/train", "protocol", "tui")), ROOT))
     )
     nodes: list[Node] = []
 

@@ -20,7 +20,7 @@ import yaml  # type: ignore[import-untyped]
 
 ROOT: Final = Path(__file__).parents[2]
 READY_TIMEOUT_S: Final = 100.0
-SOURCES: Final = ("lab", "node", "protocol", "tui", ".")
+SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
 PROGRAMS: Final = {"cosine-node": "-m cosine_node", "python": ""}
 
 

@@ -32,7 +32,11 @@ MAX_WHEEL_BYTES: Final = 25_000_000
 """Every light client downloads it."""
 MAX_REST_BYTES: Final = 1_250_000
 """All but weights, compressed; a choice, half as much again as it was."""
-COMPANIONS: Final = {"cosine_lab": ROOT / "lab", "cosine_smol": ROOT / "weights"}
+COMPANIONS: Final = {
+    "cosine_lab": ROOT / "lab",
+    "cosine_smol": ROOT / "weights",
+    "cosine_train": ROOT / "node" / "train",
+}
 """The packages of the distributions beside it, and where they are built."""
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 BUILT_HERE: Final = ("libp2p", "fastecdsa")

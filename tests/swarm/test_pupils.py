@@ -8,12 +8,12 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.curve import CostCurve
-from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.directory import selection
 from cosine_p2p.request.results import Generation
 from cosine_p2p.session import drafters
 from cosine_protocol import messages as m
 from cosine_protocol.request import Sampling
+from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.swarm.eavesdropping import Eavesdroppers
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, target_engine
 
@@ -31,7 +31,7 @@ async def generated(
         quick = [await swarm.drafter(draft_engine(0.9, number), domain="code") for number in range(2)]
         for number in range(2):
             engine = draft_engine(0.5, 2 + number)
-            await swarm.drafter(engine, curve=SLOW, domain="code", keep_stream=kept.append)
+            await swarm.drafter(engine, curve=SLOW, domain="code", observer=StreamRecords(kept.append))
         client = await swarm.client(
             coordination=coordination, **{"share_feedback": True, "max_drafters": 2} | options
         )

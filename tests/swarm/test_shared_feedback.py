@@ -7,12 +7,12 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.learning.streams import VerifiedStream
 from cosine_p2p.request.results import Generation
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.messages import Mandate, SignedMandate
 from cosine_protocol.request import Sampling
+from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, target_engine
 
@@ -26,7 +26,7 @@ async def generated(
     async with SimulatedSwarm(one_way_s=0.05) as swarm:
         await swarm.verifier(target_engine())
         keep = None if kept is None else kept.append
-        await swarm.drafter(draft_engine(0.9), domain="code", keep_stream=keep)
+        await swarm.drafter(draft_engine(0.9), domain="code", observer=StreamRecords(keep))
         for number in range(old):
             await swarm.drafter_with(ears.old_drafter, domain=f"old-{number}")
         client = await swarm.client(**options)

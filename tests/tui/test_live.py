@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,6 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.learning.decision import LearningState
-from cosine_node.learning.home import write_about
 from cosine_p2p.client import Swarm
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.peer_file import PeerFile
@@ -21,6 +20,9 @@ from cosine_p2p.trust.denied_peers import BanFile
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_train.learning.decision import LearningState
+from cosine_train.learning.home import write_about
+from cosine_train.learning.learner_report import reports_by_peer
 from cosine_tui.sources.live import LiveSource, retry_pause_s
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, Snapshot
@@ -91,7 +93,6 @@ Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
 NOBODY_BANNED = BanFile(Path("/dev/null/bans.json"))
-NOBODY_LEARNS = Path("/dev/null/learned")
 NO_PEERS = PeerFile(Path("/dev/null/peers.json"))
 
 
@@ -101,7 +102,7 @@ def played(
     weather: Weather | None = None,
     published: GenerationDefaults | None = None,
     bans: BanFile = NOBODY_BANNED,
-    learners: Path = NOBODY_LEARNS,
+    learners: Path = Path("/dev/null/learned"),
 ) -> tuple[list[Snapshot], Weather]:
     """All snapshots of a live source on a simulated swarm while `play` goes on."""
     weather = weather or Weather()
@@ -125,7 +126,7 @@ def played(
                 began_unix_s=0.0,
                 bans=bans,
                 peer_file=NO_PEERS,
-                learners=learners,
+                learners=partial(reports_by_peer, learners),
             )
             running = asyncio.ensure_future(source.run(snapshots.append))
             await play(source, weather, snapshots)

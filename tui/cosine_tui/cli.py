@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from cosine_node.cli.app import spread_peers, told_missing
-from cosine_node.cli.laboratory import laboratory_part
+from cosine_node.cli.companions import SIMULATION
 from cosine_node.cli.options import (
     DeniedPeers,
     IdentityFile,
@@ -96,7 +96,7 @@ def _demo(seed: int, speed: float) -> "Feed":
 
 def _simulation() -> Any:
     """The module of the simulated swarm, which needs nothing of what the laboratory needs besides."""
-    return laboratory_part(SOURCES, "demo", install="pip install --no-deps ./lab")
+    return SIMULATION.part(SOURCES, "demo")
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) -> "Feed":

@@ -24,11 +24,11 @@ from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.home_model import OWN_LAYER, HomeModel, is_eagle_head, load_with_home
 from cosine_node.models.model import ModelSource, fetch_folder
 from cosine_node.models.model_sizes import ModelSizes
-from cosine_node.training.answers import Answer
-from cosine_node.training.distilling import choices_along, drafter_in
-from cosine_node.training.questions import prompts_of
-from cosine_node.training.target_source import Answering, LocalSource
 from cosine_protocol.request import Sampling
+from cosine_train.training.answers import Answer
+from cosine_train.training.distilling import choices_along, drafter_in
+from cosine_train.training.questions import prompts_of
+from cosine_train.training.target_source import Answering, LocalSource
 
 COPYING: Final = "copying"
 POOL_TOKENS: Final = 4096

@@ -25,10 +25,10 @@ from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
 from cosine_node.terminal.progress import CellProgress
-from cosine_node.training.questions import SUFFIXES, Question, in_turns, read_questions
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError
+from cosine_train.training.questions import SUFFIXES, Question, in_turns, read_questions
 
 PLAIN: Final = Way.PLAIN.value
 """The way that all others are compared with."""
@@ -147,7 +147,7 @@ async def run_contest(
 def questions_of(options: HereOptions) -> Sequence[Question]:
     """What to ask. Raises `UsageError` for a source without any.
 
-    The source is a file with a prompt on each line, or held-out texts as `cosine_node.training.questions` reads
+    The source is a file with a prompt on each line, or held-out texts as `cosine_train.training.questions` reads
     them, else the zoo's own prompts.
     """
     source = options.prompts_from

@@ -9,8 +9,8 @@ from typing import Final
 
 from cosine_lab.experiments.experiment import EXPERTS_OF
 from cosine_node import zoo
-from cosine_node.training.questions import Question, in_turns, read_questions
 from cosine_node.zoo.family import Family
+from cosine_train.training.questions import Question, in_turns, read_questions
 
 FILE: Final = Path(str(resources.files(__package__))) / "kinds.dev.jsonl"
 """The general questions, as `zoo train` reads them; the mark in its name keeps them out of training."""

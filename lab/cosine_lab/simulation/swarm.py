@@ -22,10 +22,10 @@ from cosine_lab.rivals.parallel_session import session_of
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import FeedNotes, Policy, PolicyVerifier, SteppedVerifier
+from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.learning.streams import StreamRecords, VerifiedStream
 from cosine_node.passes.runner import Runner
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import Surroundings
@@ -245,12 +245,12 @@ class SimulatedSwarm:
         curve: CostCurve = DRAFT_CURVE,
         domain: str = "code",
         identity: Identity | None = None,
-        keep_stream: Callable[[VerifiedStream], None] | None = None,
+        observer: DraftObserver | None = None,
         **config: Any,
     ) -> Member:
-        """A drafter from now on, which learns if it has `keep_stream`; `config` has fields of `DrafterConfig`."""
+        """A drafter from now on, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
-        self._learners |= {identity.peer_id} if keep_stream is not None else set()
+        self._learners |= {identity.peer_id} if observer is not None else set()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
         machine, clock = SimulatedMachine(engine, curve), asyncio.get_running_loop().time
         service = DrafterService(
@@ -260,7 +260,7 @@ class SimulatedSwarm:
             identity=identity,
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
-            observer=StreamRecords(keep_stream) if keep_stream is not None else None,
+            observer=observer,
             make_tree=FusedTree,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)

@@ -14,8 +14,8 @@ from transformers import LlamaForCausalLM
 from cosine_lab.training.corpus import Tokens, read_tokens, token_file, write_tokens
 from cosine_lab.training.model import continue_rows, default_device, load_model
 from cosine_lab.training.stream import Source, TokenMix
-from cosine_node.training.loop import computes_in_bfloat16
 from cosine_node.zoo import DOMAINS
+from cosine_train.training.loop import computes_in_bfloat16
 
 log = logging.getLogger(__name__)
 

@@ -22,9 +22,9 @@ from cosine_lab.training.corpus import read_tokens, token_file
 from cosine_lab.training.model import default_device, load_model, parameter_count
 from cosine_lab.training.stream import Source, TokenMix, even_windows, to_tensor
 from cosine_lab.training.vocabulary import CONTEXT_TOKENS, END_ID
-from cosine_node.training.loop import Plan, Training, computes_in_bfloat16
-from cosine_node.training.loop import train as train_model
-from cosine_node.training.new_drafter import Shape, new_model
+from cosine_train.training.loop import Plan, Training, computes_in_bfloat16
+from cosine_train.training.loop import train as train_model
+from cosine_train.training.new_drafter import Shape, new_model
 
 Loss = Callable[[torch.nn.Module, Tensor], Tensor]
 

@@ -11,6 +11,8 @@ import typer
 
 from cosine_node.cli.audit import audit
 from cosine_node.cli.bootstrap import bootstrap, identity
+from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
+from cosine_node.cli.companions import LABORATORY, TRAINING, installed_part, is_absent
 from cosine_node.cli.configuration import (
     DOCTOR,
     commands_of,
@@ -21,8 +23,6 @@ from cosine_node.cli.configuration import (
 from cosine_node.cli.demo import demo
 from cosine_node.cli.generate import generate
 from cosine_node.cli.join import doctor, join
-from cosine_node.cli.laboratory import is_absent, laboratory_command
-from cosine_node.cli.learned import learned
 from cosine_node.cli.models import convert, zoo
 from cosine_node.cli.plan import plan
 from cosine_node.cli.serve import serve
@@ -58,16 +58,19 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         identity: "identity",
         swarm: "swarm create friends --out friends",
         ban: "ban PEER_ID --days 7",
-        learned: "learned",
-        zoo: "zoo draft-code",
+        TRAINING.command(
+            "learned", "Show or delete what drafters with `join --learn` keep on this machine."
+        ): "learned",
+        # With training it has the options of `zoo train` as well.
+        installed_part(ENTRY_POINTS, "zoo") or zoo: "zoo draft-code",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },
     "Try and measure": {
         demo: "demo",
-        laboratory_command(
+        LABORATORY.command(
             "simulate", "Run a swarm in virtual time and compare it with plain decoding."
         ): "simulate --scenario strangers",
-        laboratory_command(
+        LABORATORY.command(
             "bench", "Measure a swarm by the clock, strategies in virtual time, or the engine."
         ): "bench rtt --quick --out /tmp/bench",
     },
@@ -126,8 +129,8 @@ def is_worth_logging(record: logging.LogRecord) -> bool:
 
 for heading, commands in COMMANDS.items():
     for command, example in commands.items():
-        # What follows is for the command that the unit runs, or for one that is not installed.
-        takes_anything = command is service or is_absent(command)
+        # What follows is for the command that the unit runs, or for one that is not installed, as `zoo train`.
+        takes_anything = command in (service, zoo) or is_absent(command)
         passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_anything else None
         epilog = f"Example: cosine-node {example}"
         app.command(rich_help_panel=heading, epilog=epilog, context_settings=passes_on)(command)

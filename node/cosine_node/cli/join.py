@@ -1,6 +1,7 @@
 """`cosine-node join`: serve as a drafter, a verifier, or a stage of one. `doctor` is `join --check`."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature
 from itertools import pairwise
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cosine_node.cli.companions import LEARNING, TRAINING
 from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.options import (
     DEFAULT_DRAFTER,
@@ -37,6 +39,7 @@ from cosine_protocol.records import ALL_TARGETS, Role
 
 if TYPE_CHECKING:
     from cosine_node.models.model import ModelSource
+    from cosine_node.serving.learner import LearnerMaker
     from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 
 NO_DRAFT_MODEL: Final = "none"
@@ -61,9 +64,8 @@ class Learning:
         model_option("learn-memory", "SIZE", "Disk space of the texts that a drafter keeps to learn from."),
     ] = DEFAULT_LEARN_MEMORY
 
-    def kept_bytes(self, role: Role, models: tuple[str, ...]) -> int | None:
-        """The bytes of the texts to keep, None for a node that does not learn. Raises `UsageError`."""
-        from cosine_node.learning.stream_store import MIN_BYTES
+    def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
+        """Makes the learner of a drafter, None for a node that does not learn. Raises `UsageError`."""
 
         if not self.learn:
             if self.learn_memory != DEFAULT_LEARN_MEMORY:
@@ -73,12 +75,11 @@ class Learning:
             raise UsageError(f"--learn is for drafters: what a {role} serves is what its clients asked for.")
         if NGRAM in models:
             raise UsageError(f"{NGRAM} has no weights that could learn; leave --learn out.")
+        make: Callable[[int], LearnerMaker] = TRAINING.part(LEARNING, "learner")
         size_bytes, _ = parse_memory(self.learn_memory, option="--learn-memory")
-        if size_bytes is None or size_bytes < MIN_BYTES:
-            raise UsageError(
-                f"--learn-memory takes a size of {MIN_BYTES >> 20}MiB or more, not {self.learn_memory!r}."
-            )
-        return size_bytes
+        if size_bytes is None:
+            raise UsageError(f"--learn-memory takes a size such as 64MiB, not {self.learn_memory!r}.")
+        return make(size_bytes)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +284,7 @@ def _nodes(
         beside = EngineChoice(device=engine.device, threads=work.threads)
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
-    learn_bytes = learning.kept_bytes(role, models)
+    make_learner = learning.maker(role, models)
     return tuple(
         NodeOptions(
             role=role,
@@ -296,7 +297,7 @@ def _nodes(
             emulation=emulation,
             runs_over_stages=parts.over_stages,
             keeps_spare_warm=parts.warm_spare,
-            learn_bytes=learn_bytes,
+            make_learner=make_learner,
             shares_weights=parts.share_weights,
             layers=parts.layers or AUTO,
             memory=parts.memory or AUTO,

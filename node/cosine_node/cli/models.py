@@ -1,205 +1,35 @@
-"""`cosine-node zoo`: the models that ship with the node, and drafters of one's own for any target; `convert`."""
+"""`cosine-node zoo`, the models at hand, and `convert`, which writes them as GGUF files."""
 
 import json
-import math
 import sys
-from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
-from cosine_node.cli.asking import joining_once
-from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, several, takes_options
-from cosine_node.terminal.printing import say, show
-from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_node.cli.companions import TRAINING
+from cosine_node.cli.options import AsJson
 from cosine_protocol.errors import UsageError
 
-if TYPE_CHECKING:
-    from cosine_node.training.target_source import TargetSource
-
 TRAIN: Final = "train"
-OWN_PROMPTS: Final = "self"
-"""The value of `--prompts` that lets the target write its questions."""
-
-train_option = partial(typer.Option, rich_help_panel="Of train")
+"""The word in the place of a name that makes `zoo` train."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingOptions:
-    """The options of `zoo train`."""
-
-    target: Annotated[
-        str,
-        train_option(metavar="MODEL", help="The target: zoo:NAME, a folder, a GGUF file, a Hugging Face id."),
-    ] = DEFAULT_TARGET
-    texts: Annotated[
-        Path | None,
-        train_option(
-            metavar="PATH",
-            help="JSON lines with messages or text, .jsonl or .jsonl.xz, or a folder of them; .dev. is held out.",
-        ),
-    ] = None
-    prompts: Annotated[
-        str | None,
-        train_option(
-            metavar="self", help="self lets a chat model write its own questions, beside --texts if given."
-        ),
-    ] = None
-    questions: Annotated[int, train_option(min=1, help="Questions that the target writes itself.")] = 4000
-    follow_ups: Annotated[
-        int, train_option(min=0, help="Of these, how many a second one follows, after the target's answer.")
-    ] = 1000
-    head: Annotated[
-        bool,
-        train_option("--head", help="Train a draft head, which a verifier holds beside the target, not a drafter."),
-    ] = False
-    out: Annotated[Path | None, train_option(metavar="FOLDER", help="The drafter's folder.")] = None
-    work: Annotated[
-        Path | None,
-        train_option(
-            metavar="FOLDER", help="Keeps the target's answers, for several drafters; OUT/work if not given."
-        ),
-    ] = None
-    domain: Annotated[
-        list[str] | None,
-        train_option(
-            "--domain",
-            metavar="NAME[:SHARE]",
-            help="Learn from this domain alone, or by its share; may be repeated.",
-        ),
-    ] = None
-    init: Annotated[Path | None, train_option(metavar="FOLDER", help="Go on from this drafter.")] = None
-    answers: Annotated[int, train_option(min=1, help="Answers to learn from.")] = 4000
-    read: Annotated[int, train_option(min=0, help="Of the texts' own answers, how many to learn from as well.")] = 0
-    held_out: Annotated[int, train_option(min=1, help="Questions to measure with.")] = 32
-    new_tokens: Annotated[int, train_option(min=1, help="Tokens of an answer at most.")] = 160
-    longest_prompt: Annotated[int, train_option(min=1, help="Tokens of a question at most.")] = 192
-    slots: Annotated[int, train_option(min=1, help="Answers under way at once.")] = 64
-    known_tokens: Annotated[int, train_option(min=1, help="Tokens that the drafter knows.")] = 6143
-    layers: Annotated[str, train_option(help="The target's layers that the drafter begins with.")] = "0,-1"
-    width: Annotated[
-        int | None,
-        train_option(
-            min=1, help="Begin with an untrained model of this width and so many layers; needed through a swarm."
-        ),
-    ] = None
-    minutes: Annotated[float | None, train_option(help="Minutes of training; 20 if no --steps.")] = None
-    steps: Annotated[int | None, train_option(min=1, help="Steps of training.")] = None
-    learning_rate: Annotated[float, train_option(help="The highest learning rate.")] = 1e-3
-    batch_rows: Annotated[int, train_option(min=1, help="Answers of a step.")] = 16
-    seed: Annotated[int, train_option(help="Same seed, same batches.")] = 0
-    device: Annotated[str, train_option(help="auto, cpu, cuda, cuda:0 or mps.")] = "auto"
-    threads: Annotated[int | None, train_option(min=1, help="Processor threads.")] = None
-
-    def run(self, peers: tuple[str, ...], network: str) -> dict[str, Any]:
-        """Train a drafter by the answers of a target here, or through a swarm; the record of its training."""
-        from cosine_node.training.drafter_training import DrafterSettings, train_drafter
-        from cosine_node.training.head_training import train_head
-        from cosine_node.training.loop import Plan, keep_freed_memory
-        from cosine_node.training.target_source import Answering, LocalSource, SwarmSource
-        from cosine_p2p.access import Access
-
-        if self.prompts not in (None, OWN_PROMPTS):
-            raise UsageError(
-                f"--prompts takes {OWN_PROMPTS} alone, not {self.prompts!r}; files are given by --texts."
-            )
-        if self.out is None or (self.texts is None and self.prompts is None):
-            raise UsageError(
-                "zoo train needs --texts or --prompts self, and --out: what is asked, and the drafter's folder."
-            )
-        keep_freed_memory()
-        try:
-            layers = tuple(int(part) for part in self.layers.split(","))
-        except ValueError:
-            raise UsageError(
-                f"--layers must be numbers with commas between, as in 0,-1, not {self.layers!r}."
-            ) from None
-        answering = Answering(slots=self.slots, new_tokens=self.new_tokens)
-        source: TargetSource
-        if peers:
-            source = SwarmSource(
-                join=joining_once(peers, Access.parse(network=network)),
-                options={"network": network, "target": self.target},
-                answering=answering,
-                layers=len(layers),
-                # With two layers some four million weights.
-                width=self.width or 256,
-                seed=self.seed,
-            )
-        else:
-            source = LocalSource(
-                model=self.target,
-                answering=answering,
-                layers=layers,
-                width=self.width,
-                device=self.device,
-                seed=self.seed,
-            )
-        plan = Plan(
-            learning_rate=self.learning_rate,
-            # As for the embedded drafters.
-            warmup_steps=20,
-            weight_decay=0.1,
-            budget_steps=self.steps or math.inf,
-            # One processor thread sees some thousand answers of 100 tokens in 20 minutes.
-            budget_minutes=self.minutes or (20.0 if self.steps is None else math.inf),
-        )
-        own = {field.name for field in fields(self)}
-        named = {field.name: getattr(self, field.name) for field in fields(DrafterSettings) if field.name in own}
-        named["longest_reading"] = self.new_tokens
-        named |= {"work": self.work or self.out / "work", "shares": _shares(self.domain or [])}
-        named["own_questions"] = 0 if self.prompts is None else self.questions
-        make = train_head if self.head else train_drafter
-        return make(DrafterSettings(plan=plan, **named), source, lambda line: show(sys.stderr, f"{line}\n"))
-
-
-@takes_options
 def zoo(
-    training: TrainingOptions,
-    name: Annotated[
-        str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only, or train a drafter.")
-    ] = None,
+    context: typer.Context,
+    name: Annotated[str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only.")] = None,
     as_json: AsJson = False,
-    initial_peers: InitialPeers = None,
-    network: Network = DEFAULT_NETWORK,
 ) -> None:
-    """List the embedded models: what each is for, its size, how often it is right. Or train a drafter of your own.
-
-    Training asks the target, here or through a swarm, and learns from its answers. Interrupted, it goes on.
-    """
-    if name != TRAIN:
-        _list_models(name, as_json=as_json)
-        return
-    record = training.run(several(initial_peers), network)
-    if as_json:
-        sys.stdout.write(json.dumps(record) + "\n")
-        return
-    from cosine_node.training.card import agreement_table, steps_table
-
-    table = steps_table if training.head else agreement_table
-    sys.stdout.write(f"{table(record['agreement'])}\n{training.out}\n")
-    served = f"--role drafter --target {training.target} --model {training.out}"
-    if training.head:
-        served = f"--role verifier --model {training.target} --draft-model {training.out}"
-    say(f"Serve it with: cosine-node join {served} --initial-peers ADDRESS")
+    """List the embedded models: what each is for, its size, how often it is right."""
+    if name == TRAIN:
+        raise TRAINING.missing()
+    if context.args:
+        raise UsageError(f"No such option: {context.args[0]}")
+    list_models(name, as_json=as_json)
 
 
-def _shares(domains: list[str]) -> dict[str, float]:
-    shares = {}
-    for text in domains:
-        name, _, share = text.partition(":")
-        try:
-            shares[name] = float(share or 1)
-        except ValueError:
-            raise UsageError(
-                f"--domain must be a name, or a name and its share as in code:0.7, not {text!r}."
-            ) from None
-    return shares
-
-
-def _list_models(name: str | None, *, as_json: bool) -> None:
+def list_models(name: str | None, *, as_json: bool) -> None:
+    """Print the embedded models, or one of them."""
     from cosine_node.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
 
     rows: list[dict[str, Any]] = []

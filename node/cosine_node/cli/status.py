@@ -17,16 +17,17 @@ from rich.text import Text
 
 from cosine_node.chains.outlook import outlook_as_object, outlooks, sentence_of
 from cosine_node.cli.asking import joining_once
+from cosine_node.cli.companions import learner_reports
 from cosine_node.cli.options import ENTRANCE, AsJson, InitialPeers, several, takes_options
 from cosine_node.cli.swarm import bans_as_object, told_of
 from cosine_node.doctor.swarm import first_survey
-from cosine_node.learning.home import LearnedName
 from cosine_node.stages.coverage import bars, coverage_as_objects, gaps_sentence, holders, kinds_of, unheld
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, printable, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.access import Access
 from cosine_p2p.directory.draft_cost import drafts_sentence
+from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.directory.served_targets import ServedTarget, served_targets
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.transport.reach import is_relayed
@@ -36,7 +37,7 @@ from cosine_protocol.numerics import repeats
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 if TYPE_CHECKING:
-    from cosine_node.learning.learner_report import LearnerReport
+    from cosine_node.serving.learner import LearnerReport
     from cosine_p2p.client import Join
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
@@ -150,10 +151,8 @@ class OwnNotes:
 
 
 def _own_notes() -> OwnNotes:
-    from cosine_node.learning.learner_report import reports_by_peer
-
     bans = tuple(BanFile().read().values())
-    return OwnNotes(bans=bans, learners=reports_by_peer())
+    return OwnNotes(bans=bans, learners=learner_reports())
 
 
 def of_one_target(survey: "Survey") -> "Survey":

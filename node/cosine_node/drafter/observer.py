@@ -1,6 +1,6 @@
 """The view of drafting from outside: which texts are followed, what was drafted, and what was committed.
 
-Drafting is the same with and without an observer. `cosine_node.learning` is one.
+Drafting is the same with and without an observer. `cosine_train.learning.streams` has one.
 """
 
 from dataclasses import dataclass

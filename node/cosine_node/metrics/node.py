@@ -18,9 +18,6 @@ from prometheus_client.registry import Collector
 
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
-from cosine_node.learning.decision import Acceptance, LearningState
-from cosine_node.learning.stream_store import KeptStreams
-from cosine_node.learning.versions import LiveVersion
 from cosine_node.passes.counts import Histogram
 from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
@@ -53,22 +50,6 @@ class DirectoryState(Protocol):
     def holders(self) -> int: ...
 
 
-class LearnerFacts(Protocol):
-    """What a drafter that learns has come to, as far as metrics show it."""
-
-    @property
-    def state(self) -> LearningState: ...
-
-    @property
-    def live(self) -> LiveVersion: ...
-
-    @property
-    def kept(self) -> KeptStreams: ...
-
-    @property
-    def live_since(self) -> Acceptance: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """A node of any role, as far as it is one of a network."""
@@ -99,7 +80,7 @@ class ObservedNode(Observed):
     max_requests: int
     service: VerifierService | DrafterService
     engine: Engine
-    learner: LearnerFacts | None = None
+    learner: "LearnerMetrics | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,6 +91,14 @@ class ObservedStage(Observed):
     layers: LayerRange
     pool_tokens: int
     service: StageService
+
+
+class LearnerMetrics(Protocol):
+    """A drafter's learner, as far as metrics show it."""
+
+    def metrics(self) -> "Sequence[Series[Any]]":
+        """The metrics of all learners of its kind, each read from one of them."""
+        ...
 
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -299,26 +288,6 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
         lambda d: d.counts.dropped_fragments,
     ),
 )
-LEARNER: Final[tuple[Series[LearnerFacts], ...]] = (
-    gauge("cosine:drafter_learned_version", "Version that serves; 0 as shipped.", lambda one: one.live.number),
-    counter("cosine:drafter_learning_rounds", "Rounds of learning.", lambda one: one.state.rounds),
-    counter("cosine:drafter_rollbacks", "Versions taken back.", lambda one: one.state.rollbacks),
-    gauge("cosine:drafter_kept_streams", "Texts kept to learn from.", lambda one: one.kept.streams),
-    gauge(
-        "cosine:drafter_held_out_acceptance",
-        "Held-out first choices that were right, before and after the last round that went live.",
-        lambda one: {"before": one.state.before.share, "after": one.state.after.share},
-        label="weights",
-    ),
-    gauge(
-        "cosine:drafter_live_acceptance",
-        "First choices that were right in all requests, before the last switch and since.",
-        lambda one: {"before": one.state.live_before.share, "since": one.live_since.share},
-        label="weights",
-    ),
-)
-
-
 STAGE: Final[tuple[Series[ObservedStage], ...]] = (
     gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.chains),
     counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.counts.opened),
@@ -358,7 +327,8 @@ def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
         yield from (each.family(observed) for each in NETWORK)
         yield from (each.family(verifiers) for each in VERIFIER if verifiers)
         yield from (each.family(drafters) for each in DRAFTER if drafters)
-        yield from (each.family(learners) for each in LEARNER if learners)
+        for _, learner in learners[:1]:
+            yield from (each.family(learners) for each in learner.metrics())
 
     return _registry_of(families)
 

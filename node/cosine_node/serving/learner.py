@@ -1,40 +1,69 @@
-"""The learner of a drafter that is about to start."""
+"""What a node sees of a drafter that learns. The distribution `cosine-train` has the only one."""
 
-from cosine_node.learning.home import LearnerHome, home_folder, write_about
-from cosine_node.learning.learner import Learner
-from cosine_node.learning.served_weights import check_can_learn, gguf_kind
-from cosine_node.learning.stream_store import DEFAULT_BYTES
-from cosine_node.models.model import ServedModel, load_weights
-from cosine_node.serving.node_options import NodeOptions
-from cosine_p2p.text.target import identify_target
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from cosine_node.drafter.observer import DraftObserver
+    from cosine_node.drafter.service import DrafterService
+    from cosine_node.engine.base import Engine
+    from cosine_node.metrics.node import Series
+    from cosine_node.models.model import ServedModel
+    from cosine_node.serving.node_options import NodeOptions
+    from cosine_node.terminal.events import Emit
 
 
-def learner_of(served: ServedModel, options: NodeOptions, *, peer_id: str) -> Learner:
-    """The learner of a drafter that was loaded; it loads what was learned in earlier runs. Blocks.
+class DraftLearner(Protocol):
+    """Learns for one drafter, and replaces the weights that it serves with."""
 
-    Raises `UsageError` for a drafter that cannot learn.
-    """
-    model = options.source.model
-    shipped = check_can_learn(model, served.folder, served.engine)
-    folder = home_folder(
-        peer_id=peer_id,
-        model_name=served.model_name,
-        content_digest=identify_target(shipped, name=served.model_name).content_digest,
-        target_digest=served.facts.digest(),
-    )
-    write_about(folder, peer_id=peer_id, model_name=served.model_name, target_name=served.target_name)
-    home = LearnerHome(
-        folder=folder,
-        model_name=served.model_name,
-        shipped=shipped,
-        kind=gguf_kind(shipped),
-        target=served.tokenizer_folder,
-        expertise=options.expertise,
-        max_bytes=options.learn_bytes or DEFAULT_BYTES,
-    )
-    return Learner(
-        home,
-        served.engine,
-        lambda weights: load_weights(options.source, weights, served.tokenizer_folder),
-        target_digest=served.facts.digest(),
-    )
+    @property
+    def engine(self) -> "Engine":
+        """The engine to serve with."""
+        ...
+
+    @property
+    def records(self) -> "DraftObserver":
+        """The observer of the texts to learn from."""
+        ...
+
+    @property
+    def model_name(self) -> str:
+        """The name of the weights that serve, for the node's record."""
+        ...
+
+    @property
+    def expertise(self) -> tuple[str, ...]:
+        """The domains to announce."""
+        ...
+
+    def attach(self, service: "DrafterService", on_switch: Callable[[], None]) -> None:
+        """Learn for a service. `on_switch` is called when other weights serve."""
+        ...
+
+    def run(self, emit: "Emit") -> Coroutine[Any, Any, None]:
+        """Learn until cancelled."""
+        ...
+
+    def close(self) -> None:
+        """Drafting has ended."""
+        ...
+
+    def metrics(self) -> "Sequence[Series[Any]]":
+        """The metrics of all learners of its kind."""
+        ...
+
+
+LearnerMaker = Callable[["ServedModel", "NodeOptions", str], DraftLearner]
+"""Makes the learner of a loaded drafter from its options and its peer id. Blocks; raises `UsageError`."""
+
+
+class LearnerReport(Protocol):
+    """The state of a learner on this machine, as `status` and the monitor show it."""
+
+    def facts(self) -> Iterable[tuple[str, str]]:
+        """Names and a few words for each."""
+        ...
+
+    def as_object(self) -> dict[str, Any]:
+        """The same for machines."""
+        ...

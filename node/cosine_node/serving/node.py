@@ -17,6 +17,7 @@ from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunn
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
+from cosine_node.serving.learner import DraftLearner
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import DraftWork, VerifyWork
 from cosine_node.terminal.events import Emit
@@ -34,7 +35,6 @@ from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
     from cosine_node.chains.runner import ChainRunner
-    from cosine_node.learning.learner import Learner
     from cosine_node.metrics.node import ObservedNode
 
 
@@ -115,13 +115,11 @@ def load_models(options: NodeOptions, emit: Emit) -> LoadedModels:
     return LoadedModels(served=served, home=home)
 
 
-async def _learner(options: NodeOptions, served: ServedModel, identity: Identity) -> "Learner | None":
+async def _learner(options: NodeOptions, served: ServedModel, identity: Identity) -> DraftLearner | None:
     """The learner of a drafter that learns. Raises `UsageError`."""
-    if options.learn_bytes is None:
+    if options.make_learner is None:
         return None
-    from cosine_node.serving.learner import learner_of
-
-    return await asyncio.to_thread(learner_of, served, options, peer_id=identity.peer_id)
+    return await asyncio.to_thread(options.make_learner, served, options, identity.peer_id)
 
 
 def identity_files(first: Path | None, count: int) -> list[Path | None]:
@@ -308,7 +306,7 @@ class DrafterNode(RunningNode):
         served: ServedModel,
         options: NodeOptions,
         *,
-        learner: "Learner | None" = None,
+        learner: DraftLearner | None = None,
     ) -> None:
         """A `learner` has an engine of its own: that of the weights that serve."""
         if learner is not None:

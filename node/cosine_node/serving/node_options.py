@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosine_node.engine.pool_size import AUTO
+from cosine_node.serving.learner import LearnerMaker
 from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -56,7 +57,7 @@ class NodeOptions:
     emulation: The device and link that it emulates, if any.
     runs_over_stages: Of a verifier: hold no weights, and run passes over a chain of stages.
     keeps_spare_warm: Of a verifier over stages: let a second chain follow.
-    learn_bytes: Of a drafter that learns: disk space of the texts that it keeps.
+    make_learner: Of a drafter that learns: makes its learner.
     shares_weights: Serve the weights of the target to stages that fetch them.
     layers: Of a stage: the layers, as 8:16 or auto.
     memory: Of a stage: memory of weights and KV cache: a size, a part of what is free, or auto.
@@ -72,7 +73,7 @@ class NodeOptions:
     emulation: "Emulation | None" = None
     runs_over_stages: bool = False
     keeps_spare_warm: bool = True
-    learn_bytes: int | None = None
+    make_learner: LearnerMaker | None = None
     shares_weights: bool = True
     layers: str = AUTO
     memory: str = AUTO

@@ -23,9 +23,9 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.models.home_model import HomeModel
-from cosine_node.training.answers import Answer
-from cosine_node.training.head_steps import TargetView, right_steps
 from cosine_protocol.request import Sampling
+from cosine_train.training.answers import Answer
+from cosine_train.training.head_steps import TargetView, right_steps
 from tests.lab.experiments.quick import quick_result, silent
 from tests.node.engine.eagle.small_head import FEATURE_LAYERS, random_head
 from tests.node.engine.tiny_models import tiny_llama

@@ -6,8 +6,8 @@ import pytest
 
 from cosine_lab.experiments.kinds import EXPERTS, FILE, questions_of
 from cosine_node import zoo
-from cosine_node.training.questions import HELD_OUT_MARK
 from cosine_node.zoo.family import Family
+from cosine_train.training.questions import HELD_OUT_MARK
 
 KINDS = 13
 

@@ -18,8 +18,8 @@ from cosine_lab.training import cards, corpus, evaluate, generate_text, pack, tr
 from cosine_lab.training.evaluate import Scored, expected_tokens, fusion_hits, hit_rate, tokens_per_verification
 from cosine_lab.training.stream import Source, TokenMix
 from cosine_node import zoo
-from cosine_node.training.loop import Training
 from cosine_protocol.errors import UsageError
+from cosine_train.training.loop import Training
 
 VOCABULARY = 400
 Result = TypeVar("Result")

@@ -13,9 +13,9 @@ import pytest
 from typer.main import get_command
 
 from cosine_node.cli.app import COMMANDS, HOMELESS, app, spread_peers, told_missing
+from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
+from cosine_node.cli.companions import LABORATORY
 from cosine_node.cli.configuration import defaults_by_command, read_config
-from cosine_node.cli.laboratory import COMMANDS as LABORATORY
-from cosine_node.cli.laboratory import laboratory_part
 from cosine_node.terminal.waiting import CLEAR
 from cosine_p2p.request.options import OPTIONS
 from cosine_protocol.__version__ import __version__
@@ -263,31 +263,36 @@ def test_commands_and_options_are_proposed(
     assert set(run().out.split()) == proposals
 
 
-def test_without_the_laboratory_its_commands_say_how_to_install_it_and_the_help_lists_them() -> None:
+def test_without_companions_their_commands_say_how_to_install_them_and_the_help_lists_them() -> None:
     code = (
         "import importlib.metadata as m; m.entry_points = lambda **_: ()\n"
         "import cosine_node.cli, cosine_tui.cli, sys\n"
         "node, tui = cosine_node.cli.main, cosine_tui.cli.main\n"
         "simulate, demo = ['simulate', '--scenario', 'home', '--json'], ['--demo', '--screenshot', '/none']\n"
-        "commands = (node, simulate), (node, ['bench', 'rtt', '--quick']), (tui, demo), (node, ['--help'])\n"
+        "train, learn = ['zoo', 'train', '--target', 'x'], ['join', '--role', 'drafter', '--learn']\n"
+        "commands = [(node, simulate), (node, ['bench', 'rtt', '--quick']), (tui, demo)]\n"
+        "others = ['learned', 'forget'], ['zoo', 'target', '--x'], ['--help']\n"
+        "commands += [(node, each) for each in (train, learn, *others)]\n"
         "for main, given in commands:\n"
         "    try:\n        main(given)\n    except SystemExit as exit_:\n        print(exit_.code)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-    sentence = "This needs the laboratory: `pip install ./lab` in a checkout of the project."
-    told = f"Error: {sentence}\n"
+    laboratory = "This needs the laboratory: `pip install ./node/train ./lab` in a checkout of the project."
+    training = "This needs the distribution for training: `pip install ./node/train` in a checkout of the project."
     # The monitor needs nothing of what the laboratory needs besides.
-    assert done.stderr == told * 2 + told.replace("./lab", "--no-deps ./lab")
-    assert done.stdout.startswith(f'{{"error": "{sentence}"}}\n2\n2\n2\n') and done.stdout.endswith("0\n")
-    assert "simulate " in done.stdout and "bench " in done.stdout
+    simulation = laboratory.replace("./node/train ./lab", "--no-deps ./lab")
+    sentences = [laboratory, laboratory, simulation, training, training, training, "No such option: --x"]
+    assert done.stderr == "".join(f"Error: {sentence}\n" for sentence in sentences)
+    assert done.stdout.startswith(f'{{"error": "{laboratory}"}}\n' + "2\n" * 7) and done.stdout.endswith("0\n")
+    assert all(f"{name} " in done.stdout for name in ("simulate", "bench", "learned", "zoo"))
 
 
-def test_an_installation_of_the_laboratory_whose_checkout_is_gone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_installation_of_a_companion_whose_checkout_is_gone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.startswith("cosine_lab.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cosine_lab", None)
-    with pytest.raises(UsageError, match=r"pip install \./lab"):
-        laboratory_part(LABORATORY, "simulate")
+    with pytest.raises(UsageError, match=r"pip install \./node/train \./lab"):
+        LABORATORY.part(ENTRY_POINTS, "simulate")
 
 
 def test_a_command_ends_without_looking_for_garbage_once_more() -> None:

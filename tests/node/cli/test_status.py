@@ -19,9 +19,6 @@ from cosine_node.cli.status import (
     picture,
     problem_of,
 )
-from cosine_node.learning.decision import Acceptance, LearningState
-from cosine_node.learning.home import write_about
-from cosine_node.learning.learner_report import reports_by_peer
 from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p import network
 from cosine_p2p.access import Access
@@ -29,6 +26,9 @@ from cosine_p2p.survey import NodeSight, Survey, Surveyor
 from cosine_p2p.trust.denied_peers import Ban, BanFile
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+from cosine_train.learning.decision import Acceptance, LearningState
+from cosine_train.learning.home import write_about
+from cosine_train.learning.learner_report import reports_by_peer
 from tests.cosine_p2p.plain_swarm import PlainSwarm, account
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
 from tests.cosine_p2p.trust.test_audit_rule import AUTHOR, piece_of

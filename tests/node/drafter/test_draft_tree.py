@@ -18,13 +18,13 @@ from cosine_node.drafter.draft_tree import (
 )
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.base import Choice, Row
-from cosine_node.learning.streams import StreamRecord
 from cosine_node.passes.counts import DrafterCounts
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
+from cosine_train.learning.streams import StreamRecord
 from tests.node.engine.letter_grammars import END, LETTERS, letter_grammars, text_of
 from tests.node.peers import request_of
 

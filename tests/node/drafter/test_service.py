@@ -24,7 +24,6 @@ from cosine_node.drafter.service import (
 )
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_node.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol import messages as m
@@ -36,6 +35,7 @@ from cosine_protocol.messages import SignedMandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request, Sampling
 from cosine_protocol.statements import sign_mandate
+from cosine_train.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from tests.node.peers import (
     FLAT,
     SERVER,

@@ -1,7 +1,9 @@
 """Nodes of an in-memory swarm as metrics see them, and all metrics of this project as a scrape would have them."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
@@ -11,15 +13,16 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.http.app import count_requests
-from cosine_node.learning.decision import Acceptance, LearningState
-from cosine_node.learning.stream_store import KeptStreams
-from cosine_node.learning.versions import LiveVersion
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, node_registry, stage_registry
+from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, Series, node_registry, stage_registry
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.records import Role
+from cosine_train.learning.decision import Acceptance, LearningState
+from cosine_train.learning.metrics import LEARNER
+from cosine_train.learning.stream_store import KeptStreams
+from cosine_train.learning.versions import LiveVersion
 from tests.fuzz.staging import ScriptedStage
 from tests.node.gateway.generations import DONE
 
@@ -55,6 +58,9 @@ class FixedLearner:
     live: LiveVersion = field(default_factory=lambda: LiveVersion(2))
     kept: KeptStreams = field(default_factory=lambda: KeptStreams(streams=30))
     live_since: Acceptance = field(default_factory=lambda: Acceptance(3, 4))
+
+    def metrics(self) -> Sequence[Series[Any]]:
+        return LEARNER
 
 
 def observed(member: Member, *, model_name: str = "m") -> ObservedNode:

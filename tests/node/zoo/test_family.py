@@ -16,10 +16,10 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.file import GgufFile
-from cosine_node.training.distilling import right_choices
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
+from cosine_train.training.distilling import right_choices
 from tests.docs.pages import DOCS
 from tests.thoroughness import quick_first
 

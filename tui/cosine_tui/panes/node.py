@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from cosine_node.learning.home import LearnedName
 from cosine_p2p.directory.draft_cost import drafts_sentence
+from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.transport.reach import is_relayed
 from cosine_protocol.records import NodeRecord
 from cosine_tui.looks.formatting import NONE, bar, clock, counted, duration, milliseconds, per_second, percent

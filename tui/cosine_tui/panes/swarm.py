@@ -6,7 +6,7 @@ from typing import Final
 
 from rich.text import Text
 
-from cosine_node.learning.home import LearnedName
+from cosine_p2p.directory.learned_name import LearnedName
 from cosine_protocol.records import Role
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone, cut, fit, toned, wrap

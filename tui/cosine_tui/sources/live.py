@@ -1,12 +1,12 @@
 """A real network: joins it, surveys it every few seconds, generates in it, and joins again when it is lost."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Final
 
-from cosine_node.learning.learner_report import reports_by_peer
+from cosine_node.cli.companions import learner_reports
+from cosine_node.serving.learner import LearnerReport
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.request.options import Prompt
@@ -34,8 +34,8 @@ class LiveSource:
     """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` leads into.
 
     Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
-    entering a client raises as `UsageError` goes on to the caller of `run`. `learners` is the folder of the user's
-    drafters that learn, None for the usual one. A survey asks every node: there is none more often than a person
+    entering a client raises as `UsageError` goes on to the caller of `run`. `learners` reads the state of the
+    user's drafters that learn, by their peer ids. A survey asks every node: there is none more often than a person
     looks.
     """
 
@@ -48,7 +48,7 @@ class LiveSource:
         began_unix_s: float,
         bans: BanFile,
         peer_file: PeerFile,
-        learners: Path | None = None,
+        learners: Callable[[], Mapping[str, LearnerReport]] = learner_reports,
         survey_every_s: float = 3.0,
     ) -> None:
         self._join = join
@@ -132,7 +132,7 @@ class LiveSource:
         while misses < LOST_SURVEYS or not requests.is_idle:
             survey = await surveyor.survey()
             self._state.bans = tuple(self._bans.read().values())
-            self._state.learners = reports_by_peer(self._learners)
+            self._state.learners = self._learners()
             reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
             if reason:
                 misses += 1

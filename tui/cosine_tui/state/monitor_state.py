@@ -6,8 +6,8 @@ from dataclasses import replace
 from itertools import count
 from typing import Final
 
-from cosine_node.learning.home import LearnedName
-from cosine_node.learning.learner_report import LearnerReport
+from cosine_node.serving.learner import LearnerReport
+from cosine_p2p.directory.learned_name import LearnedName
 from cosine_p2p.request.results import Generation, Progress
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban

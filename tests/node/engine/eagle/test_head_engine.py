@@ -7,9 +7,9 @@ import torch
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
-from cosine_node.training.head_steps import unrolled
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling, Shaping, TokenBias
+from cosine_train.training.head_steps import unrolled
 from tests.node.engine.eagle.small_head import VOCABULARY, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 

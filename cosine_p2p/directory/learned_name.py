@@ -1,0 +1,34 @@
+"""Names of learned weights in records: the model's, the version's number, and the beginning of its digest. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from cosine_protocol.limits import MAX_NAME_BYTES
+
+DIGEST_CHARACTERS: Final = 8
+"""Characters of a version's digest in its name."""
+_LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedName:
+    """Such a name in parts. It is the node's own word.
+
+    `model` is the name of the shipped weights, `number` that of the version, `digest` the beginning of its digest.
+    """
+
+    model: str
+    number: int
+    digest: str
+
+    def __str__(self) -> str:
+        """The name. The model's part is cut where the whole is too long for a record."""
+        ending = f"+learned-{self.number}-{self.digest}"
+        return self.model.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore") + ending
+
+    @classmethod
+    def of(cls, name: str) -> "LearnedName | None":
+        """The parts of a name in a record, None if the weights were not learned."""
+        found = _LEARNED.fullmatch(name)
+        return None if found is None else cls(found[1], int(found[2]), found[3])

@@ -1,0 +1,182 @@
+"""The process that learns beside a drafter: one for each order, stopped while there is something to draft.
+
+Orders and answers are one line of JSON each. What carries them out, and takes seconds to import, is `worker`.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from subprocess import PIPE, Popen
+from typing import Any, Final
+
+from cosine_protocol.errors import CosineError
+from cosine_train.learning.decision import Acceptance
+
+COMMAND: Final = (sys.executable, "-m", "cosine_train.learning.worker")
+LOG_NAME: Final = "worker.log"
+"""The file in the learner's folder that holds what the last child has logged."""
+ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOrder:
+    """Learn from the streams in a learner's `folder`, and write the version of this number.
+
+    `base` is the folder of the weights to go on from, `shipped` that of the model as the volunteer named it, of the
+    GGUF kind `kind` if it is one. `target` is the folder of the target's tokenizer.
+    """
+
+    folder: str
+    number: int
+    base: str
+    shipped: str
+    kind: str | None
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOutcome:
+    """What came of a round: right first choices on held-out streams before and after it.
+
+    `nll_before` and `nll` are the mean negative log-likelihood of the project's prompts by domain, to the weights
+    as shipped and to the new ones.
+    """
+
+    before: Acceptance
+    after: Acceptance
+    trained_tokens: int
+    steps: int
+    seconds: float
+    nll_before: dict[str, float] = field(default_factory=dict)
+    nll: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonOrder:
+    """Compare two folders of weights along the streams in a learner's `folder` of numbers above `after`."""
+
+    folder: str
+    earlier: str
+    live: str
+    target: str
+    after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """First choices of both that were right, along the same streams."""
+
+    earlier: Acceptance
+    live: Acceptance
+
+
+Order = RoundOrder | ComparisonOrder
+Answer = RoundOutcome | Comparison
+_KINDS = (RoundOrder, RoundOutcome, ComparisonOrder, Comparison)
+
+
+def to_line(value: Order | Answer) -> bytes:
+    """A line for the other process."""
+    return json.dumps({type(value).__name__: asdict(value)}).encode() + b"\n"
+
+
+def from_line(line: bytes) -> Order | Answer:
+    """What the other process wrote. Raises `ValueError` for anything else."""
+    try:
+        ((name, fields),) = json.loads(line).items()
+        kind: Any = {kind.__name__: kind for kind in _KINDS}[name]
+        for key, value in fields.items():
+            if isinstance(value, dict) and value.keys() == {"right", "tokens"}:
+                fields[key] = Acceptance(**value)
+        made: Order | Answer = kind(**fields)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(f"no order and no answer: {line[:200]!r} ({error})") from None
+    return made
+
+
+class ChildFailed(CosineError):
+    """The child died, or could not carry out its order."""
+
+
+class LearningChild:
+    """Carries out orders in a process of its own, in a process group of its own.
+
+    Where this process dies while the child is stopped, the kernel sends the orphaned group SIGHUP and SIGCONT,
+    which end it (POSIX, "orphaned process group"); one that runs sees its stdin end.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._process: Popen[bytes] | None = None
+        self.is_paused = False
+
+    @property
+    def pid(self) -> int | None:
+        """The process that carries out an order, if there is one."""
+        return self._process.pid if self._process is not None else None
+
+    async def ask(self, order: Order) -> Answer:
+        """The answer of a new process. Raises `ChildFailed`; cancelled, it kills the process."""
+        self._process = self._start()
+        try:
+            if self.is_paused:
+                self._signal(signal.SIGSTOP)
+            line = await asyncio.to_thread(_exchange, self._process, to_line(order))
+        finally:
+            # It has said all that it has to say.
+            self._signal(signal.SIGKILL)
+            self._process.wait()
+            self._process = None
+        try:
+            answer = from_line(line)
+        except ValueError:
+            said = line.decode(errors="replace").strip() or "it died"
+            raise ChildFailed(f"the process that learns failed ({said}); see {self._folder / LOG_NAME}") from None
+        if not isinstance(answer, RoundOutcome | Comparison):
+            raise ChildFailed("the child answered with an order")
+        return answer
+
+    def _start(self) -> "Popen[bytes]":
+        """A process of subprocess, not of asyncio: uvloop's have no process group."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        environment = os.environ | ONE_THREAD
+        with (self._folder / LOG_NAME).open("wb") as log:
+            return Popen(COMMAND, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, env=environment)
+
+    def pause(self) -> None:
+        """Stop it at once, and those that are started later."""
+        if not self.is_paused:
+            self.is_paused = True
+            self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self.is_paused:
+            self.is_paused = False
+            self._signal(signal.SIGCONT)
+
+    def _signal(self, number: int) -> None:
+        if self._process is not None and self._process.returncode is None:
+            # It may just have ended.
+            with suppress(ProcessLookupError):
+                self._process.send_signal(number)
+
+
+def _exchange(process: "Popen[bytes]", line: bytes) -> bytes:
+    """Give a line to a process and wait for its answer, empty if it ends without one."""
+    assert process.stdin is not None and process.stdout is not None
+    with process.stdout:
+        try:
+            process.stdin.write(line)
+            process.stdin.flush()
+            return process.stdout.readline()
+        except BrokenPipeError:
+            return b""
+        finally:
+            with suppress(BrokenPipeError):
+                process.stdin.close()

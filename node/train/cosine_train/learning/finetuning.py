@@ -1,0 +1,286 @@
+"""One round of learning: weights are fine-tuned on what the target said, held to what they would have said before.
+
+Guided experience is the target's text, token after token. Unguided experience is the drafter's own runs, which
+follow the target up to the first token that it refused, and how sure the drafter was of that one. The two kinds are
+those of E2CL (Wang et al. 2024). On text that the weights write themselves the new ones stay near the old
+(self-distillation against forgetting, as "learning without forgetting", Li and Hoiem 2016).
+"""
+
+import copy
+import math
+import random
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AutoModelForCausalLM
+
+from cosine_node.engine.base import Engine
+from cosine_node.engine.torch.loading import load_model
+from cosine_node.engine.torch.support import cache_parameter
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+from cosine_train.learning.child import RoundOutcome
+from cosine_train.learning.decision import Acceptance
+from cosine_train.learning.streams import VerifiedStream
+from cosine_train.training.distilling import POOL_TOKENS, drafter_in, right_choices
+from cosine_train.training.loop import Plan, train
+from cosine_train.training.new_drafter import adopt, tables_by_token
+
+LONGEST_TOKENS: Final = 1024
+"""Bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
+MOST_TOKENS: Final = 200_000
+"""Bounds the time of a round: all passes over the texts together. Of more the newest texts count."""
+UNKNOWN: Final = -1
+"""No token of any target: every vocabulary has its reserved id for it."""
+LEAST_TIMES: Final = 2
+"""What was said once may never be said again, and one saying teaches little."""
+MOST_KNOWN: Final = 16_384
+"""Bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
+
+
+class Experience(StrEnum):
+    """What a drafter learns from: the target's text, its own refused runs, or both."""
+
+    GUIDED = "guided"
+    UNGUIDED = "unguided"
+    BOTH = "both"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundSettings:
+    """Settings of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
+
+    `refused_weight` is that of making refused tokens unlikely, in proportion to how sure the drafter was of each;
+    `own_weight` that of staying near the shipped weights on `own_texts` texts of `own_tokens` tokens that these
+    write themselves. `vocab_tokens` are the target's.
+
+    Tuned together, on `draft-dialogue` and `smol-code` learning medical texts: the gain grows up to nine epochs,
+    and `own_weight` keeps what is lost of the own domain under two points. Half as many own texts are learned by
+    heart in so many passes over them, and more of the rest is forgotten.
+    """
+
+    vocab_tokens: int
+    seed: int = 0
+    epochs: float = 9.0
+    batch_rows: int = 8
+    learning_rate: float = 1e-3
+    experience: Experience = Experience.GUIDED
+    wrong_weight: float = 2.0
+    refused_weight: float = 0.5
+    own_weight: float = 8.0
+    own_texts: int = 256
+    own_tokens: int = 128
+
+
+def train_round(
+    base: Path,
+    learned: Sequence[VerifiedStream],
+    held_out: Sequence[VerifiedStream],
+    out: Path,
+    settings: RoundSettings,
+    *,
+    shipped: Path,
+) -> RoundOutcome:
+    """Train the weights of the folder `base` and write them to the folder `out`, in bfloat16.
+
+    `shipped` are the weights that the drafter came with: what they would have said is not to be forgotten, however
+    many rounds there are. Raises `UsageError` where there is nothing to learn from.
+    """
+    began_s = time.monotonic()
+    vocabulary = DraftVocabulary.read(base)
+    learned = _newest(learned)
+    if not learned:
+        raise UsageError("There are no texts to learn from.")
+    torch.manual_seed(settings.seed)
+    rng = random.Random(settings.seed)
+    model = load_model(str(base), dtype=torch.float32)
+    old = (copy.deepcopy(model) if shipped == base else load_model(str(shipped), dtype=torch.float32)).eval()
+    shipped_vocabulary = DraftVocabulary.read(shipped)
+    starts = [rng.choice(learned).prompt[0] for _ in range(settings.own_texts)]
+    own_text = _own_text(old, starts, shipped_vocabulary, tokens=settings.own_tokens)
+    if vocabulary is not None and (larger := grown(model, vocabulary, (one.tokens for one in learned))) is not None:
+        model, vocabulary = larger
+    places = None
+    if vocabulary is not None and shipped_vocabulary is not None:
+        places = torch.tensor(vocabulary.own_tokens((*shipped_vocabulary.target_ids, UNKNOWN)))
+
+    def draw(step: int) -> list[VerifiedStream]:
+        return rng.sample(learned, min(settings.batch_rows, len(learned)))
+
+    def loss_of(new: Any, streams: list[VerifiedStream]) -> Tensor:
+        experienced = _experience_loss(new, streams, vocabulary, settings)
+        rows = own_text[rng.sample(range(len(own_text)), min(settings.batch_rows, len(own_text)))]
+        return experienced + settings.own_weight * _own_loss(new, old, rows, places)
+
+    tokens = sum(len(stream.tokens) for stream in learned)
+    epochs = min(settings.epochs, MOST_TOKENS / tokens)
+    steps = math.ceil(epochs * len(learned) / settings.batch_rows)
+    plan = Plan(
+        learning_rate=settings.learning_rate,
+        warmup_steps=max(1, min(10, steps // 10)),
+        weight_decay=0.01,
+        budget_steps=steps,
+    )
+    train(model.train(), draw, loss_of, plan, device="cpu")
+    model.to(torch.bfloat16).save_pretrained(out)
+    if vocabulary is not None:
+        vocabulary.write(out)
+    before, after = (
+        acceptance_along(drafter_in(folder, vocab_tokens=settings.vocab_tokens), held_out) for folder in (base, out)
+    )
+    return RoundOutcome(
+        before=before,
+        after=after,
+        trained_tokens=round(epochs * tokens),
+        steps=steps,
+        seconds=time.monotonic() - began_s,
+    )
+
+
+def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acceptance:
+    """Right first choices along texts, with the noise that the target chose with; too long ones do not count."""
+    longest = min(drafter.context_tokens, POOL_TOKENS)
+    fitting = [stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest]
+    right = sum(right_choices(drafter, one.prompt, one.tokens, one.sampling) for one in fitting)
+    return Acceptance(right, sum(len(stream.tokens) for stream in fitting))
+
+
+def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
+    """The last streams, of `MOST_TOKENS` together."""
+    newest: list[VerifiedStream] = []
+    tokens = 0
+    for stream in reversed(streams):
+        tokens += len(stream.tokens)
+        if tokens > MOST_TOKENS:
+            break
+        newest.append(stream)
+    return newest[::-1]
+
+
+def _experience_loss(
+    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, settings: RoundSettings
+) -> Tensor:
+    """Cross-entropy with the target's tokens, and unlikelihood of those that it refused (Welleck et al. 2020).
+
+    Of unguided experience alone, the target's tokens count where one was refused, and nowhere else.
+    """
+    texts = []
+    for stream in streams:
+        text = stream.tokens[: LONGEST_TOKENS // 2]
+        prompt = stream.prompt[len(text) - LONGEST_TOKENS :]
+        refused = {branch.position: branch for branch in stream.failed if branch.position < len(text)}
+        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text, refused))
+    rows = torch.zeros(len(texts), max(len(tokens) for tokens, *_ in texts) - 1, dtype=torch.long)
+    at_row: list[int] = []
+    at_column: list[int] = []
+    wanted: list[int] = []
+    weights: list[float] = []
+    refused_at: list[int] = []
+    refused_tokens: list[int] = []
+    confidences: list[float] = []
+    follows_text = settings.experience is not Experience.UNGUIDED
+    for row, (tokens, prompt_tokens, guesses, text, refused) in enumerate(texts):
+        rows[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
+        at_row += [row] * len(text)
+        at_column += range(prompt_tokens - 1, len(tokens) - 1)
+        refused_at += [len(wanted) + position for position in refused]
+        refused_tokens += _own(vocabulary, [branch.tokens[0] for branch in refused.values()])
+        confidences += [branch.confidence for branch in refused.values()]
+        wanted += tokens[prompt_tokens:]
+        for position, (guess, token) in enumerate(zip(guesses, text, strict=True)):
+            if follows_text:
+                weights.append(1.0 if guess == token else settings.wrong_weight)
+            else:
+                weights.append(float(position in refused))
+    hidden = model.base_model(input_ids=rows, use_cache=False)[0][at_row, at_column]
+    logs = model.get_output_embeddings()(hidden).float().log_softmax(-1)
+    losses = functional.nll_loss(logs, torch.tensor(wanted), reduction="none")
+    loss = torch.dot(torch.tensor(weights) / max(1.0, sum(weights)), losses)
+    if settings.experience is Experience.GUIDED or not refused_at:
+        return loss
+    # Never certain: the logarithm of what is left to others stays finite.
+    chances = logs[refused_at, refused_tokens].exp().clamp(max=0.999)
+    unlikely = torch.dot(torch.tensor(confidences), -torch.log1p(-chances)) / len(confidences)
+    return loss + settings.refused_weight * unlikely
+
+
+def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tensor:
+    """The divergence of the new weights from the shipped on text of the shipped (forward KL).
+
+    `places` are the new ids of the shipped weights' ids, the reserved one last; None where both are the same.
+    """
+    with torch.no_grad():
+        before = old(input_ids=rows, use_cache=False).logits.float().log_softmax(-1)
+    after = model(input_ids=rows if places is None else places[rows], use_cache=False).logits.float()
+    after = after.log_softmax(-1)
+    if places is not None:
+        after = in_earlier_ids(after, places[:-1])
+    divergence: Tensor = (before.exp() * (before - after)).sum(-1).mean()
+    return divergence
+
+
+@torch.no_grad()
+def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None, *, tokens: int) -> Tensor:
+    """Texts that a model writes itself, each from one token."""
+    text = torch.tensor(_own(vocabulary, starts))[:, None]
+    name = cache_parameter(type(model))
+    assert name is not None
+    last, past = text, None
+    for _ in range(tokens):
+        outcome = model(input_ids=last, use_cache=True, **{name: past})
+        logits, past = outcome.logits[:, -1].float(), outcome[name]
+        if vocabulary is not None:
+            logits[:, vocabulary.reserved_id :] = -math.inf
+        last = torch.multinomial(logits.softmax(-1), 1)
+        text = torch.cat([text, last], dim=1)
+    return text
+
+
+def _own(vocabulary: DraftVocabulary | None, tokens: Sequence[int]) -> tuple[int, ...]:
+    return tuple(tokens) if vocabulary is None else vocabulary.own_tokens(tokens)
+
+
+def grown(
+    model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]
+) -> tuple[Any, DraftVocabulary] | None:
+    """The model with the tokens that texts have often and it does not know, and those; None where there are none.
+
+    New tokens begin as the reserved id, which stood for them so far.
+    """
+    known = set(vocabulary.target_ids)
+    counts = Counter(token for text in texts for token in text if token not in known)
+    often = [token for token, times in counts.most_common() if times >= LEAST_TIMES]
+    often = often[: max(0, MOST_KNOWN - len(known))]
+    if not often:
+        return None
+    larger = DraftVocabulary(tuple(sorted((*vocabulary.target_ids, *often))))
+    config = copy.deepcopy(model.config)
+    config.vocab_size = larger.reserved_id + 1
+    taught: Any = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager", trust_remote_code=False
+    )
+    weights = model.state_dict()
+    with torch.no_grad():
+        for name, weight in taught.state_dict().items():
+            if name in tables_by_token(taught):
+                weight[:] = weights[name][vocabulary.reserved_id]
+    adopt(taught, model, larger, vocabulary)
+    return taught, larger
+
+
+def in_earlier_ids(logs: Tensor, places: Tensor) -> Tensor:
+    """Log-probabilities [..., earlier tokens and the reserved id]: what a model has learned since joins that id.
+
+    `places` are the ids by now of the earlier tokens.
+    """
+    is_new = torch.ones(logs.shape[-1], dtype=torch.bool)
+    is_new[places] = False
+    return torch.cat([logs[..., places], logs[..., is_new].logsumexp(-1, keepdim=True)], -1)

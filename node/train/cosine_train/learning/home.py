@@ -1,0 +1,76 @@
+"""The folder that a drafter learns in: one for each identity, model and target, in the project's state folder."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from platformdirs import user_state_dir
+
+from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS, LearnedName
+from cosine_p2p.storage.state_file import StateFile
+from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_train.learning.versions import SHIPPED, LiveVersion
+
+ABOUT: Final = "about.json"
+"""The file that says whose folder it is, for `cosine-node learned`."""
+MAX_ABOUT_BYTES: Final = 1 << 16
+"""Far above two names and a peer id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearnerHome:
+    """The folder of one learner, and what it begins with.
+
+    `shipped` is the folder of the model as its volunteer named it, `kind` the type of its weights if that is a GGUF
+    file, `target` the folder of the target's tokenizer, `expertise` the domains that the volunteer announces. The
+    streams take `max_bytes` at most.
+    """
+
+    folder: Path
+    model_name: str
+    shipped: Path
+    kind: str | None
+    target: Path
+    expertise: tuple[str, ...]
+    max_bytes: int
+
+    def name_of(self, live: LiveVersion) -> str:
+        """The model's name as a record tells it."""
+        if live.number == SHIPPED:
+            return self.model_name
+        return str(LearnedName(self.model_name, live.number, live.digest[:DIGEST_CHARACTERS]))
+
+    def announced(self, live: LiveVersion) -> tuple[str, ...]:
+        """The domains of a record: the volunteer's, and those that came near to them."""
+        return tuple(dict.fromkeys((*self.expertise, *live.expertise)))[:MAX_EXPERTISE]
+
+
+def all_homes() -> Path:
+    """The folder of all learners of this user."""
+    return Path(user_state_dir("cosine-p2p")) / "learned"
+
+
+def home_folder(*, peer_id: str, model_name: str, content_digest: bytes, target_digest: bytes) -> Path:
+    """The folder of one learner: other weights or another target begin anew."""
+    key = json.dumps([peer_id, model_name, content_digest.hex(), target_digest.hex()])
+    name = re.sub(r"[^a-z0-9]+", "-", model_name.lower()).strip("-")[-40:]
+    return all_homes() / f"{name}-{blake2b(key.encode(), digest_size=6).hexdigest()}"
+
+
+def write_about(folder: Path, *, peer_id: str, model_name: str, target_name: str) -> None:
+    """Say whose folder it is."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fields = {"peer_id": peer_id, "model": model_name, "target": target_name}
+    StateFile(ABOUT, max_bytes=MAX_ABOUT_BYTES, file=folder / ABOUT).write(fields)
+
+
+def find_homes(folder: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The folders of learners, each with what it says of itself."""
+    folder = folder or all_homes()
+    for home in sorted(folder.iterdir()) if folder.is_dir() else ():
+        if (home / ABOUT).is_file():
+            yield home, StateFile(ABOUT, max_bytes=MAX_ABOUT_BYTES, file=home / ABOUT).read()

@@ -1,0 +1,398 @@
+"""A drafter that learns: keeps streams, has a child learn from them in idle time, and serves what is better."""
+
+import asyncio
+import logging
+import math
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from cosine_node.drafter.service import DrafterService
+from cosine_node.engine.base import Engine
+from cosine_node.engine.replaceable import ReplaceableEngine
+from cosine_node.terminal.events import Emit
+from cosine_protocol.errors import UsageError
+from cosine_train.learning.child import (
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    RoundOrder,
+    RoundOutcome,
+)
+from cosine_train.learning.decision import (
+    LIVE_TOKENS,
+    Acceptance,
+    LearningState,
+    goes_back,
+    goes_live,
+    is_due,
+    is_suspect,
+    keeps_expertise,
+    pause_s,
+    refreshed_expertise,
+)
+from cosine_train.learning.domain_texts import NEAR
+from cosine_train.learning.home import LearnerHome
+from cosine_train.learning.learner_report import Activity, LearnerNow, hold
+from cosine_train.learning.served_weights import serving_folder
+from cosine_train.learning.stream_store import KeptStreams, StreamStore
+from cosine_train.learning.streams import StreamRecords, VerifiedStream
+from cosine_train.learning.versions import SHIPPED, DamagedVersion, LiveVersion, Versions
+
+if TYPE_CHECKING:
+    from cosine_node.metrics.node import Series
+
+QUIET_S: Final = 2.0
+"""The child goes on so long after the last request, since one request is often followed by the next."""
+LOOK_EVERY_S: Final = 0.2
+"""How late the child goes on, and how long a moment without requests has to last to be seen."""
+PATIENCE_S: Final = 60.0
+"""So long new weights wait for a moment without requests; then those that are followed are let go."""
+TELL_EVERY_S: Final = 1.0
+"""What other programs show is so old at most, and a kill costs the counts of so long."""
+MAX_WAITING: Final = 64
+"""Bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
+
+LOG = logging.getLogger(__name__)
+_Read = TypeVar("_Read")
+
+
+class Learner:
+    """What one drafter has learned and learns. Make it in a thread: it loads the version that serves.
+
+    `engine` is what the drafter is to serve with. `load` loads weights from a folder, in a thread.
+    """
+
+    def __init__(
+        self,
+        home: LearnerHome,
+        shipped: Engine,
+        load: Callable[[Path], Engine],
+        *,
+        target_digest: bytes | None = None,
+    ) -> None:
+        self.records = StreamRecords(self.keep, target_digest=target_digest)
+        self.engine = ReplaceableEngine(shipped, on_open=self._make_room)
+        self.state = LearningState.read(home.folder)
+        self.kept = KeptStreams()
+        self._home = home
+        self._load = load
+        self._versions = Versions(home.folder)
+        self._store = StreamStore(home.folder, max_bytes=home.max_bytes)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="streams")
+        self._waiting = 0
+        self._child = LearningChild(home.folder)
+        self._service: DrafterService | None = None
+        self._on_switch: Callable[[], None] | None = None
+        self._live_from = self._since_earlier = Acceptance()
+        self._new_tokens = 0
+        self._doing = Activity.WAITING
+        self._hold = hold(home.folder)
+        self._looked_tokens = 0
+        self._has_news = True
+        self._busy_at_s = 0.0
+        self.live = LiveVersion(SHIPPED)
+        # The version that the last run has left serves, if it is whole and can be loaded.
+        word, version = self._versions.live()
+        # A version above the live one was not decided about when the last run ended.
+        for number in self._versions.all():
+            if number > word.number:
+                self._versions.drop(number)
+        if version is not None:
+            try:
+                self.engine.replace(self._load(serving_folder(version.folder)))
+                self.live = word
+            except UsageError as error:
+                LOG.warning("what was learned cannot be loaded (%s); the model as shipped serves", error)
+        if (told := LearnerNow.read(home.folder)).version == self.live.number:
+            self._since_earlier = told.live_since
+
+    @property
+    def model_name(self) -> str:
+        """The name of the weights that serve, as a record tells it."""
+        return self._home.name_of(self.live)
+
+    @property
+    def expertise(self) -> tuple[str, ...]:
+        """The domains to announce: those that the volunteer named, and those that came near to them."""
+        return self._home.announced(self.live)
+
+    @property
+    def live_since(self) -> Acceptance:
+        """Live acceptance since the weights that serve began to, in earlier runs too."""
+        return self._since_earlier + (self._live_acceptance() - self._live_from)
+
+    @property
+    def now(self) -> LearnerNow:
+        """What it does, as other programs of its user are told."""
+        is_stopped = self._doing in (Activity.LEARNING, Activity.COMPARING) and self._child.is_paused
+        return LearnerNow(
+            activity=Activity.STOPPED if is_stopped else self._doing,
+            version=self.live.number,
+            live_since=self.live_since,
+            new_tokens=self._new_tokens,
+        )
+
+    def metrics(self) -> "Sequence[Series[Learner]]":
+        """The metrics of learners; needs the extra gateway."""
+        from cosine_train.learning.metrics import LEARNER
+
+        return LEARNER
+
+    def attach(self, service: DrafterService, on_switch: Callable[[], None]) -> None:
+        """Learn for this service, which serves with `engine`; `on_switch` is called when other weights serve."""
+        self._service, self._on_switch = service, on_switch
+
+    def keep(self, stream: VerifiedStream) -> None:
+        """Keep a stream that the target has verified, soon."""
+        if self._waiting < MAX_WAITING:
+            self._waiting += 1
+
+            def write() -> KeptStreams:
+                self._store.add(stream)
+                return self._store.kept()
+
+            asyncio.get_running_loop().run_in_executor(self._writer, write).add_done_callback(self._written)
+
+    def _written(self, writing: "asyncio.Future[KeptStreams]") -> None:
+        self._waiting -= 1
+        if writing.cancelled():
+            return
+        if (error := writing.exception()) is not None:
+            LOG.warning("a stream could not be kept: %s", error)
+            return
+        self.kept, self._has_news = writing.result(), True
+
+    def _make_room(self) -> None:
+        """A request has come: what is being learned waits."""
+        self._child.pause()
+        self._busy_at_s = time.monotonic()
+
+    async def run(self, emit: Emit) -> None:
+        """Learn until cancelled. Nothing that goes wrong here ends the drafter."""
+        try:
+            async with asyncio.TaskGroup() as group:
+                for work in (self._pace(), self._tell(), self._learn_in_turns(emit)):
+                    group.create_task(work)
+        except Exception:  # The task's boundary: drafting goes on without learning.
+            LOG.exception("learning has ended")
+            await asyncio.Event().wait()
+
+    async def _learn_in_turns(self, emit: Emit) -> None:
+        """Look, and look again; after each failure the pause before is longer."""
+        failures = 0
+        self.kept = await self._in_writer(self._store.kept)
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            try:
+                await self._look(emit)
+                failures, self._doing = 0, Activity.WAITING
+            except (ChildFailed, UsageError, DamagedVersion, OSError, sqlite3.Error) as error:
+                failures, self._doing = failures + 1, Activity.FAILED
+                LOG.warning("nothing is learned: %s; trying again in %g s", error, pause_s(failures))
+                await asyncio.sleep(pause_s(failures))
+
+    def close(self) -> None:
+        """Write what waits, and use the store no more."""
+        self._writer.shutdown()
+        self._store.close()
+        if self._service is not None:
+            self.now.write(self._home.folder)
+        self._hold.close()
+
+    async def _pace(self) -> None:
+        """Let the child go on once nobody has been served for a while; `_make_room` stops it."""
+        assert self._service is not None
+        while True:
+            if self.engine.open_sequences:
+                self._make_room()
+            elif time.monotonic() - self._busy_at_s > QUIET_S:
+                self._child.resume()
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    async def _tell(self) -> None:
+        """Write down what it does, for other programs and for the next run."""
+        told: LearnerNow | None = None
+        while True:
+            if (now := self.now) != told:
+                told = now
+                await self._in_writer(partial(now.write, self._home.folder))
+            await asyncio.sleep(TELL_EVERY_S)
+
+    async def _look(self, emit: Emit) -> None:
+        """Compare what is suspect, learn if there is enough that is new."""
+        if self.live.number != SHIPPED and not self._versions.path(self.live.number).is_dir():
+            # `cosine-node learned forget --versions` was called.
+            self.state.earlier = SHIPPED
+            self.state.live_before = self.state.expected = Acceptance()
+            await self._serve(LiveVersion(SHIPPED))
+        since = self.live_since
+        if self.state.earlier != self.live.number and since.tokens >= self._looked_tokens + LIVE_TOKENS:
+            self._looked_tokens = since.tokens
+            if is_suspect(before=self.state.expected, since=since):
+                await self._compare(since, emit)
+        if not self._has_news:
+            return
+        self._has_news = False
+        if self.kept.newest < self.state.seen:
+            # The store was damaged and begun anew: its numbers too.
+            self.state.seen = self.state.switched_at = 0
+        self._new_tokens = await self._in_writer(lambda: self._store.tokens_after(self.state.seen))
+        if is_due(new_tokens=self._new_tokens, held_out_tokens=self.kept.held_out_tokens):
+            # Also after a failure.
+            self._has_news = True
+            await self._learn(emit)
+
+    async def _learn(self, emit: Emit) -> None:
+        """One round: the child writes a version, which goes live if it is better."""
+        self._doing = Activity.LEARNING
+        state, newest = self.state, self.kept.newest
+        state.begun = 1 + max(state.begun, self.live.number, *self._versions.all(), 0)
+        state.write(self._home.folder)
+        order = RoundOrder(
+            folder=str(self._home.folder),
+            number=state.begun,
+            base=str(self._folder_of(self.live.number)),
+            shipped=str(self._home.shipped),
+            kind=self._home.kind,
+            target=str(self._home.target),
+        )
+        outcome = await self._child.ask(order)
+        assert isinstance(outcome, RoundOutcome)
+        state.rounds, state.seen = state.rounds + 1, newest
+        state.write(self._home.folder)
+        is_better = goes_live(before=outcome.before, after=outcome.after)
+        is_own = keeps_expertise(self.expertise, before=outcome.nll_before, after=outcome.nll, factor=NEAR)
+        is_live = is_better and is_own
+        verdict = "it will serve" if is_live else "it has forgotten" if is_better else "that may be chance"
+        if not is_live:
+            await asyncio.to_thread(self._versions.drop, order.number)
+        before, after = outcome.before, outcome.after
+        fields: dict[str, object] = {
+            "model": self.model_name,
+            "trained_tokens": outcome.trained_tokens,
+            "steps": outcome.steps,
+            "seconds": round(outcome.seconds, 1),
+            "held_out_tokens": after.tokens,
+            "acceptance_before": round(before.share, 4),
+            "acceptance_after": round(after.share, 4),
+            "nll_before": {domain: round(nll, 3) for domain, nll in outcome.nll_before.items()},
+            "nll_after": {domain: round(nll, 3) for domain, nll in outcome.nll.items()},
+            "said": (
+                f"has learned from {outcome.trained_tokens} tokens in {outcome.seconds:.0f} s: right at "
+                f"{100 * after.share:.1f} % of {after.tokens} held-out tokens, before at "
+                f"{100 * before.share:.1f} %; {verdict}"
+            ),
+            "goes_live": is_live,
+        }
+        emit("learned", fields)
+        if not is_live:
+            return
+        found = await asyncio.to_thread(self._versions.find, order.number)
+        near = refreshed_expertise(self._home.expertise, outcome.nll, factor=NEAR)
+        added = tuple(domain for domain in near if domain not in self._home.expertise)
+        word = LiveVersion(found.number, found.digest, added)
+        state.earlier, state.earlier_expertise = self.live.number, self.live.expertise
+        state.switched_at = newest
+        state.before, state.after = before, after
+        state.live_before = state.expected = self.live_since
+        await self._serve(word)
+        emit("switched", self._switch_fields())
+
+    async def _compare(self, since: Acceptance, emit: Emit) -> None:
+        """Live acceptance has fallen: the worse of two versions along the same streams goes."""
+        self._doing = Activity.COMPARING
+        state = self.state
+        # The texts that it was right less often about have just ended, and wait to be kept.
+        self.records.keep_left()
+        await self._in_writer(lambda: None)
+        order = ComparisonOrder(
+            folder=str(self._home.folder),
+            earlier=str(self._folder_of(state.earlier)),
+            live=str(self._folder_of(self.live.number)),
+            target=str(self._home.target),
+            after=state.switched_at,
+        )
+        answer = await self._child.ask(order)
+        assert isinstance(answer, Comparison)
+        if not goes_back(earlier=answer.earlier, live=answer.live):
+            # The texts have become harder, not the drafter worse.
+            state.expected = since
+            state.write(self._home.folder)
+            return
+        worse, state.rollbacks = self.live.number, state.rollbacks + 1
+        word = LiveVersion(SHIPPED)
+        if state.earlier != SHIPPED:
+            found = await asyncio.to_thread(self._versions.find, state.earlier)
+            word = LiveVersion(found.number, found.digest, state.earlier_expertise)
+        state.live_before = state.expected = state.before = state.after = Acceptance()
+        await self._serve(word)
+        # It is never put live again.
+        await asyncio.to_thread(self._versions.drop, worse)
+        live, earlier = answer.live, answer.earlier
+        fields = {
+            "from_version": worse,
+            "compared_tokens": live.tokens,
+            "acceptance_earlier": round(earlier.share, 4),
+            "acceptance_live": round(live.share, 4),
+            "said": (
+                f"version {worse} was right at {100 * live.share:.1f} % of {live.tokens} tokens that came since, "
+                f"where this would have been at {100 * earlier.share:.1f} %"
+                if live.tokens
+                else f"version {worse} was right less often than expected, and no text was kept to compare them on"
+            ),
+        }
+        emit("rolled_back", self._switch_fields() | fields)
+
+    async def _serve(self, word: LiveVersion) -> None:
+        """Serve with a version from the next request on, and after whatever end of the process.
+
+        Raises `UsageError` if its weights cannot be loaded; then nothing has changed.
+        """
+        service = self._service
+        assert service is not None
+        self._doing = Activity.SWITCHING
+        await self._unused(until_s=time.monotonic() + PATIENCE_S)
+        # Nobody's drafts wait while weights are loaded: clients are told to come back in a moment.
+        service.set_aside(True)
+        try:
+            engine = await asyncio.to_thread(self._load, serving_folder(self._folder_of(word.number)))
+            self.state.write(self._home.folder)
+            # Disks may be slow, and heartbeats go on meanwhile.
+            await asyncio.to_thread(self._versions.switch, word)
+            await self._unused()
+            self.engine.replace(engine)
+        finally:
+            service.set_aside(False)
+        service.capacity_tokens = engine.free_tokens
+        self.live, self._live_from, self._looked_tokens = word, self._live_acceptance(), 0
+        self._since_earlier = Acceptance()
+        if self._on_switch is not None:
+            self._on_switch()
+        await asyncio.to_thread(self._versions.keep_newest, live=word.number)
+
+    async def _unused(self, *, until_s: float = math.inf) -> None:
+        """Return in a moment in which the engine is not in use, or then."""
+        # Its users do not know that anybody waits.
+        while self.engine.open_sequences and time.monotonic() < until_s:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_EVERY_S / 10)
+
+    def _folder_of(self, number: int) -> Path:
+        return self._home.shipped if number == SHIPPED else self._versions.path(number)
+
+    def _live_acceptance(self) -> Acceptance:
+        """Of all requests since the start."""
+        assert self._service is not None
+        return Acceptance(self._service.counts.right_first_choices, self._service.counts.first_choices)
+
+    async def _in_writer(self, read: Callable[[], _Read]) -> _Read:
+        return await asyncio.get_running_loop().run_in_executor(self._writer, read)
+
+    def _switch_fields(self) -> dict[str, object]:
+        fields = {"model": self.model_name, "version": self.live.number, "digest": self.live.digest}
+        return fields | {"expertise": list(self.expertise)}

@@ -1,0 +1,50 @@
+"""Makes the learner of a drafter that is about to start: the entry point that `join --learn` looks for."""
+
+from functools import partial
+
+from cosine_node.models.model import ServedModel, load_weights
+from cosine_node.serving.learner import LearnerMaker
+from cosine_node.serving.node_options import NodeOptions
+from cosine_p2p.text.target import identify_target
+from cosine_protocol.errors import UsageError
+from cosine_train.learning.home import LearnerHome, home_folder, write_about
+from cosine_train.learning.learner import Learner
+from cosine_train.learning.served_weights import check_can_learn, gguf_kind
+from cosine_train.learning.stream_store import MIN_BYTES
+
+
+def learner_maker(kept_bytes: int) -> LearnerMaker:
+    """What makes learners that keep texts in at most so many bytes. Raises `UsageError` for too few."""
+    if kept_bytes < MIN_BYTES:
+        raise UsageError(f"--learn-memory takes a size of {MIN_BYTES >> 20}MiB or more.")
+    return partial(_learner_of, kept_bytes)
+
+
+def _learner_of(kept_bytes: int, served: ServedModel, options: NodeOptions, peer_id: str) -> Learner:
+    """The learner of a drafter that was loaded; it loads what was learned in earlier runs. Blocks.
+
+    Raises `UsageError` for a drafter that cannot learn.
+    """
+    shipped = check_can_learn(options.source.model, served.folder, served.engine)
+    folder = home_folder(
+        peer_id=peer_id,
+        model_name=served.model_name,
+        content_digest=identify_target(shipped, name=served.model_name).content_digest,
+        target_digest=served.facts.digest(),
+    )
+    write_about(folder, peer_id=peer_id, model_name=served.model_name, target_name=served.target_name)
+    home = LearnerHome(
+        folder=folder,
+        model_name=served.model_name,
+        shipped=shipped,
+        kind=gguf_kind(shipped),
+        target=served.tokenizer_folder,
+        expertise=options.expertise,
+        max_bytes=kept_bytes,
+    )
+    return Learner(
+        home,
+        served.engine,
+        lambda weights: load_weights(options.source, weights, served.tokenizer_folder),
+        target_digest=served.facts.digest(),
+    )

@@ -1,0 +1,114 @@
+"""The child of a learner: `python -m cosine_train.learning.worker` carries out one order from stdin, and ends.
+
+It works at the lowest priority, in one thread, and ends at once when nobody holds its stdin any more.
+"""
+
+import json
+import logging
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from threading import Thread
+
+from cosine_node.engine.torch.threads import limit_threads
+from cosine_node.models.model_sizes import ModelSizes
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_train.learning.belief import Belief
+from cosine_train.learning.child import (
+    Answer,
+    Comparison,
+    ComparisonOrder,
+    Order,
+    RoundOrder,
+    RoundOutcome,
+    from_line,
+    to_line,
+)
+from cosine_train.learning.domain_texts import domain_nll
+from cosine_train.learning.finetuning import RoundSettings, acceptance_along, train_round
+from cosine_train.learning.served_weights import add_what_serves
+from cosine_train.learning.stream_store import read_streams
+from cosine_train.learning.versions import Versions
+from cosine_train.training.distilling import drafter_in
+
+LOG = logging.getLogger(__name__)
+
+
+def carry_out(order: Order | Answer) -> Answer:
+    """The answer to an order. Raises `UsageError` and `sqlite3.Error`."""
+    match order:
+        case RoundOrder():
+            limit_threads(1, Path(order.base))
+            return _learn(order)
+        case ComparisonOrder():
+            limit_threads(1, Path(order.live))
+            streams = read_streams(Path(order.folder), held_out=None, after=order.after)
+            vocab_tokens = ModelSizes.read(Path(order.target)).vocab_tokens
+            earlier, live = (
+                acceptance_along(drafter_in(Path(weights), vocab_tokens=vocab_tokens), streams)
+                for weights in (order.earlier, order.live)
+            )
+            return Comparison(earlier=earlier, live=live)
+        case _:
+            raise ValueError("an answer is no order")
+
+
+def _learn(order: RoundOrder) -> RoundOutcome:
+    folder, target, shipped = Path(order.folder), Path(order.target), Path(order.shipped)
+    files = TokenizerFiles.read(target)
+    if files is None:
+        raise UsageError(f"{target} has no tokenizer files.")
+    codec, vocab_tokens = TextTokenizer(files.files), ModelSizes.read(target).vocab_tokens
+    learned, held_out = (read_streams(folder, held_out=which) for which in (False, True))
+    settings = RoundSettings(vocab_tokens=vocab_tokens, seed=order.number)
+    belief = Belief([*learned, *held_out], drafter_in(shipped, vocab_tokens=vocab_tokens), seed=order.number)
+    learned, held_out = belief.of(learned), belief.of(held_out)
+    versions = Versions(folder)
+    out = versions.begin(order.number)
+    try:
+        outcome = train_round(Path(order.base), learned, held_out, out, settings, shipped=shipped)
+        add_what_serves(out, shipped, kind=order.kind)
+        # Against the weights as shipped: rounds that each forget a little would forget all.
+        nll_before, nll = (
+            domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (shipped, out)
+        )
+        versions.finish(order.number)
+    except BaseException:
+        # The disk may be full of it, and the next round begins in an hour.
+        versions.drop_unfinished()
+        raise
+    return replace(outcome, nll_before=nll_before, nll=nll)
+
+
+def main() -> None:
+    """Read an order, write the answer or why there is none."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    # Whatever a library prints is no answer.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    # Everything else on the machine runs first.
+    os.nice(19)
+    if sys.platform == "linux":
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    line = sys.stdin.buffer.readline()
+    Thread(target=_end_with_parent, daemon=True).start()
+    try:
+        answer = to_line(carry_out(from_line(line)))
+    except Exception as error:  # The task's boundary: the parent is told, and the log has the rest.
+        LOG.exception("the order could not be carried out")
+        answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
+    answers.write(answer)
+    answers.flush()
+
+
+def _end_with_parent() -> None:
+    """End the process once nobody holds its stdin."""
+    sys.stdin.buffer.read()
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,182 @@
+"""Questions that a chat model asks itself, so that its drafters need no texts of anybody.
+
+A chat model has learned its users' turns as well as its own: given its chat template up to where a user speaks, it
+goes on as a user would (Magpie, arXiv 2406.08464). Its first words would be the same few in most questions, so the
+first token is drawn from the likeliest ones by a flattened distribution, and all others by the model's own. After
+its answer it goes on as that user again, all by the model's own.
+"""
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.training.answers import Answer, Say, TargetPrompt
+from cosine_train.training.local_target import LocalTarget
+from cosine_train.training.questions import Message, Question, read_questions
+
+DOMAIN: Final = "self"
+"""What its own questions are about."""
+FILE: Final = "questions.jsonl"
+FOLLOW_UPS_FILE: Final = "follow-ups.jsonl"
+FIRST_TOKENS: Final = 160
+"""SmolLM2 begins 95 % of its questions with one of so many tokens."""
+FLATNESS: Final = 0.35
+"""The exponent of their probabilities: 'I' and 'Can' begin 66 % of SmolLM2's questions, and so 5 %."""
+SHORTEST_CHARACTERS: Final = 12
+"""What is shorter asks nothing."""
+ALIKE_WORDS: Final = 4
+MOST_ALIKE: Final = 24
+"""Questions kept that begin with the same so many words."""
+WRITTEN_FOR_EACH: Final = 1.25
+"""Questions written for each that is kept: others repeat one, are cut off, or begin like too many."""
+FEWEST_WRITTEN: Final = 64
+"""Where of so many none is new, there are no more."""
+
+
+def write_own_questions(
+    target: LocalTarget, codec: TextTokenizer, folder: Path, *, count: int, seed: int, say: Say
+) -> Path:
+    """A file of so many of the target's own questions in a folder; what an earlier call has written there counts.
+
+    Raises `UsageError` for a model without a chat template, or whose template does not tell where a user speaks.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / FILE
+    kept = OwnQuestions(_read(file))
+    opening = opening_of(codec)
+    likely = target.likely_after(opening, FIRST_TOKENS)
+    firsts, shares = [token for token, _ in likely], [chance**FLATNESS for _, chance in likely]
+    while len(kept) < count:
+        missing = max(FEWEST_WRITTEN, round(WRITTEN_FOR_EACH * (count - len(kept))))
+        begun = {
+            number: _Begun(opening, (random.Random(f"{seed} {number}").choices(firsts, shares)[0],))
+            for number in range(kept.tried, kept.tried + missing)
+        }
+        if not _keep(_written(target, codec, begun), kept, file, most=count, say=say):
+            raise UsageError(
+                f"The target writes {len(kept)} different questions and no more; give a smaller --questions."
+            )
+    return file
+
+
+def write_follow_ups(
+    target: LocalTarget,
+    codec: TextTokenizer,
+    folder: Path,
+    questions: Sequence[Question],
+    answers: Sequence[Answer],
+    *,
+    count: int,
+    say: Say,
+) -> list[Question]:
+    """What the user says after the answers to at most `count` of these questions, written to a file of a folder.
+
+    What an earlier call has written there counts. Answers that did not come to their end are passed over.
+    """
+    file = folder / FOLLOW_UPS_FILE
+    kept = OwnQuestions(_read(file))
+    asked = {question.number: question.asked for question in questions if not isinstance(question.asked, str)}
+    chats = [
+        (*asked[answer.question], {"role": "assistant", "content": codec.decode(answer.tokens[:-1])})
+        for answer in sorted(answers, key=lambda answer: answer.question)
+        if answer.question in asked and target.has_ended(answer)
+    ]
+    begun = {
+        number: _Begun(opening_of(codec, chat), (), chat)
+        for number, chat in enumerate(chats[:count])
+        if number >= kept.tried
+    }
+    _keep(_written(target, codec, begun), kept, file, most=count, say=say)
+    return read_questions(file) if len(kept) else []
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """A chat in tokens up to where the user speaks, the first tokens of what is said, and all said before."""
+
+    opening: tuple[int, ...]
+    first: tuple[int, ...]
+    before: tuple[Message, ...] = ()
+
+
+class OwnQuestions:
+    """Questions without those that were there before, and without too many that begin alike."""
+
+    def __init__(self, lines: Sequence[tuple[int, str]] = ()) -> None:
+        self._known: set[str] = set()
+        self._beginnings: Counter[str] = Counter()
+        self.tried = max((number + 1 for number, _ in lines), default=0)
+        for _, text in lines:
+            self.take(text)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def take(self, text: str) -> bool:
+        """Add a question; False if it is not worth asking."""
+        words = text.casefold().split()
+        whole, beginning = " ".join(words), " ".join(words[:ALIKE_WORDS])
+        is_new = whole not in self._known and self._beginnings[beginning] < MOST_ALIKE
+        if len(text) < SHORTEST_CHARACTERS or not is_new:
+            return False
+        self._known.add(whole)
+        self._beginnings[beginning] += 1
+        return True
+
+
+def opening_of(codec: TextTokenizer, before: Sequence[Message] = ()) -> tuple[int, ...]:
+    """A chat's tokens up to where the user speaks, after all `before`. Raises `UsageError`."""
+    chats = [codec.encode_chat([*before, {"role": "user", "content": said}]) for said in ("?", "1", "x")]
+    shared = next((i for i, tokens in enumerate(zip(*chats, strict=False)) if len(set(tokens)) > 1), 0)
+    if not shared:
+        raise UsageError("The target's chat template tells nothing of where a user speaks; give --texts.")
+    return chats[0][:shared]
+
+
+def _written(
+    target: LocalTarget, codec: TextTokenizer, begun: Mapping[int, _Begun]
+) -> Iterator[tuple[int, str, tuple[Message, ...]]]:
+    """What users said, with its number and all before it, as it comes; what does not end is left out."""
+    prompts = (
+        TargetPrompt(number, DOMAIN, one.opening + one.first, Sampling(temperature=1.0, seed=number))
+        for number, one in begun.items()
+    )
+    for answer in target.answers(prompts):
+        if target.has_ended(answer):
+            one = begun[answer.question]
+            yield answer.question, codec.decode((*one.first, *answer.tokens[:-1])).strip(), one.before
+
+
+def _keep(
+    written: Iterator[tuple[int, str, tuple[Message, ...]]], kept: OwnQuestions, file: Path, *, most: int, say: Say
+) -> bool:
+    """Add what is worth asking to a file, until `most` are kept; False if nothing was."""
+    before = len(kept)
+    with file.open("a", encoding="utf-8") as out:
+        for number, text, chat in written:
+            kept.tried = max(kept.tried, number + 1)
+            if len(kept) < most and kept.take(text):
+                line = {
+                    "domain": DOMAIN,
+                    "number": number,
+                    "messages": [*chat, {"role": "user", "content": text}],
+                }
+                out.write(json.dumps(line, ensure_ascii=False) + "\n")
+                if len(kept) % 100 == 0:
+                    out.flush()
+                    say(f"{len(kept)} of {most} questions")
+    return len(kept) > before
+
+
+def _read(file: Path) -> list[tuple[int, str]]:
+    if not file.is_file():
+        return []
+    lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    return [(line["number"], line["messages"][-1]["content"]) for line in lines]

@@ -1,0 +1,169 @@
+"""Questions to a target, from JSON lines: conversations cut before an answer, or openings of plain texts.
+
+As prompts they are in tokens: to be answered by the target, or to be read with the answer that somebody else gave.
+"""
+
+import json
+import lzma
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.training.answers import TargetPrompt
+
+Message = Mapping[str, str]
+
+SUFFIXES: Final = (".jsonl", ".jsonl.xz")
+"""The ends of the names of files that are read."""
+HELD_OUT_MARK: Final = ".dev."
+"""A file with this in its name holds questions for the evaluation alone."""
+HELD_OUT_EVERY: Final = 20
+"""Where no file is held out, one question of so many is."""
+OPENING_CHARACTERS: Final = 240
+"""About 50 tokens of a plain text, enough to show its kind."""
+TEMPERATURE: Final = 0.8
+"""Half of the answers are sampled at it, the others are greedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A conversation that waits for the assistant, or the opening of a text, as a client takes it.
+
+    `follows` is what came next where it was found: somebody's answer, or the rest of the text.
+    """
+
+    domain: str
+    asked: str | tuple[Message, ...]
+    follows: str = ""
+    is_held_out: bool = False
+
+    @property
+    def number(self) -> int:
+        """A number of 63 bits that depends on what is asked alone; it names its answers and seeds their noise."""
+        asked = self.asked if isinstance(self.asked, str) else [dict(message) for message in self.asked]
+        return int.from_bytes(sha256(json.dumps(asked, sort_keys=True).encode()).digest()[:8]) >> 1
+
+
+def read_questions(source: Path) -> list[Question]:
+    """The questions of a file, or of all files of a folder, each once, in an order of their own.
+
+    A line is `{"messages": [{"role", "content"}...]}` or `{"text": ...}`; its domain is its `domain`, else the
+    first part of its file's name. Raises `UsageError`.
+    """
+    files = [source] if source.is_file() else sorted(file for end in SUFFIXES for file in source.glob(f"*{end}"))
+    if not files:
+        raise UsageError(
+            f"No texts at {source}; give a file, or a folder of files, that end with {SUFFIXES[0]}[.xz]."
+        )
+    has_held_out = any(HELD_OUT_MARK in file.name for file in files)
+    found: dict[int, Question] = {}
+    for file in files:
+        for record in _records(file):
+            domain = str(record.get("domain") or file.name.partition(".")[0])
+            asked, follows = _asked(record)
+            if asked:
+                question = Question(domain, asked, follows)
+                is_held_out = HELD_OUT_MARK in file.name if has_held_out else question.number % HELD_OUT_EVERY == 0
+                found.setdefault(question.number, replace(question, is_held_out=is_held_out))
+    if not found:
+        raise UsageError(f"{source} holds no question: neither messages with an answer nor a text on any line.")
+    return [found[number] for number in sorted(found)]
+
+
+def in_turns(questions: Sequence[Question]) -> list[Question]:
+    """The same questions, one of each domain in turn as long as they last."""
+    by_domain: dict[str, list[Question]] = {}
+    for question in questions:
+        by_domain.setdefault(question.domain, []).append(question)
+    ranked = [(place, name, question) for name, own in by_domain.items() for place, question in enumerate(own)]
+    return [question for _, _, question in sorted(ranked, key=lambda item: item[:2])]
+
+
+def prompts_of(
+    questions: Sequence[Question], codec: TextTokenizer, *, answers: int, longest_prompt: int, is_asked_twice: bool
+) -> list[TargetPrompt]:
+    """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
+
+    Questions of more than `longest_prompt` tokens are passed over.
+    """
+    found: list[TargetPrompt] = []
+    for question in in_turns(questions):
+        if len(found) >= answers:
+            break
+        asked = question.asked
+        tokens = codec.encode(asked) if isinstance(asked, str) else codec.encode_chat(asked)
+        if not 0 < len(tokens) <= longest_prompt:
+            continue
+        sampled = Sampling(temperature=TEMPERATURE, seed=question.number)
+        ways = [Sampling(), sampled] if is_asked_twice else [sampled if question.number % 2 else Sampling()]
+        found += [TargetPrompt(question.number, question.domain, tokens, way) for way in ways]
+    return found
+
+
+def readings_of(
+    questions: Sequence[Question], codec: TextTokenizer, *, readings: int, longest_prompt: int, longest_answer: int
+) -> list[TargetPrompt]:
+    """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
+    found: list[TargetPrompt] = []
+    for question in in_turns(questions):
+        if len(found) >= readings:
+            break
+        if not question.follows:
+            continue
+        asked = question.asked
+        if isinstance(asked, str):
+            prompt, whole = codec.encode(asked), codec.encode(asked + question.follows)
+        else:
+            prompt = codec.encode_chat(asked)
+            whole = codec.encode_chat([*asked, {"role": "assistant", "content": question.follows}])
+        # The last tokens of a prompt may be others once more text follows.
+        common = next(
+            (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(prompt)
+        )
+        given = whole[common : common + longest_answer]
+        if 0 < common <= longest_prompt and given:
+            found.append(TargetPrompt(question.number, question.domain, whole[:common], Sampling(), given))
+    return found
+
+
+def _records(file: Path) -> Iterator[dict[str, Any]]:
+    opened = lzma.open if file.suffix == ".xz" else open
+    try:
+        with opened(file, "rt", encoding="utf-8") as lines:
+            for number, line in enumerate(lines, 1):
+                if line.strip():
+                    record = json.loads(line)
+                    if not isinstance(record, dict):
+                        raise UsageError(f"Line {number} of {file} is no JSON object.")
+                    yield record
+    except (OSError, ValueError, lzma.LZMAError, EOFError) as error:
+        raise UsageError(f"{file} cannot be read: {error}.") from None
+
+
+def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
+    """What is asked and what follows; empty where nothing is.
+
+    Of a conversation that is a user's last word, or else all before one of its answers.
+    """
+    if isinstance(text := record.get("text"), str):
+        opening = text[:OPENING_CHARACTERS]
+        asked = opening if len(opening) == len(text) else opening.rpartition(" ")[0]
+        return asked, text[len(asked) :]
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        return "", ""
+    turns = [{"role": str(turn.get("role", "")), "content": str(turn.get("content", ""))} for turn in messages]
+    if turns and turns[-1]["role"] == "user":
+        return tuple(turns), ""
+    ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
+    if not ends:
+        return "", ""
+    # Any of the answers, but always the same one of a conversation.
+    choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
+    end = ends[choice]
+    return tuple(turns[:end]), turns[end]["content"]

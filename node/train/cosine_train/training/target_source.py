@@ -1,0 +1,166 @@
+"""A target as the training of a drafter needs it: its tokenizer, its answers, and a drafter to begin with.
+
+It is on this machine, or behind a swarm, of which no more is known than what it writes.
+"""
+
+import asyncio
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from cosine_node.engine.torch.loading import load_model, resolve_device
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.models.model import fetch_folder
+from cosine_node.models.model_sizes import ModelSizes
+from cosine_p2p.blocking import Client
+from cosine_p2p.client import AsyncClient, Join, Swarm
+from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.request.results import Generation
+from cosine_p2p.text.target import read_ends
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_train.training.answers import Answer, TargetPrompt
+from cosine_train.training.local_target import LocalTarget
+from cosine_train.training.loop import computes_in_bfloat16
+from cosine_train.training.new_drafter import Shape, drafter_of, new_model
+
+CONTEXT_TOKENS: Final = 8192
+"""The context of a drafter whose target's is unknown. It costs nothing: positions are not learned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answering:
+    """The answers of a target: at most so many at once, and tokens of each."""
+
+    slots: int
+    new_tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalSource:
+    """A model on this machine, by any name that `join` takes. Its drafters begin with some of its layers.
+
+    With a `width` they begin untrained, with as many layers. Raises `UsageError`.
+    """
+
+    model: str
+    answering: Answering
+    layers: tuple[int, ...]
+    width: int | None
+    device: str
+    seed: int
+
+    @cached_property
+    def folder(self) -> Path:
+        """The model's folder, downloaded if need be."""
+        return fetch_folder(self.model)
+
+    @cached_property
+    def codec(self) -> TextTokenizer:
+        files = TokenizerFiles.read(self.folder)
+        if files is None:
+            raise UsageError(f"The target {self.model!r} has no tokenizer files; train for a model that has them.")
+        return TextTokenizer(files.files)
+
+    def loaded(self) -> Any:
+        """The model itself, loaded anew, in 16 bits where these are fast. Raises `UsageError`."""
+        where = resolve_device(self.device)
+        dtype = torch.bfloat16 if computes_in_bfloat16(where.type) else torch.float32
+        return load_model(str(self.folder), dtype=dtype).to(where)
+
+    def target(self) -> LocalTarget:
+        """The target, which answers. Raises `UsageError`."""
+        return LocalTarget(
+            self.loaded(),
+            eos=read_ends(self.folder),
+            slots=self.answering.slots,
+            new_tokens=self.answering.new_tokens,
+        )
+
+    def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
+        """An untrained drafter with these tokens. Raises `UsageError`."""
+        if self.width is None:
+            model = load_model(str(self.folder), dtype=torch.float32)
+            return drafter_of(model, layers=self.layers, vocabulary=vocabulary)
+        context = ModelSizes.read(self.folder).context_tokens
+        return new_model(Shape(len(self.layers), self.width, vocabulary.reserved_id + 1, context), self.seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmSource:
+    """A target that a swarm serves, asked by ordinary requests, with the options of a client.
+
+    `join` is the client's way into the network. Weights are unknown here, so drafters begin as untrained models.
+    Raises as the client does.
+    """
+
+    join: Join
+    options: ClientOptions
+    answering: Answering
+    layers: int
+    width: int
+    seed: int
+
+    @cached_property
+    def codec(self) -> TextTokenizer:
+        return asyncio.run(self._find_codec())
+
+    async def _find_codec(self) -> TextTokenizer:
+        joined: list[Swarm] = []
+
+        async def join() -> Swarm:
+            joined.append(await self.join())
+            return joined[0]
+
+        async with AsyncClient(join=join, **self.options) as client:
+            return await joined[0].text_codec(await client.find_verifiers())
+
+    def target(self) -> "SwarmSource":
+        """The same, which answers."""
+        return self
+
+    def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
+        """An untrained drafter with these tokens."""
+        shape = Shape(self.layers, self.width, vocabulary.reserved_id + 1, CONTEXT_TOKENS)
+        return new_model(shape, self.seed)
+
+    def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
+        """The answers as they end, in no order."""
+        under_way: dict[Future[Generation], TargetPrompt] = {}
+        with Client(join=self.join, **self.options) as client:
+            for prompt in prompts:
+                asked = client.submit(
+                    prompt.tokens,
+                    max_new_tokens=self.answering.new_tokens,
+                    temperature=prompt.sampling.temperature,
+                    seed=prompt.sampling.seed,
+                    generation_config="none",
+                )
+                under_way[asked] = prompt
+                if len(under_way) >= self.answering.slots:
+                    yield from _ended(under_way)
+            while under_way:
+                yield from _ended(under_way)
+
+    def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
+        """Raises `UsageError`: a swarm writes, and tells nothing of what is given."""
+        raise UsageError("Texts can be read by a target on this machine alone; leave --read out for a swarm.")
+
+
+TargetSource = LocalSource | SwarmSource
+
+
+def _ended(under_way: dict[Future[Generation], TargetPrompt]) -> Iterator[Answer]:
+    """Wait for some of the requests, which then are under way no more."""
+    for future in wait(under_way, return_when=FIRST_COMPLETED).done:
+        prompt, tokens = under_way.pop(future), future.result().token_ids
+        if tokens:
+            nothing = np.zeros((len(tokens), 0))
+            yield prompt.answer(tuple(tokens), nothing.astype(np.int32), nothing.astype(np.float16))

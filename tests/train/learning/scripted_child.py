@@ -1,0 +1,43 @@
+"""A child that learns nothing: it writes versions without weights, and says what it is told to.
+
+It stands for the real one, which test_worker runs, where a test decides what comes of a round.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from cosine_train.learning.child import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, from_line, to_line
+from cosine_train.learning.decision import Acceptance
+from cosine_train.learning.versions import Versions
+
+SCRIPT = "script.json"
+"""The file in the learner's folder with the shares, of 1,000 tokens, that it answers with; or `die`."""
+
+
+def main() -> None:
+    order = from_line(sys.stdin.buffer.readline())
+    assert isinstance(order, RoundOrder | ComparisonOrder)
+    folder = Path(order.folder)
+    script = json.loads((folder / SCRIPT).read_text())
+    if script.get("die"):
+        sys.exit(1)
+
+    def of(name: str) -> Acceptance:
+        return Acceptance(script.get(name, 0), 1000 if name in script else 0)
+
+    if isinstance(order, RoundOrder):
+        versions = Versions(folder)
+        (versions.begin(order.number) / "seed").write_text(str(order.number))
+        versions.finish(order.number)
+        nll = {"nll": script.get("nll", {}), "nll_before": script.get("nll_before", {})}
+        answer = to_line(
+            RoundOutcome(before=of("before"), after=of("after"), trained_tokens=2000, steps=10, seconds=1.0, **nll)
+        )
+    else:
+        answer = to_line(Comparison(earlier=of("earlier"), live=of("live")))
+    sys.stdout.buffer.write(answer)
+
+
+if __name__ == "__main__":
+    main()

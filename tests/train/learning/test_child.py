@@ -1,0 +1,181 @@
+"""The process that learns: its orders, stopped and continued, ended with whoever started it, its failures told."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosine_train.learning import child as module
+from cosine_train.learning.child import (
+    LOG_NAME,
+    Answer,
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    Order,
+    RoundOrder,
+    RoundOutcome,
+    from_line,
+    to_line,
+)
+from cosine_train.learning.decision import Acceptance
+
+ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
+ANSWER = Comparison(earlier=Acceptance(1, 2), live=Acceptance(2, 2))
+OUTCOME = RoundOutcome(
+    before=Acceptance(1, 2),
+    after=Acceptance(2, 2),
+    trained_tokens=5,
+    steps=1,
+    seconds=0.5,
+    nll_before={"code": 3.0},
+    nll={"code": 2.5},
+)
+
+
+def say(line: bytes) -> str:
+    return f"import sys; sys.stdin.readline(); print({line.decode().strip()!r})"
+
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads states from Linux's /proc")
+
+Make = Callable[[str], LearningChild]
+
+
+@pytest.fixture
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes one that runs code."""
+
+    def make(code: str) -> LearningChild:
+        monkeypatch.setattr(module, "COMMAND", (sys.executable, "-S", "-c", code))
+        return LearningChild(tmp_path)
+
+    return make
+
+
+def state_of(pid: int) -> str:
+    """The letter that Linux gives to the state of a process; X for one that is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except FileNotFoundError:
+        return "X"
+
+
+def wait_until(pid: int, states: str) -> None:
+    until_s = time.monotonic() + 60
+    while state_of(pid) not in states:
+        assert time.monotonic() < until_s, state_of(pid)
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [RoundOrder(folder="f", number=3, base="b", shipped="s", kind="Q5_1", target="t"), ORDER, ANSWER, OUTCOME],
+)
+def test_orders_and_answers_come_as_they_went(value: Order | Answer) -> None:
+    assert from_line(to_line(value)) == value
+
+
+def test_what_is_neither_is_refused() -> None:
+    lines = (
+        b"",
+        b"{}\n",
+        b"[1]\n",
+        b'{"error": "x"}\n',
+        b'{"Comparison": {"earlier": 1}}\n',
+        b'{"a": 1, "b": 2}\n',
+    )
+    for line in (*lines, b"\xff\n"):
+        with pytest.raises(ValueError, match="no order"):
+            from_line(line)
+
+
+def test_an_order_is_answered(child: Make) -> None:
+    assert asyncio.run(child(say(to_line(ANSWER))).ask(ORDER)) == ANSWER
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        ("raise SystemExit('worn out')", f"it died.*{LOG_NAME}"),
+        ("import os; os.abort()", "it died"),
+        ("import os; os.close(0); os.close(1)", "it died"),
+        (say(json.dumps({"error": "no memory"}).encode()), "no memory"),
+        (say(to_line(ORDER)), "an order"),
+    ],
+)
+def test_what_goes_wrong_is_told_and_logged(tmp_path: Path, child: Make, code: str, reason: str) -> None:
+    with pytest.raises(ChildFailed, match=reason):
+        asyncio.run(child(code).ask(ORDER))
+    assert ("worn out" in (tmp_path / LOG_NAME).read_text()) == ("worn out" in code)
+
+
+def test_it_is_stopped_and_goes_on(child: Make) -> None:
+    async def scene() -> None:
+        # It answers once it has been let go on, which it cannot know otherwise.
+        waiting = child(f"import time; time.sleep(0.2); {say(to_line(ANSWER))}")
+        waiting.pause()
+        asking = asyncio.ensure_future(waiting.ask(ORDER))
+        await asyncio.sleep(0)
+        assert waiting.pid is not None
+        wait_until(waiting.pid, "T")
+        waiting.pause()
+        waiting.resume()
+        assert await asking == ANSWER
+        assert waiting.pid is None
+
+    asyncio.run(scene())
+
+
+def test_it_is_killed_where_nobody_waits_for_its_answer(child: Make) -> None:
+    async def scene() -> None:
+        endless = child("import time; time.sleep(600)")
+        asking = asyncio.ensure_future(endless.ask(ORDER))
+        await asyncio.sleep(0)
+        pid = endless.pid
+        assert pid is not None
+        endless.pause()
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        assert state_of(pid) == "X"
+
+    asyncio.run(scene())
+
+
+# One that runs sees its stdin end, which `test_worker` shows as well; loading PyTorch to see it takes many seconds.
+@pytest.mark.parametrize("is_stopped", [pytest.param(False, marks=pytest.mark.soak), True])
+def test_it_ends_where_its_parent_is_killed(tmp_path: Path, is_stopped: bool) -> None:
+    code = (
+        "import asyncio, sys\n"
+        "from pathlib import Path\n"
+        "from cosine_train.learning.child import ComparisonOrder, LearningChild\n"
+        f"order = {ORDER!r}\n"
+        "async def scene():\n"
+        "    child = LearningChild(Path(sys.argv[1]))\n"
+        "    asking = asyncio.ensure_future(child.ask(order))\n"
+        "    while child.pid is None:\n"
+        "        await asyncio.sleep(0.01)\n"
+        f"    if {is_stopped}: child.pause()\n"
+        "    print(child.pid, flush=True)\n"
+        "    await asyncio.sleep(600)\n"
+        "asyncio.run(scene())\n"
+    )
+    # A session of its own: the kernel looks for parents in the same one, of which pytest may be the first.
+    with subprocess.Popen(
+        (sys.executable, "-c", code, tmp_path), stdout=subprocess.PIPE, start_new_session=True
+    ) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        if is_stopped:
+            wait_until(pid, "T")
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        wait_until(pid, "XZ")

@@ -1,0 +1,125 @@
+"""When a drafter learns, which weights go live and which go back, and what it remembers of that."""
+
+import json
+import math
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cosine_protocol.limits import MAX_EXPERTISE
+from cosine_train.learning.decision import (
+    ERRORS_DOWN,
+    FIRST_PAUSE_S,
+    HELD_OUT_TOKENS,
+    LIVE_TOKENS,
+    LONGEST_PAUSE_S,
+    NAME,
+    NEW_TOKENS,
+    Acceptance,
+    LearningState,
+    goes_back,
+    goes_live,
+    is_due,
+    is_suspect,
+    keeps_expertise,
+    pause_s,
+    refreshed_expertise,
+    standard_error,
+)
+
+NONE = Acceptance()
+ACCEPTANCES = st.integers(0, 5000).flatmap(
+    lambda tokens: st.integers(0, tokens).map(lambda right: Acceptance(right, tokens))
+)
+
+
+def test_a_round_needs_texts_to_learn_from_and_to_measure_by() -> None:
+    assert is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS)
+    assert not is_due(new_tokens=NEW_TOKENS - 1, held_out_tokens=HELD_OUT_TOKENS)
+    assert not is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS - 1)
+
+
+def test_weights_go_live_where_they_are_better_by_more_than_the_error_of_independent_draws() -> None:
+    half = Acceptance(50, 100)
+    assert standard_error(half, half) == pytest.approx(math.sqrt(0.25 * 2 / 100))
+    for right, is_live in ((530, True), (520, False), (470, False)):
+        assert goes_live(before=Acceptance(500, 1000), after=Acceptance(right, 1000)) is is_live
+    assert not goes_live(before=NONE, after=NONE) and not goes_live(before=half, after=NONE)
+
+
+@given(ACCEPTANCES, ACCEPTANCES)
+def test_no_weights_go_live_that_are_not_better_and_only_a_fall_is_suspect(
+    one: Acceptance, other: Acceptance
+) -> None:
+    if goes_live(before=one, after=other):
+        assert other.share > one.share
+        assert not goes_live(before=other, after=one)
+    if is_suspect(before=one, since=other):
+        assert other.tokens >= LIVE_TOKENS
+        assert one.share - other.share > ERRORS_DOWN * standard_error(one, other)
+
+
+def test_a_real_fall_is_suspect_and_chance_hardly_ever() -> None:
+    assert is_suspect(before=Acceptance(1200, 2000), since=Acceptance(250, 500))
+    assert not is_suspect(before=Acceptance(1200, 2000), since=Acceptance(24, 499))
+    rng = Random(5)
+    draws = [Acceptance(sum(rng.random() < 0.6 for _ in range(600)), 600) for _ in range(1001)]
+    assert sum(is_suspect(before=one, since=other) for one, other in pairwise(draws)) <= 6
+
+
+def test_the_worse_of_two_goes_back() -> None:
+    for earlier, live, is_back in ((60, 50, True), (50, 60, False), (50, 50, False)):
+        assert goes_back(earlier=Acceptance(earlier, 100), live=Acceptance(live, 100)) is is_back
+    assert goes_back(earlier=NONE, live=NONE)
+
+
+@pytest.mark.parametrize(
+    ("announced", "after", "keeps"),
+    [
+        (["code"], {"code": 3.2, "math": 9.0}, True),
+        (["code"], {"code": 3.4, "math": 1.0}, False),
+        (["code", "math"], {"code": 2.0, "math": 5.0}, False),
+        (["law"], {"code": 9.0}, True),
+        (["code"], {}, False),
+    ],
+)
+def test_weights_that_forgot_an_announced_domain_are_told(
+    announced: list[str], after: dict[str, float], keeps: bool
+) -> None:
+    assert keeps_expertise(announced, before={"code": 3.0, "math": 4.0}, after=after, factor=1.1) is keeps
+
+
+def test_pauses_double_up_to_an_hour() -> None:
+    pauses = [pause_s(deaths) for deaths in range(1, 100)]
+    assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
+    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE_S
+
+
+def test_domains_that_have_come_near_are_announced_too() -> None:
+    nll = {"code": 3.0, "math": 3.3, "medical": 5.0, "dialogue": 2.0}
+    assert refreshed_expertise(("code",), nll, factor=1.15) == ("code", "dialogue", "math")
+    assert refreshed_expertise(("code", "medical"), nll, factor=1.15) == ("code", "medical", "dialogue", "math")
+    assert refreshed_expertise(("law",), nll, factor=1.15) == ("law",), "nothing to compare with"
+    assert refreshed_expertise((), nll, factor=1.15) == ()
+
+
+@given(st.lists(st.sampled_from("abcdefghijklmnopqrs"), max_size=MAX_EXPERTISE, unique=True), st.floats(1, 3))
+def test_announced_domains_stay_within_what_a_record_holds(announced: list[str], factor: float) -> None:
+    nll = {name: 1.0 + number for number, name in enumerate("abcdefghijklmnopqrstu")}
+    refreshed = refreshed_expertise(announced, nll, factor=factor)
+    assert refreshed[: len(announced)] == tuple(announced)
+    assert len(set(refreshed)) == len(refreshed) <= MAX_EXPERTISE
+
+
+def test_its_state_comes_back_as_it_was_and_what_is_damaged_of_it_as_at_first(tmp_path: Path) -> None:
+    state = LearningState(rounds=3, seen=17, earlier_expertise=("math",), before=Acceptance(5, 10))
+    state.write(tmp_path)
+    assert LearningState.read(tmp_path) == state
+    wrong = {"rounds": -1, "seen": "7", "before": {"right": 9, "tokens": 3}, "write": 5, "unknown": 1}
+    for text in ("", "[]", json.dumps(wrong)):
+        (tmp_path / NAME).write_text(text)
+        assert LearningState.read(tmp_path) == LearningState()

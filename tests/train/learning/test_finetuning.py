@@ -1,0 +1,177 @@
+"""A round of learning, on a model of one small layer: it learns what the target says, and one seed decides all."""
+
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.engine.torch.loading import load_model
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.learning import finetuning
+from cosine_train.learning.finetuning import (
+    LEAST_TIMES,
+    MOST_TOKENS,
+    Experience,
+    RoundSettings,
+    acceptance_along,
+    grown,
+    in_earlier_ids,
+    train_round,
+)
+from cosine_train.learning.streams import VerifiedStream
+from cosine_train.training.distilling import drafter_in
+from tests.train.learning.streams import stream
+
+VOCAB_TOKENS = 512
+SETTINGS = RoundSettings(
+    vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0, learning_rate=1e-2, own_weight=0.5, own_texts=4, own_tokens=8
+)
+ONE_EPOCH = replace(SETTINGS, epochs=1.0)
+REFUSED = 41
+WORD = 400
+"""A token that the drafter of a vocabulary of its own does not know."""
+KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
+
+
+def model_of(vocab_tokens: int) -> Any:
+    """A drafter that knows nothing yet."""
+    torch.manual_seed(5)
+    config = LlamaConfig(
+        vocab_size=vocab_tokens,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        max_position_embeddings=1024,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("base")
+    model_of(VOCAB_TOKENS).save_pretrained(folder)
+    return folder
+
+
+def told(tokens: tuple[int, ...], client: str = "c", **others: Any) -> VerifiedStream:
+    """A text of which the drafter guessed nothing, unless told otherwise."""
+    fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens), "failed": ()} | others
+    return VerifiedStream(client=client, sampling=Sampling(), tokens=tokens, **fields)
+
+
+def recited(count: int, *, first: int = 0) -> list[VerifiedStream]:
+    """Texts of a target that goes on counting, from somewhere, as no drafter expects."""
+    starts = [Random(number).randrange(60) for number in range(first, first + count)]
+    return [told(tuple(300 + (start + step) % 60 for step in range(24))) for start in starts]
+
+
+def test_it_gets_better_at_what_it_has_learned(tmp_path: Path, base: Path) -> None:
+    learned, held_out = recited(48), recited(6, first=100)
+    report = train_round(base, learned, held_out, tmp_path, SETTINGS, shipped=base)
+    assert report.before.tokens == report.after.tokens == sum(len(one.tokens) for one in held_out)
+    assert report.after.share > report.before.share + 0.1
+    assert acceptance_along(drafter_in(tmp_path, vocab_tokens=VOCAB_TOKENS), held_out) == report.after
+    assert (report.steps, report.trained_tokens) == (36, 6 * 48 * 24)
+    # Of what was not refused, unguided experience says nothing.
+    unguided = replace(SETTINGS, experience=Experience.UNGUIDED)
+    other = train_round(base, learned, held_out, tmp_path / "u", unguided, shipped=base)
+    assert other.after.share < report.after.share
+
+
+def test_the_same_seed_makes_the_same_weights(tmp_path: Path, base: Path) -> None:
+    for name in ("one", "other"):
+        train_round(base, recited(8), recited(1), tmp_path / name, ONE_EPOCH, shipped=base)
+    one, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in ("one", "other"))
+    assert one == other != (base / "model.safetensors").read_bytes()
+
+
+def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_path: Path) -> None:
+    known = DraftVocabulary(tuple(range(256)))
+    base, out = tmp_path / "base", tmp_path / "out"
+    model_of(known.reserved_id + 1).save_pretrained(base)
+    known.write(base)
+    learned = [stream(seed=seed) for seed in range(8)]
+    learned += [replace(one, tokens=(WORD, *one.tokens[1:])) for one in learned[:4]]
+    report = train_round(base, learned, learned, out, ONE_EPOCH, shipped=base)
+    vocabulary = DraftVocabulary.read(out)
+    assert vocabulary is not None and vocabulary.target_ids == (*known.target_ids, WORD)
+    assert report.after.tokens == sum(len(one.tokens) for one in learned)
+
+
+def test_texts_of_any_length_are_learned_from_and_many_less_often(
+    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lengths = ((1, 8), (3000, 40), (40, 3000))
+    texts = [stream(prompt=prompt, tokens=tokens, seed=tokens) for prompt, tokens in lengths]
+    report = train_round(base, texts, texts, tmp_path, ONE_EPOCH, shipped=base)
+    assert report.before.tokens == 8, "what does not fit into the context measures nothing"
+    monkeypatch.setattr(finetuning, "MOST_TOKENS", 2 * 8 * 24)
+    report = train_round(base, recited(8), [], tmp_path / "many", SETTINGS, shipped=base)
+    assert report.trained_tokens == 2 * 8 * 24
+
+
+def test_without_texts_there_is_no_round(tmp_path: Path, base: Path) -> None:
+    for texts in ([], [stream(tokens=MOST_TOKENS + 1)]):
+        with pytest.raises(UsageError, match="no texts"):
+            train_round(base, texts, [], tmp_path, SETTINGS, shipped=base)
+
+
+def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path) -> None:
+    streams = []
+    for seed in range(16):
+        tokens = tuple(Random(seed).choices(range(300, 360), k=12))
+        guesses = (NO_GUESS,) * 4 + (REFUSED,) + (NO_GUESS,) * 7
+        streams.append(told(tokens, guesses=guesses, failed=(FailedBranch(4, (REFUSED, 3), 0.9),)))
+    sure, short = tmp_path / "sure", replace(SETTINGS, own_weight=0.0)
+    train_round(base, [replace(one, tokens=(REFUSED,) * 12) for one in streams], [], sure, short, shipped=base)
+
+    def chance_of_refused(refused_weight: float) -> float:
+        settings = replace(short, epochs=1.0, experience=Experience.BOTH, refused_weight=refused_weight)
+        train_round(sure, streams, [], tmp_path / str(refused_weight), settings, shipped=base)
+        model = load_model(str(tmp_path / str(refused_weight)), dtype=torch.float32)
+        with torch.no_grad():
+            logits = model(input_ids=torch.tensor([one.prompt + one.tokens[:4] for one in streams])).logits
+        return float(logits[:, -1].softmax(-1)[:, REFUSED].mean())
+
+    assert chance_of_refused(20.0) < chance_of_refused(0.0)
+
+
+def test_tokens_that_come_often_are_learned_and_others_are_not() -> None:
+    model, often, rare = model_of(KNOWN.reserved_id + 1), (7,) * LEAST_TIMES, (9,) * (LEAST_TIMES - 1)
+    larger = grown(model, KNOWN, [(*often, 2, 3), rare])
+    assert larger is not None and larger[1].target_ids == (2, 3, 5, 7, 8, 13)
+    assert grown(model, KNOWN, [rare, (2, 3, 5)]) is None
+
+
+@torch.no_grad()
+def test_what_was_known_is_judged_as_before() -> None:
+    model = model_of(KNOWN.reserved_id + 1)
+    larger = grown(model, KNOWN, [(7, 1) * LEAST_TIMES])
+    assert larger is not None
+    taught, vocabulary = larger
+    before, after = (
+        one(input_ids=torch.tensor([ids.own_tokens((5, 2, 13, 8))])).logits
+        for one, ids in ((model, KNOWN), (taught.eval(), vocabulary))
+    )
+    places = torch.tensor(vocabulary.own_tokens(KNOWN.target_ids))
+    torch.testing.assert_close(after[..., places], before[..., : KNOWN.reserved_id])
+    # The two new ones begin as likely as the reserved id.
+    reserved = before[..., KNOWN.reserved_id, None].expand(-1, -1, 3)
+    torch.testing.assert_close(after[..., [*vocabulary.own_tokens((1, 7)), vocabulary.reserved_id]], reserved)
+
+
+def test_in_earlier_ids_all_that_is_new_joins_the_reserved_id() -> None:
+    joined = in_earlier_ids(torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]).log(), torch.tensor([0, 2])).exp()
+    torch.testing.assert_close(joined, torch.tensor([0.1, 0.3, 0.6]))

@@ -1,0 +1,81 @@
+"""The learner of a drafter that starts: refused where it cannot learn, in a folder of its own where it can."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.models.engine_kind import NGRAM, EngineChoice
+from cosine_node.models.model import ModelSource, ServedModel, load_served
+from cosine_node.serving.node_options import NodeOptions
+from cosine_protocol.errors import UsageError
+from cosine_protocol.records import Role
+from cosine_train.learning.home import ABOUT, all_homes
+from cosine_train.learning.starting import learner_maker
+from cosine_train.learning.stream_store import MIN_BYTES
+
+make = learner_maker(MIN_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("XDG_STATE_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path / name))
+
+
+def loaded(model: str) -> tuple[ServedModel, NodeOptions]:
+    source = ModelSource(model=model, target="zoo:target", engine=EngineChoice(device="cpu", threads=1))
+    options = NodeOptions(
+        role=Role.DRAFTER,
+        source=source,
+        expertise=("code",),
+        max_requests=1,
+        max_coordinated=0,
+        shares_prefixes=False,
+        emulation=None,
+    )
+    return load_served(source, Role.DRAFTER, lambda event, fields: None, measure_s=0.01), options
+
+
+def test_a_drafter_that_can_learn_has_a_folder_of_its_own() -> None:
+    served, options = loaded("zoo:draft-code")
+    learner = make(served, options, "12D3mine")
+    learner.close()
+    (folder,) = all_homes().iterdir()
+    about = json.loads((folder / ABOUT).read_text())
+    assert about == {"peer_id": "12D3mine", "model": "zoo:draft-code", "target": "zoo:target"}
+    assert (learner.model_name, learner.expertise, learner.kept.streams) == ("zoo:draft-code", ("code",), 0)
+    # The same drafter finds it again, another does not.
+    for peer_id, homes in (("12D3mine", 1), ("12D3other", 2)):
+        make(served, options, peer_id).close()
+        assert len(list(all_homes().iterdir())) == homes
+
+
+@pytest.mark.parametrize("kind", ["ngram", "other tokenizer"])
+def test_one_that_cannot_learn_says_why(kind: str, tmp_path: Path, change_tokenizer: Callable[[Path], str]) -> None:
+    served, options = loaded(NGRAM if kind == "ngram" else change_tokenizer(tmp_path / "other"))
+    with pytest.raises(UsageError, match=r"no weights|another tokenizer"):
+        make(served, options, "12D3mine")
+    assert not all_homes().exists()
+
+
+@pytest.fixture
+def change_tokenizer() -> Callable[[Path], str]:
+    """Makes a drafter in a folder whose tokens are not the target's."""
+
+    def make(folder: Path) -> str:
+        folder.mkdir()
+        for place in (zoo.folder("draft-code"), zoo.tokenizer_folder()):
+            for file in place.iterdir():
+                if not (folder / file.name).exists():
+                    (folder / file.name).write_bytes(file.read_bytes())
+        tokenizer = json.loads((folder / "tokenizer.json").read_text())
+        vocabulary = tokenizer["model"]["vocab"]
+        first, second, *_ = sorted(vocabulary, key=lambda token: -vocabulary[token])
+        vocabulary[first], vocabulary[second] = vocabulary[second], vocabulary[first]
+        (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+        return str(folder)
+
+    return make

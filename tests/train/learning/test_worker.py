@@ -1,0 +1,199 @@
+"""The child carries out real orders: it learns, writes what serves, compares, and ends with its parent."""
+
+import asyncio
+import errno
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node import zoo
+from cosine_node.drafter.observer import NO_GUESS
+from cosine_node.engine.base import Row
+from cosine_node.engine.llama.library import is_installed
+from cosine_node.engine.torch.loading import load_engine
+from cosine_node.gguf.unfolding import unfold
+from cosine_node.gguf.writing import write_gguf
+from cosine_node.models.engine_kind import EngineChoice, EngineKind
+from cosine_node.models.model import ModelSource, fetch_folder, load_weights
+from cosine_node.zoo.prompt_set import prompts
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.learning import served_weights, worker
+from cosine_train.learning.child import (
+    COMMAND,
+    ChildFailed,
+    Comparison,
+    ComparisonOrder,
+    LearningChild,
+    RoundOrder,
+    RoundOutcome,
+    to_line,
+)
+from cosine_train.learning.decision import Acceptance, refreshed_expertise
+from cosine_train.learning.domain_texts import NEAR, domain_nll
+from cosine_train.learning.finetuning import RoundSettings
+from cosine_train.learning.served_weights import GGUF_FOLDER, check_can_learn, gguf_kind, serving_folder
+from cosine_train.learning.stream_store import StreamStore
+from cosine_train.learning.versions import VERSIONS, Versions
+from cosine_train.learning.worker import carry_out
+from tests.train.learning.streams import stream
+
+NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """A learner's folder with texts in which its drafter sees sense."""
+    files = TokenizerFiles.read(zoo.folder("target"))
+    assert files is not None
+    codec = TextTokenizer(files.files)
+    with closing(StreamStore(tmp_path)) as store:
+        for number, prompt in enumerate(prompts("code")[:16]):
+            first, *text = codec.encode(prompt.render())
+            guesses = (NO_GUESS,) * len(text)
+            known = stream(f"client {number % 2}", seed=number)
+            store.add(replace(known, prompt=(first,), tokens=tuple(text), guesses=guesses))
+    yield tmp_path
+
+
+@pytest.fixture(autouse=True)
+def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rounds of this process learn less, from fewer texts of the drafter's own: how much is `test_finetuning`'s."""
+    monkeypatch.setattr(worker, "RoundSettings", partial(RoundSettings, own_texts=2, own_tokens=4, epochs=1.0))
+
+
+def round_order(folder: Path) -> RoundOrder:
+    shipped = str(zoo.folder("draft-code"))
+    target = str(fetch_folder("zoo:target"))
+    return RoundOrder(folder=str(folder), number=1, base=shipped, shipped=shipped, kind=None, target=target)
+
+
+def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "domain_nll", partial(domain_nll, domains=("code",)))
+    order = round_order(folder)
+    outcome = carry_out(order)
+    assert isinstance(outcome, RoundOutcome)
+    assert outcome.before.tokens == outcome.after.tokens > 0
+    assert set(outcome.nll) == set(outcome.nll_before) == {"code"}
+    made = Versions(folder).find(1).folder
+    assert {file.name for file in made.iterdir()} >= NEEDED
+    assert gguf_kind(made) is None and serving_folder(made) == made
+    compared = carry_out(
+        ComparisonOrder(folder=order.folder, earlier=order.base, live=str(made), target=order.target, after=0)
+    )
+    assert isinstance(compared, Comparison)
+    assert compared.earlier.tokens == compared.live.tokens > outcome.before.tokens
+
+
+def test_a_version_of_a_gguf_model_is_served_as_one_of_its_kind(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker, "domain_nll", lambda drafter, codec: {})
+    file = tmp_path / "drafter.gguf"
+    write_gguf(zoo.folder("draft-code"), file, weights="Q5_1", name="drafter")
+    shipped, target = unfold(file, cache_folder=tmp_path / "cache"), fetch_folder("zoo:target")
+    carry_out(replace(round_order(folder), base=str(shipped), shipped=str(shipped), kind=gguf_kind(shipped)))
+    made = Versions(folder).find(1).folder
+    assert serving_folder(made) == made / GGUF_FOLDER
+    assert gguf_kind(serving_folder(made)) == gguf_kind(shipped) == "Q5_1"
+    for kind in (EngineKind.TORCH, *([EngineKind.LLAMA] if is_installed() else [])):
+        choice = EngineChoice(kind=kind, device="cpu", threads=1)
+        source = ModelSource(model=str(file), target=str(target), engine=choice)
+        numerics = []
+        for weights in (shipped, serving_folder(made)):
+            engine = load_weights(source, weights, target)
+            sequence = engine.open(sampling=Sampling(), prompt_tokens=8)
+            (result,) = engine.forward([Row.chain(sequence, range(1000, 1008), scored_from=7)])
+            assert result.error is None
+            numerics.append((engine.numerics, engine.vocab_tokens, engine.context_tokens))
+        assert numerics[0] == numerics[1], kind
+
+
+def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(version: Path, shipped: Path, *, kind: str | None) -> None:
+        assert list(version.iterdir())
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(worker, "add_what_serves", fail)
+    with pytest.raises(OSError, match="No space left"):
+        carry_out(round_order(folder))
+    assert list((folder / VERSIONS).iterdir()) == []
+
+
+@pytest.mark.thorough
+def test_what_cannot_be_carried_out_is_told_with_its_reason(folder: Path) -> None:
+    target = str(fetch_folder("zoo:target"))
+    nowhere = ComparisonOrder(folder=str(folder), earlier="/nowhere", live="/nowhere", target=target, after=0)
+    with pytest.raises(ChildFailed, match="/nowhere"):
+        asyncio.run(LearningChild(folder).ask(nowhere))
+    with pytest.raises(ValueError, match="no order"):
+        carry_out(Comparison(earlier=Acceptance(), live=Acceptance()))
+
+
+@pytest.mark.thorough
+@pytest.mark.skipif(sys.platform != "linux", reason="priorities are read from Linux's /proc")
+def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None:
+    pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
+    with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=nowhere) as child:
+        assert child.stdin is not None
+        child.stdin.write(to_line(round_order(folder)))
+        child.stdin.flush()
+        while not (folder / "versions").exists():
+            time.sleep(0.01)
+        assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
+        assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19
+        child.stdin.close()
+        assert child.wait(timeout=60) == 1
+    assert Versions(folder).all() == []
+
+
+def test_weights_in_a_folder_or_a_file_that_can_be_written_anew_can_learn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, folder = ScriptedEngine(model_seed=1, vocab_tokens=64), zoo.folder("draft-code")
+    assert check_can_learn("zoo:draft-code", folder, engine) == folder
+    with pytest.raises(UsageError, match="ngram has no weights"):
+        check_can_learn("ngram", None, engine)
+    file = unfold(zoo.location("smol-code"), cache_folder=tmp_path)
+    assert check_can_learn("zoo:smol-code", file, engine) == file
+    monkeypatch.setattr(served_weights, "FILE_TYPES", {"F16": 1})
+    with pytest.raises(UsageError, match="GGUF file of llama in Q5_1"):
+        check_can_learn("zoo:smol-code", file, engine)
+
+
+def codec(*, has_template: bool = True) -> TextTokenizer:
+    files = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert files is not None
+    return TextTokenizer(
+        {name: data for name, data in files.files.items() if has_template or name == "tokenizer.json"}
+    )
+
+
+@pytest.mark.parametrize(
+    "own",
+    ["literature", *(pytest.param(own, marks=pytest.mark.soak) for own in zoo.DOMAINS if own != "literature")],
+)
+def test_the_projects_prompts_tell_the_domain_of_an_expert_from_others(own: str) -> None:
+    nll = domain_nll(load_engine(str(zoo.folder(f"draft-{own}")), pool_tokens=4096), codec())
+    factors = [value / nll[own] for domain, value in nll.items() if domain != own]
+    assert NEAR < min(factors) <= max(factors) < 3
+    assert refreshed_expertise((own,), nll, factor=NEAR) == (own,)
+
+
+def test_without_a_template_what_is_said_in_chats_is_read_and_what_is_longer_than_the_context_is_not() -> None:
+    drafter = load_engine(str(zoo.folder("draft-dialogue")), pool_tokens=4096)
+    nll = domain_nll(drafter, codec(has_template=False), ["dialogue", "code"])
+    assert 0 < nll["dialogue"] < nll["code"]
+    short = load_engine(str(zoo.folder("draft-code")), pool_tokens=16)
+    assert domain_nll(short, codec(), ["code"]).keys() <= {"code"}

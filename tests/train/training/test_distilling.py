@@ -1,0 +1,115 @@
+"""The loss and the batches of a drafter's training, and how often it would have guessed right."""
+
+import numpy as np
+import pytest
+import torch
+import transformers as tf
+from torch import Tensor
+
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_node.engine.base import Row
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.request import Sampling
+from cosine_train.training.distilling import Batch, Example, ExampleMix, distillation_loss, right_choices
+from tests.train.training.samples import answer
+
+KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
+PROMPT = (1, 2, 3)
+
+
+class Fixed(torch.nn.Module):
+    """A model whose logits are the same wherever it is asked."""
+
+    def __init__(self, logits: list[float]) -> None:
+        super().__init__()
+        self._head = torch.nn.Linear(1, len(logits), bias=False)
+        self._head.weight.data = torch.tensor(logits)[:, None]
+
+    def base_model(self, input_ids: Tensor, use_cache: bool) -> tuple[Tensor]:
+        return (torch.ones(*input_ids.shape, 1),)
+
+    def get_output_embeddings(self) -> torch.nn.Module:
+        return self._head
+
+
+def batch_of(*likely: list[tuple[int, float]], tokens: tuple[int, ...]) -> Batch:
+    example = Example.of(answer(tokens, likely=list(likely) if likely else None), KNOWN)
+    return ExampleMix([example], shares={}, rows=1, seed=0, device="cpu").batch(0)
+
+
+def test_an_example_is_in_own_ids_and_scored_where_the_answer_is() -> None:
+    example = Example.of(answer((40, 99), likely=[[(40, 0.5), (98, 0.5)], [(99, 0.75), (3, 0.25)]]), KNOWN)
+    assert example.tokens == (0, 1, 2, 3)
+    assert example.likely.tolist() == [[3, -1], [-1, 2]]
+    assert example.chances == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.25]]), abs=1e-3)
+
+
+def test_the_loss_is_the_cross_entropy_with_known_tokens_and_all_others_as_one() -> None:
+    model = Fixed([1.0, 0.5, -1.0, 2.0, 0.0, 0.25])
+    logs = torch.tensor([1.0, 0.5, -1.0, 2.0, 0.0, 0.25]).log_softmax(-1)
+    # Token 99 is unknown; with what is left of the probability it joins all that were not named.
+    loss = distillation_loss(model, batch_of([(40, 0.5), (99, 0.2), (41, 0.1)], tokens=(40,)))
+    others = logs[[0, 1, 2, 5]].logsumexp(-1)
+    assert loss.item() == pytest.approx(-(0.5 * logs[3] + 0.1 * logs[4] + 0.4 * others).item(), abs=1e-3)
+    # Of a text alone, with its tokens.
+    loss = distillation_loss(model, batch_of(tokens=(40, 99)))
+    unknown = logs[[0, 1, 2, 3, 4, 5]].logsumexp(-1)
+    assert loss.item() == pytest.approx(-(logs[3] + unknown).item() / 2, abs=1e-5)
+
+
+def test_padding_changes_no_loss() -> None:
+    model = tf.LlamaForCausalLM(
+        tf.LlamaConfig(
+            vocab_size=6, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
+        )
+    )
+    short = Example.of(answer((40,), likely=[[(40, 0.5)]]), KNOWN)
+    long = Example.of(answer((41, 1, 2, 3), likely=[[(41, 0.9)], [(1, 0.8)], [(2, 0.7)], [(3, 0.6)]]), KNOWN)
+
+    def alone(example: Example) -> float:
+        mix = ExampleMix([example], shares={}, rows=1, seed=0, device="cpu")
+        return distillation_loss(model, mix.batch(0)).item() * len(example.likely)
+
+    mixed = ExampleMix([short, long], shares={}, rows=2, seed=0, device="cpu")
+    drawn = next(batch for step in range(99) if len((batch := mixed.batch(step)).likely) == 5)
+    assert distillation_loss(model, drawn).item() * 5 == pytest.approx(alone(short) + alone(long), abs=1e-4)
+
+
+def test_batches_repeat_with_their_seed_and_step() -> None:
+    examples = [Example.of(answer(tuple([40] * length)), KNOWN) for length in range(1, 30)]
+    first, second = (ExampleMix(examples, shares={}, rows=4, seed=3, device="cpu") for _ in range(2))
+    for step in range(20):
+        assert torch.equal(first.batch(step).tokens, second.batch(step).tokens)
+
+
+def test_domains_are_drawn_by_their_shares() -> None:
+    examples = [Example.of(answer((token,), domain=name), KNOWN) for token, name in ((1, "a"), (2, "b"), (3, "c"))]
+    mix = ExampleMix(examples, shares={"a": 3.0, "b": 1.0}, rows=8, seed=0, device="cpu")
+    drawn = [token for step in range(100) for token in mix.batch(step).likely[:, 0].tolist()]
+    assert set(drawn) == {0, 1}
+    assert 0.7 < drawn.count(0) / len(drawn) < 0.8
+
+
+VOCAB = 32
+
+
+def written(sampling: Sampling, tokens: int = 40) -> tuple[int, ...]:
+    """The tokens of a scripted target after a prompt."""
+    engine = ScriptedEngine(vocab_tokens=VOCAB)
+    sequence = engine.open(sampling=sampling, prompt_tokens=3)
+    (result,) = engine.forward([Row.chain(sequence, PROMPT, scored_from=2)])
+    engine.keep(sequence, (0, 1, 2))
+    found = [result.choices[0].token]
+    while len(found) < tokens:
+        (result,) = engine.forward([Row.chain(sequence, found[-1:])])
+        engine.keep(sequence, (0,))
+        found.append(result.choices[0].token)
+    return tuple(found)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)])
+def test_the_target_guesses_all_of_its_own_tokens_and_a_worse_drafter_some(sampling: Sampling) -> None:
+    target, worse = ScriptedEngine(vocab_tokens=VOCAB), ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.5)
+    assert right_choices(target, PROMPT, written(sampling), sampling) == 40
+    assert target.open_sequences == 0
+    assert 5 < right_choices(worse, PROMPT, written(sampling), sampling) < 35

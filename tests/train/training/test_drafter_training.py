@@ -1,0 +1,116 @@
+"""The command alone makes a drafter for a target that it has never seen, and the drafter agrees with it."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.cli import main
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.models.engine_kind import EngineChoice
+from cosine_node.models.model import ModelSource, load_served
+from cosine_protocol.records import Role
+from cosine_train.training.card import agreement_table
+from cosine_train.training.drafter_training import measured_agreement
+
+SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with questions, and with the target's answers once they were asked for."""
+    folder, chooser = tmp_path_factory.mktemp("work"), random.Random(0)
+    pairs = [(chooser.randint(0, 99), chooser.randint(0, 99)) for _ in range(200)]
+    asked = [f"{zoo.prompts('math')[0].messages[0].content} And {left} plus {right}?" for left, right in pairs]
+    answer = {"role": "assistant", "content": "The answer is a number."}
+    records = [{"messages": [{"role": "user", "content": text}, answer]} for text in asked]
+    (folder / "texts.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records), "utf-8")
+    return folder
+
+
+def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The record of a drafter of the embedded target, trained by the command."""
+    given = ["--target", "zoo:target", "--texts", str(work / "texts.jsonl"), "--work", str(work), "--out", str(out)]
+    with pytest.raises(SystemExit) as exit_:
+        main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
+    printed = capsys.readouterr()
+    assert exit_.value.code == 0, printed.err
+    record: dict[str, Any] = json.loads(printed.out)
+    return record
+
+
+def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The sentence that the command ends with."""
+    with pytest.raises(SystemExit) as exit_:
+        main(["zoo", "train", *arguments])
+    assert exit_.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.soak
+def test_the_agreement_rises(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = trained(work, tmp_path / "first", capsys, "--steps", "1")
+    better = trained(work, tmp_path / "better", capsys, "--steps", "60")
+    for temperature in ("0", "0.8"):
+        before, after = (record["agreement"]["texts"][temperature] for record in (first, better))
+        assert after["drafter"] > before["drafter"] + 0.1
+        assert after["tokens"] == before["tokens"] > 40
+    assert better["agreement"]["texts"]["0"]["drafter"] > 0.5
+
+    again = trained(work, tmp_path / "again", capsys, "--steps", "20", "--init", str(tmp_path / "better"))
+    assert again["known_tokens"] == better["known_tokens"]
+    assert again["agreement"]["texts"]["0"]["drafter"] > 0.5
+    card = (tmp_path / "better" / "README.md").read_text("utf-8")
+    assert agreement_table(better["agreement"]) in card
+    assert str(tmp_path) not in card
+
+    source = ModelSource(
+        model=str(tmp_path / "better"), target="zoo:target", engine=EngineChoice(device="cpu", threads=1)
+    )
+    served = load_served(source, Role.DRAFTER, lambda *_: None, measure_s=0.1)
+    assert served.engine.vocab_tokens == 4096
+
+
+@pytest.mark.thorough
+def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = trained(
+        work, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60", "--read", "40"
+    )
+    assert record["parameters"] < 150_000
+    assert record["agreement"]["texts"]["0"]["drafter"] > 0.2
+    assert DraftVocabulary.read(tmp_path / "out") is not None
+    assert measured_agreement(tmp_path / "out", [], vocab_tokens=4096, device="cpu") == {}
+
+
+def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "work" / "target.txt").write_text("zoo:other", "utf-8")
+    given = ["--texts", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
+    assert "zoo:other" in refused(given, capsys)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        ([], "--texts"),
+        (["--layers", "first"], "--layers"),
+        (["--domain", "code:much"], "--domain"),
+        (["--domain", "poetry"], "poetry"),
+        (["--longest-prompt", "1"], "--longest-prompt"),
+        (["--init", "/nowhere"], "/nowhere"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence(
+    arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n', "utf-8")
+    given = ["--texts", str(tmp_path), "--out", str(tmp_path / "out"), *arguments] if arguments else []
+    assert named in refused(given, capsys)
+
+
+def test_a_finished_drafter_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "training.json").write_text("{}", "utf-8")
+    assert "finished" in refused(["--texts", str(tmp_path), "--out", str(tmp_path)], capsys)

@@ -1,0 +1,96 @@
+"""The command alone makes a draft head for a target, from its own questions, and the head agrees with it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from cosine_node.cli import main
+from cosine_node.engine.eagle.draft_head import EagleHead
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_node.models.home_model import is_eagle_head, load_with_home
+from cosine_node.models.model import ModelSource
+from cosine_train.training.head_examples import HeadBatch
+from cosine_train.training.head_steps import TargetView, head_loss, unrolled
+from cosine_train.training.head_training import new_head
+from tests.node.engine.tiny_models import VOCAB, tiny_llama
+
+SMALL = "--prompts self --questions 24 --answers 24 --held-out 2 --new-tokens 24 --known-tokens 500 --slots 16"
+
+
+def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
+    """The record of a head of the embedded target, trained by the command."""
+    given = ["--head", "--target", "zoo:target", "--work", str(work), "--out", str(out), "--threads", "1"]
+    with pytest.raises(SystemExit) as exit_:
+        main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
+    printed = capsys.readouterr()
+    assert exit_.value.code == 0, printed.err
+    record: dict[str, Any] = json.loads(printed.out)
+    return record
+
+
+@pytest.mark.thorough
+def test_the_agreement_rises_and_the_head_can_be_held_by_a_verifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = trained(tmp_path, tmp_path / "first", capsys, "--steps", "1")
+    better = trained(tmp_path, tmp_path / "better", capsys, "--steps", "40", "--batch-rows", "4")
+    before, after = (record["agreement"]["self"]["0"]["steps"][0] for record in (first, better))
+    assert after > before
+    assert sorted(file.name for file in (tmp_path / "better").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+        "training.json",
+    ]
+    assert is_eagle_head(tmp_path / "better")
+    target = ModelSource(model="zoo:target", target="zoo:target")
+    home = ModelSource(model=f"eagle3:{tmp_path / 'better'}", target="zoo:target")
+    served, drafter = load_with_home(target, home, lambda event, fields: None, measure_s=0.1)
+    assert drafter.target is served.engine
+    assert drafter.engine.vocab_tokens == served.engine.vocab_tokens
+
+
+def a_head() -> tuple[EagleHead, TargetView]:
+    model = tiny_llama()
+    return new_head(model, DraftVocabulary(tuple(range(0, VOCAB, 2)))), TargetView(model, (0, 1, 2))
+
+
+def a_batch(tokens: torch.Tensor) -> HeadBatch:
+    """After every token but the first two, all the target's chances on one token."""
+    likely = torch.arange(tokens.numel()).view(*tokens.shape, 1) % 50
+    chances = torch.ones(*tokens.shape, 1)
+    chances[:, :2] = 0.0
+    return HeadBatch(tokens, likely, chances)
+
+
+def test_a_guess_does_not_depend_on_what_comes_after() -> None:
+    head, view = a_head()
+    tokens = torch.arange(10, 30)[None]
+    changed = tokens.clone()
+    changed[0, 14:] = 5
+    for step, (one, other) in enumerate(
+        zip(unrolled(head, *view.of(tokens), 3), unrolled(head, *view.of(changed), 3), strict=True)
+    ):
+        # The anchor a has read the token at a + 1 + step.
+        assert torch.allclose(one[0, : 13 - step], other[0, : 13 - step], atol=1e-5)
+        assert not torch.allclose(one[0, 13 - step], other[0, 13 - step], atol=1e-5)
+
+
+def test_the_loss_is_that_of_a_plain_computation() -> None:
+    head, view = a_head()
+    tokens = torch.arange(10, 30)[None]
+    batch = a_batch(tokens)
+    expected = torch.tensor(0.0)
+    for step, output in enumerate(unrolled(head, *view.of(tokens), 4)):
+        places = [a for a in range(tokens.shape[1] - 1) if 2 <= a + 1 + step < tokens.shape[1]]
+        logits = head.logits(output[0, places])
+        wanted = batch.likely[0, [a + 1 + step for a in places], 0]
+        expected = expected + 0.8**step * torch.nn.functional.cross_entropy(logits, wanted)
+    found = head_loss(head, view, batch)
+    assert torch.allclose(found, expected, atol=1e-4)
+    (gradient,) = torch.autograd.grad(found, [head.lm_head.weight])
+    (plain,) = torch.autograd.grad(expected, [head.lm_head.weight])
+    assert torch.allclose(gradient, plain, atol=1e-5)

@@ -1,0 +1,126 @@
+"""A target on this machine that answers many questions at once."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers as tf
+
+from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.training.answers import TargetPrompt
+from cosine_train.training.local_target import BLOCK_TOKENS, LIKELY_TOKENS, AnswerSlots, LocalTarget
+from tests.node.engine.tiny_models import ARCHITECTURES, COMMON
+
+NEW_TOKENS = 12
+EOS = 2
+LENGTHS = (5, 1, 60, 3, 7, 4, 8)
+
+
+def llama() -> Any:
+    torch.manual_seed(1)
+    model = tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON))
+    with torch.no_grad():
+        # Untrained models prefer nothing: these choices are clear of rounding.
+        model.lm_head.weight *= 30
+    return model.eval()
+
+
+def prompts(sampling: Sampling) -> list[TargetPrompt]:
+    return [
+        TargetPrompt(n, "code", tuple(range(3 + n, 3 + n + length)), sampling) for n, length in enumerate(LENGTHS)
+    ]
+
+
+def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
+    """The tokens that a verifier commits without any draft."""
+    sequence = engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens))
+    row = Row.chain(sequence, prompt.tokens, scored_from=len(prompt.tokens) - 1)
+    written: list[int] = []
+    while True:
+        (result,) = engine.forward([row])
+        written.append(result.choices[-1].token)
+        engine.keep(sequence, row.nodes)
+        if written[-1] == EOS or len(written) == NEW_TOKENS:
+            engine.release(sequence)
+            return written
+        row = Row(sequence, (written[-1],), (0,), (PREFIX,))
+
+
+@pytest.mark.parametrize("slots", [1, 3, 16])
+def test_answers_are_the_tokens_of_a_verifier_greedy_and_sampled(slots: int) -> None:
+    engine = TorchEngine(llama(), pool_tokens=256)
+    target = LocalTarget(llama(), eos=[EOS], slots=slots, new_tokens=NEW_TOKENS)
+    assert list(target.answers([])) == []
+    asked = prompts(Sampling())
+    asked[::2] = prompts(Sampling(temperature=0.8, seed=5))[::2]
+    found = {answer.question: answer for answer in target.answers(asked)}
+    assert len(found) == len(asked)
+    for prompt in asked:
+        assert found[prompt.question].prompt == prompt.tokens
+        assert list(found[prompt.question].tokens) == plain(engine, prompt)
+
+
+def test_likely_tokens_are_those_of_the_model() -> None:
+    (prompt,) = prompts(Sampling())[:1]
+    target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
+    (answer,) = target.answers([prompt])
+    tokens = torch.tensor([answer.prompt + answer.tokens[:-1]])
+    logs = llama()(input_ids=tokens).logits[0, len(answer.prompt) - 1 :].log_softmax(-1)
+    expected = logs.topk(LIKELY_TOKENS)
+    assert np.allclose(answer.likely_logs, expected.values.detach().numpy(), atol=0.02)
+    assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
+
+
+def test_what_is_read_is_told_as_if_it_had_been_written() -> None:
+    asked = prompts(Sampling())
+    target = LocalTarget(llama(), eos=[EOS], slots=3, new_tokens=NEW_TOKENS)
+    written = {answer.question: answer for answer in target.answers(asked)}
+    given = [replace(prompt, given=written[prompt.question].tokens) for prompt in asked]
+    for answer in target.readings(given):
+        expected = written[answer.question]
+        assert (answer.prompt, answer.tokens) == (expected.prompt, expected.tokens)
+        assert np.array_equal(answer.likely_ids[:, 0], expected.likely_ids[:, 0])
+        assert np.allclose(answer.likely_logs, expected.likely_logs, atol=0.02)
+
+
+def test_a_model_with_an_attention_of_its_own_or_a_broken_one_is_refused() -> None:
+    with pytest.raises(UsageError, match="attention"):
+        LocalTarget(
+            tf.AutoModelForCausalLM.from_config(ARCHITECTURES["Gemma2"]()), eos=[EOS], slots=1, new_tokens=1
+        )
+    model = llama()
+    target = LocalTarget(model, eos=[EOS], slots=1, new_tokens=4)
+    with torch.no_grad():
+        model.lm_head.weight[:] = torch.nan
+    with pytest.raises(UsageError, match="NaN"):
+        list(target.answers(prompts(Sampling())[:1]))
+
+
+WIDTH, SCALE = 8, 0.3
+
+
+def test_tokens_one_by_one_see_what_all_at_once_see() -> None:
+    torch.manual_seed(0)
+    lengths, total = (BLOCK_TOKENS - 2, 2), BLOCK_TOKENS + 3
+    query = torch.randn(2, 6, total, WIDTH)
+    key, value = torch.randn(2, 2, total, WIDTH), torch.randn(2, 2, total, WIDTH)
+    whole = F.scaled_dot_product_attention(query, key, value, is_causal=True, scale=SCALE, enable_gqa=True)
+    room = AnswerSlots(slots=2, device=torch.device("cpu"))
+    with room.filling([1, 0]):
+        flipped = [part.flip(0)[:, :, : max(lengths)] for part in (query, key, value)]
+        first = room.attend(0, flipped[0], flipped[1], flipped[2], scale=SCALE).flip(0)
+    for slot, length in enumerate(lengths):
+        assert torch.allclose(first[slot, :length], whole[slot, :, :length].transpose(0, 1), atol=1e-5)
+    room.positions[:] = torch.tensor(lengths)
+    for _ in range(total - max(lengths)):
+        at = (torch.arange(2), slice(None), room.positions)
+        room.longest = int(room.positions.max()) + 1
+        found = room.attend(0, query[at][:, :, None], key[at][:, :, None], value[at][:, :, None], scale=SCALE)
+        assert torch.allclose(found[:, 0], whole[at], atol=1e-5)
+        room.positions += 1

@@ -1,0 +1,87 @@
+"""The training loop: its rate and budgets, its numerics, and that an interruption changes nothing."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from cosine_train.training import loop
+from cosine_train.training.loop import Plan, Training, train
+
+PLAN = Plan(learning_rate=0.1, warmup_steps=2, weight_decay=0.0, budget_steps=30, report_every_steps=1)
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Linear(4, 1)
+
+
+def draw(step: int) -> Tensor:
+    return torch.randn(16, 4, generator=torch.Generator().manual_seed(step))
+
+
+def loss_of(trained: torch.nn.Module, batch: Tensor) -> Tensor:
+    distance: Tensor = (trained(batch)[:, 0] - batch.sum(-1)).pow(2).mean()
+    return distance
+
+
+class Interrupted(Exception):
+    """Stands for whatever ends a training early."""
+
+
+def test_the_rate_warms_up_and_decays_and_the_first_budget_that_is_used_up_ends_a_run() -> None:
+    plan = Plan(learning_rate=1.0, warmup_steps=10, weight_decay=0, budget_steps=10, budget_minutes=4)
+    assert plan.rate_at(0, 0.0) == pytest.approx(0.1)
+    assert plan.rate_at(10, 0.0) == pytest.approx(1.0)
+    assert plan.rate_at(10, 1.0) == pytest.approx(0.03)
+
+    assert plan.progress(5, 1) == 0.5
+    assert plan.progress(5, 3) == 0.75
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_the_loss_falls_in_bfloat16_where_the_processor_multiplies_it_fast(
+    is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "has_fast_bfloat16", lambda: is_fast)
+    numerics = set()
+
+    def noted(trained: torch.nn.Module, batch: Tensor) -> Tensor:
+        numerics.add(trained(batch).dtype)
+        return loss_of(trained, batch)
+
+    run = train(model(), draw, noted, PLAN, device="cpu")
+    assert run.steps == 30 and run.losses[-1] < 0.2 * run.losses[0]
+    assert numerics == {torch.bfloat16 if is_fast else torch.float32}
+
+
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cosine_train.training.loop.CHECKPOINT_EVERY_S", -1.0)
+    file = tmp_path / "checkpoint.pt"
+
+    def draw_until_interrupted(step: int) -> Tensor:
+        if step == 12:
+            raise Interrupted
+        return draw(step)
+
+    def run(batches: object, trained: torch.nn.Module) -> Training:
+        return train(trained, batches, loss_of, PLAN, device="cpu", checkpoint=file)  # type: ignore[arg-type]
+
+    with pytest.raises(Interrupted):
+        run(draw_until_interrupted, model())
+    resumed, whole = model(), model()
+    again = run(draw, resumed)
+    expected = train(whole, draw, loss_of, PLAN, device="cpu")
+    assert again.losses == expected.losses
+    for name, weight in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[name], weight)
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "checkpoint.pt"
+    first = train(model(), draw, loss_of, PLAN, device="cpu", checkpoint=file)
+    trained = model()
+    second = train(trained, draw, loss_of, PLAN, device="cpu", checkpoint=file)
+    assert second.steps == first.steps
+    assert loss_of(trained, draw(99)) < 0.2 * first.losses[0]

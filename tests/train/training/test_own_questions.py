@@ -1,0 +1,146 @@
+"""The questions that a chat model asks itself: from its template alone, each once, not too many alike."""
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import pytest
+
+from cosine_p2p.request.generation_config import read_eos
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.training.answers import Answer, TargetPrompt
+from cosine_train.training.local_target import LocalTarget
+from cosine_train.training.own_questions import (
+    MOST_ALIKE,
+    OwnQuestions,
+    opening_of,
+    write_follow_ups,
+    write_own_questions,
+)
+from cosine_train.training.questions import Question, read_questions
+from cosine_train.training.target_source import Answering, LocalSource
+
+
+@pytest.fixture(scope="module")
+def source() -> LocalSource:
+    """The toy target, which has a chat template."""
+    answering = Answering(slots=16, new_tokens=40)
+    return LocalSource(model="zoo:target", answering=answering, layers=(0,), width=None, device="cpu", seed=0)
+
+
+def test_the_opening_is_the_template_up_to_where_the_user_speaks(source: LocalSource) -> None:
+    codec: TextTokenizer = source.codec
+    whole = codec.encode_chat([{"role": "user", "content": "Where is it?"}])
+    opening = opening_of(codec)
+    assert whole[: len(opening)] == opening
+    assert codec.decode(whole[len(opening) :]).startswith("Where is it?")
+
+
+def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(source: LocalSource, tmp_path: Path) -> None:
+    said: list[str] = []
+    for count in (3, 8):
+        file = write_own_questions(source.target(), source.codec, tmp_path, count=count, seed=0, say=said.append)
+        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        assert len(lines) == count
+    assert len({line["number"] for line in lines}) == 8
+    assert len({line["messages"][0]["content"] for line in lines}) == 8
+    assert {question.domain for question in read_questions(file)} == {"self"}
+
+
+class RepeatingTarget:
+    """A target that says each of its questions `times` times."""
+
+    def __init__(self, codec: TextTokenizer, *, times: int) -> None:
+        self._codec = codec
+        self._times = times
+
+    def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
+        """Every question begins with the same token."""
+        return [(self._codec.encode("W")[0], 1.0)]
+
+    def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
+        """The number of a prompt tells its question."""
+        nothing = np.zeros((1, 0))
+        for prompt in prompts:
+            said = self._codec.encode(f"hat is the number {prompt.question // self._times} for?")
+            yield prompt.answer((*said, 0), nothing.astype(np.int32), nothing.astype(np.float16))
+
+    def has_ended(self, answer: Answer) -> bool:
+        """All do."""
+        return True
+
+
+def test_a_few_last_questions_that_were_there_before_do_not_end_the_writing(
+    source: LocalSource, tmp_path: Path
+) -> None:
+    target = cast(LocalTarget, RepeatingTarget(source.codec, times=5))
+    file = write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
+    assert len(file.read_text("utf-8").splitlines()) == 20
+
+
+def test_a_target_with_nothing_new_to_ask_is_told(source: LocalSource, tmp_path: Path) -> None:
+    target = cast(LocalTarget, RepeatingTarget(source.codec, times=10**6))
+    with pytest.raises(UsageError, match="1 different questions"):
+        write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
+
+
+def test_after_an_answer_the_user_speaks_again(source: LocalSource, tmp_path: Path) -> None:
+    target, codec = source.target(), source.codec
+    asked = ({"role": "user", "content": "Where is it?"},)
+    first = Question("self", asked)
+    end = next(iter(read_eos(source.folder)))
+    likely = np.zeros((4, 0))
+    answer = Answer(
+        question=first.number,
+        domain="self",
+        sampling=Sampling(),
+        prompt=codec.encode_chat(asked),
+        tokens=(*codec.encode("At home.")[:3], end),
+        likely_ids=likely.astype(np.int32),
+        likely_logs=likely.astype(np.float16),
+    )
+    questions = write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None)
+    (again,) = [question.asked for question in questions]
+    assert not isinstance(again, str)
+    assert [message["role"] for message in again] == ["user", "assistant", "user"]
+    assert again[:1] == asked
+    assert again[1]["content"] == codec.decode(answer.tokens[:-1])
+    # Written once: the next call finds it in the file.
+    assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions
+
+
+def test_an_answer_that_was_cut_off_is_not_followed(source: LocalSource, tmp_path: Path) -> None:
+    asked = ({"role": "user", "content": "Where is it?"},)
+    first = Question("self", asked)
+    tokens = source.codec.encode("At home.")
+    likely = np.zeros((len(tokens), 0))
+    answer = Answer(
+        question=first.number,
+        domain="self",
+        sampling=Sampling(),
+        prompt=source.codec.encode_chat(asked),
+        tokens=tokens,
+        likely_ids=likely.astype(np.int32),
+        likely_logs=likely.astype(np.float16),
+    )
+    target = source.target()
+    assert write_follow_ups(target, source.codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == []
+
+
+def test_a_question_is_taken_once_whatever_its_case() -> None:
+    questions = OwnQuestions()
+    assert questions.take("What is the capital of Peru?")
+    assert not questions.take("what is  the Capital of Peru?")
+    assert not questions.take("Hm?")
+    assert len(questions) == 1
+
+
+def test_only_so_many_begin_alike() -> None:
+    questions = OwnQuestions()
+    taken = [questions.take(f"Can you help me with number {number}?") for number in range(2 * MOST_ALIKE)]
+    assert sum(taken) == MOST_ALIKE
+    assert questions.take("Could you help me with something else?")

@@ -1,0 +1,133 @@
+"""Questions of JSON lines, and the prompts that are made of them."""
+
+import json
+import lzma
+from pathlib import Path
+
+import pytest
+
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import UsageError
+from cosine_train.training.answers import TargetPrompt
+from cosine_train.training.questions import (
+    OPENING_CHARACTERS,
+    TEMPERATURE,
+    Question,
+    in_turns,
+    prompts_of,
+    read_questions,
+    readings_of,
+)
+
+CHAT = [
+    {"role": "user", "content": "Add 1 and 2."},
+    {"role": "assistant", "content": "3"},
+    {"role": "user", "content": "And 4?"},
+    {"role": "assistant", "content": "7"},
+]
+
+
+def write(file: Path, *records: object) -> Path:
+    opened = lzma.open if file.suffix == ".xz" else open
+    with opened(file, "wt", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(record) + "\n" for record in records)
+    return file
+
+
+def chats(count: int) -> list[dict[str, object]]:
+    return [{"messages": [{"role": "user", "content": f"{number}?"}, CHAT[1]]} for number in range(count)]
+
+
+@pytest.mark.parametrize("name", ["sums.jsonl", "sums.train.jsonl.xz"])
+def test_a_conversation_is_cut_before_one_of_its_answers(tmp_path: Path, name: str) -> None:
+    (question,) = read_questions(write(tmp_path / name, {"messages": CHAT}))
+    assert (question.asked, question.follows) in ((tuple(CHAT[:1]), "3"), (tuple(CHAT[:3]), "7"))
+    assert question.domain == "sums"
+
+
+def test_a_conversation_that_waits_for_its_answer_is_asked_whole(tmp_path: Path) -> None:
+    (question,) = read_questions(write(tmp_path / "a.jsonl", {"messages": CHAT[:1], "domain": "own"}))
+    assert question == Question("own", tuple(CHAT[:1]), is_held_out=question.is_held_out)
+
+
+def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.train.jsonl", *chats(9))
+    write(tmp_path / "a.dev.jsonl", {"text": "held out"})
+    questions = read_questions(tmp_path)
+    assert [question.asked for question in questions if question.is_held_out] == ["held out"]
+    assert len(questions) == 10
+
+
+def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
+    questions = read_questions(write(tmp_path / "a.jsonl", *chats(400), *chats(3)))
+    assert len(questions) == 400, "what is asked twice counts once"
+    assert 5 < sum(question.is_held_out for question in questions) < 40
+
+
+def test_domains_take_turns() -> None:
+    questions = [Question(domain, text) for domain, text in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "4"))]
+    assert [question.domain for question in in_turns(questions)] == ["a", "b", "a", "a"]
+
+
+def test_of_a_text_the_opening_is_asked_and_the_rest_follows(tmp_path: Path) -> None:
+    for text in ("one two", "word " * 99):
+        (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
+        assert isinstance(question.asked, str) and question.asked + question.follows == text
+        assert len(question.asked) <= OPENING_CHARACTERS and question.asked.endswith(("two", "word"))
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        *((line, r"a\.jsonl") for line in ("[1]", "{", '"text"')),
+        *((line, "no question") for line in ("{}", '{"messages": []}', '{"messages": "x"}', '{"text": 3}')),
+        (json.dumps({"messages": [CHAT[1]]}), "no question"),
+    ],
+)
+def test_lines_without_a_question_are_refused(tmp_path: Path, content: str, reason: str) -> None:
+    (tmp_path / "a.jsonl").write_text(content, "utf-8")
+    with pytest.raises(UsageError, match=reason):
+        read_questions(tmp_path)
+
+
+def test_a_folder_without_texts_and_a_damaged_archive_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="No texts"):
+        read_questions(tmp_path)
+    (tmp_path / "a.jsonl.xz").write_bytes(b"not compressed")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_questions(tmp_path)
+
+
+class Letters(TextTokenizer):
+    """A token for each letter, and no files."""
+
+    def __init__(self) -> None:
+        pass
+
+    def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
+        return tuple(map(ord, text))
+
+
+def asked(count: int, *, is_asked_twice: bool = False, longest: int = 99) -> list[TargetPrompt]:
+    questions = [Question("a", f"question {number}") for number in range(20)]
+    return prompts_of(questions, Letters(), answers=count, longest_prompt=longest, is_asked_twice=is_asked_twice)
+
+
+def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_both_ways() -> None:
+    assert {prompt.sampling.temperature for prompt in asked(20)} == {0, TEMPERATURE}
+    assert len({prompt.question for prompt in asked(20)}) == 20
+    prompts = asked(10, is_asked_twice=True)
+    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
+
+
+def test_long_questions_are_passed_over() -> None:
+    assert {len(prompt.tokens) for prompt in asked(20, longest=10)} == {10}
+    assert asked(20, longest=9) == []
+
+
+def test_what_follows_a_question_is_read_up_to_a_length() -> None:
+    questions = [Question("a", "one", " two three"), Question("a", "nothing follows")]
+    (reading,) = readings_of(questions, Letters(), readings=9, longest_prompt=9, longest_answer=4)
+    assert ("".join(map(chr, reading.tokens)), "".join(map(chr, reading.given))) == ("one", " two")
+    assert readings_of(questions, Letters(), readings=9, longest_prompt=2, longest_answer=4) == []
+    assert readings_of(questions, Letters(), readings=0, longest_prompt=9, longest_answer=4) == []

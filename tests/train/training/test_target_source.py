@@ -1,0 +1,59 @@
+"""A target as training needs it, here or behind a swarm in memory: its answers, and the drafters made of it."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.engine.vocabulary import DraftVocabulary
+from cosine_protocol.errors import UsageError
+from cosine_protocol.request import Sampling
+from cosine_train.training.answers import TargetPrompt
+from cosine_train.training.target_source import Answering, LocalSource, SwarmSource
+from tests.cosine_p2p.test_blocking import joining
+from tests.swarm.reference import plain_stream, prompt_of
+
+KNOWN = DraftVocabulary((5, 6, 70))
+NEW_TOKENS = 9
+
+
+def local(model: str, *, width: int | None = None) -> LocalSource:
+    answering = Answering(slots=2, new_tokens=NEW_TOKENS)
+    return LocalSource(model=model, answering=answering, layers=(0, -1), width=width, device="cpu", seed=0)
+
+
+def test_a_drafter_has_the_targets_layers_and_tokenizer_or_a_width_of_its_own() -> None:
+    taken, new = (local("zoo:target", width=width).new_drafter(KNOWN) for width in (None, 64))
+    assert (taken.config.hidden_size, taken.config.num_hidden_layers, taken.config.vocab_size) == (256, 2, 4)
+    assert (new.config.hidden_size, new.config.num_hidden_layers, new.config.vocab_size) == (64, 2, 4)
+    assert new.config.max_position_embeddings == taken.config.max_position_embeddings
+    assert local("zoo:target").codec.encode("one two")
+
+
+def test_a_target_without_a_tokenizer_or_weights_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="tokenizer"):
+        _ = local(str(zoo.folder("draft-code"))).codec
+    (tmp_path / "config.json").write_bytes((zoo.folder("target") / "config.json").read_bytes())
+    with pytest.raises(UsageError, match="cannot be read"):
+        local(str(tmp_path)).target()
+
+
+@pytest.mark.parametrize("slots", [1, 4])
+def test_of_a_swarm_the_answers_are_its_texts_and_drafters_begin_untrained(slots: int) -> None:
+    answering = Answering(slots=slots, new_tokens=NEW_TOKENS)
+    source = SwarmSource(join=joining(), options={}, answering=answering, layers=1, width=64, seed=0)
+    texts = [prompt_of(random.Random(number)) for number in range(4)]
+    samplings = [Sampling(temperature=0.8 * (number % 2), seed=number) for number in range(4)]
+    prompts = [
+        TargetPrompt(number, "letters", tuple(source.codec.encode(text)), sampling)
+        for number, (text, sampling) in enumerate(zip(texts, samplings, strict=True))
+    ]
+    answers = {answer.question: answer for answer in source.target().answers(prompts)}
+    for prompt, text in zip(prompts, texts, strict=True):
+        answer = answers[prompt.question]
+        assert answer.tokens == plain_stream(text, prompt.sampling, tokens=NEW_TOKENS)
+        assert (answer.prompt, answer.likely_ids.shape) == (prompt.tokens, (NEW_TOKENS, 0))
+    assert source.new_drafter(KNOWN).config.hidden_size == 64
+    with pytest.raises(UsageError, match="leave --read out"):
+        source.readings(prompts)
