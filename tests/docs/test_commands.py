@@ -20,10 +20,6 @@ from tests.docs.exemptions import EXEMPTIONS, SUBSTITUTIONS, Check, Exemption
 from tests.docs.pages import PAGES, ROOT, Command, all_commands, blocks_of, inline_of, python_of
 
 COMMANDS: Final = all_commands()
-NOT_COMMANDS: Final = {
-    ("docs/telemetry.md", '{"event":'),
-}
-"""Blocks of no stated language that are something else, by page and first word."""
 
 PROGRAMS: Final = [page for page in PAGES if python_of(page)]
 MAIN_PAGES: Final = [
@@ -38,11 +34,6 @@ def exemption_of(command: Command) -> Exemption | None:
 
 OWN: Final = ("cosine-node ", "cosine-tui ")
 RUN: Final = [command for command in COMMANDS if exemption_of(command) is None]
-LOOKED_AT: Final = [
-    (command, exemption.check)
-    for command in COMMANDS
-    if (exemption := exemption_of(command)) is not None and exemption.check is not Check.NOTHING
-]
 
 
 def main_pages_first(pages: Iterable[Path]) -> list[Any]:
@@ -74,14 +65,22 @@ def test_the_python_of_a_page_works(page: Path, place: Place) -> None:
     processes.work("python typed.py", folder, place.environment)
 
 
-@pytest.mark.parametrize("command", [command for command in RUN if command.text.startswith(OWN)], ids=str)
-def test_the_command_line_understands_what_is_run(command: Command) -> None:
-    understand(re.split(r" [|<>&]+ ", command.text)[0])
+def test_the_command_line_understands_every_command() -> None:
+    """Also those that are not run here."""
+    for command in RUN:
+        if command.text.startswith(OWN):
+            understand(re.split(r" [|<>&]+ ", command.text)[0])
+    for command in COMMANDS:
+        exemption = exemption_of(command)
+        if exemption is not None and exemption.check is not Check.NOTHING:
+            CHECKS[exemption.check](command.text)
 
 
-@pytest.mark.parametrize(("command", "check"), LOOKED_AT, ids=str)
-def test_what_cannot_be_run_is_looked_at(command: Command, check: Check) -> None:
-    CHECKS[check](command.text)
+def test_exemptions_and_substitutions_are_still_needed() -> None:
+    texts = [command.text for command in RUN] + [python_of(page) for page in PAGES]
+    idle: list[object] = [one for one in EXEMPTIONS if all(exemption_of(each) != one for each in COMMANDS)]
+    idle += [one for one in SUBSTITUTIONS if all(one.apply(text) == text for text in texts)]
+    assert idle == []
 
 
 @cache
@@ -136,35 +135,7 @@ def own_options() -> set[str]:
     return {option for one in parameters for option in (*one.opts, *one.secondary_opts)} | {"--help"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_options_named_in_prose_exist(page: Path) -> None:
-    ours = [code for code in inline_of(page) if not code.startswith("python -m ")]
+def test_options_named_in_prose_exist() -> None:
+    ours = [code for page in PAGES for code in inline_of(page) if not code.startswith("python -m ")]
     named = {option.replace("_", "-") for code in ours for option in re.findall(r"--[a-z][\w-]*", code)}
     assert named <= own_options()
-
-
-def test_a_wrong_option_is_found() -> None:
-    with pytest.raises(Exception, match="--no-such-option"):
-        understand("cosine-node join --role drafter --no-such-option")
-
-
-@pytest.mark.parametrize("exemption", EXEMPTIONS, ids=lambda exemption: exemption.pattern)
-def test_an_exemption_is_still_needed(exemption: Exemption) -> None:
-    assert [command for command in COMMANDS if exemption_of(command) == exemption]
-
-
-@pytest.mark.parametrize("substitution", SUBSTITUTIONS, ids=lambda substitution: substitution.pattern)
-def test_a_substitution_is_still_needed(substitution: Any) -> None:
-    texts = [command.text for command in RUN] + [python_of(page) for page in PAGES]
-    assert [text for text in texts if substitution.apply(text) != text]
-
-
-@pytest.mark.thorough
-def test_blocks_of_no_language_are_commands_or_known() -> None:
-    others = {
-        (str(page.relative_to(ROOT)), block.first_word)
-        for page in PAGES
-        for block in blocks_of(page)
-        if not block.language and not block.is_commands
-    }
-    assert others == NOT_COMMANDS

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-import pytest
-
 from tests.docs.pages import DOCS, PAGES, ROOT, anchors_of, links_of
 
 LINKING: Final = (*PAGES, ROOT / "CHANGELOG.md", ROOT / "lab" / "cosine_lab" / "training" / "README.md")
@@ -18,16 +16,8 @@ def broken(page: Path, link: str) -> bool:
     return not place.exists() or (bool(anchor) and anchor not in anchors_of(place))
 
 
-@pytest.mark.parametrize("page", LINKING, ids=lambda page: str(page.relative_to(ROOT)))
-def test_every_link_leads_somewhere(page: Path) -> None:
-    assert [link for link in links_of(page) if broken(page, link)] == []
-
-
-def test_a_wrong_link_is_found() -> None:
-    assert broken(DOCS / "index.md", "no-such-page.md")
-    assert broken(DOCS / "index.md", "join.md#no-such-heading")
-    assert not broken(DOCS / "index.md", "join.md#with-a-gpu")
-    assert broken(DOCS / "index.md", "http://example.org")
+def test_every_link_leads_somewhere() -> None:
+    assert [f"{page}: {link}" for page in LINKING for link in links_of(page) if broken(page, link)] == []
 
 
 def test_every_decision_is_in_their_index() -> None:

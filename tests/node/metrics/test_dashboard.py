@@ -2,7 +2,6 @@
 
 import json
 import re
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -41,22 +40,3 @@ def test_labels_it_selects_and_sums_by_exist() -> None:
     }
     used |= {label for query in QUERIES for part in BRACES.findall(query) for label in re.findall(r"(\w+)=", part)}
     assert used <= known
-
-
-def test_variables_it_uses_are_declared() -> None:
-    declared = {each["name"] for each in DASHBOARD["templating"]["list"]}
-    used = {name for query in QUERIES for name in re.findall(r"\$(\w+)", query)}
-    assert used - {"__rate_interval"} <= declared
-    assert {panel["datasource"]["uid"] for panel in PANELS} == {"${datasource}"}
-
-
-def test_panels_have_their_own_place_and_number() -> None:
-    assert len({panel["id"] for panel in DASHBOARD["panels"]}) == len(DASHBOARD["panels"])
-    for one, other in combinations((panel["gridPos"] for panel in DASHBOARD["panels"]), 2):
-        is_beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
-        assert is_beside or one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
-
-
-def test_parentheses_are_balanced() -> None:
-    for query in QUERIES:
-        assert all(query.count(opening) == query.count(closing) for opening, closing in ("()", "{}", "[]")), query

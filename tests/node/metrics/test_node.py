@@ -2,24 +2,19 @@
 
 import random
 import re
-import shlex
 import socket
 import urllib.request
 from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.error import URLError
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter, generate_latest
-from typer.main import get_command
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.cli.app import app
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.metrics.node import LABELS, ObservedNode, node_registry, serving_metrics
-from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
@@ -199,10 +194,8 @@ def test_a_place_that_cannot_be_is_one_sentence(host: str) -> None:
             pass
 
 
-PEER = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 PAGE = (Path(__file__).parents[3] / "docs" / "telemetry.md").read_text("utf-8")
 ROW = re.compile(r"^\| `((?:cosine:|libp2p_)\w+)(?:\{([\w, ]+)\})?` \| (\w+) \| (.+) \|$", re.MULTILINE)
-COMMANDS: dict[str, Any] = getattr(get_command(app), "commands", {})
 
 
 def test_what_the_tables_name_is_exported() -> None:
@@ -211,15 +204,3 @@ def test_what_the_tables_name_is_exported() -> None:
         for name, labels, kind, text in ROW.findall(PAGE)
     ]
     assert listed and set(listed) <= set(exported())
-
-
-@pytest.mark.parametrize("line", [line for line in PAGE.splitlines() if line.startswith("cosine-node ")])
-def test_its_commands_are_understood(line: str) -> None:
-    _, name, *arguments = shlex.split(line)
-    with COMMANDS[name].make_context(name, arguments) as context:
-        assert (context.params["metrics_port"], context.params["metrics_host"]) == (9100, "127.0.0.1")
-
-
-def test_a_client_takes_the_collector_as_it_is() -> None:
-    collector = GenerationMetrics(CollectorRegistry(), model_name="m")
-    AsyncClient(initial_peers=[PEER], observer=collector)

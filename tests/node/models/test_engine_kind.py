@@ -3,14 +3,11 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node import zoo
 from cosine_node.engine.blocks.half_linear import has_half_products
-from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.numerics import join_options
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
-from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models import engine_kind
 from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
@@ -88,11 +85,6 @@ def refuse(*_: object) -> None:
     raise UsageError("It has other logits.")
 
 
-def test_auto_is_torch_where_llama_is_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(llama_library, "is_installed", lambda: False)
-    assert AUTO.kind_for(Path("/models/some.gguf")) is EngineKind.TORCH
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -105,24 +97,6 @@ def test_auto_is_torch_where_llama_is_not_installed(monkeypatch: pytest.MonkeyPa
 def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         check_engine_options(options, tiny_gguf())
-
-
-def test_models_that_are_no_gguf_files_are_refused() -> None:
-    for resolved in ("owner/repository", zoo.folder("target")):
-        with pytest.raises(UsageError, match=r"--engine llama runs GGUF files, and .* is none"):
-            check_engine_options(LLAMA, resolved)
-    with pytest.raises(UsageError, match="--engine llama runs GGUF files"):
-        load_with(LLAMA, zoo.folder("target"), "zoo:target")
-
-
-def test_one_file_is_loaded_with_either(tmp_path: Path) -> None:
-    file = tiny_gguf()
-    folder = unfold(file, cache_folder=tmp_path)
-    check_engine_options(AUTO, file)
-    assert isinstance(load_with(AUTO, folder, file), LlamaEngine)
-    torch_engine = load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
-    assert isinstance(torch_engine, TorchEngine)
-    assert torch_engine.numerics == "gguf:F32+float32"
 
 
 @pytest.mark.parametrize(

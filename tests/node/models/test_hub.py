@@ -126,11 +126,6 @@ def test_a_download_lasts_as_long_as_bytes_come(hub: Hub, monkeypatch: pytest.Mo
     assert time.monotonic() - began_s > 3 * hub_room.STEP_S
 
 
-def test_what_the_hub_has_changed_is_downloaded_anew(hub: Hub) -> None:
-    hub.holds(OLD)
-    assert HubModel.parse(NAME).fetch().name == NEW
-
-
 @pytest.fixture(
     params=["offline", "refusing", "dropping packets", "mute", "mute later", "no name", "proxy", "socks"]
 )

@@ -112,40 +112,10 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
 
 
-def test_gguf_files_draft_for_gguf_files(tmp_path: Path) -> None:
-    write_gguf(zoo.folder("target"), tmp_path / "target.gguf")
-    write_gguf(zoo.folder("draft-code"), tmp_path / "drafter.gguf")
-    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", tmp_path / "target.gguf")
-    assert made.facts.content_digest == GgufFile.open(tmp_path / "target.gguf").digest
-    assert (made.model_name, made.engine.vocab_tokens) == ("drafter.gguf", 4096)
-
-
-def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(zoo.folder("draft-code"), tmp_path / "reduced"))
-    DraftVocabulary(tuple(range(1, 4096))).write(folder)
-    write_gguf(folder, tmp_path / "drafter.gguf")
-    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", "zoo:target")
-    assert isinstance(made.engine, ReducedVocabularyEngine)
-    assert made.engine.vocab_tokens == 4096
-
-
-def test_a_zoo_model_is_called_by_its_name() -> None:
-    made = served(Role.DRAFTER, "zoo:draft-code", "zoo:target")
-    assert (made.model_name, made.target_name) == ("zoo:draft-code", "zoo:target")
-    assert made.facts.digest() == digest_of(zoo.folder("target"))
-    assert made.facts.eos == (0,)
-
-
 def test_a_drafter_without_a_tokenizer_uses_the_targets(drafter: Path, target: Path) -> None:
     made = served(Role.DRAFTER, drafter, target)
     assert made.facts.digest() == digest_of(target)
     assert (made.tokenizer_folder, made.model_name) == (target, "tiny-drafter")
-
-
-def test_a_drafter_with_the_same_vocabulary_is_taken(drafter: Path, target: Path) -> None:
-    save_tokenizer(drafter, WORDS)
-    (drafter / "tokenizer_config.json").write_text('{"model_max_length": 5}')
-    assert served(Role.DRAFTER, drafter, target).model_name == "tiny-drafter"
 
 
 def test_a_drafter_with_another_tokenizer_drafts_text(
@@ -170,11 +140,6 @@ def _greedy_token(engine: Engine, prompt: Sequence[int]) -> int:
     row = Row(sequence, tuple(prompt), nodes, (PREFIX, *nodes[:-1]), scored_from=len(prompt) - 1, candidates=1)
     ((token, _),) = engine.forward([row])[0].choices[0].candidates
     return token
-
-
-def test_a_drafter_whose_tokenizer_cannot_be_read_is_refused(drafter: Path, target: Path) -> None:
-    (drafter / "tokenizer.json").write_text("{")
-    assert "cannot be read" in refused(Role.DRAFTER, drafter, target)
 
 
 def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:
@@ -218,27 +183,10 @@ def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, ro
     assert load_served(source, role, lambda event, fields: None).engine.numerics == dtype
 
 
-@pytest.mark.parametrize("role", Role)
-def test_quantisation_reaches_the_engine(monkeypatch: pytest.MonkeyPatch, target: Path, role: Role) -> None:
-    """The option is named, with the backend installed or not."""
-    monkeypatch.setattr("cosine_node.engine.torch.loading.is_torchao_available", lambda: False)
-    source = ModelSource(
-        model=str(target), target=str(target), engine=EngineChoice(device="cpu", threads=1, quantize="int8")
-    )
-    with pytest.raises(UsageError, match="--quantize int8 needs the package torchao"):
-        load_served(source, role, lambda event, fields: None)
-
-
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     refused(Role.VERIFIER, tmp_path / "empty")
     refused(Role.DRAFTER, NGRAM, tmp_path / "empty")
-
-
-@pytest.mark.parametrize("config", ["{", "{}", "[]"])
-def test_an_ngram_drafter_of_a_target_with_a_broken_configuration_is_refused(target: Path, config: str) -> None:
-    (target / "config.json").write_text(config)
-    refused(Role.DRAFTER, NGRAM, target)
 
 
 def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
@@ -254,18 +202,6 @@ def test_end_tokens_that_cannot_be_read_are_one_sentence(tmp_path: Path, content
     (tmp_path / "generation_config.json").write_text(content)
     with pytest.raises(UsageError, match=r"generation_config\.json cannot be read"):
         read_eos(tmp_path)
-
-
-def test_the_end_tokens_come_from_the_generation_config_first(tmp_path: Path) -> None:
-    assert read_eos(tmp_path) == ()
-    (tmp_path / "config.json").write_text(json.dumps({"eos_token_id": 5}))
-    assert read_eos(tmp_path) == (5,)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
-    assert read_eos(tmp_path) == (7, 8)
-    (tmp_path / "generation_config.json").write_text("{}")
-    assert read_eos(tmp_path) == (5,)
-    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": 0}))
-    assert read_eos(tmp_path) == (0,)
 
 
 @pytest.mark.parametrize(
@@ -291,12 +227,6 @@ def test_null_says_nothing_and_a_negative_id_that_nothing_ends_a_text(
     assert read_eos(tmp_path) == ends
 
 
-def test_a_configuration_that_contradicts_itself_is_one_sentence(target: Path) -> None:
-    config = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({**config, "hidden_size": 65}))
-    assert "not a multiple of the number of attention heads" in refused(Role.VERIFIER, target)
-
-
 def test_a_configuration_without_an_end_is_one_sentence(target: Path) -> None:
     """Parts within parts, as deep as JSON is read."""
     config = "{}"
@@ -306,13 +236,6 @@ def test_a_configuration_without_an_end_is_one_sentence(target: Path) -> None:
     assert read_eos(target) == (2,)
     refused(Role.DRAFTER, NGRAM, target)
     refused(Role.VERIFIER, target)
-
-
-def test_events_say_what_is_going_on(target: Path) -> None:
-    events: list[tuple[str, dict[str, object]]] = []
-    source = ModelSource(model=NGRAM, target=str(target), engine=EngineChoice(device="cpu"))
-    load_served(source, Role.DRAFTER, lambda event, fields: events.append((event, fields)))
-    assert events == [("loading", {"model": NGRAM}), ("measuring", {"model": NGRAM})]
 
 
 CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.1, "num_beams": 2}
@@ -356,3 +279,12 @@ def test_the_embedded_models_set_no_defaults() -> None:
         "target": None,
         "draft-code": None,
     }
+
+
+def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(zoo.folder("draft-code"), tmp_path / "reduced"))
+    DraftVocabulary(tuple(range(1, 4096))).write(folder)
+    write_gguf(folder, tmp_path / "drafter.gguf")
+    made = served(Role.DRAFTER, tmp_path / "drafter.gguf", "zoo:target")
+    assert isinstance(made.engine, ReducedVocabularyEngine)
+    assert made.engine.vocab_tokens == 4096

@@ -1,7 +1,5 @@
 """Tokens are compared, not rows: a drafter of the same tokens is taken, however its embedding is padded."""
 
-import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
-from cosine_node.models.shared_tokens import DraftedTokens, shared_tokens
+from cosine_node.models.shared_tokens import shared_tokens
 from cosine_protocol.records import Role
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB, build
@@ -103,15 +101,6 @@ def test_rows_beyond_the_tokens_change_no_draft(target: Path, tmp_path: Path) ->
             assert one == pytest.approx(other, abs=1e-5)
 
 
-def test_a_token_beyond_the_tokenizer_can_be_read_and_its_likelihood_is_told(target: Path, tmp_path: Path) -> None:
-    """The target may choose a row without a token, as the plain model would; drafters go on from there."""
-    engine = drafter_for(target, model(tmp_path / "drafter", rows=VOCAB, tokens=TOKENS)).engine
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=2)
-    row = Row(sequence, (3, VOCAB - 1), (0, 1), (PREFIX, 0), candidates=1, wants_nll=True)
-    (result,) = engine.forward([row])
-    assert result.nll is not None and result.nll < 100 and result.choices[1].token < TOKENS
-
-
 def test_a_drafter_with_fewer_rows_than_tokens_is_matched_as_text(target: Path, tmp_path: Path) -> None:
     made = drafter_for(target, model(tmp_path / "drafter", rows=TOKENS - 20, tokens=TOKENS - 20))
     assert made.engine.numerics == "float32 retokenized"
@@ -135,18 +124,3 @@ def test_ids_are_shared_where_all_that_both_know_mean_the_same(
     own: dict[str, int], target: dict[str, int], shared: int | None
 ) -> None:
     assert shared_tokens(own, target) == shared
-
-
-def test_tokens_that_the_targets_model_lacks_are_not_drafted(tmp_path: Path) -> None:
-    """Words that were added to a tokenizer after the model: no row stands for them."""
-    target = model(tmp_path / "target", rows=TOKENS, tokens=TOKENS + 5)
-    drafter = model(tmp_path / "drafter", rows=VOCAB, tokens=TOKENS + 5)
-    assert DraftedTokens.of(drafter, target) == DraftedTokens(TOKENS, are_the_targets=True)
-    shutil.copy(drafter / "tokenizer.json", target / "tokenizer.json")
-    assert DraftedTokens.of(tmp_path / "none", target) == DraftedTokens(TOKENS, are_the_targets=True)
-
-
-def test_a_configuration_may_keep_its_text_apart(target: Path, tmp_path: Path) -> None:
-    config: dict[str, Any] = json.loads((target / "config.json").read_text())
-    (target / "config.json").write_text(json.dumps({"model_type": "llava", "text_config": config}))
-    assert DraftedTokens.of(tmp_path / "none", target).count == TOKENS

@@ -11,21 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import transformers as tf
 from transformers import AutoTokenizer
 
 from cosine_node.gguf.trial_texts import trial_texts
 from cosine_node.models import tokenizer_conversion
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import ModelSource, load_served
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_p2p import load_tokenizer
 from cosine_p2p.text import tokenizer_sources
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 from tests.cosine_p2p.tokenizer_kinds import LINES
-from tests.node.engine.tiny_models import COMMON, build
 from tests.thoroughness import THOROUGH, quick_first
 
 TEXTS = trial_texts(["<s>", "</s>", "<tool>", "<|turn|>"])
@@ -126,20 +121,6 @@ def test_a_sentence_piece_model_is_read_as_by_transformers(folder: Path, shape: 
     assert_read_as_by_transformers(folder)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_tokenizer_of_no_class_gives_sentence_pieces_own_tokens(folder: Path, shape: str) -> None:
-    model = sentence_piece(**SHAPES[shape])
-    (folder / "tokenizer.model").write_bytes(model)
-    (folder / "tokenizer_config.json").write_text(json.dumps(CLASSES["as no class of its own"]))
-    convert_tokenizer(folder)
-    ours = load_tokenizer(folder)
-    # A letter with two marks is composed otherwise by `tokenizers`.
-    lines = [line for line in LINES if "\u0323" not in line]
-    theirs = by_sentence_piece({"model": base64.b64encode(model).decode(), "lines": lines})
-    assert [list(ours.encode(line, add_special_tokens=False)) for line in lines] == theirs
-
-
 def test_bytes_that_are_no_character_are_decoded_as_by_sentence_piece(folder: Path) -> None:
     model = sentence_piece(**SHAPES["byte pairs"])
     (folder / "tokenizer.model").write_bytes(model)
@@ -160,59 +141,6 @@ def test_a_file_of_tiktokens_is_read_as_by_transformers(folder: Path, name: str)
     config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "added_tokens_decoder": special}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
     assert_read_as_by_transformers(folder)
-
-
-@pytest.mark.thorough
-def test_a_file_of_tiktokens_may_have_any_name(folder: Path) -> None:
-    (folder / "some_base.tiktoken").write_bytes(tiktoken_file())
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
-    convert_tokenizer(folder)
-    (folder / "some_base.tiktoken").rename(folder / "tiktoken.model")
-    assert_read_as_by_transformers(folder)
-
-
-@pytest.mark.thorough
-def test_mistrals_own_file_is_read_as_by_transformers(folder: Path) -> None:
-    ranks = [base64.b64decode(line.split()[0]) for line in tiktoken_file().splitlines()]
-    special = [{"rank": rank, "token_str": text} for rank, text in enumerate(("<unk>", "<s>", "</s>", "[INST]"))]
-    vocabulary = [
-        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
-        for rank, token in enumerate(ranks)
-    ]
-    config = {
-        "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
-        "num_vocab_tokens": len(ranks),
-        "default_vocab_size": len(ranks) + len(special),
-        "default_num_special_tokens": len(special),
-        "version": "v3",
-    }
-    tekken = {"config": config, "vocab": vocabulary, "special_tokens": special}
-    (folder / "tekken.json").write_text(json.dumps(tekken))
-    (folder / "config.json").write_text(json.dumps({"model_type": "mistral"}))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
-    assert_read_as_by_transformers(folder)
-
-
-@pytest.mark.thorough
-def test_lists_of_words_and_merges_are_read_as_by_transformers(folder: Path) -> None:
-    letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 324))]
-    names = [*letters, "th", "the", "\u0120the", "<|endoftext|>"]
-    (folder / "vocab.json").write_text(json.dumps({name: token for token, name in enumerate(names)}))
-    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\n\u0120 the\n")
-    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
-    assert_read_as_by_transformers(folder)
-
-
-@pytest.mark.thorough
-def test_chat_templates_stay(folder: Path) -> None:
-    (folder / "tiktoken.model").write_bytes(tiktoken_file())
-    templates = [{"name": "default", "template": "{{ messages[0].content }}!"}, {"name": "rag", "template": "rag"}]
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "chat_template": templates}
-    (folder / "tokenizer_config.json").write_text(json.dumps(config))
-    convert_tokenizer(folder)
-    codec = load_tokenizer(folder)
-    assert codec.render_chat([{"role": "user", "content": "hi"}]) == "hi!"
-    assert codec.chat_template("rag") == "rag"
 
 
 @pytest.mark.thorough
@@ -334,15 +262,32 @@ def test_a_folder_with_a_tokenizer_or_none_is_left_alone(folder: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_a_node_announces_and_serves_what_it_has_made(folder: Path) -> None:
-    build(tf.LlamaConfig(**COMMON | {"vocab_size": 300})).save_pretrained(folder)
-    (folder / "tiktoken.model").write_bytes(tiktoken_file())
-    choice = EngineChoice(device="cpu", dtype="float32", threads=1)
-    source = ModelSource(model=str(folder), target=str(folder), engine=choice)
-    served = load_served(source, Role.VERIFIER, lambda event, fields: None, measure_s=0.02)
-    files = TokenizerFiles.read(served.tokenizer_folder)
-    assert files is not None and served.facts.tokenizer_digest == files.digest
-    assert {"tokenizer.json", "tokenizer_config.json"} <= files.files.keys()
-    assert "tiktoken.model" not in files.files
-    # The folder itself stays as it was.
-    assert not (folder / "tokenizer.json").exists()
+def test_mistrals_own_file_is_read_as_by_transformers(folder: Path) -> None:
+    ranks = [base64.b64decode(line.split()[0]) for line in tiktoken_file().splitlines()]
+    special = [{"rank": rank, "token_str": text} for rank, text in enumerate(("<unk>", "<s>", "</s>", "[INST]"))]
+    vocabulary = [
+        {"rank": rank, "token_bytes": base64.b64encode(token).decode(), "token_str": None}
+        for rank, token in enumerate(ranks)
+    ]
+    config = {
+        "pattern": r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+",
+        "num_vocab_tokens": len(ranks),
+        "default_vocab_size": len(ranks) + len(special),
+        "default_num_special_tokens": len(special),
+        "version": "v3",
+    }
+    tekken = {"config": config, "vocab": vocabulary, "special_tokens": special}
+    (folder / "tekken.json").write_text(json.dumps(tekken))
+    (folder / "config.json").write_text(json.dumps({"model_type": "mistral"}))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "eos_token": "</s>"}))
+    assert_read_as_by_transformers(folder)
+
+
+@pytest.mark.thorough
+def test_lists_of_words_and_merges_are_read_as_by_transformers(folder: Path) -> None:
+    letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 324))]
+    names = [*letters, "th", "the", "\u0120the", "<|endoftext|>"]
+    (folder / "vocab.json").write_text(json.dumps({name: token for token, name in enumerate(names)}))
+    (folder / "merges.txt").write_text("#version: 0.2\nt h\nth e\n\u0120 the\n")
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    assert_read_as_by_transformers(folder)

@@ -94,6 +94,21 @@ class Nodes:
         await fetch.run(self.find)
 
 
+def fetch_from(
+    known: HeldWeights, folder: PartialFolder, *parts: str, one_way_s: float = 0.0, **sources: WeightsService | None
+) -> Nodes:
+    """Fetch the tensors whose names contain one of these from nodes by name; one without a service holds all."""
+
+    async def run() -> Nodes:
+        nodes = Nodes(known, one_way_s=one_way_s)
+        for name, service in sources.items():
+            await nodes.add(name, None if service is None else service.handle)
+        await nodes.fetch(folder, rows_of(known, *parts))
+        return nodes
+
+    return asyncio.run(run())
+
+
 def new_folder(known: HeldWeights, cache: Path) -> PartialFolder:
     """An empty folder for parts of the model."""
     folder = PartialFolder(known.manifest, known.encoded, cache_folder=cache)

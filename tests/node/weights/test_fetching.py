@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -24,7 +23,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.weight_messages import WeightKind
 from tests.full_disk import full_disk
-from tests.node.weights.models import Nodes, held, new_folder, rows_of, tensors, write_model
+from tests.node.weights.models import Nodes, fetch_from, held, new_folder, rows_of, tensors, write_model
 
 PIECES = 4
 """What a fetch brings before it is killed."""
@@ -75,13 +74,8 @@ def is_right(found: HeldWeights) -> bool:
 
 
 def test_the_wanted_tensors_come_and_no_others(known: HeldWeights, folder: PartialFolder) -> None:
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("all")
-        await nodes.fetch(folder, rows_of(known, "layers.1.", "model.norm"))
-        assert nodes.told[-1].fetched_bytes == nodes.told[-1].wanted_bytes
-
-    asyncio.run(play())
+    told = fetch_from(known, folder, "layers.1.", "model.norm", all=None).told[-1]
+    assert told.fetched_bytes == told.wanted_bytes
     found = held(folder.path)
     wanted = {"model.layers.1.up.weight", "model.layers.1.norm.weight", "model.norm.weight"}
     assert (set(found.tensors), found.content_digest) == (wanted, known.content_digest)
@@ -90,27 +84,109 @@ def test_the_wanted_tensors_come_and_no_others(known: HeldWeights, folder: Parti
     assert stored < 1.15 * sum(len(tensors()[name][2]) for name in wanted)
 
 
-def test_the_index_names_the_file_of_every_tensor(known: HeldWeights, folder: PartialFolder) -> None:
-    named = json.loads((folder.path / "model.safetensors.index.json").read_text())["weight_map"]
-    assert set(named) == set(tensors())
-    assert named["model.layers.0.up.weight"] == named["model.layers.0.norm.weight"] != named["model.norm.weight"]
-
-
 def test_two_sources_share_the_work(known: HeldWeights, folder: PartialFolder) -> None:
     services = [Counting(known), Counting(known)]
-
-    async def play() -> None:
-        nodes = Nodes(known, one_way_s=0.002)
-        for number, service in enumerate(services):
-            await nodes.add(str(number), service.handle)
-        await nodes.fetch(folder, rows_of(known, "model"))
-
-    asyncio.run(play())
+    fetch_from(known, folder, "model", one_way_s=0.002, one=services[0], other=services[1])
     assert held(folder.path).is_whole
     assert all(service.sent for service in services)
     assert {piece for service in services for piece in service.sent} == {
         (row, piece) for row, tensor in enumerate(known.manifest.tensors) for piece in range(tensor.pieces)
     }
+
+
+@pytest.mark.parametrize("lie", [lambda data: data[::-1], lambda data: data[:-1], lambda data: b""])
+def test_a_source_that_sends_wrong_bytes_is_asked_no_more(
+    known: HeldWeights, folder: PartialFolder, lie: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
+) -> None:
+    liar = Counting(known, lambda number, data: lie(data))
+    fetch_from(known, folder, "model", one_way_s=0.001, liar=liar, honest=None)
+    assert held(folder.path).is_whole
+    assert "liar is not asked for weights any more" in caplog.text
+    assert len(liar.sent) <= 16
+
+
+def test_wrong_digests_of_pieces_are_found(known: HeldWeights, folder: PartialFolder) -> None:
+    placed = known.tensors["model.layers.0.up.weight"]
+    digests = (placed.tensor.digests[0], *reversed(placed.tensor.digests[1:]))
+    wrong = replace(placed, tensor=replace(placed.tensor, digests=digests))
+    lying = replace(known, tensors={**known.tensors, "model.layers.0.up.weight": wrong})
+    fetch_from(known, folder, "model", one_way_s=0.001, liar=WeightsService(lying), honest=None)
+    assert held(folder.path).is_whole
+
+
+def test_a_slow_source_loses_its_share(known: HeldWeights, folder: PartialFolder) -> None:
+    class Slow(Counting):
+        async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
+            if kind is WeightKind.TENSOR:
+                await asyncio.sleep(0.3)
+            return await super()._bytes(kind, index, offset)
+
+    slow, fast = Slow(known), Counting(known)
+    fetch_from(known, folder, "model", one_way_s=0.001, slow=slow, fast=fast)
+    assert held(folder.path).is_whole
+    pieces = sum(tensor.pieces for tensor in known.manifest.tensors)
+    # All but what the slow one had brought itself.
+    assert len(fast.sent) >= pieces - len(slow.sent)
+    assert len(slow.sent) < len(fast.sent)
+
+
+def test_a_process_that_is_killed_leaves_what_the_next_one_needs_not_fetch(tmp_path: Path) -> None:
+    whole, cache = write_model(tmp_path / "whole"), tmp_path / "cache"
+    command = [sys.executable, "-m", "tests.node.weights.interrupted", str(whole), str(cache)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "still\n"
+        child.kill()
+    known = held(whole)
+    service = Counting(known)
+    fetch_from(known, new_folder(known, cache), "model", all=service)
+    assert held(new_folder(known, cache).path).is_whole
+    assert len(service.sent) == sum(tensor.pieces for tensor in known.manifest.tensors) - PIECES
+
+
+def test_a_damaged_draft_is_mended(known: HeldWeights, folder: PartialFolder) -> None:
+    fetch_from(known, folder, "layers.0.", all=None)
+    (file,) = folder.files_of(rows_of(known, "layers.0."))
+    data = bytearray(file.path.read_bytes())
+    data[-5] ^= 1
+    file.draft.write_bytes(data)
+    file.path.unlink()
+    service = Counting(known)
+    fetch_from(known, folder, "layers.0.", all=service)
+    assert len(service.sent) == 1 and is_right(held(folder.path))
+
+
+def test_where_all_sources_are_gone_it_waits_and_says_what_lacks(
+    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in {"TELL_S": 0.05, "LOOK_S": 0.05, "REST_S": 0.05}.items():
+        monkeypatch.setattr(fetching, name, seconds)
+
+    async def play() -> None:
+        nodes = Nodes(known)
+        await nodes.add("part", WeightsService(some(known, "layers.0.")).handle)
+        fetch = asyncio.ensure_future(nodes.fetch(folder, rows_of(known, "layers.")))
+        lacking = (
+            "Nobody offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
+        )
+        await nodes.has_told(lambda told: told.lacking == f"{lacking} stays.")
+        await nodes.add("rest")
+        await fetch
+
+    asyncio.run(play())
+    assert len(held(folder.path).tensors) == 6
+
+
+def test_a_full_disk_is_told_in_one_sentence(known: HeldWeights, folder: PartialFolder) -> None:
+    with full_disk(file_bytes=1000), pytest.raises(UsageError, match="cannot be written"):
+        fetch_from(known, folder, "layers.0.", all=None)
+
+
+def test_what_does_not_fit_is_refused_before_it_is_fetched(
+    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cosine_node.weights.partial_folder.SPARE_BYTES", 1 << 60)
+    with pytest.raises(UsageError, match="hold fewer layers"):
+        fetch_from(known, folder, "layers.0.")
 
 
 @dataclass(slots=True)
@@ -190,225 +266,3 @@ def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
     asyncio.run(fetch.run(find))
     assert "whole sent other bytes of model.layers.0.up.weight" in caplog.text
     assert is_right(held(folder.path))
-
-
-def test_each_source_is_asked_for_what_it_holds(known: HeldWeights, folder: PartialFolder) -> None:
-    async def play() -> None:
-        nodes = Nodes(known)
-        for part in ("layers.0.", "layers.1.", "layers.2.", "model."):
-            await nodes.add(part, Counting(some(known, part)).handle)
-        await nodes.fetch(folder, rows_of(known, "model"))
-
-    asyncio.run(play())
-    assert held(folder.path).is_whole
-
-
-@pytest.mark.parametrize("lie", [lambda data: data[::-1], lambda data: data[:-1], lambda data: b""])
-def test_a_source_that_sends_wrong_bytes_is_asked_no_more(
-    known: HeldWeights, folder: PartialFolder, lie: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
-) -> None:
-    liar = Counting(known, lambda number, data: lie(data))
-
-    async def play() -> None:
-        nodes = Nodes(known, one_way_s=0.001)
-        await nodes.add("liar", liar.handle)
-        await nodes.add("honest")
-        await nodes.fetch(folder, rows_of(known, "model"))
-
-    asyncio.run(play())
-    assert held(folder.path).is_whole
-    assert "liar is not asked for weights any more" in caplog.text
-    assert len(liar.sent) <= 16
-
-
-def test_wrong_digests_of_pieces_are_found(known: HeldWeights, folder: PartialFolder) -> None:
-    placed = known.tensors["model.layers.0.up.weight"]
-    digests = (placed.tensor.digests[0], *reversed(placed.tensor.digests[1:]))
-    wrong = replace(placed, tensor=replace(placed.tensor, digests=digests))
-    lying = replace(known, tensors={**known.tensors, "model.layers.0.up.weight": wrong})
-
-    async def play() -> None:
-        nodes = Nodes(known, one_way_s=0.001)
-        await nodes.add("liar", WeightsService(lying).handle)
-        await nodes.add("honest")
-        await nodes.fetch(folder, rows_of(known, "model"))
-
-    asyncio.run(play())
-    assert held(folder.path).is_whole
-
-
-def test_a_slow_source_loses_its_share(known: HeldWeights, folder: PartialFolder) -> None:
-    class Slow(Counting):
-        async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
-            if kind is WeightKind.TENSOR:
-                await asyncio.sleep(0.3)
-            return await super()._bytes(kind, index, offset)
-
-    slow, fast = Slow(known), Counting(known)
-
-    async def play() -> None:
-        nodes = Nodes(known, one_way_s=0.001)
-        await nodes.add("slow", slow.handle)
-        await nodes.add("fast", fast.handle)
-        await nodes.fetch(folder, rows_of(known, "model"))
-
-    asyncio.run(play())
-    assert held(folder.path).is_whole
-    pieces = sum(tensor.pieces for tensor in known.manifest.tensors)
-    # All but what the slow one had brought itself.
-    assert len(fast.sent) >= pieces - len(slow.sent)
-    assert len(slow.sent) < len(fast.sent)
-
-
-def test_a_fetch_that_was_given_up_goes_on_where_it_was(known: HeldWeights, folder: PartialFolder) -> None:
-    first, second = Counting(known), Counting(known)
-    rows = rows_of(known, "layers.0.")
-
-    async def play() -> None:
-        nodes = Nodes(known, one_way_s=0.001)
-        begun = asyncio.Event()
-
-        def one_piece(number: int, data: bytes) -> bytes:
-            if number == 3:
-                begun.set()
-                raise OSError
-            return data
-
-        first._change = one_piece
-        await nodes.add("first", first.handle)
-        fetch = asyncio.ensure_future(nodes.fetch(folder, rows))
-        await begun.wait()
-        await asyncio.sleep(0.1)
-        fetch.cancel()
-        await asyncio.gather(fetch, return_exceptions=True)
-        again = Nodes(known)
-        await again.add("second", second.handle)
-        await again.fetch(new_folder(known, folder.path.parent), rows)
-
-    asyncio.run(play())
-    pieces = sum(known.manifest.tensors[row].pieces for row in rows)
-    assert set(held(folder.path).tensors) == {known.manifest.tensors[row].name for row in rows}
-    assert 0 < len(second.sent) < pieces
-
-
-def test_a_process_that_is_killed_leaves_what_the_next_one_needs_not_fetch(tmp_path: Path) -> None:
-    whole, cache = write_model(tmp_path / "whole"), tmp_path / "cache"
-    command = [sys.executable, "-m", "tests.node.weights.interrupted", str(whole), str(cache)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
-        assert child.stdout is not None and child.stdout.readline() == "still\n"
-        child.kill()
-    known = held(whole)
-    service = Counting(known)
-
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("all", service.handle)
-        await nodes.fetch(new_folder(known, cache), rows_of(known, "model"))
-
-    asyncio.run(play())
-    assert held(new_folder(known, cache).path).is_whole
-    assert len(service.sent) == sum(tensor.pieces for tensor in known.manifest.tensors) - PIECES
-
-
-def test_a_damaged_draft_is_mended(known: HeldWeights, folder: PartialFolder) -> None:
-    rows = rows_of(known, "layers.0.")
-
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("all")
-        await nodes.fetch(folder, rows)
-        (file,) = folder.files_of(rows)
-        data = bytearray(file.path.read_bytes())
-        data[-5] ^= 1
-        file.draft.write_bytes(data)
-        file.path.unlink()
-        service = Counting(known)
-        again = Nodes(known)
-        await again.add("all", service.handle)
-        await again.fetch(folder, rows)
-        assert len(service.sent) == 1
-
-    asyncio.run(play())
-    held(folder.path)
-
-
-def test_where_all_sources_are_gone_it_waits_and_says_what_lacks(
-    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, seconds in {"TELL_S": 0.05, "LOOK_S": 0.05, "REST_S": 0.05}.items():
-        monkeypatch.setattr(fetching, name, seconds)
-
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("part", WeightsService(some(known, "layers.0.")).handle)
-        fetch = asyncio.ensure_future(nodes.fetch(folder, rows_of(known, "layers.")))
-        lacking = (
-            "Nobody offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
-        )
-        await nodes.has_told(lambda told: told.lacking == f"{lacking} stays.")
-        await nodes.add("rest")
-        await fetch
-
-    asyncio.run(play())
-    assert len(held(folder.path).tensors) == 6
-
-
-def test_a_source_that_hangs_up_is_asked_again_later(
-    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(fetching, "REST_S", 0.01)
-    monkeypatch.setattr(fetching, "LOOK_S", 0.05)
-    service = Counting(known)
-    streams: list[Stream] = []
-
-    async def hangs_up(stream: Stream) -> None:
-        streams.append(stream)
-        if len(streams) == 1:
-            stream.close()
-            return
-        await service.handle(stream)
-
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("moody", hangs_up)
-        await nodes.fetch(folder, rows_of(known, "layers.0."))
-
-    asyncio.run(play())
-    assert len(streams) == 2
-
-
-def test_a_full_disk_is_told_in_one_sentence(known: HeldWeights, folder: PartialFolder) -> None:
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("all")
-        await nodes.fetch(folder, rows_of(known, "layers.0."))
-
-    with full_disk(file_bytes=1000), pytest.raises(UsageError, match="cannot be written"):
-        asyncio.run(play())
-
-
-def test_what_does_not_fit_is_refused_before_it_is_fetched(
-    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cosine_node.weights.partial_folder.SPARE_BYTES", 1 << 60)
-
-    async def play() -> None:
-        await Nodes(known).fetch(folder, rows_of(known, "layers.0."))
-
-    with pytest.raises(UsageError, match="hold fewer layers"):
-        asyncio.run(play())
-
-
-def test_a_piece_that_another_source_has_brought_meanwhile_is_no_failure(
-    known: HeldWeights, folder: PartialFolder
-) -> None:
-    (file,) = folder.files_of(rows_of(known, "layers.0.norm"))
-    (row,) = rows_of(known, "layers.0.norm")
-    folder.begin(file)
-    folder.finish(file)
-    before = file.path.read_bytes()
-    folder.write(row, 0, bytes(known.manifest.tensors[row].size_bytes))
-    assert file.path.read_bytes() == before
-    file.path.unlink()
-    with pytest.raises(FileNotFoundError):
-        folder.write(row, 0, b"")

@@ -9,13 +9,11 @@ import torch
 
 from cosine_node import zoo
 from cosine_node.engine.torch.loading import read_config
-from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold, unfold_part
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.weights.partial_folder import PartialFolder
 from cosine_p2p.text.held_weights import HeldWeights
-from cosine_p2p.text.target import read_target_facts
 from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import Manifest
 from cosine_protocol.stage_messages import LayerRange
@@ -76,31 +74,10 @@ def test_a_stage_holds_its_share_and_computes_with_it_as_with_the_file(
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
 
 
-def test_it_is_the_target_that_the_whole_file_is(whole: Path, known: HeldWeights, tmp_path: Path) -> None:
-    folder = fetched(known, tmp_path, MIDDLE)
-    assert read_target_facts(folder, name="one") == read_target_facts(whole, name="one")
-    part, file = GgufFile.in_folder(folder), GgufFile.in_folder(whole)
-    assert part is not None and file is not None
-    assert (part.weights, part.architecture, part.vocab_tokens) == (
-        file.weights,
-        file.architecture,
-        file.vocab_tokens,
-    )
-    assert (folder / "config.json").read_bytes() == (whole / "config.json").read_bytes()
-
-
 def test_what_is_not_here_is_named(known: HeldWeights, tmp_path: Path) -> None:
     folder = fetched(known, tmp_path, MIDDLE)
     with pytest.raises(UsageError, match=r"holds a part of a model, and not its blk\.5\."):
         load_part(str(folder), LayerRange(first=4, end=6, layers=8), dtype=torch.float32)
-
-
-def test_others_fetch_from_who_holds_a_part(known: HeldWeights, tmp_path: Path) -> None:
-    folder = fetched(known, tmp_path / "one", MIDDLE)
-    part = HeldWeights.read(folder, cache_folder=tmp_path / "hashes")
-    again = new_folder(known, tmp_path / "other")
-    fetch(part, again, rows_of(known, "blk.3."))
-    assert HeldWeights.read(again.path, cache_folder=tmp_path / "hashes").content_digest == known.content_digest
 
 
 def test_a_configuration_that_tensors_tell_needs_these_first(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -18,8 +18,7 @@ from cosine_node.weights.partial_folder import INDEX, PartialFolder
 from cosine_node.weights.service import WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.base import Stream
-from cosine_protocol.errors import PeerLost, RemoteProtocolError
-from cosine_protocol.manifest import PIECE_BYTES
+from cosine_protocol.errors import RemoteProtocolError
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, write_model
 from tests.node.weights.test_fetching import Counting, some
@@ -173,24 +172,6 @@ def test_a_repository_with_other_weights_is_asked_no_more(
     assert "sent other bytes of" in caplog.text
 
 
-def test_of_tensors_of_another_shape_none_is_there(hub: Hub) -> None:
-    index(hub)
-    known = held(hub.folder)
-    tensors = tuple(replace(tensor, shape=(1, *tensor.shape)) for tensor in known.manifest.tensors)
-    source = hub.source()
-    asyncio.run(source.look(replace(known.manifest, tensors=tensors)))
-    assert not any(source.holds(row) for row in range(len(tensors)))
-
-
-def test_a_repository_in_one_file_has_no_list(hub: Hub) -> None:
-    known = held(hub.folder)
-    first = sorted(hub.folder.glob("*.safetensors"))[0]
-    first.rename(hub.folder / "model.safetensors")
-    source = hub.source()
-    asyncio.run(source.look(known.manifest))
-    assert 0 < sum(source.holds(row) for row in range(len(known.manifest.tensors))) < len(known.manifest.tensors)
-
-
 @pytest.mark.parametrize(
     "listed", ["[]", "{}", '{"weight_map": {"a": "../secret"}}', '{"weight_map": 3}', "[" * 100_000]
 )
@@ -216,22 +197,6 @@ def test_of_a_gguf_file_the_header_and_the_wanted_tensors_come(hub: Hub, tmp_pat
     assert there.content_digest == known.content_digest
 
 
-def test_a_gguf_file_may_be_in_parts(hub: Hub, tmp_path: Path) -> None:
-    source, known = gguf(hub, part_tensors=1)
-    folder = new_folder(known, tmp_path / "cache")
-    asyncio.run(fetch(source, folder, rows_of(known, "weight")))
-    assert held(folder.path).is_whole
-
-
-def test_a_long_header_is_read_on_and_no_tensor_beside_it(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    source, known = gguf(hub)
-    monkeypatch.setattr("cosine_node.weights.hub_source.RANGE_PIECES", 1)
-    asyncio.run(source.look(known.manifest))
-    first, *others = hub.asked
-    assert (first, set(others[:-1])) == (4, {PIECE_BYTES})
-    assert len(others) == -(-(hub.folder / "four-bits" / "a.gguf").stat().st_size // PIECE_BYTES)
-
-
 @pytest.mark.parametrize(
     "change", [lambda data: data[:-64], lambda data: b"else" + data[4:], lambda data: data[:99]]
 )
@@ -250,20 +215,6 @@ def test_a_server_without_ranges_is_not_read_from(hub: Hub) -> None:
         asyncio.run(hub.source().look(held(hub.folder).manifest))
 
 
-def test_a_hub_that_does_not_answer_is_lost(hub: Hub) -> None:
-    source = HubSource(REPOSITORY, endpoint="http://127.0.0.1:9")
-    with pytest.raises(PeerLost):
-        asyncio.run(source.look(held(hub.folder).manifest))
-
-
-@pytest.mark.parametrize(
-    "name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x", "hf:a/b", "hf:a/b/../c.gguf", "hf:a/b/c.bin"]
-)
-def test_other_names_are_none_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    assert HubSource.of(name) is None
-
-
 def test_a_name_of_the_hub_is_its_repository_unless_it_is_not_to_be_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     found = HubSource.of(REPOSITORY)
@@ -272,3 +223,11 @@ def test_a_name_of_the_hub_is_its_repository_unless_it_is_not_to_be_asked(monkey
     assert found is not None and found.name.endswith(f"{REPOSITORY}/Q4_K_M/model.gguf")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert HubSource.of(REPOSITORY) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x", "hf:a/b", "hf:a/b/../c.gguf", "hf:a/b/c.bin"]
+)
+def test_other_names_are_none_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    assert HubSource.of(name) is None

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.weights.fetching import FetchProgress
 from cosine_node.weights.service import WeightsService
-from cosine_node.weights.swarm_model import SoughtModel, SwarmModel, said_of
+from cosine_node.weights.swarm_model import SoughtModel, SwarmModel
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.protocols import WEIGHTS
@@ -77,18 +76,6 @@ def test_what_nobody_has_is_not_found(known: HeldWeights, tmp_path: Path, text: 
     asyncio.run(play())
 
 
-def test_of_a_name_that_several_models_have_one_is_chosen(known: HeldWeights, tmp_path: Path) -> None:
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        await swarm.add(1, known)
-        for number in (2, 3):
-            await swarm.add(number, known, digest=bytes(32))
-        found = await swarm.find(NAME)
-        assert found is not None and found.target_digest == bytes(32)
-
-    asyncio.run(play())
-
-
 def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, tmp_path: Path) -> None:
     """One is gone, one lies, the third gives it."""
     other = replace(known, encoded=known.encoded[:-1] + b"\0")
@@ -113,30 +100,6 @@ def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, t
     asyncio.run(play())
 
 
-def test_a_manifest_that_is_here_needs_nobody(known: HeldWeights, tmp_path: Path) -> None:
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        await swarm.add(1, known)
-        found = await swarm.find(NAME)
-        assert found is not None
-        assert await found.folder() is not None
-        await swarm.nodes.network.join(identity_of(1).peer_id).close()
-        assert await found.folder() is not None
-
-    asyncio.run(play())
-
-
-def test_where_nobody_gives_a_manifest_there_is_no_folder(known: HeldWeights, tmp_path: Path) -> None:
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        await swarm.add(1, known)
-        await swarm.nodes.network.join(identity_of(1).peer_id).close()
-        found = await swarm.find(NAME)
-        assert found is not None and await found.folder() is None
-
-    asyncio.run(play())
-
-
 def test_a_gguf_file_is_found_and_fetched_as_a_folder_is(tmp_path: Path) -> None:
     known = HeldWeights.read(write_sample(tmp_path / "a.gguf"), cache_folder=tmp_path / "hashes")
 
@@ -153,15 +116,3 @@ def test_a_gguf_file_is_found_and_fetched_as_a_folder_is(tmp_path: Path) -> None
         assert there.tensors.keys() == {"token_embd.weight"}
 
     asyncio.run(play())
-
-
-@pytest.mark.parametrize(
-    ("progress", "said"),
-    [
-        (FetchProgress(3 << 20, 9 << 20, 1), "3 of 9 MiB are here, read from one source."),
-        (FetchProgress(3 << 30, 9 << 30, 2), "3,072 of 9,216 MiB are here, read from 2 sources."),
-        (FetchProgress(0, 9, 0, "Nobody offers it."), "Nobody offers it."),
-    ],
-)
-def test_how_far_a_fetch_is_is_one_sentence(progress: FetchProgress, said: str) -> None:
-    assert said_of(progress) == said

@@ -68,8 +68,3 @@ def test_newcomers_have_one_share_of_what_is_learned(known: int, new: int) -> No
     assert tokens <= MOST_OF_ONE_CLIENT * (tokens + known * LEAST_TOKENS)
     # The newest of them, in their order.
     assert found[known:] == [f"new {number}" for number in range(new - len(found) + known, new)]
-
-
-def test_a_client_is_known_by_all_of_its_texts_together() -> None:
-    parts = [text_of("known", 0.5, tokens=LEAST_TOKENS // 3, seed=seed) for seed in range(3)]
-    assert believed(*parts) == ["known"] * 3

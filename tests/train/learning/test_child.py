@@ -98,10 +98,6 @@ def test_what_is_neither_is_refused() -> None:
             from_line(line)
 
 
-def test_an_order_is_answered(child: Make) -> None:
-    assert asyncio.run(child(say(to_line(ANSWER))).ask(ORDER)) == ANSWER
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [

@@ -7,16 +7,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_train.learning.decision import (
-    ERRORS_DOWN,
-    FIRST_PAUSE_S,
     HELD_OUT_TOKENS,
-    LIVE_TOKENS,
-    LONGEST_PAUSE_S,
     NAME,
     NEW_TOKENS,
     Acceptance,
@@ -26,7 +20,6 @@ from cosine_train.learning.decision import (
     is_due,
     is_suspect,
     keeps_expertise,
-    pause_s,
     refreshed_expertise,
     standard_error,
 )
@@ -49,18 +42,6 @@ def test_weights_go_live_where_they_are_better_by_more_than_the_error_of_indepen
     for right, is_live in ((530, True), (520, False), (470, False)):
         assert goes_live(before=Acceptance(500, 1000), after=Acceptance(right, 1000)) is is_live
     assert not goes_live(before=NONE, after=NONE) and not goes_live(before=half, after=NONE)
-
-
-@given(ACCEPTANCES, ACCEPTANCES)
-def test_no_weights_go_live_that_are_not_better_and_only_a_fall_is_suspect(
-    one: Acceptance, other: Acceptance
-) -> None:
-    if goes_live(before=one, after=other):
-        assert other.share > one.share
-        assert not goes_live(before=other, after=one)
-    if is_suspect(before=one, since=other):
-        assert other.tokens >= LIVE_TOKENS
-        assert one.share - other.share > ERRORS_DOWN * standard_error(one, other)
 
 
 def test_a_real_fall_is_suspect_and_chance_hardly_ever() -> None:
@@ -93,26 +74,12 @@ def test_weights_that_forgot_an_announced_domain_are_told(
     assert keeps_expertise(announced, before={"code": 3.0, "math": 4.0}, after=after, factor=1.1) is keeps
 
 
-def test_pauses_double_up_to_an_hour() -> None:
-    pauses = [pause_s(deaths) for deaths in range(1, 100)]
-    assert pauses[:3] == [FIRST_PAUSE_S, 2 * FIRST_PAUSE_S, 4 * FIRST_PAUSE_S]
-    assert pauses == sorted(pauses) and pauses[-1] == LONGEST_PAUSE_S
-
-
 def test_domains_that_have_come_near_are_announced_too() -> None:
     nll = {"code": 3.0, "math": 3.3, "medical": 5.0, "dialogue": 2.0}
     assert refreshed_expertise(("code",), nll, factor=1.15) == ("code", "dialogue", "math")
     assert refreshed_expertise(("code", "medical"), nll, factor=1.15) == ("code", "medical", "dialogue", "math")
     assert refreshed_expertise(("law",), nll, factor=1.15) == ("law",), "nothing to compare with"
     assert refreshed_expertise((), nll, factor=1.15) == ()
-
-
-@given(st.lists(st.sampled_from("abcdefghijklmnopqrs"), max_size=MAX_EXPERTISE, unique=True), st.floats(1, 3))
-def test_announced_domains_stay_within_what_a_record_holds(announced: list[str], factor: float) -> None:
-    nll = {name: 1.0 + number for number, name in enumerate("abcdefghijklmnopqrstu")}
-    refreshed = refreshed_expertise(announced, nll, factor=factor)
-    assert refreshed[: len(announced)] == tuple(announced)
-    assert len(set(refreshed)) == len(refreshed) <= MAX_EXPERTISE
 
 
 def test_its_state_comes_back_as_it_was_and_what_is_damaged_of_it_as_at_first(tmp_path: Path) -> None:

@@ -12,17 +12,14 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cosine_node.drafter.observer import NO_GUESS, FailedBranch
 from cosine_node.engine.torch.loading import load_model
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.learning import finetuning
 from cosine_train.learning.finetuning import (
     LEAST_TIMES,
-    MOST_TOKENS,
     Experience,
     RoundSettings,
     acceptance_along,
     grown,
-    in_earlier_ids,
     train_round,
 )
 from cosine_train.learning.streams import VerifiedStream
@@ -122,12 +119,6 @@ def test_texts_of_any_length_are_learned_from_and_many_less_often(
     assert report.trained_tokens == 2 * 8 * 24
 
 
-def test_without_texts_there_is_no_round(tmp_path: Path, base: Path) -> None:
-    for texts in ([], [stream(tokens=MOST_TOKENS + 1)]):
-        with pytest.raises(UsageError, match="no texts"):
-            train_round(base, texts, [], tmp_path, SETTINGS, shipped=base)
-
-
 def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path) -> None:
     streams = []
     for seed in range(16):
@@ -148,13 +139,6 @@ def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path)
     assert chance_of_refused(20.0) < chance_of_refused(0.0)
 
 
-def test_tokens_that_come_often_are_learned_and_others_are_not() -> None:
-    model, often, rare = model_of(KNOWN.reserved_id + 1), (7,) * LEAST_TIMES, (9,) * (LEAST_TIMES - 1)
-    larger = grown(model, KNOWN, [(*often, 2, 3), rare])
-    assert larger is not None and larger[1].target_ids == (2, 3, 5, 7, 8, 13)
-    assert grown(model, KNOWN, [rare, (2, 3, 5)]) is None
-
-
 @torch.no_grad()
 def test_what_was_known_is_judged_as_before() -> None:
     model = model_of(KNOWN.reserved_id + 1)
@@ -170,8 +154,3 @@ def test_what_was_known_is_judged_as_before() -> None:
     # The two new ones begin as likely as the reserved id.
     reserved = before[..., KNOWN.reserved_id, None].expand(-1, -1, 3)
     torch.testing.assert_close(after[..., [*vocabulary.own_tokens((1, 7)), vocabulary.reserved_id]], reserved)
-
-
-def test_in_earlier_ids_all_that_is_new_joins_the_reserved_id() -> None:
-    joined = in_earlier_ids(torch.tensor([0.1, 0.2, 0.3, 0.15, 0.25]).log(), torch.tensor([0, 2])).exp()
-    torch.testing.assert_close(joined, torch.tensor([0.1, 0.3, 0.6]))

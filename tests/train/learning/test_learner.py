@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,14 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.curve import CostCurve
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from cosine_train.learning import child, decision, learner_report
+from cosine_train.learning import child, decision
 from cosine_train.learning import learner as module
 from cosine_train.learning.decision import LIVE_TOKENS, Acceptance
 from cosine_train.learning.home import LearnerHome
 from cosine_train.learning.learner import MAX_WAITING, Learner
-from cosine_train.learning.learner_report import LOCK, Activity, LearnerNow
-from cosine_train.learning.stream_store import NAME
-from cosine_train.learning.versions import SHIPPED, VERSIONS, Versions
+from cosine_train.learning.learner_report import Activity, LearnerNow
+from cosine_train.learning.stream_store import MIN_BYTES
+from cosine_train.learning.versions import SHIPPED, Versions
 from tests.train.learning import scripted_child
 from tests.train.learning.scripted_child import SCRIPT
 from tests.train.learning.streams import stream
@@ -74,7 +73,13 @@ class Drafter:
         (shipped / "seed").write_text("0")
         self.tell(**script)
         home = LearnerHome(
-            folder=self.folder, model_name="m", shipped=shipped, kind=None, target=folder, expertise=("code",)
+            folder=self.folder,
+            model_name="m",
+            shipped=shipped,
+            kind=None,
+            target=folder,
+            expertise=("code",),
+            max_bytes=MIN_BYTES,
         )
         self.learner = Learner(home, load(shipped), load)
         self.service = DrafterService(
@@ -192,18 +197,6 @@ def test_weights_that_are_no_better_are_deleted(tmp_path: Path) -> None:
 
     drafter.play(scene)
     assert Versions(drafter.folder).all() == [2]
-
-
-def test_weights_that_forgot_what_they_are_announced_for_do_not_serve(tmp_path: Path) -> None:
-    drafter = Drafter(tmp_path, **BETTER, nll_before={"code": 2.0}, nll={"code": 2.5})
-
-    async def scene() -> None:
-        drafter.keep()
-        learned = await drafter.event("learned")
-        assert learned["goes_live"] is False and str(learned["said"]).endswith("it has forgotten")
-        assert Versions(drafter.folder).all() == []
-
-    drafter.play(scene)
 
 
 @pytest.mark.parametrize("earlier_is_better", [True, False])
@@ -344,30 +337,6 @@ def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatc
     again.learner.close()
 
 
-def test_an_error_that_nobody_expects_ends_learning_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    drafter = Drafter(tmp_path)
-
-    async def scene() -> None:
-        monkeypatch.setattr(drafter.learner, "_look", None)
-        learning = asyncio.ensure_future(drafter.learner.run(drafter.emit))
-        await until(lambda: "learning has ended" in caplog.text)
-        assert not learning.done()
-        learning.cancel()
-
-    drafter.play(scene)
-
-
-def test_without_a_client_that_shares_nothing_is_kept(tmp_path: Path) -> None:
-    drafter = Drafter(tmp_path)
-    drafter.play(lambda: asyncio.sleep(0.3))
-    assert drafter.learner.kept.streams == 0
-    names = {file.name for file in drafter.folder.rglob("*")} - {SCRIPT}
-    assert names <= {NAME, f"{NAME}-wal", f"{NAME}-shm", learner_report.NAME, LOCK}, "an empty store"
-    assert not (drafter.folder / VERSIONS).exists()
-
-
 def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path, die=True)
 
@@ -379,27 +348,3 @@ def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
         assert drafter.learner.kept.streams == MAX_WAITING
 
     drafter.play(scene)
-
-
-def test_nothing_that_waits_for_a_disk_holds_up_the_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drafter, names = Drafter(tmp_path, **BETTER), ("find", "switch", "keep_newest", "drop")
-    by_thread: set[tuple[str, bool]] = set()
-
-    def note(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        def noting(*arguments: Any, **named: Any) -> Any:
-            by_thread.add((name, threading.current_thread() is threading.main_thread()))
-            return method(*arguments, **named)
-
-        return noting
-
-    async def scene() -> None:
-        for name in names:
-            monkeypatch.setattr(Versions, name, note(name, getattr(Versions, name)))
-        await drafter.learn()
-        drafter.tell(before=500, after=500)
-        drafter.keep(100)
-        await drafter.event("learned")
-        await until(lambda: any(name == "drop" for name, _ in by_thread))
-
-    drafter.play(scene)
-    assert by_thread == {(name, False) for name in names}

@@ -51,7 +51,9 @@ def test_only_folders_of_learners_are_found(tmp_path: Path) -> None:
 
 def test_a_record_tells_the_version_and_the_domains_added() -> None:
     here, own = Path(), ("code", "math")
-    home = LearnerHome(folder=here, model_name="m", shipped=here, kind=None, target=here, expertise=own)
+    home = LearnerHome(
+        folder=here, model_name="m", shipped=here, kind=None, target=here, expertise=own, max_bytes=0
+    )
     live = LiveVersion(2, "ab" * 32, ("medical", "code"))
     assert (home.name_of(live), home.announced(live)) == ("m+learned-2-abababab", ("code", "math", "medical"))
     assert (home.name_of(LiveVersion(SHIPPED)), home.announced(LiveVersion(SHIPPED))) == ("m", own)
@@ -97,13 +99,6 @@ def test_machines_read_the_same_also_of_one_that_does_not_run(home: Path) -> Non
     told = json.loads(json.dumps(report_of(home).as_object()))
     assert (told["live"], told["versions"], told["rollbacks"], told["doing"]) == (3, [2, 3], 1, "not running")
     assert (told["live_acceptance_before"], told["live_acceptance_since"]) == (0.44, 0.6)
-
-
-def test_what_is_counted_of_another_version_is_not_of_this_one(home: Path) -> None:
-    Versions(home).switch(LiveVersion(2))
-    facts = dict(report_of(home).facts())
-    assert facts["serves"] == "version 2"
-    assert facts["live"] == "nothing drafted since it serves, at 44.0 % of 100 before"
 
 
 def test_what_a_round_lacks_is_said(home: Path) -> None:

@@ -1,7 +1,5 @@
 """What a drafter keeps of streams: within bounds whatever clients send, shared among them, whole after a crash."""
 
-import os
-import signal
 import sqlite3
 import stat
 import subprocess
@@ -77,30 +75,6 @@ def test_it_never_takes_more_than_its_bound(tmp_path: Path, seed: int) -> None:
     assert kept.disk_bytes > MIN_BYTES / 2, "most of the bound is used"
 
 
-@pytest.mark.thorough
-def test_a_reader_that_was_stopped_does_not_let_it_grow(tmp_path: Path) -> None:
-    code = (
-        "import sqlite3, sys, time\n"
-        f"reader = sqlite3.connect(sys.argv[1] + '/{NAME}', isolation_level=None)\n"
-        "reader.execute('BEGIN'); reader.execute('SELECT count(*) FROM streams').fetchall()\n"
-        "print('reading', flush=True); time.sleep(600)\n"
-    )
-    with closing(StreamStore(tmp_path, max_bytes=MIN_BYTES)) as store:
-        store.add(stream())
-        reader = subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE)
-        try:
-            assert reader.stdout is not None
-            reader.stdout.readline()
-            os.kill(reader.pid, signal.SIGSTOP)
-            added = [store.add(stream(tokens=5000, seed=number)) for number in range(1, 40)]
-            assert bytes_in(tmp_path) <= MIN_BYTES
-            assert added[0] and not added[-1]
-        finally:
-            reader.kill()
-            reader.communicate()
-        assert store.add(stream(seed=99)), "it goes on once the reader is gone"
-
-
 def test_of_too_many_the_oldest_of_the_client_with_most_go(tmp_path: Path) -> None:
     with closing(StreamStore(tmp_path, max_bytes=MIN_BYTES)) as store:
         store.add(stream("quiet", seed=0))
@@ -141,22 +115,6 @@ def test_no_client_has_more_than_its_share(texts: list[tuple[int, int]], always_
         assert own == [each for each in streams if each.client == client][-len(own) :]
 
 
-def test_nothing_is_left_out_where_clients_ask_alike_or_one_has_few_texts(monkeypatch: pytest.MonkeyPatch) -> None:
-    many = [stream("one of two", seed=number, tokens=100) for number in range(60)]
-    many.append(stream("the other", seed=60, tokens=8))
-    assert fair_part(many) == many
-    monkeypatch.setattr(stream_store, "ALWAYS_TOKENS", 0)
-    alike = [stream(f"client {number % 4}", seed=number) for number in range(40)]
-    assert fair_part(alike) == alike
-
-
-def test_one_stream_in_five_is_held_out_and_copies_are_on_one_side() -> None:
-    text = stream(seed=7).tokens
-    assert is_held_out(text) == is_held_out(list(text))
-    held_out = sum(is_held_out(stream(seed=seed).tokens) for seed in range(2000))
-    assert 340 < held_out < 460
-
-
 @pytest.mark.parametrize("damage", [b"", b"no database at all" * 500, b"SQLite format 3\0" + bytes(9000)])
 def test_a_damaged_file_is_moved_aside(tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / NAME).write_bytes(damage)
@@ -184,14 +142,6 @@ def test_a_file_that_is_damaged_anywhere_stops_nothing(tmp_path: Path, seed: int
         assert added[-1], f"seed {seed}"
 
 
-def test_a_store_of_another_schema_is_moved_aside(tmp_path: Path) -> None:
-    with closing(StreamStore(tmp_path)) as store:
-        store.add(stream())
-        store._connection.execute("PRAGMA user_version = 7")
-    with closing(StreamStore(tmp_path)) as store:
-        assert store.kept().streams == 0
-
-
 def test_a_store_that_another_process_locks_is_not_taken_for_damaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,16 +155,6 @@ def test_a_store_that_another_process_locks_is_not_taken_for_damaged(
             StreamStore(tmp_path)
     assert read_kept(tmp_path).streams == 1
     assert not (tmp_path / f"{NAME}.damaged").exists()
-
-
-def test_a_smaller_bound_is_kept_at_once(tmp_path: Path) -> None:
-    with closing(StreamStore(tmp_path)) as store:
-        for number in range(220):
-            store.add(stream(tokens=5000, seed=number))
-        assert bytes_in(tmp_path) > 2 * MIN_BYTES
-    with closing(StreamStore(tmp_path, max_bytes=MIN_BYTES)) as store:
-        assert store.kept().streams > 0
-        assert bytes_in(tmp_path) <= MIN_BYTES
 
 
 def test_what_is_forgotten_is_nowhere_in_the_files(tmp_path: Path) -> None:

@@ -110,11 +110,6 @@ def test_a_request_that_is_followed_again_is_one_text() -> None:
     assert not records.tick(now_s=0.0)
 
 
-def test_the_same_digest_of_another_client_is_another_text() -> None:
-    records = StreamRecords(lambda _: None)
-    assert followed(records) is not followed(records, request_of("another"))
-
-
 def test_those_that_nobody_follows_can_be_kept_at_once() -> None:
     kept: list[VerifiedStream] = []
     records = StreamRecords(kept.append)

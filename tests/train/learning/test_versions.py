@@ -1,10 +1,8 @@
 """Which weights serve after whatever moment a drafter was killed at: one version, whole."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -13,7 +11,6 @@ from cosine_train.learning.versions import (
     LIVE,
     MANIFEST,
     SHIPPED,
-    VERSIONS,
     DamagedVersion,
     LiveVersion,
     Versions,
@@ -123,14 +120,6 @@ def test_only_the_last_few_are_kept(tmp_path: Path) -> None:
     assert len(versions.all()) == KEPT + 1
 
 
-def test_what_was_never_finished_is_deleted_by_the_next(tmp_path: Path) -> None:
-    versions = Versions(tmp_path)
-    (versions.begin(1) / "model.safetensors").write_bytes(b"half")
-    assert versions.all() == []
-    make(versions, 1)
-    assert [path.name for path in (tmp_path / VERSIONS).iterdir()] == ["0001"]
-
-
 def test_forgetting_leaves_no_weights(tmp_path: Path) -> None:
     versions = Versions(tmp_path)
     versions.switch(LiveVersion(1, make(versions, 1).digest))
@@ -172,50 +161,3 @@ def test_a_kill_before_any_step_leaves_one_of_two_versions_whole(tmp_path: Path,
     versions.switch(LiveVersion(6, make(versions, 6).digest))
     versions.keep_newest(live=6)
     assert (versions.live()[1] or before).number == 6
-
-
-def test_the_steps_end_before_the_last_of_them_is_tried(tmp_path: Path) -> None:
-    switch_and_die(tmp_path, 49)
-    versions = Versions(tmp_path)
-    word, served = versions.live()
-    assert (word.number, versions.all()) == (5, [3, 4, 5])
-    assert served is not None
-    assert json.loads((served.folder / MANIFEST).read_text())["files"].keys() == {
-        "config.json",
-        "model.safetensors",
-        "gguf/model.gguf",
-    }
-
-
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=pytest.mark.soak if seed else THOROUGH) for seed in range(20)]
-)
-def test_a_kill_at_any_moment_leaves_one_of_two_versions_whole(tmp_path: Path, seed: int) -> None:
-    """SIGKILL while real sizes are written, at a moment that no step names."""
-    code = (
-        "import sys\n"
-        "from itertools import count\n"
-        "from pathlib import Path\n"
-        "from cosine_train.learning.versions import LiveVersion, Versions\n"
-        "from tests.train.learning.test_versions import make\n"
-        "versions = Versions(Path(sys.argv[1]))\n"
-        "for number in count(1):\n"
-        "    versions.switch(LiveVersion(number, make(versions, number, bytes_each=100_000).digest))\n"
-        "    versions.keep_newest(live=number)\n"
-        "    print(number, flush=True)\n"
-    )
-    rng = Random(seed)
-    switched = 0
-    with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        for _ in range(rng.randrange(1, 6)):
-            switched = int(writer.stdout.readline())
-        try:
-            writer.wait(rng.uniform(0, 0.1))
-        except subprocess.TimeoutExpired:
-            writer.kill()
-        switched = int((writer.stdout.readlines() or [b"%d" % switched])[-1])
-    _, served = Versions(tmp_path).live()
-    assert served is not None, f"seed {seed}"
-    assert served.number in (switched, switched + 1), f"seed {seed}"
-    assert (served.folder / "config.json").read_bytes() == f"config.json {served.number}".encode() * 100_000

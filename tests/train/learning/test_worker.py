@@ -189,11 +189,3 @@ def test_the_projects_prompts_tell_the_domain_of_an_expert_from_others(own: str)
     factors = [value / nll[own] for domain, value in nll.items() if domain != own]
     assert NEAR < min(factors) <= max(factors) < 3
     assert refreshed_expertise((own,), nll, factor=NEAR) == (own,)
-
-
-def test_without_a_template_what_is_said_in_chats_is_read_and_what_is_longer_than_the_context_is_not() -> None:
-    drafter = load_engine(str(zoo.folder("draft-dialogue")), pool_tokens=4096)
-    nll = domain_nll(drafter, codec(has_template=False), ["dialogue", "code"])
-    assert 0 < nll["dialogue"] < nll["code"]
-    short = load_engine(str(zoo.folder("draft-code")), pool_tokens=16)
-    assert domain_nll(short, codec(), ["code"]).keys() <= {"code"}

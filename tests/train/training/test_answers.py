@@ -8,7 +8,7 @@ import pytest
 
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
-from cosine_train.training.answers import SHARD_ANSWERS, Answer, AnswerStore, TargetPrompt, ask_all, most_frequent
+from cosine_train.training.answers import Answer, AnswerStore, TargetPrompt, ask_all, most_frequent
 from tests.train.training.samples import answer
 
 
@@ -26,16 +26,6 @@ def test_answers_are_read_as_they_were_added(tmp_path: Path) -> None:
         assert (found.prompt, found.tokens) == (one.prompt, one.tokens)
         assert np.array_equal(found.likely_ids, one.likely_ids)
         assert np.array_equal(found.likely_logs, one.likely_logs)
-
-
-def test_a_full_file_is_written_at_once_and_none_for_no_answers(tmp_path: Path) -> None:
-    AnswerStore(tmp_path / "none").flush()
-    assert not (tmp_path / "none").exists()
-    store = AnswerStore(tmp_path)
-    for _ in range(SHARD_ANSWERS + 1):
-        store.add(answer((4, 5, 6)))
-    read = AnswerStore(tmp_path).read()
-    assert len(read) == SHARD_ANSWERS and read[0].likely_ids.shape == (3, 0)
 
 
 def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:

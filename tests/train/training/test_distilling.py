@@ -75,13 +75,6 @@ def test_padding_changes_no_loss() -> None:
     assert distillation_loss(model, drawn).item() * 5 == pytest.approx(alone(short) + alone(long), abs=1e-4)
 
 
-def test_batches_repeat_with_their_seed_and_step() -> None:
-    examples = [Example.of(answer(tuple([40] * length)), KNOWN) for length in range(1, 30)]
-    first, second = (ExampleMix(examples, shares={}, rows=4, seed=3, device="cpu") for _ in range(2))
-    for step in range(20):
-        assert torch.equal(first.batch(step).tokens, second.batch(step).tokens)
-
-
 def test_domains_are_drawn_by_their_shares() -> None:
     examples = [Example.of(answer((token,), domain=name), KNOWN) for token, name in ((1, "a"), (2, "b"), (3, "c"))]
     mix = ExampleMix(examples, shares={"a": 3.0, "b": 1.0}, rows=8, seed=0, device="cpu")

@@ -109,8 +109,3 @@ def test_what_cannot_be_is_refused_in_a_sentence(
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n', "utf-8")
     given = ["--texts", str(tmp_path), "--out", str(tmp_path / "out"), *arguments] if arguments else []
     assert named in refused(given, capsys)
-
-
-def test_a_finished_drafter_is_not_made_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "training.json").write_text("{}", "utf-8")
-    assert "finished" in refused(["--texts", str(tmp_path), "--out", str(tmp_path)], capsys)

@@ -76,12 +76,3 @@ def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkey
     assert again.losses == expected.losses
     for name, weight in whole.state_dict().items():
         assert torch.equal(resumed.state_dict()[name], weight)
-
-
-def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
-    file = tmp_path / "checkpoint.pt"
-    first = train(model(), draw, loss_of, PLAN, device="cpu", checkpoint=file)
-    trained = model()
-    second = train(trained, draw, loss_of, PLAN, device="cpu", checkpoint=file)
-    assert second.steps == first.steps
-    assert loss_of(trained, draw(99)) < 0.2 * first.losses[0]

@@ -8,7 +8,7 @@ import transformers as tf
 
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
-from cosine_train.training.new_drafter import Shape, adopt, drafter_of
+from cosine_train.training.new_drafter import adopt, drafter_of
 from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, gemma3_that_sees
 
 ALL = DraftVocabulary(tuple(range(VOCAB)))
@@ -51,11 +51,6 @@ def test_layers_that_the_target_does_not_have_are_refused() -> None:
             drafter_of(target("Llama"), layers=layers, vocabulary=SOME)
 
 
-def test_a_small_width_has_one_head_and_some_feed_forward() -> None:
-    shape = Shape(layers=1, width=8, vocabulary_size=4, context_tokens=16)
-    assert (shape.heads, shape.feed_forward_width) == (1, 32)
-
-
 def test_a_drafter_adopts_what_another_learned_and_keeps_tokens_that_are_new_to_it() -> None:
     model = target("Llama")
     earlier = drafter_of(model, layers=(0,), vocabulary=SOME)
@@ -69,13 +64,6 @@ def test_a_drafter_adopts_what_another_learned_and_keeps_tokens_that_are_new_to_
     rows, old = drafter.get_input_embeddings().weight, earlier.get_input_embeddings().weight
     assert torch.equal(rows[[0, 2, 3]], old[[0, 2, 3]])
     assert torch.equal(rows[1], model.get_input_embeddings().weight[9])
-
-
-def test_a_drafter_of_another_shape_is_not_adopted() -> None:
-    model = target("Llama")
-    one, two = (drafter_of(model, layers=layers, vocabulary=SOME) for layers in ((0,), (0, 1)))
-    with pytest.raises(UsageError, match="shape"):
-        adopt(two, one, SOME, SOME)
 
 
 def test_the_drafter_of_a_model_that_sees_reads_texts_alone() -> None:

@@ -74,14 +74,6 @@ class RepeatingTarget:
         return True
 
 
-def test_a_few_last_questions_that_were_there_before_do_not_end_the_writing(
-    source: LocalSource, tmp_path: Path
-) -> None:
-    target = cast(LocalTarget, RepeatingTarget(source.codec, times=5))
-    file = write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
-    assert len(file.read_text("utf-8").splitlines()) == 20
-
-
 def test_a_target_with_nothing_new_to_ask_is_told(source: LocalSource, tmp_path: Path) -> None:
     target = cast(LocalTarget, RepeatingTarget(source.codec, times=10**6))
     with pytest.raises(UsageError, match="1 different questions"):
@@ -111,24 +103,6 @@ def test_after_an_answer_the_user_speaks_again(source: LocalSource, tmp_path: Pa
     assert again[1]["content"] == codec.decode(answer.tokens[:-1])
     # Written once: the next call finds it in the file.
     assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions
-
-
-def test_an_answer_that_was_cut_off_is_not_followed(source: LocalSource, tmp_path: Path) -> None:
-    asked = ({"role": "user", "content": "Where is it?"},)
-    first = Question("self", asked)
-    tokens = source.codec.encode("At home.")
-    likely = np.zeros((len(tokens), 0))
-    answer = Answer(
-        question=first.number,
-        domain="self",
-        sampling=Sampling(),
-        prompt=source.codec.encode_chat(asked),
-        tokens=tokens,
-        likely_ids=likely.astype(np.int32),
-        likely_logs=likely.astype(np.float16),
-    )
-    target = source.target()
-    assert write_follow_ups(target, source.codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == []
 
 
 def test_a_question_is_taken_once_whatever_its_case() -> None:

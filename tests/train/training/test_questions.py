@@ -13,7 +13,6 @@ from cosine_train.training.questions import (
     OPENING_CHARACTERS,
     TEMPERATURE,
     Question,
-    in_turns,
     prompts_of,
     read_questions,
     readings_of,
@@ -64,11 +63,6 @@ def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
     assert 5 < sum(question.is_held_out for question in questions) < 40
 
 
-def test_domains_take_turns() -> None:
-    questions = [Question(domain, text) for domain, text in (("a", "1"), ("a", "2"), ("a", "3"), ("b", "4"))]
-    assert [question.domain for question in in_turns(questions)] == ["a", "b", "a", "a"]
-
-
 def test_of_a_text_the_opening_is_asked_and_the_rest_follows(tmp_path: Path) -> None:
     for text in ("one two", "word " * 99):
         (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
@@ -87,14 +81,6 @@ def test_of_a_text_the_opening_is_asked_and_the_rest_follows(tmp_path: Path) -> 
 def test_lines_without_a_question_are_refused(tmp_path: Path, content: str, reason: str) -> None:
     (tmp_path / "a.jsonl").write_text(content, "utf-8")
     with pytest.raises(UsageError, match=reason):
-        read_questions(tmp_path)
-
-
-def test_a_folder_without_texts_and_a_damaged_archive_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="No texts"):
-        read_questions(tmp_path)
-    (tmp_path / "a.jsonl.xz").write_bytes(b"not compressed")
-    with pytest.raises(UsageError, match="cannot be read"):
         read_questions(tmp_path)
 
 
@@ -118,11 +104,6 @@ def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_
     assert len({prompt.question for prompt in asked(20)}) == 20
     prompts = asked(10, is_asked_twice=True)
     assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
-
-
-def test_long_questions_are_passed_over() -> None:
-    assert {len(prompt.tokens) for prompt in asked(20, longest=10)} == {10}
-    assert asked(20, longest=9) == []
 
 
 def test_what_follows_a_question_is_read_up_to_a_length() -> None:

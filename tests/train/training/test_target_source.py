@@ -1,11 +1,9 @@
 """A target as training needs it, here or behind a swarm in memory: its answers, and the drafters made of it."""
 
 import random
-from pathlib import Path
 
 import pytest
 
-from cosine_node import zoo
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -29,14 +27,6 @@ def test_a_drafter_has_the_targets_layers_and_tokenizer_or_a_width_of_its_own() 
     assert (new.config.hidden_size, new.config.num_hidden_layers, new.config.vocab_size) == (64, 2, 4)
     assert new.config.max_position_embeddings == taken.config.max_position_embeddings
     assert local("zoo:target").codec.encode("one two")
-
-
-def test_a_target_without_a_tokenizer_or_weights_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="tokenizer"):
-        _ = local(str(zoo.folder("draft-code"))).codec
-    (tmp_path / "config.json").write_bytes((zoo.folder("target") / "config.json").read_bytes())
-    with pytest.raises(UsageError, match="cannot be read"):
-        local(str(tmp_path)).target()
 
 
 @pytest.mark.parametrize("slots", [1, 4])
