@@ -26,7 +26,7 @@ async def generated(
     async with SimulatedSwarm(one_way_s=0.05) as swarm:
         await swarm.verifier(target_engine())
         keep = None if kept is None else kept.append
-        await swarm.drafter(draft_engine(0.9), domain="code", observer=StreamRecords(keep))
+        await swarm.drafter(draft_engine(0.9), domain="code", observer=keep and StreamRecords(keep))
         for number in range(old):
             await swarm.drafter_with(ears.old_drafter, domain=f"old-{number}")
         client = await swarm.client(**options)
@@ -75,7 +75,6 @@ def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_shares(
         assert stream.prompt == LetterCodec().encode(PROMPT)[-3:]
         made = [(guess, token) for guess, token in zip(stream.guesses, stream.tokens, strict=True) if guess >= 0]
         assert sum(guess == token for guess, token in made) > 0.7 * TOKENS
-        assert len(stream.failed) == sum(guess != token for guess, token in made)
 
 
 def test_a_drafter_that_does_not_learn_gets_the_start_of_old(monkeypatch: pytest.MonkeyPatch) -> None:

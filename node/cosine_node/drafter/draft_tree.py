@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.drafter.observer import NO_GUESS, FailedBranch, TextObserver
+from cosine_node.drafter.observer import NO_GUESS, TextObserver
 from cosine_node.engine.base import PREFIX, Choice, Row
 from cosine_node.engine.constraints.grammars import FORCED_PROBABILITY, MAX_FORCED, Guide, Place
 from cosine_node.passes.counts import DrafterCounts
@@ -24,8 +24,6 @@ USUAL_RARITY: Final = 100
 """Bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
 MAX_CANDIDATES: Final = 8
 """Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
-MAX_FAILED_TOKENS: Final = 8
-"""What went wrong shows in the first tokens of a path that was refused."""
 MAX_NODES: Final = 8192
 """Bounds the memory of a request: the largest window a client may ask for, and what some passes over it grow."""
 
@@ -305,19 +303,8 @@ class DraftTree:
         is_right = first is not None and first.token == token
         self._counts.first_choices += first is not None
         self._counts.right_first_choices += is_right
-        if self._observer is None:
-            return
-        failed = None
-        if first is not None and not is_right:
-            # The path of first choices below the root, as far as it was fed.
-            tokens: list[int] = []
-            node: TreeNode | None = root
-            while node is not None and len(tokens) < MAX_FAILED_TOKENS and (choice := self._states[node].first):
-                tokens.append(choice.token)
-                node = node.children.get(choice.token)
-            failed = FailedBranch(self.position, tuple(tokens), first.estimate)
-        guess = NO_GUESS if first is None else first.token
-        self._observer.note(self.position, token, guess=guess, failed=failed)
+        if self._observer is not None:
+            self._observer.note(self.position, token, guess=NO_GUESS if first is None else first.token)
 
     def take_kept(self) -> tuple[int, ...]:
         """Names of known nodes, in order, for the engine to move into its prefix; the root always stays a node."""

@@ -3,7 +3,6 @@
 Drafting is the same with and without an observer. `cosine_train.learning.streams` has one.
 """
 
-from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from cosine_protocol.request import Request
@@ -12,22 +11,11 @@ NO_GUESS: Final = -1
 """Where the drafter had no first choice in time."""
 
 
-@dataclass(frozen=True, slots=True)
-class FailedBranch:
-    """The drafter's own likeliest path where the target took another: tokens below the prefix of `position` output
-    tokens, the first of them refused. `confidence` is the model's own estimate of the first, before calibration.
-    """
-
-    position: int
-    tokens: tuple[int, ...]
-    confidence: float
-
-
 class TextObserver(Protocol):
     """Watches the text of one request."""
 
-    def note(self, position: int, token: int, *, guess: int, failed: FailedBranch | None) -> None:
-        """The target's token at an output position, the drafter's first choice there, and how that one failed."""
+    def note(self, position: int, token: int, *, guess: int) -> None:
+        """The target's token at an output position, and the drafter's first choice there."""
         ...
 
 

@@ -10,7 +10,6 @@ import pytest
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import (
     MAX_CANDIDATES,
-    MAX_FAILED_TOKENS,
     URGENT_DEPTH,
     USUAL_RARITY,
     Branch,
@@ -178,29 +177,6 @@ def test_whatever_happens_blocks_attach_the_engine_agrees_and_first_choices_are_
     assert len(made) - len(wrong) == counts.right_first_choices
     for position in made:
         assert stream.guesses[position] == follower.first_choice(stream.tokens[:position])
-    assert [failed.position for failed in stream.failed] == wrong
-    for failed in stream.failed:
-        assert failed.tokens[0] == stream.guesses[failed.position]
-        assert 0 < len(failed.tokens) <= MAX_FAILED_TOKENS
-        path = stream.tokens[: failed.position]
-        for token in failed.tokens:
-            assert token == follower.first_choice(path), f"below {failed.position} tokens"
-            path = (*path, token)
-
-
-def test_a_refused_path_is_recorded_as_far_as_it_was_drafted() -> None:
-    record = StreamRecord(request_of("client"))
-    tree = tree_of(observer=record)
-    tree.assign(branch(width=1, depth=12))
-    # A row for the prompt, then one for each token of a chain.
-    for token in range(11):
-        tree.absorb(planned(tree), [said((token, 0.9))])
-    tree.advance(0, [9, *range(1, 10)])
-    stream = record.stream()
-    assert stream is not None
-    assert (stream.guesses[0], stream.guesses[1:]) == (0, (NO_GUESS,) * 9)
-    [failed] = stream.failed
-    assert (failed.position, failed.tokens, failed.confidence) == (0, tuple(range(MAX_FAILED_TOKENS)), 0.9)
 
 
 def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> None:

@@ -35,18 +35,10 @@ SHAPES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
         {"model_type": "gpt2", "vocab_size": 50_257, "n_positions": 1024, "n_ctx": 1024, "n_embd": 8},
         (50_257, 1024),
     ),
-    "GPT-J": ({"model_type": "gptj", "vocab_size": 9, "n_positions": 2048, "n_layer": 2}, (9, 2048)),
     "MPT": ({"model_type": "mpt", "vocab_size": 9, "max_seq_len": 512}, (9, 512)),
-    "DBRX": ({"model_type": "dbrx", "vocab_size": 9, "max_seq_len": 32_768}, (9, 32_768)),
     "Bloom": ({"model_type": "bloom", "vocab_size": 9}, (9, UNBOUNDED_TOKENS)),
     "ChatGLM": ({"model_type": "nobodys", "vocab_size": 9, "seq_length": 8192}, (9, 8192)),
-    "another's": ({"model_type": "nobodys", "vocab_size": 9, "max_sequence_length": 300}, (9, 300)),
-    "n_ctx alone": ({"model_type": "nobodys", "vocab_size": 9, "n_ctx": 700}, (9, 700)),
     "LLaVA": ({"model_type": "llava", "text_config": TEXT, "vision_config": {}}, (32_064, 4096)),
-    "Mistral 3": (
-        {"model_type": "mistral3", "text_config": {**TEXT, "model_type": "mistral"}, "vision_config": {}},
-        (32_064, 4096),
-    ),
     "Gemma 3": (
         {"model_type": "gemma3", "text_config": {**TEXT, "model_type": "gemma3_text"}, "vision_config": {}},
         (32_064, 4096),
@@ -69,23 +61,22 @@ def test_every_shape_tells_the_sizes_of_its_model_of_texts(tmp_path: Path, shape
     assert read(tmp_path, config) == sizes
 
 
-@pytest.mark.parametrize("kind", sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 def test_a_configuration_written_out_says_the_same_without_transformers(
-    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    try:
-        config = tf.AutoConfig.for_model(kind)
-        text = config.get_text_config()
-    except Exception as error:
-        # Broad, because each kind has its own reasons why it needs more than its defaults.
-        pytest.skip(f"this kind has no defaults: {type(error).__name__}")
-    if not isinstance(getattr(text, "vocab_size", None), int):
-        pytest.skip("this kind has no vocabulary of its own")
     monkeypatch.setattr(model_sizes, "find_spec", lambda name: None)
-    assert read(tmp_path, json.loads(config.to_json_string(use_diff=False))) == (
-        text.vocab_size,
-        context_tokens(config),
-    )
+    compared = 0
+    for kind in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
+        try:
+            config = tf.AutoConfig.for_model(kind)
+            text = config.get_text_config()
+        except Exception:  # Broad, because each kind has its own reasons why it needs more than its defaults.
+            continue
+        if isinstance(getattr(text, "vocab_size", None), int):
+            found = read(tmp_path, json.loads(config.to_json_string(use_diff=False)))
+            assert found == (text.vocab_size, context_tokens(config)), kind
+            compared += 1
+    assert compared > 100
 
 
 @pytest.mark.parametrize("left_out", ["", "vocab_size", "max_position_embeddings", "rope_parameters"])

@@ -71,7 +71,6 @@ def texts_of(family: Family, domain: str, count: int, *, temperature: float) -> 
             prompt=tuple(prompt),
             tokens=tuple(output.tokens),
             guesses=(NO_GUESS,) * len(output.tokens),
-            failed=(),
         )
         for prompt, output, sampling in zip(begun, outputs, samplings, strict=True)
     ]

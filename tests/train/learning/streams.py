@@ -2,7 +2,7 @@
 
 from random import Random
 
-from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import VerifiedStream
 
@@ -19,5 +19,4 @@ def stream(
         prompt=tuple(rng.randrange(vocab) for _ in range(prompt)),
         tokens=text,
         guesses=tuple(token if rng.random() < 0.5 else NO_GUESS for token in text),
-        failed=(FailedBranch(1, (3, 4), 0.25),),
     )

@@ -33,7 +33,6 @@ def text_of(client: str, share: float, *, tokens: int = LEAST_TOKENS, seed: int 
         prompt=PROMPT,
         tokens=text,
         guesses=(NO_GUESS,) * tokens,
-        failed=(),
     )
 
 

@@ -9,14 +9,12 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from cosine_node.drafter.observer import NO_GUESS, FailedBranch
-from cosine_node.engine.torch.loading import load_model
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
 from cosine_train.learning import finetuning
 from cosine_train.learning.finetuning import (
     LEAST_TIMES,
-    Experience,
     RoundSettings,
     acceptance_along,
     grown,
@@ -31,7 +29,6 @@ SETTINGS = RoundSettings(
     vocab_tokens=VOCAB_TOKENS, seed=3, epochs=6.0, learning_rate=1e-2, own_weight=0.5, own_texts=4, own_tokens=8
 )
 ONE_EPOCH = replace(SETTINGS, epochs=1.0)
-REFUSED = 41
 WORD = 400
 """A token that the drafter of a vocabulary of its own does not know."""
 KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
@@ -64,7 +61,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def told(tokens: tuple[int, ...], client: str = "c", **others: Any) -> VerifiedStream:
     """A text of which the drafter guessed nothing, unless told otherwise."""
-    fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens), "failed": ()} | others
+    fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens)} | others
     return VerifiedStream(client=client, sampling=Sampling(), tokens=tokens, **fields)
 
 
@@ -81,10 +78,6 @@ def test_it_gets_better_at_what_it_has_learned(tmp_path: Path, base: Path) -> No
     assert report.after.share > report.before.share + 0.1
     assert acceptance_along(drafter_in(tmp_path, vocab_tokens=VOCAB_TOKENS), held_out) == report.after
     assert (report.steps, report.trained_tokens) == (36, 6 * 48 * 24)
-    # Of what was not refused, unguided experience says nothing.
-    unguided = replace(SETTINGS, experience=Experience.UNGUIDED)
-    other = train_round(base, learned, held_out, tmp_path / "u", unguided, shipped=base)
-    assert other.after.share < report.after.share
 
 
 def test_the_same_seed_makes_the_same_weights(tmp_path: Path, base: Path) -> None:
@@ -117,26 +110,6 @@ def test_texts_of_any_length_are_learned_from_and_many_less_often(
     monkeypatch.setattr(finetuning, "MOST_TOKENS", 2 * 8 * 24)
     report = train_round(base, recited(8), [], tmp_path / "many", SETTINGS, shipped=base)
     assert report.trained_tokens == 2 * 8 * 24
-
-
-def test_what_the_target_refused_becomes_less_likely(tmp_path: Path, base: Path) -> None:
-    streams = []
-    for seed in range(16):
-        tokens = tuple(Random(seed).choices(range(300, 360), k=12))
-        guesses = (NO_GUESS,) * 4 + (REFUSED,) + (NO_GUESS,) * 7
-        streams.append(told(tokens, guesses=guesses, failed=(FailedBranch(4, (REFUSED, 3), 0.9),)))
-    sure, short = tmp_path / "sure", replace(SETTINGS, own_weight=0.0)
-    train_round(base, [replace(one, tokens=(REFUSED,) * 12) for one in streams], [], sure, short, shipped=base)
-
-    def chance_of_refused(refused_weight: float) -> float:
-        settings = replace(short, epochs=1.0, experience=Experience.BOTH, refused_weight=refused_weight)
-        train_round(sure, streams, [], tmp_path / str(refused_weight), settings, shipped=base)
-        model = load_model(str(tmp_path / str(refused_weight)), dtype=torch.float32)
-        with torch.no_grad():
-            logits = model(input_ids=torch.tensor([one.prompt + one.tokens[:4] for one in streams])).logits
-        return float(logits[:, -1].softmax(-1)[:, REFUSED].mean())
-
-    assert chance_of_refused(20.0) < chance_of_refused(0.0)
 
 
 @torch.no_grad()

@@ -46,7 +46,7 @@ def test_a_drafter_that_can_learn_has_a_folder_of_its_own() -> None:
     (folder,) = all_homes().iterdir()
     about = json.loads((folder / ABOUT).read_text())
     assert about == {"peer_id": "12D3mine", "model": "zoo:draft-code", "target": "zoo:target"}
-    assert (learner.model_name, learner.expertise, learner.kept.streams) == ("zoo:draft-code", ("code",), 0)
+    assert (learner.model_name, learner.expertise) == ("zoo:draft-code", ("code",))
     # The same drafter finds it again, another does not.
     for peer_id, homes in (("12D3mine", 1), ("12D3other", 2)):
         make(served, options, peer_id).close()

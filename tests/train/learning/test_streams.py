@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_protocol.request import Request
 from cosine_train.learning.streams import (
-    MAX_FAILED,
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
     MAX_WAITING,
@@ -26,7 +25,7 @@ D_0 = bytes(16)
 
 def noted(record: StreamRecord, tokens: list[int], *, start: int = 0, guess: int = NO_GUESS) -> StreamRecord:
     for position, token in enumerate(tokens, start):
-        record.note(position, token, guess=guess, failed=None)
+        record.note(position, token, guess=guess)
     return record
 
 
@@ -42,44 +41,39 @@ def test_whatever_is_told_in_which_order_the_stream_is_the_text_with_the_first_g
 ) -> None:
     rng = random.Random(seed)
     text = [rng.randrange(50) for _ in range(rng.randrange(1, 40))]
-    record, known, guesses, failed = StreamRecord(REQUEST), 0, {}, {}
+    record, known = StreamRecord(REQUEST), 0
+    guesses: dict[int, int] = {}
     for _ in range(150):
         position = rng.choice([rng.randrange(len(text)), min(known, len(text) - 1)])
         guess = rng.choice([NO_GUESS, text[position], rng.randrange(50)])
-        is_wrong = guess not in (NO_GUESS, text[position])
-        branch = FailedBranch(position, (guess,), 0.5) if is_wrong else None
-        record.note(position, text[position], guess=guess, failed=branch)
+        record.note(position, text[position], guess=guess)
         if position > known:
             continue
         known = max(known, position + 1)
         if guess != NO_GUESS and position not in guesses:
             guesses[position] = guess
-            if branch is not None:
-                failed[position] = branch
     stream = record.stream()
     assert (stream is not None) == (known >= MIN_TOKENS)
     if stream is not None:
         assert stream.tokens == tuple(text[:known])
         assert stream.guesses == tuple(guesses.get(position, NO_GUESS) for position in range(known))
-        assert stream.failed == tuple(failed[position] for position in sorted(failed))
 
 
 def test_a_client_that_tells_two_texts_of_one_request_teaches_nothing() -> None:
     record = noted(StreamRecord(REQUEST), list(range(20)))
     assert record.stream() is not None
-    record.note(3, 4, guess=NO_GUESS, failed=None)
+    record.note(3, 4, guess=NO_GUESS)
     assert record.stream() is None
 
 
 def test_a_long_text_costs_bounded_memory() -> None:
     record = StreamRecord(request_of("client", prompt=tuple(range(MAX_PROMPT_TOKENS + 5))))
     for position in range(MAX_TOKENS + 10):
-        record.note(position, 1, guess=2, failed=FailedBranch(position, (2,), 0.5))
+        record.note(position, 1, guess=2)
     stream = record.stream()
     assert stream is not None
     assert (len(stream.prompt), stream.prompt[-1]) == (MAX_PROMPT_TOKENS, MAX_PROMPT_TOKENS + 4)
     assert len(stream.tokens) == len(stream.guesses) == MAX_TOKENS
-    assert len(stream.failed) == MAX_FAILED
 
 
 def test_texts_of_other_targets_are_not_recorded() -> None:

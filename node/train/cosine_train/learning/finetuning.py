@@ -1,9 +1,8 @@
 """One round of learning: weights are fine-tuned on what the target said, held to what they would have said before.
 
-Guided experience is the target's text, token after token. Unguided experience is the drafter's own runs, which
-follow the target up to the first token that it refused, and how sure the drafter was of that one. The two kinds are
-those of E2CL (Wang et al. 2024). On text that the weights write themselves the new ones stay near the old
-(self-distillation against forgetting, as "learning without forgetting", Li and Hoiem 2016).
+The drafter is shown the target's text, token after token: the guided experience of E2CL (Wang et al. 2024). On text
+that the weights write themselves the new ones stay near the old (self-distillation against forgetting, as "learning
+without forgetting", Li and Hoiem 2016).
 """
 
 import copy
@@ -13,7 +12,6 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final
 
@@ -46,21 +44,12 @@ MOST_KNOWN: Final = 16_384
 """Bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
 
 
-class Experience(StrEnum):
-    """What a drafter learns from: the target's text, its own refused runs, or both."""
-
-    GUIDED = "guided"
-    UNGUIDED = "unguided"
-    BOTH = "both"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
     """Settings of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
 
-    `refused_weight` is that of making refused tokens unlikely, in proportion to how sure the drafter was of each;
-    `own_weight` that of staying near the shipped weights on `own_texts` texts of `own_tokens` tokens that these
-    write themselves. `vocab_tokens` are the target's.
+    `own_weight` is the weight of staying near the shipped weights on `own_texts` texts of `own_tokens` tokens that
+    these write themselves. `vocab_tokens` are the target's.
 
     Tuned together, on `draft-dialogue` and `smol-code` learning medical texts: the gain grows up to nine epochs,
     and `own_weight` keeps what is lost of the own domain under two points. Half as many own texts are learned by
@@ -72,9 +61,7 @@ class RoundSettings:
     epochs: float = 9.0
     batch_rows: int = 8
     learning_rate: float = 1e-3
-    experience: Experience = Experience.GUIDED
     wrong_weight: float = 2.0
-    refused_weight: float = 0.5
     own_weight: float = 8.0
     own_texts: int = 256
     own_tokens: int = 128
@@ -116,7 +103,7 @@ def train_round(
         return rng.sample(learned, min(settings.batch_rows, len(learned)))
 
     def loss_of(new: Any, streams: list[VerifiedStream]) -> Tensor:
-        experienced = _experience_loss(new, streams, vocabulary, settings)
+        experienced = _experience_loss(new, streams, vocabulary, settings.wrong_weight)
         rows = own_text[rng.sample(range(len(own_text)), min(settings.batch_rows, len(own_text)))]
         return experienced + settings.own_weight * _own_loss(new, old, rows, places)
 
@@ -166,50 +153,29 @@ def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
 
 
 def _experience_loss(
-    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, settings: RoundSettings
+    model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, wrong_weight: float
 ) -> Tensor:
-    """Cross-entropy with the target's tokens, and unlikelihood of those that it refused (Welleck et al. 2020).
-
-    Of unguided experience alone, the target's tokens count where one was refused, and nowhere else.
-    """
+    """Cross-entropy with the target's tokens; those that the drafter did not guess count `wrong_weight` times."""
     texts = []
     for stream in streams:
         text = stream.tokens[: LONGEST_TOKENS // 2]
         prompt = stream.prompt[len(text) - LONGEST_TOKENS :]
-        refused = {branch.position: branch for branch in stream.failed if branch.position < len(text)}
-        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text, refused))
+        texts.append((_own(vocabulary, prompt + text), len(prompt), stream.guesses[: len(text)], text))
     rows = torch.zeros(len(texts), max(len(tokens) for tokens, *_ in texts) - 1, dtype=torch.long)
     at_row: list[int] = []
     at_column: list[int] = []
     wanted: list[int] = []
     weights: list[float] = []
-    refused_at: list[int] = []
-    refused_tokens: list[int] = []
-    confidences: list[float] = []
-    follows_text = settings.experience is not Experience.UNGUIDED
-    for row, (tokens, prompt_tokens, guesses, text, refused) in enumerate(texts):
+    for row, (tokens, prompt_tokens, guesses, text) in enumerate(texts):
         rows[row, : len(tokens) - 1] = torch.tensor(tokens[:-1])
         at_row += [row] * len(text)
         at_column += range(prompt_tokens - 1, len(tokens) - 1)
-        refused_at += [len(wanted) + position for position in refused]
-        refused_tokens += _own(vocabulary, [branch.tokens[0] for branch in refused.values()])
-        confidences += [branch.confidence for branch in refused.values()]
         wanted += tokens[prompt_tokens:]
-        for position, (guess, token) in enumerate(zip(guesses, text, strict=True)):
-            if follows_text:
-                weights.append(1.0 if guess == token else settings.wrong_weight)
-            else:
-                weights.append(float(position in refused))
+        weights += [1.0 if guess == token else wrong_weight for guess, token in zip(guesses, text, strict=True)]
     hidden = model.base_model(input_ids=rows, use_cache=False)[0][at_row, at_column]
     logs = model.get_output_embeddings()(hidden).float().log_softmax(-1)
     losses = functional.nll_loss(logs, torch.tensor(wanted), reduction="none")
-    loss = torch.dot(torch.tensor(weights) / max(1.0, sum(weights)), losses)
-    if settings.experience is Experience.GUIDED or not refused_at:
-        return loss
-    # Never certain: the logarithm of what is left to others stays finite.
-    chances = logs[refused_at, refused_tokens].exp().clamp(max=0.999)
-    unlikely = torch.dot(torch.tensor(confidences), -torch.log1p(-chances)) / len(confidences)
-    return loss + settings.refused_weight * unlikely
+    return torch.dot(torch.tensor(weights) / sum(weights), losses)
 
 
 def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tensor:

@@ -18,12 +18,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from cosine_node.drafter.observer import FailedBranch
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import VerifiedStream
 
 NAME: Final = "streams.sqlite"
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """The number of the tables below; a file of another is moved aside."""
 MIN_BYTES: Final = 4 << 20
 """The least bound that a store may have; some hundred streams, of up to eight thousand tokens."""
@@ -47,7 +46,7 @@ _CREATE: Final = f"""
 CREATE TABLE streams (
     number INTEGER PRIMARY KEY AUTOINCREMENT, client TEXT NOT NULL, digest BLOB NOT NULL,
     is_held_out INTEGER NOT NULL, count INTEGER NOT NULL, bytes INTEGER NOT NULL, sampling TEXT NOT NULL,
-    prompt BLOB NOT NULL, tokens BLOB NOT NULL, guesses BLOB NOT NULL, failed TEXT NOT NULL,
+    prompt BLOB NOT NULL, tokens BLOB NOT NULL, guesses BLOB NOT NULL,
     UNIQUE (client, digest)
 );
 PRAGMA user_version = {SCHEMA};
@@ -136,8 +135,8 @@ class StreamStore:
             while self._used_pages() + need_pages > self._pages and self._drop_one():
                 pass
             self._connection.execute(
-                "INSERT INTO streams (client, digest, is_held_out, count, bytes, sampling, prompt, tokens, guesses,"
-                " failed) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                "INSERT INTO streams (client, digest, is_held_out, count, bytes, sampling, prompt, tokens, guesses)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 row,
             )
 
@@ -245,7 +244,7 @@ def read_streams(folder: Path, *, held_out: bool | None, after: int = 0) -> list
     left_bytes = MOST_READ_BYTES
     with closing(_reading(folder)) as connection:
         rows = connection.execute(
-            "SELECT bytes, client, sampling, prompt, tokens, guesses, failed FROM streams"
+            "SELECT bytes, client, sampling, prompt, tokens, guesses FROM streams"
             " WHERE is_held_out = ifnull(?, is_held_out) AND number > ? ORDER BY number DESC",
             (held_out, after),
         )
@@ -309,24 +308,20 @@ def _kept(connection: sqlite3.Connection, file: Path) -> KeptStreams:
 def _row_of(stream: VerifiedStream) -> tuple[str | bytes | int, ...]:
     prompt, tokens, guesses = map(_packed, (stream.prompt, stream.tokens, stream.guesses))
     sampling = json.dumps(asdict(stream.sampling))
-    failed = json.dumps([[branch.position, branch.tokens, branch.confidence] for branch in stream.failed])
-    size = len(prompt) + len(tokens) + len(guesses) + len(failed) + len(sampling)
+    size = len(prompt) + len(tokens) + len(guesses) + len(sampling)
     digest = blake2b(len(prompt).to_bytes(8) + prompt + tokens, digest_size=16).digest()
     held_out = is_held_out(stream.tokens)
-    texts = (sampling, prompt, tokens, guesses, failed)
+    texts = (sampling, prompt, tokens, guesses)
     return (stream.client, digest, held_out, len(stream.tokens), size, *texts)
 
 
-def _stream_of(
-    client: str, sampling: str, prompt: bytes, tokens: bytes, guesses: bytes, failed: str
-) -> VerifiedStream:
+def _stream_of(client: str, sampling: str, prompt: bytes, tokens: bytes, guesses: bytes) -> VerifiedStream:
     return VerifiedStream(
         client=client,
         sampling=Sampling(**json.loads(sampling)),
         prompt=_unpacked(prompt),
         tokens=_unpacked(tokens),
         guesses=_unpacked(guesses),
-        failed=tuple(FailedBranch(at, tuple(tokens), sure) for at, tokens, sure in json.loads(failed)),
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from cosine_node.drafter.observer import NO_GUESS, FailedBranch
+from cosine_node.drafter.observer import NO_GUESS
 from cosine_protocol.request import Request, Sampling
 
 
@@ -25,7 +25,6 @@ class VerifiedStream:
     prompt: tuple[int, ...]
     tokens: tuple[int, ...]
     guesses: tuple[int, ...]
-    failed: tuple[FailedBranch, ...]
 
 
 MIN_TOKENS: Final = 8
@@ -34,8 +33,6 @@ MAX_TOKENS: Final = 8192
 """Bounds memory: of a longer text the beginning is kept."""
 MAX_PROMPT_TOKENS: Final = 4096
 """Bounds memory: small models look back no further."""
-MAX_FAILED: Final = 1024
-"""Bounds memory: failures of one text, of those 8,192 tokens one in eight."""
 RETURN_S: Final = 30.0
 """A drafter that is asked again within a request is so after some commits, each of less than a second."""
 MAX_WAITING: Final = 16
@@ -56,11 +53,10 @@ class StreamRecord:
         self._prompt = request.prompt[-MAX_PROMPT_TOKENS:]
         self._tokens = array("i")
         self._guesses = array("i")
-        self._failed: list[FailedBranch] = []
         self._is_contradicted = False
 
-    def note(self, position: int, token: int, *, guess: int, failed: FailedBranch | None) -> None:
-        """The target's token at an output position, the drafter's guess before it, and how that one failed."""
+    def note(self, position: int, token: int, *, guess: int) -> None:
+        """The target's token at an output position, and the drafter's guess before it."""
         known = len(self._tokens)
         if position > known or position >= MAX_TOKENS:
             return
@@ -71,8 +67,6 @@ class StreamRecord:
             self._is_contradicted = True
         if self._guesses[position] == NO_GUESS:
             self._guesses[position] = guess
-            if failed is not None and len(self._failed) < MAX_FAILED:
-                self._failed.append(failed)
 
     def stream(self) -> VerifiedStream | None:
         """The stream, unless it is too short, or its client has told two texts of one request."""
@@ -84,7 +78,6 @@ class StreamRecord:
             prompt=self._prompt,
             tokens=tuple(self._tokens),
             guesses=tuple(self._guesses),
-            failed=tuple(sorted(self._failed, key=lambda failed: failed.position)),
         )
 
 
