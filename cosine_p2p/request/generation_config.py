@@ -1,6 +1,6 @@
 """A model's own generation config: read from its folder, published by its verifiers, made a request's defaults.
 
-`generation_config.json` is read as transformers reads it (docs/decisions/0017-generation-config.md).
+`generation_config.json` is read as transformers reads it (docs/generate.md).
 """
 
 from collections.abc import Mapping
