@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Event, Thread
-from typing import Any
 
 import huggingface_hub
 import pytest
@@ -179,23 +178,6 @@ def test_without_a_hub_what_is_not_here_is_refused_in_a_sentence(no_hub: Hub, mi
 def test_what_the_hub_does_not_know_is_told(hub: Hub) -> None:
     with pytest.raises(UsageError, match=r"No model 'nobody/nothing' was found: .* hub answered: .*404"):
         HubModel.parse("nobody/nothing").fetch()
-
-
-@pytest.mark.parametrize("name", ["hf:owner/name", "hf:model.gguf", "hf:owner/name/model.safetensors"])
-def test_a_name_of_the_hub_without_a_file_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="write hf:OWNER/REPOSITORY/FILE"):
-        HubModel.parse(name)
-
-
-@pytest.mark.parametrize("listed", ["{", "[]", "{}", '{"weight_map": {}}', '{"weight_map": 3}', None])
-def test_of_weights_in_several_files_all_must_be_here(hub: Hub, listed: str | None) -> None:
-    folder = hub.holds(OLD, without="model.safetensors")
-    parts: dict[str, Any] = {"weight_map": {"a": "1.st", "b": "2.st"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(parts) if listed is None else listed)
-    (folder / "1.st").write_bytes(b"")
-    assert HubModel.parse(NAME).held() is None
-    (folder / "2.st").write_bytes(b"")
-    assert HubModel.parse(NAME).held() == (folder if listed is None else None)
 
 
 def test_a_file_is_downloaded_with_all_its_parts_and_alone(hub: Hub) -> None:

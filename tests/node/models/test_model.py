@@ -19,7 +19,7 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
-from cosine_p2p.request.generation_config import read_eos, read_generation_config
+from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.target import Target, read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
@@ -112,12 +112,6 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
 
 
-def test_a_drafter_without_a_tokenizer_uses_the_targets(drafter: Path, target: Path) -> None:
-    made = served(Role.DRAFTER, drafter, target)
-    assert made.facts.digest() == digest_of(target)
-    assert (made.tokenizer_folder, made.model_name) == (target, "tiny-drafter")
-
-
 def test_a_drafter_with_another_tokenizer_drafts_text(
     drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,15 +166,6 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
     source = dataclasses.replace(plain, engine=dataclasses.replace(plain.engine, **{name: value}))
     with pytest.raises(UsageError, match=sentence):
         load_served(source, role, lambda event, fields: None)
-
-
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_drafters_and_verifiers_are_held_in_the_dtype_asked_for(target: Path, role: Role, dtype: str) -> None:
-    source = ModelSource(
-        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype=dtype, threads=1)
-    )
-    assert load_served(source, role, lambda event, fields: None).engine.numerics == dtype
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
@@ -272,13 +257,6 @@ def test_a_target_with_other_defaults_or_end_tokens_is_another_target(target: Pa
     assert len({plain, chat, digest_of(target)}) == 3
     # Drafters need not know any of it but the name.
     assert served(Role.DRAFTER, target, target).facts.digest() == digest_of(target)
-
-
-def test_the_embedded_models_set_no_defaults() -> None:
-    assert {zoo_name: read_generation_config(zoo.folder(zoo_name)) for zoo_name in ("target", "draft-code")} == {
-        "target": None,
-        "draft-code": None,
-    }
 
 
 def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:

@@ -79,23 +79,6 @@ def test_a_configuration_written_out_says_the_same_without_transformers(
     assert compared > 100
 
 
-@pytest.mark.parametrize("left_out", ["", "vocab_size", "max_position_embeddings", "rope_parameters"])
-def test_transformers_is_asked_only_where_the_file_leaves_something_out(
-    tmp_path: Path, left_out: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-
-    def of_known_kind(folder: Path) -> ModelSizes:
-        asked.append(folder)
-        return ModelSizes(5, 6)
-
-    monkeypatch.setattr(model_sizes, "_of_known_kind", of_known_kind)
-    config = {**TEXT, "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0}}
-    config.pop(left_out, None)
-    assert read(tmp_path, config) == ((5, 6) if left_out else (32_064, 4096))
-    assert asked == ([tmp_path] if left_out else [])
-
-
 def test_a_drafter_without_weights_needs_no_pytorch() -> None:
     """Which takes five seconds of a processor and 300 MB to import."""
     code = """
@@ -120,24 +103,3 @@ def test_defaults_of_a_kind_that_its_file_leaves_out_are_those_of_transformers(t
 def test_a_folder_that_names_no_vocabulary_is_refused(tmp_path: Path, config: object) -> None:
     with pytest.raises(UsageError):
         read(tmp_path, config)
-
-
-@pytest.mark.usefixtures("_library")
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"rope_parameters": 7},
-        {"rope_parameters": {"rope_type": ["longrope"]}},
-        {"rope_parameters": {"rope_type": "longrope", "original_max_position_embeddings": "few"}},
-        {"num_attention_heads": 0},
-        {"layer_types": 3},
-    ],
-)
-@pytest.mark.parametrize("kind", ["llama", "phi3", "falcon"])
-def test_values_that_mean_nothing_are_passed_over_or_refused(
-    tmp_path: Path, kind: str, changed: dict[str, Any]
-) -> None:
-    try:
-        assert read(tmp_path, {"model_type": kind, "vocab_size": 9, **changed})[0] == 9
-    except UsageError as refused:
-        assert "\n" not in str(refused)

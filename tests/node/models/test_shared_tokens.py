@@ -61,20 +61,6 @@ def choices(engine: Engine, prompt: Sequence[int], sampling: Sampling) -> Choice
     return choice
 
 
-@pytest.mark.parametrize("rows", [TOKENS, VOCAB - 8, VOCAB, VOCAB + 56])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_drafter_with_other_rows_drafts_the_shared_tokens_with_one_distribution(
-    target: Path, tmp_path: Path, rows: int, temperature: float
-) -> None:
-    made = drafter_for(target, model(tmp_path / "drafter", rows=rows, tokens=TOKENS))
-    assert made.engine.numerics == "float32"
-    choice = choices(made.engine, (3, 70, 140), Sampling(temperature=temperature, seed=4))
-    ids = [token for token, _ in choice.candidates]
-    assert max(ids) < TOKENS and len(ids) == TOKENS
-    if temperature == 0:
-        assert sum(chance for _, chance in choice.candidates) == pytest.approx(1.0, abs=1e-5)
-
-
 def test_rows_beyond_the_tokens_change_no_draft(target: Path, tmp_path: Path) -> None:
     """A drafter with more rows drafts as if they were not there: greedily, sampled, and with a penalty."""
     plain, padded = llama(TOKENS), llama(VOCAB + 56)

@@ -17,7 +17,6 @@ from cosine_node.gguf.trial_texts import trial_texts
 from cosine_node.models import tokenizer_conversion
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_p2p import load_tokenizer
-from cosine_p2p.text import tokenizer_sources
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.tokenizer_kinds import LINES
@@ -143,24 +142,6 @@ def test_a_file_of_tiktokens_is_read_as_by_transformers(folder: Path, name: str)
     assert_read_as_by_transformers(folder)
 
 
-@pytest.mark.thorough
-def test_the_same_files_give_the_same_bytes_wherever_they_lie(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    digests = set[bytes]()
-    for place in ("here", "there"):
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / f"cache-{place}"))
-        other = tmp_path / place / "model"
-        other.mkdir(parents=True)
-        (other / "config.json").write_bytes((folder / "config.json").read_bytes())
-        (other / "tiktoken.model").write_bytes(tiktoken_file())
-        convert_tokenizer(other)
-        files = TokenizerFiles.read(other)
-        assert files is not None and str(tmp_path).encode() not in b"".join(files.files.values())
-        digests.add(files.digest)
-    assert len(digests) == 1
-
-
 def test_what_was_made_is_not_made_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "tiktoken.model").write_bytes(tiktoken_file())
     convert_tokenizer(folder)
@@ -176,23 +157,6 @@ def test_what_was_made_is_not_made_again(folder: Path, monkeypatch: pytest.Monke
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}')
     with pytest.raises(AssertionError):
         convert_tokenizer(folder)
-
-
-@pytest.mark.thorough
-def test_a_client_reads_what_a_node_has_made_and_is_told_what_to_do_without(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "tiktoken.model").write_bytes(tiktoken_file())
-    monkeypatch.setattr(tokenizer_sources, "installed_version", lambda: None)
-    with pytest.raises(UsageError, match=r"has a tiktoken\.model and no tokenizer\.json.*save_pretrained") as told:
-        load_tokenizer(folder)
-    assert "\n" not in str(told.value)
-    monkeypatch.undo()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder.parent / "cache"))
-    convert_tokenizer(folder)
-    made = TokenizerFiles.read(folder)
-    monkeypatch.setattr(tokenizer_sources, "installed_version", lambda: None)
-    assert TokenizerFiles.read(folder) == made
 
 
 def told(folder: Path) -> str:

@@ -181,14 +181,6 @@ def test_a_full_disk_is_told_in_one_sentence(known: HeldWeights, folder: Partial
         fetch_from(known, folder, "layers.0.", all=None)
 
 
-def test_what_does_not_fit_is_refused_before_it_is_fetched(
-    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("cosine_node.weights.partial_folder.SPARE_BYTES", 1 << 60)
-    with pytest.raises(UsageError, match="hold fewer layers"):
-        fetch_from(known, folder, "layers.0.")
-
-
 @dataclass(slots=True)
 class Scripted:
     """A source of some tensors by row; `wait` is awaited before a read. It may be one that cannot tell digests."""

@@ -47,11 +47,3 @@ def test_at_the_end_another_source_fetches_what_a_slow_one_has_not_brought() -> 
     assert board.is_done
     board.give_back(Run(0, 0, 1), "slow")
     assert board.is_done and board.take("slow", holds=everything) is None
-
-
-def test_rows_lack_until_their_last_piece_is_there() -> None:
-    board = PieceBoard([(0, 0), (3, 0)])
-    board.take("a", holds=everything)
-    assert board.lacking_rows == {0, 3}
-    board.note_done(0, 0)
-    assert board.lacking_rows == {3}

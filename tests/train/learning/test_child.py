@@ -15,14 +15,10 @@ import pytest
 from cosine_train.learning import child as module
 from cosine_train.learning.child import (
     LOG_NAME,
-    Answer,
     ChildFailed,
     Comparison,
     ComparisonOrder,
     LearningChild,
-    Order,
-    RoundOrder,
-    RoundOutcome,
     from_line,
     to_line,
 )
@@ -30,15 +26,6 @@ from cosine_train.learning.decision import Acceptance
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
 ANSWER = Comparison(earlier=Acceptance(1, 2), live=Acceptance(2, 2))
-OUTCOME = RoundOutcome(
-    before=Acceptance(1, 2),
-    after=Acceptance(2, 2),
-    trained_tokens=5,
-    steps=1,
-    seconds=0.5,
-    nll_before={"code": 3.0},
-    nll={"code": 2.5},
-)
 
 
 def say(line: bytes) -> str:
@@ -74,14 +61,6 @@ def wait_until(pid: int, states: str) -> None:
     while state_of(pid) not in states:
         assert time.monotonic() < until_s, state_of(pid)
         time.sleep(0.01)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [RoundOrder(folder="f", number=3, base="b", shipped="s", kind="Q5_1", target="t"), ORDER, ANSWER, OUTCOME],
-)
-def test_orders_and_answers_come_as_they_went(value: Order | Answer) -> None:
-    assert from_line(to_line(value)) == value
 
 
 def test_what_is_neither_is_refused() -> None:
@@ -127,21 +106,6 @@ def test_it_is_stopped_and_goes_on(child: Make) -> None:
         waiting.resume()
         assert await asking == ANSWER
         assert waiting.pid is None
-
-    asyncio.run(scene())
-
-
-def test_it_is_killed_where_nobody_waits_for_its_answer(child: Make) -> None:
-    async def scene() -> None:
-        endless = child("import time; time.sleep(600)")
-        asking = asyncio.ensure_future(endless.ask(ORDER))
-        await asyncio.sleep(0)
-        pid = endless.pid
-        assert pid is not None
-        endless.pause()
-        asking.cancel()
-        await asyncio.gather(asking, return_exceptions=True)
-        assert state_of(pid) == "X"
 
     asyncio.run(scene())
 

@@ -12,7 +12,6 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
-from cosine_train.learning import finetuning
 from cosine_train.learning.finetuning import (
     LEAST_TIMES,
     RoundSettings,
@@ -98,18 +97,6 @@ def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_pa
     vocabulary = DraftVocabulary.read(out)
     assert vocabulary is not None and vocabulary.target_ids == (*known.target_ids, WORD)
     assert report.after.tokens == sum(len(one.tokens) for one in learned)
-
-
-def test_texts_of_any_length_are_learned_from_and_many_less_often(
-    tmp_path: Path, base: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lengths = ((1, 8), (3000, 40), (40, 3000))
-    texts = [stream(prompt=prompt, tokens=tokens, seed=tokens) for prompt, tokens in lengths]
-    report = train_round(base, texts, texts, tmp_path, ONE_EPOCH, shipped=base)
-    assert report.before.tokens == 8, "what does not fit into the context measures nothing"
-    monkeypatch.setattr(finetuning, "MOST_TOKENS", 2 * 8 * 24)
-    report = train_round(base, recited(8), [], tmp_path / "many", SETTINGS, shipped=base)
-    assert report.trained_tokens == 2 * 8 * 24
 
 
 @torch.no_grad()

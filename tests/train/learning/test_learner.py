@@ -232,25 +232,6 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path, earli
     again.learner.close()
 
 
-def test_as_good_as_before_nothing_is_compared_and_what_is_forgotten_serves_no_more(tmp_path: Path) -> None:
-    drafter = Drafter(tmp_path, **BETTER)
-
-    async def scene() -> None:
-        drafter.accept(600, 1000)
-        await drafter.learn()
-        # A comparison would end in failure, and take the version back never.
-        drafter.tell(die=True)
-        drafter.accept(LIVE_TOKENS * 55 // 100, LIVE_TOKENS)
-        await asyncio.sleep(0.3)
-        assert (drafter.serves(), drafter.learner.state.rollbacks) == (1, 0)
-        assert drafter.learner.now.activity is Activity.WAITING
-        Versions(drafter.folder).forget()
-        await until(lambda: drafter.switches[-1] == "m")
-        assert drafter.serves() == 0
-
-    drafter.play(scene)
-
-
 def test_a_child_that_dies_is_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pauses: list[int] = []
 
@@ -289,34 +270,6 @@ def test_a_request_stops_the_child_and_a_quiet_while_lets_it_go_on(tmp_path: Pat
     drafter.play(scene)
 
 
-def test_a_request_that_never_ends_gives_way_to_better_weights(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "PATIENCE_S", 0.3)
-    drafter = Drafter(tmp_path, **BETTER)
-    set_aside: list[bool] = []
-    sequences: list[int] = []
-
-    def emit(event: str, fields: dict[str, object]) -> None:
-        # The request comes in between.
-        if event == "learned":
-            sequences.append(drafter.learner.engine.open(sampling=Sampling(), prompt_tokens=1))
-        drafter.events.append((event, fields))
-
-    def let_go(is_aside: bool) -> None:
-        set_aside.append(is_aside)
-        if is_aside:
-            drafter.learner.engine.release(sequences.pop())
-
-    async def scene() -> None:
-        await drafter.learn()
-        assert (drafter.serves(), set_aside) == (1, [True, False])
-
-    monkeypatch.setattr(drafter, "emit", emit)
-    monkeypatch.setattr(drafter.service, "set_aside", let_go)
-    drafter.play(scene)
-
-
 def test_weights_that_cannot_be_loaded_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "pause_s", lambda failures: 600.0)
     drafter = Drafter(tmp_path, **BETTER)
@@ -346,5 +299,24 @@ def test_a_flood_of_texts_waits_within_bounds(tmp_path: Path) -> None:
         assert drafter.learner._waiting == MAX_WAITING
         await until(lambda: not drafter.learner._waiting)
         assert drafter.learner.kept.streams == MAX_WAITING
+
+    drafter.play(scene)
+
+
+def test_as_good_as_before_nothing_is_compared_and_what_is_forgotten_serves_no_more(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, **BETTER)
+
+    async def scene() -> None:
+        drafter.accept(600, 1000)
+        await drafter.learn()
+        # A comparison would end in failure, and take the version back never.
+        drafter.tell(die=True)
+        drafter.accept(LIVE_TOKENS * 55 // 100, LIVE_TOKENS)
+        await asyncio.sleep(0.3)
+        assert (drafter.serves(), drafter.learner.state.rollbacks) == (1, 0)
+        assert drafter.learner.now.activity is Activity.WAITING
+        Versions(drafter.folder).forget()
+        await until(lambda: drafter.switches[-1] == "m")
+        assert drafter.serves() == 0
 
     drafter.play(scene)

@@ -8,7 +8,7 @@ import pytest
 
 from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_train.learning.decision import Acceptance, LearningState
-from cosine_train.learning.home import LearnerHome, find_homes, home_folder, write_about
+from cosine_train.learning.home import LearnerHome, home_folder, write_about
 from cosine_train.learning.learner_report import (
     NAME,
     Activity,
@@ -39,14 +39,6 @@ def test_each_identity_model_and_target_has_a_folder_of_its_own_among_all() -> N
     assert len(set(folders)) == 6 and folder_of() == folders[0]
     assert {folder.parent for folder in folders} == {folders[0].parent}
     assert folders[0].name.startswith("zoo-draft-code-") and max(len(folder.name) for folder in folders) < 64
-
-
-def test_only_folders_of_learners_are_found(tmp_path: Path) -> None:
-    assert list(find_homes(tmp_path / "nowhere")) == []
-    (tmp_path / "other").mkdir()
-    (tmp_path / "file").write_text("")
-    write_about(tmp_path / "mine", peer_id="p", model_name="m", target_name="t")
-    assert list(find_homes(tmp_path)) == [(tmp_path / "mine", {"peer_id": "p", "model": "m", "target": "t"})]
 
 
 def test_a_record_tells_the_version_and_the_domains_added() -> None:
@@ -93,19 +85,6 @@ def test_people_read_what_it_serves_how_right_it_is_and_what_it_does(home: Path)
         "live": "right at 60.0 % of 150 tokens since it serves, at 44.0 % of 100 before",
         "has learned": "4 rounds, 1 version taken back, versions on disk: 2, 3",
     }
-
-
-def test_machines_read_the_same_also_of_one_that_does_not_run(home: Path) -> None:
-    told = json.loads(json.dumps(report_of(home).as_object()))
-    assert (told["live"], told["versions"], told["rollbacks"], told["doing"]) == (3, [2, 3], 1, "not running")
-    assert (told["live_acceptance_before"], told["live_acceptance_since"]) == (0.44, 0.6)
-
-
-def test_what_a_round_lacks_is_said(home: Path) -> None:
-    LearnerNow(activity=Activity.WAITING, new_tokens=1200).write(home)
-    lacks = "has 1,200 of the 2,000 new tokens that a round takes, and 0 of the 200 to measure it by"
-    with hold(home):
-        assert dict(report_of(home).facts())["does"] == f"waiting for texts: {lacks}"
 
 
 def test_of_several_learners_of_an_identity_the_one_that_runs_counts(home: Path) -> None:

@@ -126,37 +126,6 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path, damage: bytes, caplog: py
     assert ("damaged" in caplog.text) == bool(damage)
 
 
-@pytest.mark.parametrize("seed", SEEDS[:11])
-def test_a_file_that_is_damaged_anywhere_stops_nothing(tmp_path: Path, seed: int) -> None:
-    rng = Random(seed)
-    with closing(StreamStore(tmp_path)) as store:
-        for number in range(60):
-            store.add(stream(tokens=300, seed=number))
-    data = bytearray((tmp_path / NAME).read_bytes())
-    for _ in range(20):
-        start = rng.randrange(len(data))
-        data[start : start + 200] = rng.randbytes(200)
-    (tmp_path / NAME).write_bytes(data)
-    with closing(StreamStore(tmp_path)) as store:
-        added = [store.add(stream(tokens=300, seed=number)) for number in range(100, 110)]
-        assert added[-1], f"seed {seed}"
-
-
-def test_a_store_that_another_process_locks_is_not_taken_for_damaged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(stream_store, "OPEN_S", 0.1)
-    with closing(StreamStore(tmp_path)) as store:
-        store.add(stream())
-    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:
-        other.execute("PRAGMA locking_mode = EXCLUSIVE")
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(OSError, match="cannot be used"):
-            StreamStore(tmp_path)
-    assert read_kept(tmp_path).streams == 1
-    assert not (tmp_path / f"{NAME}.damaged").exists()
-
-
 def test_what_is_forgotten_is_nowhere_in_the_files(tmp_path: Path) -> None:
     secret = replace(stream(), client="S" * 40)
     with closing(StreamStore(tmp_path)) as store:
@@ -229,3 +198,18 @@ def test_a_full_disk_is_said_once_and_texts_are_kept_again_later(
         assert record.getMessage().startswith(f"{tmp_path / NAME} takes no texts (")
         assert store.add(stream(tokens=300, seed=6))
     assert len(read_streams(tmp_path, held_out=None)) == 2
+
+
+def test_a_store_that_another_process_locks_is_not_taken_for_damaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream_store, "OPEN_S", 0.1)
+    with closing(StreamStore(tmp_path)) as store:
+        store.add(stream())
+    with closing(sqlite3.connect(tmp_path / NAME, isolation_level=None)) as other:
+        other.execute("PRAGMA locking_mode = EXCLUSIVE")
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OSError, match="cannot be used"):
+            StreamStore(tmp_path)
+    assert read_kept(tmp_path).streams == 1
+    assert not (tmp_path / f"{NAME}.damaged").exists()

@@ -10,7 +10,6 @@ from cosine_protocol.request import Request
 from cosine_train.learning.streams import (
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
-    MAX_WAITING,
     MIN_TOKENS,
     RETURN_S,
     StreamRecord,
@@ -102,29 +101,3 @@ def test_a_request_that_is_followed_again_is_one_text() -> None:
     assert [stream.tokens for stream in kept] == [tuple(range(20))]
     assert kept[0].guesses == (*[1] * 10, *[NO_GUESS] * 10)
     assert not records.tick(now_s=0.0)
-
-
-def test_those_that_nobody_follows_can_be_kept_at_once() -> None:
-    kept: list[VerifiedStream] = []
-    records = StreamRecords(kept.append)
-    still = noted(followed(records), list(range(10)))
-    left = noted(followed(records, request_of("another")), list(range(20)))
-    records.leave(left, now_s=0.0)
-    records.keep_left()
-    assert [stream.client for stream in kept] == ["another"]
-    records.leave(still, now_s=0.0)
-    records.keep_left()
-    assert len(kept) == 2 and not records.tick(now_s=0.0)
-
-
-def test_of_too_many_that_wait_the_one_left_first_is_kept() -> None:
-    kept: list[VerifiedStream] = []
-    records = StreamRecords(kept.append)
-    still = noted(followed(records, d_0=bytes([255]) * 16), [255] * 9)
-    for number in range(MAX_WAITING + 2):
-        record = noted(followed(records, d_0=bytes([number]) * 16), [number] * 9)
-        records.leave(record, now_s=float(number))
-    assert [stream.tokens[0] for stream in kept] == [0, 1]
-    records.close()
-    assert {stream.tokens[0] for stream in kept} == {*range(MAX_WAITING + 2), 255}
-    assert still.followers == 1

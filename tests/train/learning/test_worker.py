@@ -1,6 +1,5 @@
 """The child carries out real orders: it learns, writes what serves, compares, and ends with its parent."""
 
-import asyncio
 import errno
 import os
 import subprocess
@@ -32,15 +31,13 @@ from cosine_protocol.request import Sampling
 from cosine_train.learning import served_weights, worker
 from cosine_train.learning.child import (
     COMMAND,
-    ChildFailed,
     Comparison,
     ComparisonOrder,
-    LearningChild,
     RoundOrder,
     RoundOutcome,
     to_line,
 )
-from cosine_train.learning.decision import Acceptance, refreshed_expertise
+from cosine_train.learning.decision import refreshed_expertise
 from cosine_train.learning.domain_texts import NEAR, domain_nll
 from cosine_train.learning.finetuning import RoundSettings
 from cosine_train.learning.served_weights import GGUF_FOLDER, check_can_learn, gguf_kind, serving_folder
@@ -129,16 +126,6 @@ def test_a_round_that_fails_leaves_nothing_on_the_disk(folder: Path, monkeypatch
     with pytest.raises(OSError, match="No space left"):
         carry_out(round_order(folder))
     assert list((folder / VERSIONS).iterdir()) == []
-
-
-@pytest.mark.thorough
-def test_what_cannot_be_carried_out_is_told_with_its_reason(folder: Path) -> None:
-    target = str(fetch_folder("zoo:target"))
-    nowhere = ComparisonOrder(folder=str(folder), earlier="/nowhere", live="/nowhere", target=target, after=0)
-    with pytest.raises(ChildFailed, match="/nowhere"):
-        asyncio.run(LearningChild(folder).ask(nowhere))
-    with pytest.raises(ValueError, match="no order"):
-        carry_out(Comparison(earlier=Acceptance(), live=Acceptance()))
 
 
 @pytest.mark.thorough

@@ -75,14 +75,6 @@ def test_padding_changes_no_loss() -> None:
     assert distillation_loss(model, drawn).item() * 5 == pytest.approx(alone(short) + alone(long), abs=1e-4)
 
 
-def test_domains_are_drawn_by_their_shares() -> None:
-    examples = [Example.of(answer((token,), domain=name), KNOWN) for token, name in ((1, "a"), (2, "b"), (3, "c"))]
-    mix = ExampleMix(examples, shares={"a": 3.0, "b": 1.0}, rows=8, seed=0, device="cpu")
-    drawn = [token for step in range(100) for token in mix.batch(step).likely[:, 0].tolist()]
-    assert set(drawn) == {0, 1}
-    assert 0.7 < drawn.count(0) / len(drawn) < 0.8
-
-
 VOCAB = 32
 
 

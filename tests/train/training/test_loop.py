@@ -30,16 +30,6 @@ class Interrupted(Exception):
     """Stands for whatever ends a training early."""
 
 
-def test_the_rate_warms_up_and_decays_and_the_first_budget_that_is_used_up_ends_a_run() -> None:
-    plan = Plan(learning_rate=1.0, warmup_steps=10, weight_decay=0, budget_steps=10, budget_minutes=4)
-    assert plan.rate_at(0, 0.0) == pytest.approx(0.1)
-    assert plan.rate_at(10, 0.0) == pytest.approx(1.0)
-    assert plan.rate_at(10, 1.0) == pytest.approx(0.03)
-
-    assert plan.progress(5, 1) == 0.5
-    assert plan.progress(5, 3) == 0.75
-
-
 @pytest.mark.parametrize("is_fast", [True, False])
 def test_the_loss_falls_in_bfloat16_where_the_processor_multiplies_it_fast(
     is_fast: bool, monkeypatch: pytest.MonkeyPatch

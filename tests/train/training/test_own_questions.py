@@ -15,7 +15,6 @@ from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, TargetPrompt
 from cosine_train.training.local_target import LocalTarget
 from cosine_train.training.own_questions import (
-    MOST_ALIKE,
     OwnQuestions,
     opening_of,
     write_follow_ups,
@@ -111,10 +110,3 @@ def test_a_question_is_taken_once_whatever_its_case() -> None:
     assert not questions.take("what is  the Capital of Peru?")
     assert not questions.take("Hm?")
     assert len(questions) == 1
-
-
-def test_only_so_many_begin_alike() -> None:
-    questions = OwnQuestions()
-    taken = [questions.take(f"Can you help me with number {number}?") for number in range(2 * MOST_ALIKE)]
-    assert sum(taken) == MOST_ALIKE
-    assert questions.take("Could you help me with something else?")
