@@ -17,15 +17,13 @@ if TYPE_CHECKING:
 
 def learned(
     action: Annotated[str, typer.Argument(metavar="[ACTION]", help="show, or forget the texts.")] = "show",
-    model: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Only of drafters with this model, as `learned` shows it.")
-    ] = None,
+    model: Annotated[str | None, typer.Option(metavar="NAME", help="Show only drafters with this model.")] = None,
     versions: Annotated[
         bool, typer.Option("--versions", metavar="", help="Forget the learned weights as well.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show or delete what drafters with `join --learn` keep on this machine; those that run go on."""
+    """Show or delete what drafters with `join --learn` keep on this machine. Running drafters continue."""
     from cosine_train.learning.learner_report import read_reports
 
     if action not in ("show", "forget"):

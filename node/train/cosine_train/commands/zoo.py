@@ -47,9 +47,9 @@ class TrainingOptions:
             metavar="self", help="self lets a chat model write its own questions, beside --texts if given."
         ),
     ] = None
-    questions: Annotated[int, train_option(min=1, help="Questions that the target writes itself.")] = 4000
+    questions: Annotated[int, train_option(min=1, help="Number of questions that the target writes.")] = 4000
     follow_ups: Annotated[
-        int, train_option(min=0, help="Of these, how many a second one follows, after the target's answer.")
+        int, train_option(min=0, help="Number of these that are followed by a second question.")
     ] = 1000
     head: Annotated[
         bool,
@@ -59,7 +59,7 @@ class TrainingOptions:
     work: Annotated[
         Path | None,
         train_option(
-            metavar="FOLDER", help="Keeps the target's answers, for several drafters; OUT/work if not given."
+            metavar="FOLDER", help="Folder of the target's answers, shared by drafters. Default: OUT/work."
         ),
     ] = None
     domain: Annotated[
@@ -67,31 +67,29 @@ class TrainingOptions:
         train_option(
             "--domain",
             metavar="NAME[:SHARE]",
-            help="Learn from this domain alone, or by its share; may be repeated.",
+            help="Domain to learn from, and its share. May be repeated.",
         ),
     ] = None
-    init: Annotated[Path | None, train_option(metavar="FOLDER", help="Go on from this drafter.")] = None
-    answers: Annotated[int, train_option(min=1, help="Answers to learn from.")] = 4000
-    read: Annotated[int, train_option(min=0, help="Of the texts' own answers, how many to learn from as well.")] = 0
-    held_out: Annotated[int, train_option(min=1, help="Questions to measure with.")] = 32
-    new_tokens: Annotated[int, train_option(min=1, help="Tokens of an answer at most.")] = 160
-    longest_prompt: Annotated[int, train_option(min=1, help="Tokens of a question at most.")] = 192
-    slots: Annotated[int, train_option(min=1, help="Answers under way at once.")] = 64
-    known_tokens: Annotated[int, train_option(min=1, help="Tokens that the drafter knows.")] = 6143
-    layers: Annotated[str, train_option(help="The target's layers that the drafter begins with.")] = "0,-1"
+    init: Annotated[Path | None, train_option(metavar="FOLDER", help="Continue from this drafter.")] = None
+    answers: Annotated[int, train_option(min=1, help="Number of the target's answers to learn from.")] = 4000
+    read: Annotated[int, train_option(min=0, help="Number of answers in the texts to learn from as well.")] = 0
+    held_out: Annotated[int, train_option(min=1, help="Number of questions to measure with.")] = 32
+    new_tokens: Annotated[int, train_option(min=1, help="Maximum number of tokens of an answer.")] = 160
+    longest_prompt: Annotated[int, train_option(min=1, help="Maximum number of tokens of a question.")] = 192
+    slots: Annotated[int, train_option(min=1, help="Number of answers generated at once.")] = 64
+    known_tokens: Annotated[int, train_option(min=1, help="Size of the drafter's vocabulary.")] = 6143
+    layers: Annotated[str, train_option(help="Layers of the target that initialise the drafter.")] = "0,-1"
     width: Annotated[
         int | None,
-        train_option(
-            min=1, help="Begin with an untrained model of this width and so many layers; needed through a swarm."
-        ),
+        train_option(min=1, help="Start from an untrained model of this width. Required through a swarm."),
     ] = None
-    minutes: Annotated[float | None, train_option(help="Minutes of training; 20 if no --steps.")] = None
-    steps: Annotated[int | None, train_option(min=1, help="Steps of training.")] = None
+    minutes: Annotated[float | None, train_option(help="Minutes of training. Default: 20, without --steps.")] = None
+    steps: Annotated[int | None, train_option(min=1, help="Number of training steps.")] = None
     learning_rate: Annotated[float, train_option(help="The highest learning rate.")] = 1e-3
-    batch_rows: Annotated[int, train_option(min=1, help="Answers of a step.")] = 16
-    seed: Annotated[int, train_option(help="Same seed, same batches.")] = 0
+    batch_rows: Annotated[int, train_option(min=1, help="Number of answers in a batch.")] = 16
+    seed: Annotated[int, train_option(help="Seed of the batches.")] = 0
     device: Annotated[str, train_option(help="auto, cpu, cuda, cuda:0 or mps.")] = "auto"
-    threads: Annotated[int | None, train_option(min=1, help="Processor threads.")] = None
+    threads: Annotated[int | None, train_option(min=1, help="Number of CPU threads.")] = None
 
     def run(self, peers: tuple[str, ...], network: str) -> dict[str, Any]:
         """Train a drafter by the answers of a target here, or through a swarm; the record of its training."""
