@@ -1,7 +1,7 @@
 """A model in parts as processes: stages, a head over them, a drafter."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,24 +21,21 @@ class StageSwarm:
     boot: Node
     nodes: dict[str, Node] = field(default_factory=dict)
     starts: int = 0
-    model: str = "zoo:target"
 
-    def begin(self, name: str, *arguments: str, command: Sequence[str] | None = None) -> Node:
+    def begin(self, name: str, *arguments: str) -> Node:
         """Start a node, which is not ready yet."""
         self.starts += 1
         place = (*PLACE, self.boot.maddr)
-        self.nodes[name] = Node.start(
-            f"{name}-{self.starts}", ("join", *arguments, *place), self.folder, command=command
-        )
+        self.nodes[name] = Node.start(f"{name}-{self.starts}", ("join", *arguments, *place), self.folder)
         return self.nodes[name]
 
-    def begin_stage(self, name: str, layers: str, *, command: Sequence[str] | None = None) -> Node:
+    def begin_stage(self, name: str, layers: str) -> Node:
         """Start a stage of the target, as slow in float32 as everywhere."""
-        options = ("--model", self.model, "--layers", layers, "--memory", "400MB", "--dtype", "float32")
-        return self.begin(name, "--role", "stage", *options, command=command)
+        options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
+        return self.begin(name, "--role", "stage", *options)
 
     def begin_head(self, *more: str) -> Node:
-        return self.begin("head", "--role", "verifier", "--over-stages", "--model", self.model, *more)
+        return self.begin("head", "--role", "verifier", "--over-stages", "--model", "zoo:target", *more)
 
     def serving(self, layers: str) -> str:
         """The name of the stage that holds these layers in the head's latest chain, by its log."""
@@ -49,10 +46,10 @@ class StageSwarm:
 
 
 @contextmanager
-def stage_swarm(folder: Path, *, model: str = "zoo:target") -> Iterator[StageSwarm]:
+def stage_swarm(folder: Path) -> Iterator[StageSwarm]:
     with own_home(folder / "home"):
         boot = Node.start("boot", ("bootstrap", "--network", NETWORK), folder)
-        swarm = StageSwarm(folder, boot, model=model)
+        swarm = StageSwarm(folder, boot)
         try:
             boot.wait_ready()
             yield swarm

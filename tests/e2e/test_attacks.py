@@ -1,17 +1,21 @@
 """Attacks on real nodes by a process of its own: honest texts are the target's meanwhile, and memory is bounded."""
 
 import asyncio
+import json
 import os
 import pty
 import subprocess
-from collections.abc import Sequence
-from contextlib import AsyncExitStack
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 import pytest
 
+from cosine_p2p import AsyncClient
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.base import Stream
@@ -21,14 +25,16 @@ from cosine_protocol.errors import ErrorCode
 from cosine_protocol.protocols import DISCOVER, VERIFY
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import KINDS
-from tests.e2e.attacks import PROMPT, attacking, client_of, memory_bytes, seconds_of
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import COMMAND
+from tests.e2e.reference import encoded, greedy
 from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
-TEXTS = 1
+PROMPT = "The old lighthouse keeper opened the door and"
+NEW_TOKENS = 24
+END_S = 30.0
 MOST_BYTES = 256 << 20
 ELSEWHERE = ("nice", "-n", "10")
 """A stranger has a machine of its own: here it takes what processor time the nodes leave."""
@@ -36,18 +42,57 @@ NETWORK = "refusals"
 ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
 
 
+@contextmanager
+def attacking(swarm: Swarm, kind: str) -> Iterator[None]:
+    """A process that attacks the nodes meanwhile, without an error of its own."""
+    task = {
+        "do": kind,
+        "boot": swarm.boot.maddr,
+        "target": swarm.target,
+        "dtype": swarm.dtype,
+        "peer_ids": [swarm.boot.peer_id, swarm.verifier.peer_id],
+        "prompt": PROMPT,
+        "tokens": greedy(encoded(PROMPT), NEW_TOKENS),
+    }
+    command = (*ELSEWHERE, sys.executable, "-m", "tests.e2e.attacker", json.dumps(task))
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as attacker:
+        assert attacker.stdout is not None
+        try:
+            assert attacker.stdout.readline() == "attacking\n"
+            yield
+            attacker.communicate("", timeout=END_S)
+        finally:
+            attacker.kill()
+    assert attacker.returncode == 0
+
+
+def client_of(swarm: Swarm) -> AsyncClient:
+    return AsyncClient([swarm.boot.maddr], target=swarm.target, dtype=swarm.dtype, audit=0)
+
+
+async def assert_right(client: AsyncClient) -> None:
+    generation = await client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
+    assert generation.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
+
+
+def memory_bytes(swarm: Swarm) -> int:
+    """The memory of the verifier and its daemon."""
+    process = psutil.Process(swarm.verifier.process.pid)
+    return sum(each.memory_info().rss for each in (process, *process.children()))
+
+
 @pytest.mark.parametrize("kind", soak_rest(KINDS))
 def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swarm, kind: str) -> None:
     async def ask() -> None:
         async with client_of(swarm) as client:
-            await seconds_of(client, 1)
+            await assert_right(client)
             before = memory_bytes(swarm)
-            with attacking(swarm, kind, before=ELSEWHERE):
-                await seconds_of(client, TEXTS)
+            with attacking(swarm, kind):
+                await assert_right(client)
                 # As well for one that comes then.
                 async with client_of(swarm) as newcomer:
-                    await seconds_of(newcomer, 1)
-            await seconds_of(client, 1)
+                    await assert_right(newcomer)
+            await assert_right(client)
             assert memory_bytes(swarm) - before < MOST_BYTES
 
     asyncio.run(ask())

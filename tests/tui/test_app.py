@@ -423,16 +423,6 @@ def test_while_a_request_of_the_users_own_goes_on_quitting_asks_once(keys: list[
     assert screen.app.return_code == 0 and screen.feed.is_closed
 
 
-def test_a_prompt_just_sent_counts_before_it_is_in_a_snapshot() -> None:
-    async def play(screen: Screen) -> None:
-        await screen.burst(*"Once", "enter")
-        await screen.press("ctrl+q")
-        assert screen.app.return_code is None
-        await screen.press("ctrl+q")
-
-    assert played(play, snapshot=IDLE).app.return_code == 0
-
-
 def test_a_source_that_fails_ends_the_screen_with_its_reason() -> None:
     async def play(screen: Screen) -> None:
         screen.feed.fail(UsageError("That is no address."))

@@ -36,11 +36,6 @@ def progress_of(
     )
 
 
-def test_a_request_that_has_heard_nothing_is_asking() -> None:
-    view = new_log().view()
-    assert (view.state, view.text, view.tokens, view.first_s) == (RequestState.ASKING, (), 0, None)
-
-
 def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     log = new_log()
     log.note_chunk(Chunk("def", (1,), CODE), rounds=1, now_s=10.5)

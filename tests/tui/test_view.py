@@ -102,10 +102,3 @@ def test_requests_are_filtered_by_prompt_state_and_drafters_and_ordered() -> Non
     assert numbers(Listing(order=Order.TOKENS))[0] == 1 and numbers(Listing(order=Order.SPEED))[0] == 2
     assert numbers(Listing("poem")) == [1] and numbers(Listing("asking")) == [4]
     assert numbers(Listing("math")) == [4, 3, 1]
-
-
-def test_what_is_not_as_usual_is_summed_up_and_the_orders_go_round() -> None:
-    assert ALL.summary() == ""
-    assert Listing("code", Order.LOAD).summary() == "only 'code', by load"
-    orders = list(Order)
-    assert [order.next for order in orders] == [*orders[1:], orders[0]]

@@ -1,6 +1,5 @@
 """The gateway over a socket, as the packages `openai`, `anthropic` and `langchain_openai` see it."""
 
-import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -11,7 +10,7 @@ import pytest
 from anthropic import Anthropic
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
-from openai import AsyncOpenAI, AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, SecretStr
 
@@ -177,23 +176,6 @@ def test_models_are_listed_and_described_and_errors_are_those_of_the_package(cli
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
     with pytest.raises(AuthenticationError):
         clients.openai.with_options(api_key=KEY + "x").models.list()
-
-
-def test_parallel_requests_have_each_its_own_text(clients: Clients) -> None:
-    prompts = [f"{PROMPT[:6]}{first}{second}" for first in "01" for second in "4567"]
-
-    async def ask() -> list[str]:
-        async with AsyncOpenAI(base_url=clients.gateway.base_url, api_key=KEY, max_retries=0) as openai:
-            options: dict[str, Any] = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0.7}
-            asked = (
-                openai.completions.create(prompt=prompt, seed=number, **options)
-                for number, prompt in enumerate(prompts)
-            )
-            return [each.choices[0].text for each in await asyncio.gather(*asked)]
-
-    assert asyncio.run(ask()) == [
-        text_of(prompt, tokens=TOKENS, temperature=0.7, seed=number) for number, prompt in enumerate(prompts)
-    ]
 
 
 def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(clients: Clients) -> None:

@@ -299,20 +299,6 @@ def test_texts_of_a_machine_are_shown_as_text(browser: Any, monkeypatch: pytest.
             visitor.show("Chat")
 
 
-def test_hostile_replies_are_shown_as_text(browser: Any) -> None:
-    reply = "\n\n".join(
-        [*HOSTILE.values(), "[press](javascript:window.hit=1) [ok](https://example.org/a)", "`" * 200, "*" * 300]
-    )
-    with visited(browser, place=scene(reply=lambda _: reply[:1500])) as (visitor, _):
-        page = visitor.page
-        visitor.ask()
-        visitor.await_reply()
-        assert page.evaluate("window.hit") is None
-        assert page.locator(".text script, .text img, .text a[href^=javascript]").count() == 0
-        assert not page.evaluate(f"new RegExp('{TURNING}').test(document.body.innerText)")
-        assert "<script>" in page.locator(".text").inner_text()
-
-
 def test_a_gateway_with_a_key_asks_for_it_and_keeps_it_out_of_addresses(browser: Any) -> None:
     with visited(browser, api_keys=("secret-key",)) as (visitor, _):
         page = visitor.page
