@@ -44,9 +44,9 @@ FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TI
 """Those of this version that every end names."""
 READ_RATE: Final = 4000.0
 """Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took
-12 to 67 microseconds (`python -m tests.node.verifier.measure_floods`), so a flood takes a quarter of a core.
+12 to 67 microseconds, so a flood takes a quarter of a core.
 A gateway with sixteen requests, each with three drafters, and these send 440 a second at most where a pass takes
-60 ms and one of a drafter 6 ms, and 2,270 with 10 and 1 ms (`python -m tests.swarm.measure_reads`)."""
+60 ms and one of a drafter 6 ms, and 2,270 with 10 and 1 ms."""
 READ_BURST: Final = 2000.0
 """The units of half a second, 0.13 s of work at most, and more than the largest frame is."""
 READ_PLACES: Final = 16

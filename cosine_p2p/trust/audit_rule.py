@@ -56,9 +56,8 @@ ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
 """By the data type that is computed with. In 16 bits margins moved by 0.125 and 0.0205 when texts of the embedded
 target were fed token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18 and 4 differed, at
 margins up to 0.092 and 0.004. Rates: more than twice the 61 of 10,000 in bfloat16 at temperature 1; in float32 one
-choice, above the none of 40,000 (tests/node/verifier/measure_audits.py). With filters above the 14 of 10,000 in
-bfloat16 with top-k 20 and min-p 0.05, and one of 2,000 in float16; float32, which rounds 65,536 times finer than
-bfloat16, had none in 10,000."""
+choice, above the none of 40,000. With filters above the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and
+one of 2,000 in float16; float32, which rounds 65,536 times finer than bfloat16, had none in 10,000."""
 LLAMA_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
     {
         "F32": Rounding(1e-4, 1e-4, 1e-6),
@@ -168,8 +167,8 @@ def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> f
     """The nats by which the log-probabilities of an honest verifier's tokens are too high or too low on average.
 
     They moved with a standard deviation of a tenth of the near-tie margin or less, and by a fiftieth of it on
-    average in a text of 170 tokens at most (tests/node/verifier/measure_likelihoods.py). So this is ten standard
-    deviations of a mean. It shrinks no further where another device might round all of them alike.
+    average in a text of 170 tokens at most. So this is ten standard deviations of a mean.
+    It shrinks no further where another device might round all of them alike.
     """
     asked = request.logprobs
     of_prompt = len(request.prompt) - 1 if asked is not None and asked.of_prompt and not verdict.first else 0

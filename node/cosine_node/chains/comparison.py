@@ -69,8 +69,8 @@ TRACE_ROUNDING: Final[Mapping[str, TraceRounding]] = MappingProxyType(
 """Where texts were written token by token, four at once, with one thread, and read in pieces of 64 with two, the
 widest gaps were, of the embedded target and of SmolLM2-135M with its 29 boundaries, 1.0e-6 and 4.6e-6 in float32,
 0.016 and 0.069 in bfloat16, 0.0018 and 0.013 in float16; the widest medians 4.6e-7 and 1.1e-6, 0.006 and 0.016,
-0.0008 and 0.0021 (`python -m tests.node.chains.measure_traces`). Clean is up to two and a half times the widest of
-them. Wrong is from 200, 8 and 20 times on; of medians from 90, 9 and 14."""
+0.0008 and 0.0021. Clean is up to two and a half times the widest of them. Wrong is from 200, 8 and 20 times on; of
+medians from 90, 9 and 14."""
 MEDIAN_POSITIONS: Final = 16
 """Fewer have no median worth the name."""
 LINK: Final = 1e-5

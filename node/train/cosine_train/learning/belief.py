@@ -27,8 +27,8 @@ often as by chance, garbled ones 0 to 5.4 times."""
 TIMES_CHANCE: Final = 3.5
 """Measured along 24 such texts together, of medicine, literature and dialogues at temperatures of 0, 0.8 and 1, by
 three drafters of the toy family: 7.8 to 47 times. Shuffled tokens 0.9 to 2.1 times, texts of which every second
-token was another 0.8 to 1.5 times (`python -m tests.train.learning.measure_belief`). By three drafters of
-SmolLM2 along eight texts 4.3 to 27.5 times, 0.8 to 2.4 and 0.5 to 1.8 times (`--family smol --texts 8`)."""
+token was another 0.8 to 1.5 times. By three drafters of SmolLM2 along eight texts 4.3 to 27.5 times, 0.8 to 2.4 and
+0.5 to 1.8 times."""
 JUDGED_TOKENS: Final = 2048
 """Bounds the time: so much of each client, drawn by lot, is read by the shipped weights."""
 NEWCOMERS: Final = ""
