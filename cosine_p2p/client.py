@@ -158,13 +158,11 @@ class AsyncClient:
         audit_chance: Chance = UNFORESEEABLE,
         reuse_finds_s: float = REUSE_S,
         patience_s: float | None = None,
-        make_session: Callable[..., Session] = Session,
         **options: Unpack[ClientOptions],
     ) -> None:
         self._options = merge_options(DEFAULTS, options, ClientOptions)
         self._observer = self._options.get("observer")
         self._strategies = strategies
-        self._make_session = make_session
         self._nonces = nonces
         self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._trial_file = trial_file
@@ -471,7 +469,7 @@ class AsyncClient:
             yield self._session(place, job)
 
     def _session(self, place: _Place, job: Job) -> Session:
-        return self._make_session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+        return Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
 
     def _check(
         self,

@@ -274,7 +274,7 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             text("the name of a strategy"),
             PEERS,
-            "cosine, or plain for the target alone (docs/strategies.md).",
+            "cosine, or plain for the target alone.",
             "cosine",
         ),
     ]

@@ -12,7 +12,7 @@ import pytest
 
 from cosine_node import zoo
 from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
-from tests.docs.pages import DOCS, ROOT, blocks_of
+from tests.docs.pages import ROOT, blocks_of
 from tests.e2e.nodes import HOST, Node, close_all
 
 MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
@@ -41,7 +41,7 @@ class Place:
         folder = self.folder / page.stem
         folder.mkdir(exist_ok=True)
         (folder / "question.txt").write_text("What is 3 plus 4?\n")
-        scenarios = [block.text for block in blocks_of(DOCS / "simulate.md") if block.language == "toml"]
+        scenarios = [block.text for block in blocks_of(ROOT / "lab" / "README.md") if block.language == "toml"]
         (folder / "mine.toml").write_text(scenarios[0])
         return folder
 

@@ -9,7 +9,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
-PAGES: Final = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
+PAGES: Final = (ROOT / "README.md", ROOT / "lab" / "README.md", *sorted(DOCS.rglob("*.md")))
 PROGRAMS: Final = frozenset(
     {"cosine-node", "cosine-tui", "curl", "docker", "journalctl", "loginctl", "make", "mkdir", "pip", "python"}
     | {"systemctl"}

@@ -10,11 +10,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer
 
-from cosine_lab.training.corpus import corpus_prompts
 from cosine_node import zoo
 
-CORPORA: Final = Path(__file__).parents[3] / "shared" / "corpora"
-CORPUS_PROMPTS: Final = 12
 MANY_PER_DOMAIN: Final = 13
 FEW_PER_DOMAIN: Final = 1
 
@@ -57,12 +54,6 @@ def encoded(text: str) -> tuple[int, ...]:
     return tuple(target_tokenizer().encode(text).ids)
 
 
-def all_cases() -> list[Case]:
-    """More than sixty prompts: held-out texts where a corpora folder is, else the repository's own alone."""
-    held_out = corpus_cases()
-    return [*own_cases(FEW_PER_DOMAIN if held_out else MANY_PER_DOMAIN), *held_out]
-
-
 def own_cases(count: int) -> list[Case]:
     """The repository's own prompts, `count` of every domain, plain texts and conversations."""
     cases = []
@@ -72,22 +63,3 @@ def own_cases(count: int) -> list[Case]:
             ids = prompt.token_ids(target_tokenizer()) if messages else encoded(prompt.text)
             cases.append(Case(messages or prompt.text, tuple(ids)))
     return cases
-
-
-def corpus_cases() -> list[Case]:
-    """Held-out texts of a corpora folder beside the repository, where there is one."""
-    if not CORPORA.is_dir():
-        return []
-    found = [
-        ids
-        for domain in zoo.DOMAINS
-        if (CORPORA / f"{domain}.dev.jsonl.xz").is_file()
-        for ids in corpus_prompts(CORPORA, domain, CORPUS_PROMPTS, 3, target_tokenizer())
-    ]
-    return [_as_text(ids) for ids in found]
-
-
-def _as_text(ids: Sequence[int]) -> Case:
-    """The text of token ids without its special tokens: what a user would paste."""
-    text = target_tokenizer().decode(list(ids), skip_special_tokens=True)
-    return Case(text, encoded(text))

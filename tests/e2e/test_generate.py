@@ -11,7 +11,7 @@ from cosine_node import zoo
 from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
-from tests.e2e.reference import FEW_PER_DOMAIN, Case, all_cases, encoded, greedy, own_cases
+from tests.e2e.reference import FEW_PER_DOMAIN, MANY_PER_DOMAIN, Case, encoded, greedy, own_cases
 from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -56,7 +56,7 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
     ],
 )
 def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, asked: str) -> None:
-    cases = own_cases(FEW_PER_DOMAIN) if asked == FEW else all_cases()
+    cases = own_cases(FEW_PER_DOMAIN if asked == FEW else MANY_PER_DOMAIN)
     done = asyncio.run(ask_all(swarm, cases, strategy))
     assert len(done) >= (FEW_PROMPTS if asked == FEW else MANY_PROMPTS)
     equal = [is_as_expected(case, generation) for case, generation in zip(cases, done, strict=True)]

@@ -1,6 +1,6 @@
 """What becomes of the drafts of a drafter that is always right, on their way into the target's passes.
 
-`python -m tests.swarm.draft_ways` prints what docs/strategies.md shows a part of ("How much drafts can serve").
+`python -m tests.swarm.draft_ways` prints what docs/benchmarks.md shows a part of ("How much drafts can serve").
 """
 
 import asyncio

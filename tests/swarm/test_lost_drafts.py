@@ -1,7 +1,7 @@
 """No draft is lost on the way: what a drafter that is always right drafts in time is in the next pass.
 
 The verifier never waits. So how much of a text drafts can serve follows from how many passes of the drafter fit
-into one of the target, and from how far away it is: docs/strategies.md, "How much drafts can serve".
+into one of the target, and from how far away it is: docs/benchmarks.md, "How much drafts can serve".
 """
 
 from itertools import product

@@ -15,7 +15,6 @@ import pytest
 from llguidance import LLTokenizer
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.experiments.decoding import Decoded, decoded
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
@@ -29,6 +28,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.node.engine.decoding import Decoded, decoded
 from tests.node.engine.letter_grammars import at_once, tried
 from tests.swarm.text_drafter import TextDrafter
 from tests.thoroughness import soak_rest

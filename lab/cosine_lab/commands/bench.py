@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "waits", "llama", "agreement", "peers")
+EXPERIMENTS = ("rtt", "ring", "waits", "agreement")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, peers, rtt, ring, waits, llama, agreement or report.",
+        help="here, rtt, ring, waits, agreement or report.",
     ),
 ]
 Out = Annotated[
@@ -49,13 +49,7 @@ PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, whe
 TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
 Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
 VerifierDtype = Annotated[str | None, typer.Option(help="Of here's verifier: auto, float32, bfloat16 or float16.")]
-LlamaModel = Annotated[
-    str | None, typer.Option(help="Of llama and peers: the GGUF file, zoo:smol-target if not given.")
-]
-PetalsPython = Annotated[
-    str | None, typer.Option("--petals", metavar="PYTHON", help="Of peers: a Python in which Petals is installed.")
-]
-Threads = Annotated[int | None, typer.Option(help="Of llama, and here's verifier: processor threads.")]
+Threads = Annotated[int | None, typer.Option(help="Processor threads of here's verifier.")]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
 ]
@@ -100,8 +94,7 @@ Rtts = Annotated[
     list[float] | None,
     typer.Option(
         "--rtt-ms",
-        help="Of here: so much longer is each round trip made, emulated at the client; of peers: so long is it "
-        "between two machines; may be repeated.",
+        help="Of here: milliseconds added to each round trip, emulated at the client; may be repeated.",
     ),
 ]
 
@@ -117,7 +110,6 @@ def bench(
     repeats: Repeats = None,
     dtype: VerifierDtype = None,
     threads: Threads = None,
-    model: LlamaModel = None,
     initial_peers: InitialPeers = None,
     network: Network = DEFAULT_NETWORK,
     target: Target = None,
@@ -130,10 +122,9 @@ def bench(
     cores: OnCores = False,
     draft_model: HomeDrafter = None,
     minutes: Minutes = None,
-    petals: PetalsPython = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm by the clock (here), others beside it, or strategies in virtual time; or write the page.
+    """Measure a swarm by the clock (here), or strategies in virtual time; or write the page.
 
     Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
     """
@@ -166,8 +157,7 @@ def bench(
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
-    others: dict[str, Any] = {"seed": seed, "model": model, "drafters": several(drafter) or None}
-    others |= {"petals": petals, "rtts_ms": tuple(rtt_ms or ()) or None}
+    others: dict[str, Any] = {"seed": seed, "drafters": several(drafter) or None}
     chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 
@@ -175,10 +165,8 @@ def bench(
 def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
     """Run an experiment, write what it found and print it."""
     # The number of processes changes no figure.
-    told = [(key, value) for key, value in chosen.items() if key not in ("processes", "drafters", "rtts_ms")]
-    told = [(key, "PYTHON" if key == "petals" else value) for key, value in told]
+    told = [(key, value) for key, value in chosen.items() if key not in ("processes", "drafters")]
     told += [("drafter", model) for model in chosen.get("drafters", ())]
-    told += [("rtt-ms", f"{rtt_ms:g}") for rtt_ms in chosen.get("rtts_ms", ())]
     flags = [f"--{key} {value}" for key, value in told]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
     module = importlib.import_module(f"cosine_lab.experiments.{name}")

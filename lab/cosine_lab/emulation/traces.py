@@ -1,8 +1,8 @@
 """Acceptance traces: recorded generations of a family's target, and the candidates of each drafter along them.
 
 A simulation that replays them drafts and verifies real text of real models without running any.
-`record_traces` and `record_smol_traces` of `cosine_lab.training` make them. Of the toy family's prompts only length
-and likelihood are kept; those of the real family are kept, for what is copied from them is part of its speed.
+Of the toy family's prompts only length and likelihood are kept; those of the real family are kept, as copying from
+them is part of its speed.
 """
 
 import zipfile

@@ -7,10 +7,8 @@ A table of option values names, beside the fields of a strategy's own options:
 - `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.emulation.trace_engine.Law`).
 - `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`; `ours`
   and `published` leave prompt lookup to the drafter that every strategy has for it.
-- `shares`: all requests of a run share one director, where the strategy has one.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -18,15 +16,11 @@ from typing import Any, Final
 
 from cosine_lab.emulation.traces import Trace
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.rivals.cosine_paper import CosinePaper, CosinePaperOptions
 from cosine_lab.rivals.dsi import Dsi, DsiOptions
-from cosine_lab.rivals.dsi_parallel import DsiParallel, DsiParallelOptions
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
-from cosine_lab.rivals.spin import Spin, SpinDirector, SpinOptions
-from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.strategy.base import Strategy, StrategyKind
 from cosine_p2p.strategy.cosine import Cosine, CosineOptions
@@ -41,7 +35,7 @@ BY_LABEL: Final = "by-label"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
 SHIPS: Final = "ships"
-NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy", "shares"})
+NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy"})
 """Names that are no fields of a strategy's own options; see above."""
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
@@ -64,11 +58,10 @@ SHIPPED: Final[Mapping[str, Any]] = MappingProxyType({"coordination": Coordinati
 
 @dataclass(frozen=True, slots=True)
 class RequestCase:
-    """One request: its trace, the authors of its drafters, the best for its domain first, and a shared director."""
+    """One request: its trace, and the authors of its drafters, the best for its domain first."""
 
     trace: Trace
     authors: tuple[int, ...]
-    director: SpinDirector | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,11 +90,6 @@ class Entrant:
         """True for a strategy that asks for each pass."""
         return isinstance(self.kind, SteppedKind)
 
-    @property
-    def verifiers(self) -> int:
-        """Verifiers that serve one request at once."""
-        return (self.kind.verifiers or 1) if isinstance(self.kind, SteppedKind) else 1
-
     def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
         """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""
         return {name: values for name, values in self.grid.items() if temperature or name != "law"}
@@ -116,16 +104,7 @@ class Entrant:
             elif choice.get("drafter") == BY_LABEL:
                 own["author"] = case.authors[0] if case.authors else None
             more["options"] = self.options(**own)
-        if case.director is not None:
-            more["director"] = case.director
         return self.strategy(root, **more)
-
-    def director(self, scenario: Scenario, choice: OptionValues) -> SpinDirector | None:
-        """The director that all requests of a run share, or None."""
-        if not choice.get("shares"):
-            return None
-        # A lone client's next request begins while the director still counts on the one before.
-        return SpinDirector(places=max(2, math.ceil(scenario.clients / scenario.drafters)))
 
 
 def _is_chain(choice: OptionValues) -> bool:
@@ -142,31 +121,6 @@ _LAWS: Final = (COUPLED, PUBLISHED)
 
 PLAIN: Final = Entrant(kind=ALL_STRATEGIES["plain"], strategy=Plain)
 OURS: Final = Entrant(kind=ALL_STRATEGIES["cosine"], strategy=Cosine, options=CosineOptions)
-DSI: Final = Entrant(
-    kind=ALL_STRATEGIES["dsi"],
-    strategy=Dsi,
-    options=DsiOptions,
-    grid={
-        "policy": (PUBLISHED, "ours"),
-        "lookahead_tokens": (1, 2, 3, 4, 6, 8, 12, 16),
-        "drafter": _DRAFTERS,
-        "law": _LAWS,
-    },
-    start={"policy": PUBLISHED, "lookahead_tokens": 1, "drafter": BY_LABEL},
-)
-DSI_2: Final = Entrant(
-    kind=ALL_STRATEGIES["dsi-2"],
-    strategy=DsiParallel,
-    options=DsiParallelOptions,
-    grid={
-        "lookahead_tokens": (None, 1, 2, 3, 4, 6, 8, 12, 16),
-        "is_eager": (True, False),
-        "drafter": _DRAFTERS,
-        "law": _LAWS,
-    },
-    start={"lookahead_tokens": None, "is_eager": True, "drafter": BY_LABEL},
-)
-"""With more verifiers than everybody else, as its paper has it."""
 RIVALS: Final = (
     Entrant(
         kind=ALL_STRATEGIES["speculative"],
@@ -190,41 +144,17 @@ RIVALS: Final = (
         start={"depth_tokens": 6, "max_nodes": 12, "width_nodes": 2, "drafters": 2, "drafter": BY_LABEL},
     ),
     Entrant(
-        kind=ALL_STRATEGIES["spin"],
-        strategy=Spin,
-        options=SpinOptions,
+        kind=ALL_STRATEGIES["dsi"],
+        strategy=Dsi,
+        options=DsiOptions,
         grid={
-            "draft_tokens": _LENGTHS,
-            "explore_rounds": (1, 2, 4, 6),
-            "exploit_rounds": (8, 16, 64, 256),
-            "prior_rounds": (0.0, 4.0, 16.0),
-            "shares": (True, False),
+            "policy": (PUBLISHED, "ours"),
+            "lookahead_tokens": (1, 2, 3, 4, 6, 8, 12, 16),
+            "drafter": _DRAFTERS,
             "law": _LAWS,
         },
-        start={
-            "draft_tokens": 5,
-            "explore_rounds": 2,
-            "exploit_rounds": 16,
-            "prior_rounds": 4.0,
-            "shares": True,
-        },
+        start={"policy": PUBLISHED, "lookahead_tokens": 1, "drafter": BY_LABEL},
     ),
-    Entrant(
-        kind=ALL_STRATEGIES["cosine-paper"],
-        strategy=CosinePaper,
-        options=CosinePaperOptions,
-        grid={
-            "draft_tokens": _LENGTHS,
-            "drafters": (1, 2, 3, 4, 6),
-            "width_nodes": (1, 2),
-            "max_nodes": (8, 16, 32),
-            "has_prior": (False, True),
-            "law": _LAWS,
-        },
-        start={"draft_tokens": 3, "drafters": 2, "width_nodes": 1, "max_nodes": 16, "has_prior": True},
-        allows=_is_chain,
-    ),
-    DSI,
     Entrant(
         kind=ALL_STRATEGIES["pipeinfer"],
         strategy=PipeInfer,
@@ -249,9 +179,9 @@ RIVALS: Final = (
         allows=_is_chain,
     ),
 )
-"""Rivals with equal machines, each with what can be chosen about it and a published or plausible start."""
+"""Rivals, each with what can be chosen about it and a published or plausible start."""
 ENTRANTS: Final[Mapping[str, Entrant]] = MappingProxyType(
-    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS, DSI_2)}
+    {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS)}
 )
 """All by name."""
 

@@ -1,7 +1,7 @@
 """An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
 
 A cell is one simulated run on recorded generations. Experiments on strategies only say which cells they run and
-what the rows mean; `llama` and `here` need nothing here but options and setup.
+what the rows mean; `agreement` and `here` need nothing here but options and setup.
 """
 
 import os
@@ -19,7 +19,6 @@ from cosine_lab.experiments.entrants import (
     OURS,
     POLICIES,
     SHIPS,
-    Entrant,
     OptionValues,
     RequestCase,
     entrant,
@@ -193,7 +192,7 @@ def run_cell(cell: Cell) -> CellResult:
     plays = entrant(cell.strategy)
     scenario, traces = staged(cell)
     workload = TraceWorkload(scenario, traces)
-    cases = _cases(scenario, workload, plays, cell)
+    cases = _cases(scenario, workload, cell)
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
     # As it ships, a client finds by trial how many drafters pay; elsewhere as many draft as the options say.
     counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
@@ -216,7 +215,6 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
         "domains": drafter_domains(cell.prompts.family),
         "max_new_tokens": RECORDED_TOKENS,
         "law": cell.choice.get("law", COUPLED),
-        "verifiers": entrant(cell.strategy).verifiers,
         "temperature": 0.0,
     } | dict(cell.scenario)
     traces = cell.prompts.traces(fields["temperature"])
@@ -224,9 +222,8 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
     return Scenario(name="bench", source=EngineSource.TRACES, strategy=cell.strategy, **fields), traces
 
 
-def _cases(scenario: Scenario, workload: TraceWorkload, plays: Entrant, cell: Cell) -> dict[bytes, RequestCase]:
+def _cases(scenario: Scenario, workload: TraceWorkload, cell: Cell) -> dict[bytes, RequestCase]:
     """Everything an entrant may know of each request, by the digest that its strategy is made with."""
-    director = plays.director(scenario, cell.choice)
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.directory.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
@@ -251,7 +248,7 @@ def _cases(scenario: Scenario, workload: TraceWorkload, plays: Entrant, cell: Ce
             trace = workload.traces.find(task.prompt)
             ranked = best_drafters(trace.domain, trace.temperature, cell.prompts.family)
             authors = tuple(numbers[model] for model in ranked if model in numbers)
-            cases[request_digest(request)] = RequestCase(trace, authors, director)
+            cases[request_digest(request)] = RequestCase(trace, authors)
     return cases
 
 

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 from cosine_lab.experiments.entrants import (
     COUPLED,
-    DSI_2,
     GENERALIST,
     OURS,
     PLAIN,
@@ -83,9 +82,9 @@ class RttOptions(ExperimentOptions):
 
     The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
     from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The bare
-    one and rivals `with_more` machines are measured at those of `focus_rtts_ms` that are swept; `side_rivals` on
-    the side profiles. `real_prompts` texts of the real family are measured on `real_profiles` at `real_rtts_ms`,
-    against what stands at the verifier alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
+    one is measured at those of `focus_rtts_ms` that are swept; `side_rivals` on the side profiles. `real_prompts`
+    texts of the real family are measured on `real_profiles` at `real_rtts_ms`, against what stands at the verifier
+    alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
@@ -96,7 +95,6 @@ class RttOptions(ExperimentOptions):
     side_profiles: tuple[str, ...] = ("25/8", "a100-80gb:70B/rtx-4090:1B")
     side_rivals: tuple[str, ...] = ("specinfer", "pipeinfer")
     rivals: tuple[str, ...] = tuple(rival.name for rival in RIVALS)
-    with_more: tuple[str, ...] = (DSI_2.name,)
     prompts: int = 24
     orders: int = 3
     side_prompts: int = 10
@@ -117,7 +115,6 @@ class RttOptions(ExperimentOptions):
             side_profiles=(),
             side_rivals=(),
             rivals=("speculative",),
-            with_more=(),
             prompts=2,
             orders=2,
             side_prompts=1,
@@ -216,7 +213,7 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
             "drafter_at_the_verifier": f"the {GENERALIST} one, on a device like the drafters'",
             "intervals": "95 %, by bootstrap over the prompts, each by its mean over their orders",
             "distinct_runs": loops_of(options),
-            "tuned_over": {name: entrant(name).grid for name in (*options.rivals, *options.with_more)},
+            "tuned_over": {name: entrant(name).grid for name in options.rivals},
         },
         "rows": rows,
         "findings": findings_of(rows, main_rtt_ms=options.main_rtt_ms, seed=options.seed),
@@ -261,7 +258,7 @@ def _tuned(options: RttOptions, say: Say) -> Tuned:
             tokens=options.tuning_tokens,
             trials=options.trials,
         )
-        for name, temperature in product((*options.rivals, *options.with_more), options.temperatures)
+        for name, temperature in product(options.rivals, options.temperatures)
     ]
     found = in_processes(tune, searches, processes=options.processes, say=say)
     return {
@@ -274,8 +271,8 @@ def _tuned(options: RttOptions, say: Say) -> Tuned:
 def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tuple[Place, ...]]:
     """The points at which a rival is tuned, away from the middle; one of rounds also where it has no distance."""
     middle = options.main_rtt_ms
-    swept = sorted(options.measured_focus_ms if name in options.with_more else options.rtts_ms)
-    rounds = [0.0] if entrant(name).is_stepped and name in options.rivals else []
+    swept = sorted(options.rtts_ms)
+    rounds = [0.0] if entrant(name).is_stepped else []
     nearer = [rtt_ms for rtt_ms in reversed(swept) if rtt_ms < middle]
     routes = [
         (options.profile, list(dict.fromkeys([*nearer, *rounds]))),
@@ -287,7 +284,7 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """The sweep, other machines, at some points more machines and the bare one, and real text."""
+    """The sweep, other machines, at some points the bare one, and real text."""
     for place in options.places([options.profile], options.rtts_ms):
         yield from _compared(options, place, options.rivals, tuned, part="sweep")
     for place in options.places(options.side_profiles, [options.main_rtt_ms]):
@@ -295,9 +292,6 @@ def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
     for place in options.places([options.profile], options.measured_focus_ms):
         bare = options.cell(OURS.name, place, {})
         yield PlannedRow(part="more", label=BARE, place=place, cell=bare)
-        for name in options.with_more:
-            cell = options.cell(name, place, tuned[name, place])
-            yield PlannedRow(part="more", label=name, place=place, cell=cell)
     for place in options.places(options.real_profiles, options.real_rtts_ms):
         plain = options.cell(PLAIN.name, place, {}, family=Family.SMOL)
         yield PlannedRow(part=REAL, label=PLAIN.name, place=place, cell=plain)
@@ -356,7 +350,6 @@ def row_of(
         "family": plan.family.value,
         "strategy": plan.label,
         **plan.place._asdict(),
-        "verifiers": plays.verifiers,
         **speedup_fields(seconds, plain, seed=seed),
         "speedup_by_order": [plain_total_s / (sum(further_s.values()) + result.total_s) for result in results],
         "options": {name: value for name, value in choice.items() if name not in ("law", "policy")},

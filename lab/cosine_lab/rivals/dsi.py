@@ -2,8 +2,7 @@
 
 In the paper a thread of the target alone runs below every corrected prefix, so that DSI is never slower than plain
 decoding. Here that thread is the verifier on free pacing: it commits token after token by itself, and a pass takes
-along the drafter's chain as far as it has come. Passes over other prefixes at the same time need more verifiers
-(`dsi_parallel`).
+along the drafter's chain as far as it has come.
 """
 
 from dataclasses import dataclass

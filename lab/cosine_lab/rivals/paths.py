@@ -1,10 +1,9 @@
-"""Lines through a live tree along which rivals draft and verify, and blocks of one line."""
+"""Lines through a live tree along which rivals draft and verify."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode
-from cosine_protocol.nodes import Node
+from cosine_p2p.strategy.tree import LiveTree, TreeNode
 
 
 def first_choice(node: TreeNode, author: int) -> TreeNode | None:
@@ -26,9 +25,3 @@ def best_path(
         nodes.append(max(allowed, key=key))
         children = nodes[-1].children
     return nodes
-
-
-def chain_block(base: bytes, position: int, chain: Sequence[tuple[int, float, int]]) -> Block:
-    """A block of one chain: each token with its draft probability and the author credited for it."""
-    nodes = tuple(Node(index - 1, token, probability) for index, (token, probability, _) in enumerate(chain))
-    return Block(base, position, nodes, tuple(author for _, _, author in chain))

@@ -52,11 +52,8 @@ MAX_SLOWNESS: Final = 4.0
 class SteppedKind(StrategyKind):
     """A rival that asks verifiers for each of their passes, by a `Tree` with the nodes to verify.
 
-    With `verifiers` that many serve a request side by side (`parallel_session`), else one, as in the product.
     Its verifiers must be such as wait for that (`cosine_lab.simulation.verifiers.SteppedVerifier`).
     """
-
-    verifiers: int | None = None
 
     @property
     def pacing(self) -> Pacing:

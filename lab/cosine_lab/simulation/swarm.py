@@ -17,8 +17,6 @@ from cosine_lab.emulation.machine import MachineUse, SimulatedMachine, WatchedTr
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_lab.rivals.fused_prefix import FusedTree
-from cosine_lab.rivals.parallel_session import session_of
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
 from cosine_lab.simulation.verifiers import FeedNotes, Policy, PolicyVerifier, SteppedVerifier
@@ -261,7 +259,6 @@ class SimulatedSwarm:
             config=DrafterConfig(tokenizer_digest=self.facts.tokenizer_digest, **config),
             clock=clock,
             observer=observer,
-            make_tree=FusedTree,
         )
         return await self._add(identity, self.join(identity), service, engine, machine, Role.DRAFTER, domain, curve)
 
@@ -301,7 +298,6 @@ class SimulatedSwarm:
             offload=_call_at_once,
             nonces=numbered_nonces(identity.peer_id),
             audit_chance=random.Random(identity.peer_id).random,
-            make_session=session_of,
             **chosen,
         )
         return await self._stack.enter_async_context(client)

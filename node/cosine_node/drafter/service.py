@@ -85,14 +85,11 @@ class DrafterService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         clock: Callable[[], float] = time.time,
         observer: DraftObserver | None = None,
-        make_tree: Callable[..., DraftTree] = DraftTree,
     ) -> None:
         """`clock` gives Unix seconds, by which mandates end.
 
-        `observer` watches the texts that clients let the drafter keep. `make_tree` makes the live tree of
-        each request.
+        `observer` watches the texts that clients let the drafter keep.
         """
-        self._make_tree = make_tree
         self._observer = observer
         self._engine = engine
         self._runner = runner
@@ -241,7 +238,7 @@ class DrafterService:
         # A text whose scores were shaped, or that was constrained, is not what the target writes by itself.
         if self._observer is not None and shares and not features_of(request):
             observed = self._observer.follow(request, d_0)
-        tree = self._make_tree(
+        tree = DraftTree(
             d_0,
             request.prompt,
             message.committed,

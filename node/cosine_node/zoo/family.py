@@ -153,7 +153,7 @@ def resolve(source: str) -> Path | str:
 
 
 def acceptance() -> dict[str, Any]:
-    """The measured acceptance of every toy drafter in every domain, as `cosine_lab.training.evaluate` wrote it."""
+    """The measured acceptance of every toy drafter in every domain."""
     measured: dict[str, Any] = json.loads((_MODELS / "eval.json").read_text("utf-8"))
     return measured
 

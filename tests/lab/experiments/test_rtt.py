@@ -54,7 +54,7 @@ def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
     profiles = (options.profile, *options.side_profiles)
     return {
         (name, place): {**entrant(name).start, "drafter": BY_LABEL}
-        for name in (*options.rivals, *options.with_more)
+        for name in options.rivals
         for place in options.places(profiles, (0.0, *options.rtts_ms))
     }
 
@@ -143,7 +143,6 @@ def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None
         focus_rtts_ms=(20.0,),
         temperatures=(0.0, 0.8),
         side_profiles=("25/8",),
-        with_more=("dsi-2",),
         max_new_tokens=4,
         prompts=1,
         tuning_tokens=2,
@@ -160,7 +159,7 @@ def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None
         )
         for temperature in (0.0, 0.8)
     }
-    assert {(r["strategy"], r["verifiers"]) for r in rows if r["part"] == "more"} == {(BARE, 1), ("dsi-2", 2)}
+    assert {r["strategy"] for r in rows if r["part"] == "more"} == {BARE}
 
 
 def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -> None:

@@ -7,13 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.experiments import here_cores
 from cosine_lab.experiments.entrants import ENTRANTS
 from cosine_lab.report import page, plots
 from cosine_protocol.errors import UsageError
 from tests.docs.pages import DOCS
 from tests.lab.experiments.quick import quick_result
-from tests.lab.experiments.test_here_cores import row as cores_row
 
 RESULTS = DOCS / "benchmarks"
 FIGURES = [(name, one) for name in page.DRAWN for one in import_module(f"cosine_lab.experiments.{name}").FIGURES]
@@ -39,7 +37,7 @@ def test_a_figure_is_that_of_the_one_entry_with_these_values() -> None:
         assert page.figure_at(place, results) is None
 
 
-def test_a_list_of_entries_in_a_paragraph_of_its_own_is_a_table() -> None:
+def test_a_list_of_entries_is_a_table() -> None:
     entries = [{"way": "copying", "times_plain": 1.25}, {"times_plain": 2.0, "way": "cosine"}]
     assert page.is_table(entries)
     assert page.table_of(entries) == [
@@ -58,47 +56,24 @@ def test_a_section_stands_on_the_page_where_its_results_are(tmp_path: Path) -> N
     text = page.write_report(folder).read_text("utf-8")
     assert "## A model in parts" in text and "rtt.json" not in text
     assert (folder / "ring.svg").is_file()
-
-
-@pytest.mark.thorough
-def test_every_place_of_a_section_whose_results_are_not_published_yet_has_a_figure() -> None:
-    """What is measured by the clock is published once a machine is quiet."""
-    rows = [cores_row("chat", 2.0), cores_row("coding", 0.5)]
-    counts = {"prompts": 2, "tokens": 32, "repeats": 2}
-    setup = {"processor": "one", "drafters": ["code"], "home_drafter": "zoo:smol-eagle", **counts}
-    results = {
-        "here_cores": {"setup": setup, "rows": rows, "findings": here_cores.findings_of(rows, 0)},
-        "agreement": quick_result("agreement"),
-    }
-    places = page.PLACE.findall(page.text_for(results))
-    assert {place.split(" > ")[0] for place in places} == results.keys()
-    assert [place for place in places if page.figure_at(" ".join(place.split("\n")), results) is None] == []
-    text = page.page_of(results, "benchmarks")
-    assert "\n| chat   | 1            | 2           |\n" in text
-    assert "in the median of a kind: copying at T 0: chat (1.00), coding (1.00); cosine" in " ".join(text.split())
-
-
-def test_what_is_no_result_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There are no results"):
-        page.read_results(tmp_path)
-    (tmp_path / "rtt.json").write_text("{}")
-    with pytest.raises(UsageError, match="is not the result of an experiment"):
-        page.read_results(tmp_path)
-    (tmp_path / "rtt.json").write_text("{")
-    with pytest.raises(UsageError, match="cannot be read"):
-        page.read_results(tmp_path)
-
-
-def test_what_was_found_is_said_in_lines() -> None:
     said = "\n".join(page.lines_of(quick_result("ring")))
     assert "lowest speedup: " in said and "\nagainst:\n| way " in said and "\n| cosine " in said
 
 
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [(None, "There are no results"), ("{}", "is not the result of an experiment"), ("{", "cannot be read")],
+)
+def test_what_is_no_result_is_one_sentence(content: str | None, sentence: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "rtt.json").write_text(content)
+    with pytest.raises(UsageError, match=sentence):
+        page.read_results(tmp_path)
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize(("experiment", "figure"), [pytest.param(*one, id=one[1].name) for one in FIGURES])
-def test_a_figure_of_what_was_published_is_the_published_one(
-    experiment: str, figure: plots.LinePlot, tmp_path: Path
-) -> None:
+def test_a_figure_is_the_same_bytes_again(experiment: str, figure: plots.LinePlot, tmp_path: Path) -> None:
     result = json.loads((RESULTS / f"{experiment}.json").read_text("utf-8"))
     for place in ("one.svg", "other.svg"):
         figure.draw(figure.of(result), tmp_path / place)
@@ -108,17 +83,13 @@ def test_a_figure_of_what_was_published_is_the_published_one(
     assert (RESULTS / f"{figure.name}.svg").is_file()
 
 
-def test_every_strategy_has_a_colour_and_a_marker_of_its_own() -> None:
+def test_every_strategy_has_a_style_of_its_own_which_stands_for_its_variants_too() -> None:
     assert ENTRANTS.keys() <= plots.STYLES.keys()
     colours, markers = zip(*plots.STYLES.values(), strict=True)
     assert len(set(colours)) == len(set(markers)) == len(plots.STYLES)
-
-
-def test_what_stands_for_a_strategy_has_its_style_unless_it_stands_there_itself() -> None:
     rows = [{"by": name} for name in ("cosine", "cosine, with more", "dsi, with more", "something else")]
     styles = plots.styles_of(rows, "{by}")
     assert styles["dsi, with more"] == plots.STYLES["dsi"]
-    assert styles["cosine"] == plots.STYLES["cosine"]
     assert len(set(styles.values())) == len(rows)
 
 

@@ -1,15 +1,30 @@
-"""Continuous drafting, as all strategies have it that are built on it."""
+"""Continuous drafting: one drafter that is never waited for, whole lookaheads, micro-batches."""
 
 import random
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
 from cosine_lab.rivals.continuous import Continuous
-from cosine_lab.rivals.dsi import Dsi
+from cosine_lab.rivals.dsi import Dsi, DsiOptions
+from cosine_lab.rivals.lone_drafter import LoneDrafter
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
-from cosine_p2p.strategy.base import DrafterLost, SendAdvance, SendAssign, SendTree, VerifierOpened
+from cosine_p2p.strategy.base import (
+    DrafterLost,
+    FragmentReceived,
+    RecallDrafter,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
+    SendTree,
+    VerifierOpened,
+)
 from cosine_p2p.strategy.tree import LiveTree
-from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
+from cosine_protocol.digests import roll_digest
+from cosine_protocol.messages import Draft
+from cosine_protocol.nodes import BASE, Node, NodeBlock
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started, tokens_of_trees
 
 
 def made(name: str) -> Continuous:
@@ -62,7 +77,7 @@ def test_only_the_drafter_at_work_counts(name: str) -> None:
     assert len(strategy.on(drafted([3], author=2), 0.0)) == 1
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_verifier_can_attach_all_that_is_sent(name: str, seed: int) -> None:
     rng = random.Random(seed)
     strategy, there = opened(name), LiveTree(ROOT)
@@ -81,3 +96,109 @@ def test_a_verifier_can_attach_all_that_is_sent(name: str, seed: int) -> None:
             before = len(there)
             feed(there, [action])
             assert len(there) == before + len(action.block.nodes)
+
+
+def dsi(**options: Any) -> Dsi:
+    strategy = Dsi(ROOT, options=DsiOptions(**options))
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    strategy.on(started(1), 0.0)
+    return strategy
+
+
+def test_a_lookahead_is_sent_whole() -> None:
+    strategy = dsi(lookahead_tokens=2)
+    assert tokens_of_trees(strategy.on(drafted([1]), 0.0)) == []
+    assert tokens_of_trees(strategy.on(drafted([2, 3], after=[1]), 0.0)) == [[1, 2]]
+    assert tokens_of_trees(strategy.on(drafted([4, 5, 6, 7], after=[1, 2, 3]), 0.0)) == [[3, 4, 5, 6]]
+
+
+def test_after_a_rejection_the_chain_goes_on_below_the_corrected_prefix() -> None:
+    strategy = dsi(lookahead_tokens=2)
+    strategy.on(drafted([1, 2, 3, 4]), 0.0)
+    assert tokens_of_trees(strategy.on(committed([1, 9]), 0.0)) == []
+    assert tokens_of_trees(strategy.on(drafted([5], after=[1, 2, 3, 4]), 0.0)) == []
+    [again] = strategy.on(drafted([7, 8], after=[1, 9]), 0.0)
+    assert isinstance(again, SendTree)
+    assert (again.block.base, tokens_of_trees([again])) == (roll_digest(ROOT, [1, 9]), [[7, 8]])
+
+
+def pipeinfer(**options: Any) -> PipeInfer:
+    strategy = PipeInfer(ROOT, options=PipeInferOptions(**options))
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    strategy.on(started(1), 0.0)
+    return strategy
+
+
+def siblings(*choices: tuple[int, float], after: Sequence[int] = ()) -> FragmentReceived:
+    nodes = NodeBlock.of([Node(BASE, token, confidence) for token, confidence in choices])
+    return FragmentReceived(1, Draft(1, 1, roll_digest(ROOT, after), len(after), nodes))
+
+
+def test_drafts_go_in_micro_batches_each_from_the_tail_of_the_last() -> None:
+    strategy = pipeinfer(draft_tokens=2)
+    assert tokens_of_trees(strategy.on(drafted([1]), 0.0)) == []
+    [first] = strategy.on(drafted([2], after=[1]), 0.0)
+    assert isinstance(first, SendTree)
+    assert (first.block.base, [node.token for node in first.block.nodes]) == (ROOT, [1, 2])
+    second, third = strategy.on(drafted([3, 4, 5, 6, 7], after=[1, 2]), 0.0)
+    assert isinstance(second, SendTree) and isinstance(third, SendTree)
+    assert (second.block.base, second.block.position) == (roll_digest(ROOT, [1, 2]), 2)
+    assert tokens_of_trees([second, third]) == [[3, 4], [5, 6]]
+
+
+def test_a_draft_below_the_threshold_ends_its_micro_batch_and_what_follows_waits() -> None:
+    strategy = pipeinfer(draft_tokens=4, p_accept=0.5)
+    assert tokens_of_trees(strategy.on(drafted([1, 2], confidence=0.6), 0.0)) == []
+    assert tokens_of_trees(strategy.on(drafted([3, 4], after=[1, 2], confidence=0.4), 0.0)) == [[1, 2]]
+    assert tokens_of_trees(strategy.on(drafted([5], after=[1, 2, 3, 4], confidence=0.9), 0.0)) == []
+    assert tokens_of_trees(strategy.on(committed([1, 2, 3]), 0.0)) == []
+
+
+def test_a_likely_second_child_is_a_branch() -> None:
+    strategy = pipeinfer(draft_tokens=1, p_split=0.2, n_parallel=2)
+    assert tokens_of_trees(strategy.on(siblings((1, 0.5), (2, 0.3), (3, 0.25)), 0.0)) == [[1, 2]]
+    assert tokens_of_trees(pipeinfer(p_split=0.4).on(siblings((1, 0.5), (2, 0.3)), 0.0)) == [[1]]
+
+
+def alone(author: int | None = None) -> tuple[LoneDrafter, LiveTree]:
+    tree = LiveTree(ROOT)
+    return LoneDrafter(tree, author=author, depth_tokens=8, width_nodes=1), tree
+
+
+def test_whoever_knows_the_prompt_better_takes_the_work_over() -> None:
+    drafter, _ = alone()
+    [first] = drafter.join(started(1, prompt_nll=2.0))
+    assert isinstance(first, SendAssign)
+    assert drafter.join(started(2, prompt_nll=3.0)) == []
+    released, assign = drafter.join(started(3, prompt_nll=1.0))
+    assert isinstance(released, ReleaseDrafter) and released.author == 1
+    assert isinstance(assign, SendAssign) and assign.author == 3 == drafter.drafting
+
+
+def test_when_nobody_else_is_left_the_released_are_asked_again() -> None:
+    drafter, _ = alone()
+    drafter.join(started(1, prompt_nll=2.0))
+    drafter.join(started(2, prompt_nll=1.0))
+    [recall] = drafter.leave(2)
+    assert isinstance(recall, RecallDrafter) and recall.author == 1
+    assert drafter.drafting is None and drafter.token_s is None
+    [assign] = drafter.join(started(1, prompt_nll=2.0))
+    assert isinstance(assign, SendAssign) and drafter.drafting == 1
+
+
+def test_one_that_is_often_wrong_makes_way() -> None:
+    drafter, tree = alone()
+    drafter.join(started(1, prompt_nll=1.0))
+    drafter.join(started(2, prompt_nll=2.0))
+    output: list[int] = []
+    for _ in range(40):
+        tree.attach(tree.root.digest, tree.position, [Node(BASE, 7, 0.9)], [1])
+        drafter.learn((3,))
+        tree.advance([3])
+        actions = drafter.advance(committed([3], after=output))
+        output.append(3)
+        if drafter.drafting == 2:
+            break
+        assert actions == [SendAdvance(1, len(output) - 1, (3,)), SendAdvance(2, len(output) - 1, (3,))]
+    assert drafter.drafting == 2
+    assert 5 <= len(output) < 20

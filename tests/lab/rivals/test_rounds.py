@@ -1,14 +1,13 @@
-"""What all synchronous strategies share: patience, rest, catching up, merging, learning from rounds."""
+"""Synchronous rounds: whom they ask, how long they wait, what they verify, and what they learn."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.rivals.cosine_paper import CosinePaper
 from cosine_lab.rivals.rounds import (
     BACKOFF_ROUNDS,
     DRAFT_LENGTHS,
@@ -16,25 +15,27 @@ from cosine_lab.rivals.rounds import (
     merged,
     verify,
 )
-from cosine_lab.rivals.specinfer import SpecInfer
+from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative
-from cosine_lab.rivals.spin import Spin
 from cosine_p2p.strategy.base import (
     Action,
     DrafterLost,
     Event,
+    FragmentReceived,
     SendAdvance,
     SendAssign,
     SendTree,
     Strategy,
     Tick,
     VerifierOpened,
+    WakeAt,
 )
-from cosine_p2p.strategy.tree import LiveTree
+from cosine_p2p.strategy.tree import Block, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
+from cosine_protocol.messages import Draft
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, started
+from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 
 def opened() -> Speculative:
@@ -84,16 +85,6 @@ def test_after_a_failover_the_round_under_way_teaches_nothing_and_a_new_one_begi
     assert strategy.on(VerifierOpened(0.06, 0.01, position=1), 1.2) == []
     assert strategy.on(Tick(), 9.0) == []
     assert asked(strategy.on(committed([6], after=[5]), 9.1)) == [1]
-
-
-def test_drafts_of_one_that_vanished_are_verified_all_the_same() -> None:
-    strategy = opened()
-    strategy.on(started(1), 0.0)
-    strategy.on(committed([5]), 1.0)
-    strategy.on(drafted([7, 8], after=[5]), 1.1)
-    [action] = strategy.on(DrafterLost(1), 1.2)
-    assert isinstance(action, SendTree)
-    assert ([node.token for node in action.block.nodes], action.block.authors) == ([7, 8], (1, 1))
 
 
 @st.composite
@@ -190,8 +181,8 @@ class Storm:
         self.commit()
 
 
-@pytest.mark.parametrize("seed", range(12))
-@pytest.mark.parametrize("make", [Speculative, SpecInfer, Spin, CosinePaper])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("make", [Speculative, SpecInfer])
 def test_in_any_order_of_events_every_round_ends_in_one_pass(make: Callable[[bytes], Strategy], seed: int) -> None:
     storm = Storm(make(ROOT), random.Random(seed))
     storm.fail_over()
@@ -220,7 +211,7 @@ def test_far_links_ask_for_longer_drafts_and_bad_drafters_for_shorter() -> None:
     assert by_acceptance[0] < by_acceptance[-1]
 
 
-@pytest.mark.parametrize("seed", range(15))
+@pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_best_of_all_lengths(seed: int) -> None:
     rng = random.Random(seed)
     acceptance, draft_s, rtt_s, pass_s = rng.random(), rng.uniform(0.001, 0.05), rng.uniform(0, 0.3), 0.06
@@ -229,3 +220,104 @@ def test_it_is_the_best_of_all_lengths(seed: int) -> None:
         g: sum(acceptance**step for step in range(g + 1)) / (g * draft_s + rtt_s + pass_s) for g in DRAFT_LENGTHS
     }
     assert rates[chosen] == pytest.approx(max(rates.values())), f"seed {seed}"
+
+
+def begun(*authors: int) -> tuple[Speculative, list[Action]]:
+    """After the prefill committed token 5, with drafters of falling knowledge of the prompt."""
+    strategy = Speculative(ROOT)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    for author in authors:
+        strategy.on(started(author, prompt_nll=float(author)), 0.0)
+    return strategy, strategy.on(committed([5]), 1.0)
+
+
+def assigned(actions: list[Action]) -> SendAssign:
+    [assign] = [action for action in actions if isinstance(action, SendAssign)]
+    return assign
+
+
+def verified(actions: list[Action]) -> Block:
+    [verify] = actions
+    assert isinstance(verify, SendTree)
+    return verify.block
+
+
+def test_without_drafters_every_pass_is_plain() -> None:
+    _, actions = begun()
+    assert verified(actions).nodes == ()
+    assert verified(actions).base == roll_digest(ROOT, [5])
+
+
+def test_a_round_asks_the_drafter_that_knows_the_prompt_best() -> None:
+    _, actions = begun(2, 1)
+    assert {action.author for action in actions if isinstance(action, SendAdvance)} == {1, 2}
+    assign = assigned(actions)
+    assert (assign.author, assign.base, assign.position, assign.width) == (1, roll_digest(ROOT, [5]), 1, 1)
+    [wake] = [action for action in actions if isinstance(action, WakeAt)]
+    assert wake.at_s > 1.0
+
+
+def test_a_complete_chain_is_verified_and_nothing_before() -> None:
+    strategy, actions = begun(1)
+    wanted = assigned(actions).depth
+    tokens = list(range(wanted))
+    assert strategy.on(drafted(tokens[:-1], after=[5]), 1.1) == []
+    verify = verified(strategy.on(drafted(tokens[-1:], after=[5, *tokens[:-1]]), 1.2))
+    assert [node.token for node in verify.nodes] == tokens
+    assert verify.authors == (1,) * wanted
+    assert strategy.on(drafted(tokens, after=[5]), 1.3) == []
+
+
+THREE = SpecInferOptions(drafters=2, depth_tokens=3, width_nodes=2, tree_nodes=8, max_nodes=6)
+
+
+def begun_trees(*authors: int) -> tuple[SpecInfer, list[Action]]:
+    """After the prefill committed token 5, with drafters of falling knowledge of the prompt."""
+    strategy = SpecInfer(ROOT, options=THREE)
+    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
+    for author in authors:
+        strategy.on(started(author, prompt_nll=float(author)), 0.0)
+    return strategy, strategy.on(committed([5]), 1.0)
+
+
+def branched(branches: Mapping[int, float], *, after: list[int], author: int) -> FragmentReceived:
+    """Siblings below the output tokens `after`, with confidences."""
+    nodes = tuple(Node(BASE, token, confidence) for token, confidence in branches.items())
+    return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
+
+
+def tree_assigns(actions: list[Action]) -> dict[int, SendAssign]:
+    """Who is to draft more than a first token."""
+    return {a.author: a for a in actions if isinstance(a, SendAssign) and a.window > 1}
+
+
+def test_the_drafters_that_know_the_prompt_best_draft_a_tree_each() -> None:
+    _, actions = begun_trees(3, 1, 2)
+    assigns = tree_assigns(actions)
+    assert set(assigns) == {1, 2}
+    assert {(a.depth, a.width, a.window) for a in assigns.values()} == {(2, 2, 8)}
+
+
+def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
+    strategy, _ = begun_trees(1, 2)
+    assert strategy.on(branched({7: 0.6, 8: 0.3}, after=[5], author=1), 1.01) == []
+    assert strategy.on(drafted([7, 9, 4], after=[5], author=1), 1.02) == []
+    actions = strategy.on(drafted([8, 9, 4], after=[5], author=2), 1.03)
+    [verify] = actions
+    assert isinstance(verify, SendTree)
+    assert len(verify.block.nodes) == 6
+    tree = LiveTree(roll_digest(ROOT, [5]), 1)
+    feed(tree, actions)
+    for path in ([7, 9, 4], [8, 9, 4]):
+        assert roll_digest(ROOT, [5, *path]) in tree
+    assert set(verify.block.authors) == {1, 2}
+
+
+def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
+    strategy, actions = begun_trees(1)
+    [wake] = [action for action in actions if isinstance(action, WakeAt)]
+    assert 1.0 + 0.01 + 3 * 0.006 < wake.at_s < 1.1
+    strategy.on(drafted([7], after=[5]), 1.01)
+    [verify] = strategy.on(Tick(), wake.at_s)
+    assert isinstance(verify, SendTree)
+    assert [node.token for node in verify.block.nodes] == [7]

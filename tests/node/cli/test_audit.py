@@ -10,7 +10,6 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.experiments.decoding import decoded
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node import zoo
@@ -23,6 +22,7 @@ from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.node.cli.conftest import Run
+from tests.node.engine.decoding import decoded
 from tests.node.engine.staged import whole_engine
 from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine

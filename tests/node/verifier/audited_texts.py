@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-from cosine_lab.experiments.decoding import decoded
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.llama.loading import load_llama
@@ -17,6 +16,7 @@ from cosine_node.zoo.prompt_set import prompts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.node.engine.decoding import decoded
 
 Texts = list[list[int]]
 POOL_TOKENS: Final = 16_384

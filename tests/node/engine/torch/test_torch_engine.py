@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from cosine_lab.experiments.decoding import decoded
 from cosine_node.engine.base import BadLogits, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.torch.engine import TorchEngine, row_results
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
+from tests.node.engine.decoding import decoded
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import (
     LATENT,

@@ -1,20 +1,16 @@
-"""An engine that decodes as the verifier does, and rivals that take turns on the clock."""
+"""An engine decodes requests as a verifier does, without a network."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from statistics import median
-from typing import Generic, TypeVar
 
 from cosine_node.engine.base import Choice, Engine, Row
 from cosine_protocol.request import Sampling
 
-_Done = TypeVar("_Done")
-
 
 @dataclass(slots=True)
 class Decoded:
-    """Output tokens, and by how much each beat the second best."""
+    """Output tokens, and the margin of each over the second best."""
 
     tokens: list[int] = field(default_factory=list)
     margins: list[float] = field(default_factory=list)
@@ -33,10 +29,10 @@ def decoded(
     at_once: int | None = None,
     samplings: Sequence[Sampling] = (),
 ) -> list[Decoded]:
-    """All requests, `at_once` of them together: whoever is done is followed by the next in the same pass.
+    """Decode all requests, `at_once` of them together; the next request starts in the pass after one ends.
 
-    They are greedy unless each has a sampling of its own. A newcomer's prompt is fed whole; keep and prune are
-    called as a verifier does. Raises what the engine raises.
+    They are greedy unless each has a sampling of its own. A prompt is fed whole; keep and prune are called as a
+    verifier does. Raises what the engine raises.
     """
     done = [Decoded() for _ in prompts]
     waiting = deque(zip(prompts, tokens, samplings or [Sampling()] * len(prompts), done, strict=True))
@@ -70,32 +66,3 @@ def _forward(engine: Engine, rows: Sequence[Row]) -> Iterator[tuple[Row, Sequenc
         if result.error is not None:
             raise result.error
         yield row, result.choices
-
-
-@dataclass(frozen=True, slots=True)
-class Timed(Generic[_Done]):
-    """The result of somebody's last run, and the seconds of every time that counts."""
-
-    done: _Done
-    seconds: tuple[float, ...]
-
-    @property
-    def median_s(self) -> float:
-        return median(self.seconds)
-
-
-def alternately(
-    runs: Mapping[str, Callable[[], _Done]], *, repeats: int, clock: Callable[[], float]
-) -> dict[str, Timed[_Done]]:
-    """Time everybody in turn, `repeats` times after one that does not count; every other round runs backwards.
-
-    So what else the machine does, and who comes after whom, falls on all alike. `clock` returns seconds.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in runs}
-    last = {name: run() for name, run in runs.items()}
-    for repeat in range(repeats):
-        for name in list(runs)[:: -1 if repeat % 2 else 1]:
-            began_s = clock()
-            last[name] = runs[name]()
-            seconds[name].append(clock() - began_s)
-    return {name: Timed(last[name], tuple(seconds[name])) for name in runs}

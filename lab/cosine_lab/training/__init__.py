@@ -1,1 +1,0 @@
-"""Makes the embedded model family from a folder of texts."""
