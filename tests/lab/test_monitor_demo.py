@@ -49,12 +49,6 @@ def test_a_verifier_dies_and_its_requests_go_on() -> None:
     assert not any(request.state is RequestState.FAILED for request in snapshot.requests)
 
 
-@pytest.mark.soak
-def test_equal_seeds_give_equal_pictures() -> None:
-    again = demo_snapshot(1, 8.0, prompts={2.0: PROMPT})
-    assert again == picture_after(8.0)
-
-
 @pytest.mark.parametrize("seconds", quick_first([8.0, 22.0]))
 def test_every_token_has_an_author_and_the_text_is_whole(seconds: float) -> None:
     for request in picture_after(seconds).requests:

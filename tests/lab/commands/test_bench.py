@@ -1,14 +1,11 @@
 """`cosine-node bench`: files, one JSON object, exit codes, and sentences for what cannot be."""
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_lab.commands.bench import EXPERIMENTS
 from cosine_node.cli import main
 
 
@@ -68,23 +65,3 @@ def test_what_cannot_be_is_one_sentence_and_exit_2(
     told = capsys.readouterr().err
     assert told.startswith(f"Error: {sentence}")
     assert told.count("\n") == 1
-
-
-def test_a_file_is_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "taken"
-    file.write_text("")
-    assert exit_of("rtt", "--out", str(file)) == 2
-    assert "is a file" in capsys.readouterr().err
-
-
-def test_figures_need_an_extra_that_is_named(
-    results: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert exit_of("report", "--out", str(results)) == 2
-    assert "pip install '.[lab]'" in capsys.readouterr().err
-
-
-def test_every_experiment_is_a_module() -> None:
-    for name in EXPERIMENTS:
-        assert import_module(f"cosine_lab.experiments.{name}").run

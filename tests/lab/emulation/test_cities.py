@@ -1,10 +1,8 @@
 """Cities lie where they lie, and the round trips between them are of the right size."""
 
-from itertools import combinations_with_replacement
-
 import pytest
 
-from cosine_lab.emulation.cities import ACCESS_S, CITIES, rtt_s
+from cosine_lab.emulation.cities import ACCESS_S, rtt_s
 from cosine_protocol.errors import UsageError
 
 
@@ -15,12 +13,6 @@ from cosine_protocol.errors import UsageError
 def test_a_round_trip_is_twice_the_great_circle_with_its_detours_in_fibre(one: str, other: str, km: float) -> None:
     assert rtt_s(one, other) == pytest.approx(2 * 2.1 * km / 200_000 + ACCESS_S, rel=0.01)
     assert rtt_s(other, one) == pytest.approx(rtt_s(one, other))
-
-
-def test_no_two_places_are_nearer_than_neighbours_or_further_than_the_antipodes() -> None:
-    for one, other in combinations_with_replacement(CITIES, 2):
-        assert ACCESS_S <= rtt_s(one, other) <= 2 * 2.1 * 20_016 / 200_000 + ACCESS_S
-    assert rtt_s("london", "london") == ACCESS_S
 
 
 def test_an_unknown_city_is_told_the_known_ones() -> None:

@@ -24,14 +24,6 @@ def machine_with_rows(tokens: Sequence[int] = (1, 2)) -> tuple[SimulatedMachine,
     return SimulatedMachine(engine, CURVE), rows
 
 
-def test_a_machine_counts_its_passes() -> None:
-    machine, rows = machine_with_rows()
-    done = run_virtual(machine.forward(rows))
-    assert done.elapsed_s == pytest.approx(CURVE.seconds(2))
-    assert (machine.use.passes, machine.use.rows, machine.use.tokens) == (1, 2, 2)
-    assert machine.use.busy_s == done.elapsed_s
-
-
 @pytest.mark.parametrize(
     ("slowness", "extra_s", "stalled_until_s", "takes_s"),
     [(3.0, 0.0, 0.0, 0.15), (1.0, 0.2, 0.0, 0.25), (1.0, 0.0, 6.0, 6.0), (2.0, 0.1, 0.01, 0.2)],

@@ -21,25 +21,6 @@ async def echo(stream: Stream) -> None:
     stream.close()
 
 
-def test_echo_and_end() -> None:
-    async def run() -> None:
-        network = MemoryNetwork()
-        a, b = network.join("a"), network.join("b")
-        await b.serve("/echo", echo)
-        stream = await a.dial("b", "/echo")
-        assert stream.peer_id == "b"
-        await stream.write(b"one")
-        await stream.write(b"two")
-        assert [await stream.read(), await stream.read()] == [b"one", b"two"]
-        stream.close()
-        with pytest.raises(PeerLost, match="closed"):
-            await stream.write(b"three")
-        await a.close()
-        await b.close()
-
-    asyncio.run(run())
-
-
 def test_dials_that_cannot_be() -> None:
     async def run() -> None:
         network = MemoryNetwork()
@@ -66,39 +47,6 @@ def test_a_vanished_peer_ends_its_streams() -> None:
         await b.close()
 
     asyncio.run(run())
-
-
-def test_bytes_take_their_time() -> None:
-    async def run() -> float:
-        network = MemoryNetwork(one_way_s=0.02)
-        a, b = network.join("a"), network.join("b")
-        await b.serve("/echo", echo)
-        stream = await a.dial("b", "/echo")
-        start_s = asyncio.get_running_loop().time()
-        await stream.write(b"x")
-        await stream.read()
-        taken_s = asyncio.get_running_loop().time() - start_s
-        await a.close()
-        await b.close()
-        return taken_s
-
-    assert 0.039 <= asyncio.run(run()) < 0.5
-
-
-def test_the_handler_sees_who_dials() -> None:
-    async def run() -> str:
-        network = MemoryNetwork()
-        a, b = network.join("a"), network.join("b")
-        seen: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-
-        async def look(stream: Stream) -> None:
-            seen.set_result(stream.peer_id)
-
-        await b.serve("/look", look)
-        await a.dial("b", "/look")
-        return await seen
-
-    assert asyncio.run(run()) == "a"
 
 
 @dataclass(slots=True)
@@ -181,58 +129,6 @@ def test_a_dial_that_gets_no_answer_gives_up(delay_s: float) -> None:
     assert run_virtual(run()) == pytest.approx(4)
 
 
-def test_a_peer_may_be_reachable_from_one_side_only() -> None:
-    async def run() -> None:
-        network = MemoryNetwork(one_way_s=0.1, is_reachable=lambda _, target: target != "home")
-        home, server = network.join("home"), network.join("server")
-        await home.serve("/echo", echo)
-        await server.serve("/echo", echo)
-        with pytest.raises(PeerLost, match="no answer to our dial"):
-            await server.dial("home", "/echo")
-        stream = await home.dial("server", "/echo")
-        await stream.write(b"x")
-        assert await stream.read() == b"x"
-        await home.close()
-        await server.close()
-
-    run_virtual(run())
-
-
-@pytest.mark.parametrize(("leaves", "reason"), [("a", "we have left"), ("b", "no such peer")])
-def test_a_dial_fails_if_one_end_leaves_meanwhile(leaves: str, reason: str) -> None:
-    async def run() -> None:
-        network = MemoryNetwork(
-            routes=lambda *_: Timetable([0.5]), round_trips=lambda peer_id: RoundTrips(connection=1)
-        )
-        peers = {name: network.join(name) for name in "ab"}
-        await peers["b"].serve("/echo", echo)
-        dial = asyncio.ensure_future(peers["a"].dial("b", "/echo"))
-        await asyncio.sleep(0.5)
-        peers[leaves].vanish()
-        with pytest.raises(PeerLost, match=reason):
-            await dial
-
-    run_virtual(run())
-
-
-def test_what_never_arrives_ends_nothing() -> None:
-    async def run() -> None:
-        network = MemoryNetwork(routes=lambda source, _: Timetable([0, 0, math.inf] if source == "a" else []))
-        a, b = network.join("a"), network.join("b")
-        await b.serve("/echo", echo)
-        stream = await a.dial("b", "/echo")
-        await stream.write(b"x")
-        await stream.write(b"y")
-        assert await stream.read() == b"x"
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(1000):
-                await stream.read()
-        await a.close()
-        await b.close()
-
-    run_virtual(run())
-
-
 def test_writes_wait_while_a_window_is_unread() -> None:
     async def run() -> None:
         received: list[bytes] = []
@@ -283,15 +179,6 @@ def test_a_connection_is_made_once_and_costs_what_its_transport_does(counts: Rou
     assert run_virtual(opened_s(network(), "a", "b", "b", "c")) == pytest.approx([0.2 * first, 0.2, 0.2 * first])
 
 
-@pytest.mark.parametrize(("counts", "again"), [(LIGHT, 2), (FULL, 1)])
-def test_a_light_client_makes_sure_of_a_peer_that_was_quiet(counts: RoundTrips, again: int) -> None:
-    async def run() -> list[float]:
-        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: counts)
-        return await opened_s(network, "a", "b", "b", pause_s=3.5)
-
-    assert run_virtual(run())[1] == pytest.approx(0.2 * again)
-
-
 def test_a_peer_behind_a_router_is_reached_through_its_relay() -> None:
     async def run() -> list[float]:
         network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT, relays={"home": "relay"})
@@ -300,41 +187,3 @@ def test_a_peer_behind_a_router_is_reached_through_its_relay() -> None:
     # Two round trips to the relay, then over both ways the circuit, Noise and the answer.
     waited_s = LIGHT.circuit_wait_s + 2 * 0.2 + 3 * 0.4
     assert run_virtual(run()) == pytest.approx([waited_s, 0.4, 0.2])
-
-
-def test_who_comes_again_is_connected_to_anew() -> None:
-    async def run() -> list[float]:
-        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT)
-        took_s = await opened_s(network, "a", "b")
-        network.transports["b"].vanish()
-        return took_s + await opened_s(network, "a", "b")
-
-    assert run_virtual(run()) == pytest.approx([0.6, 0.6])
-
-
-def test_a_handler_hears_of_a_stream_when_the_news_has_come() -> None:
-    async def run() -> float:
-        network, heard = MemoryNetwork(one_way_s=0.1), asyncio.get_running_loop().create_future()
-
-        async def note(stream: Stream) -> None:
-            heard.set_result(asyncio.get_running_loop().time())
-
-        await network.join("b").serve("/note", note)
-        await network.join("a").dial("b", "/note")
-        return float(await heard)
-
-    assert run_virtual(run()) == pytest.approx(0.1)
-
-
-def test_who_dials_a_peer_that_is_being_connected_to_waits_for_that() -> None:
-    async def run() -> float:
-        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT)
-        await network.join("b").serve("/echo", echo)
-        a = network.join("a")
-        connecting = asyncio.ensure_future(a.connect("b"))
-        await asyncio.sleep(0.3)
-        await a.dial("b", "/echo")
-        await connecting
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) == pytest.approx(0.4)

@@ -87,23 +87,6 @@ def test_fidelity_is_the_share_of_agreement(fidelity: float, sampling: Sampling)
     assert seconds / 800 == pytest.approx((1 - fidelity) / 2, abs=0.06)
 
 
-def test_drafters_with_different_seeds_err_in_different_places() -> None:
-    one, other = (ScriptedEngine(fidelity=0.5, drafter_seed=seed) for seed in (1, 2))
-    paths = [(i, i * 5 % 64, i * 11 % 64) for i in range(400)]
-    both = sum(one.demotion(path) == 0 == other.demotion(path) for path in paths)
-    assert both / 400 == pytest.approx(0.25, abs=0.07)
-
-
-def test_siblings_see_their_own_path_only() -> None:
-    engine = ScriptedEngine()
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
-    row = Row(sequence, (5, 6, 7, 7), (0, 1, 2, 3), (PREFIX, 0, 0, 1))
-    choices = engine.forward([row])[0].choices
-    for path, choice in zip(([5], [5, 6], [5, 7], [5, 6, 7]), choices, strict=True):
-        logits = engine.logits_after(path)
-        assert choice.token == logits.index(max(logits))
-
-
 def test_the_contract_is_enforced() -> None:
     engine = ScriptedEngine(pool_tokens=32)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
@@ -124,15 +107,3 @@ def test_the_contract_is_enforced() -> None:
         engine.forward([Row(sequence, (1,), (5,), (0,))])
     engine.release(sequence)
     assert (engine.live_tokens, engine.free_tokens) == (0, 32)
-
-
-def test_nll_is_lower_for_the_own_choices() -> None:
-    engine = ScriptedEngine()
-    own = [1, 2, 3, *_decode(engine, Sampling(), 20)]
-    nlls = []
-    for tokens in (own, [1, 2, 3, *range(20)]):
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
-        nodes = tuple(range(len(tokens)))
-        row = Row(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), wants_nll=True)
-        nlls.append(engine.forward([row])[0].nll or 0.0)
-    assert nlls[0] < nlls[1]

@@ -5,20 +5,16 @@ from itertools import product
 from statistics import mean
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cosine_lab.emulation.trace_engine import (
     NEAR_TIE_MARGIN,
-    OFF_STREAM_TOKEN,
     ORACLE_HIT,
     ORACLE_MISS,
     Law,
     TraceDrafter,
     TraceTarget,
-    ranked,
 )
-from cosine_lab.emulation.traces import CANDIDATES, VOCAB_TOKENS, Trace, TraceSet
+from cosine_lab.emulation.traces import CANDIDATES, Trace, TraceSet
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -131,28 +127,6 @@ def test_the_target_says_the_stream_with_its_near_ties() -> None:
         assert said[0].candidates == ((trace.stream[0], 1.0),)
 
 
-@given(
-    at=st.integers(0, 19),
-    rest=st.lists(st.integers(0, VOCAB_TOKENS - 1), max_size=5),
-    wrong=st.integers(0, VOCAB_TOKENS - 1),
-)
-def test_off_the_stream_the_target_has_nothing_to_say(at: int, wrong: int, rest: list[int]) -> None:
-    left = (*TRACE.stream[:at], wrong if wrong != TRACE.stream[at] else WRONG, *rest)
-    assert said_after(TraceTarget(TRACES), TRACE, left, candidates=0) == Choice(OFF_STREAM_TOKEN, math.inf)
-
-
-def test_beyond_the_recorded_end_both_go_on() -> None:
-    target, drafter = TraceTarget(TRACES), TraceDrafter(TRACES, MODEL)
-    tokens = list(TRACE.stream)
-    for _ in range(30):
-        choice = said_after(target, TRACE, tokens)
-        assert choice == said_after(TraceTarget(TRACES), TRACE, tokens)
-        assert choice.token != OFF_STREAM_TOKEN
-        assert len(said_after(drafter, TRACE, tokens).candidates) == CANDIDATES
-        tokens.append(choice.token)
-    assert len(set(tokens[20:])) > 20
-
-
 def test_a_drafter_says_what_was_recorded() -> None:
     record = TRACE.drafters[MODEL]
     said = said_along(TraceDrafter(TRACES, MODEL), TRACE)
@@ -160,25 +134,6 @@ def test_a_drafter_says_what_was_recorded() -> None:
         assert choice.candidates == tuple(zip(tokens.tolist(), claims.tolist(), strict=True))
         assert choice.token == tokens[0]
         assert choice.margin == pytest.approx(math.log(claims[0] / claims[1]), abs=1e-6)
-
-
-@given(tokens=st.lists(st.integers(0, VOCAB_TOKENS - 1), min_size=1, max_size=6))
-def test_off_the_stream_a_drafter_claims_as_it_did_elsewhere(tokens: list[int]) -> None:
-    path = (WRONG, *tokens)
-    choice = said_after(TraceDrafter(TRACES, MODEL), TRACE, path)
-    assert [claim for _, claim in choice.candidates] in TRACE.drafters[MODEL].candidate_probabilities.tolist()
-    ids = [token for token, _ in choice.candidates]
-    assert len(set(ids)) == CANDIDATES
-    assert all(0 < token < VOCAB_TOKENS for token in ids)
-    assert choice == said_after(TraceDrafter(TRACES, MODEL), TRACE, path)
-
-
-def test_off_the_stream_all_of_the_record_is_drawn_from_and_drafters_differ() -> None:
-    one, other = (TraceDrafter(TRACES, model) for model in MODELS)
-    said = [said_after(one, TRACE, (WRONG, token)) for token in range(400)]
-    assert len({tuple(claim for _, claim in choice.candidates) for choice in said}) == len(TRACE.stream)
-    agreed = [said_after(other, TRACE, (WRONG, token)).token == said[token].token for token in range(400)]
-    assert mean(agreed) < 0.05
 
 
 def test_the_published_law_accepts_by_overlap(family: TraceSet) -> None:
@@ -194,27 +149,6 @@ def test_the_published_law_accepts_by_overlap(family: TraceSet) -> None:
             inside = [i for i, overlap in enumerate(overlaps) if low <= overlap < high]
             expected = mean(overlaps[i] for i in inside)
             assert mean(hits[i] for i in inside) == pytest.approx(expected, abs=0.04)
-
-
-def test_at_temperature_zero_the_laws_agree(family: TraceSet) -> None:
-    coupled, published = (TraceDrafter(family, "draft-medical", law=law) for law in Law)
-    for trace in family.select(split="tune", temperature=0.0):
-        assert said_along(coupled, trace) == said_along(published, trace)
-
-
-@given(
-    tokens=st.lists(st.integers(0, 9), min_size=4, max_size=4, unique=True),
-    truth=st.integers(0, 9),
-    is_first=st.booleans(),
-)
-def test_ranking_moves_the_true_token_only(tokens: list[int], truth: int, is_first: bool) -> None:
-    moved = ranked(tokens, truth, is_first=is_first)
-    assert (moved[0] == truth) == is_first
-    assert len(set(moved)) == 4
-    others = [token for token in moved if token != truth]
-    assert others == [token for token in tokens if token != truth][: len(others)]
-    if not is_first:
-        assert set(moved) == set(tokens)
 
 
 @pytest.mark.parametrize("law", Law)
@@ -242,41 +176,6 @@ def test_nll_is_that_of_prompt_and_stream() -> None:
     assert drafter.forward([alone])[0].nll is None
 
 
-def test_sequences_do_not_mix() -> None:
-    engine = TraceTarget(TRACES)
-    sequences = [opened(engine, trace)[0] for trace in TRACES]
-    rows = [chain(s, trace.stream[:7]) for s, trace in zip(sequences, TRACES, strict=True)]
-    for result, trace in zip(engine.forward(rows), TRACES, strict=True):
-        assert result.choices[-1].token == trace.stream[7]
-    assert engine.passes == len(TRACES) + 1
-
-
-@settings(max_examples=30)
-@given(data=st.data())
-def test_what_is_said_depends_on_the_path_and_not_on_how_it_was_fed(data: st.DataObject) -> None:
-    drafter = TraceDrafter(TRACES, MODEL)
-    path = data.draw(st.integers(0, 12).map(lambda n: [*TRACE.stream[:n], WRONG, 7, *TRACE.stream[n:]]))
-    sequence, _ = opened(drafter, TRACE)
-    said: list[Choice] = []
-    position, name = 0, 1000
-    while position < len(path):
-        count = data.draw(st.integers(1, 5))
-        row = chain(sequence, path[position : position + count])
-        noise = Row(sequence, (9,), (name,), (PREFIX,))
-        drafter.forward([noise])
-        said += drafter.forward([row])[0].choices
-        if data.draw(st.booleans()):
-            drafter.prune(sequence, [name])
-        drafter.keep(sequence, row.nodes)
-        position, name = position + count, name + 1
-    assert said == list(said_along(TraceDrafter(TRACES, MODEL), replaced_stream(path))[1:])
-
-
-def replaced_stream(path: Sequence[int]) -> Trace:
-    """Something to feed along `path` after the prompt of `TRACE`."""
-    return replace(TRACE, stream=tuple(path), near_ties=(False,) * len(path), drafters={})
-
-
 @pytest.mark.parametrize("prompt", [(77, 77, 1), (3,), (3, 0, 1, 1, 1, 1, 1, 1)])
 def test_prompts_of_no_trace_are_refused_and_not_fed(prompt: tuple[int, ...]) -> None:
     engine = TraceTarget(TRACES)
@@ -284,8 +183,3 @@ def test_prompts_of_no_trace_are_refused_and_not_fed(prompt: tuple[int, ...]) ->
     with pytest.raises(UsageError):
         engine.forward([chain(sequence, prompt)])
     assert engine.live_tokens == engine.passes == 0
-
-
-def test_a_drafter_that_is_in_no_trace_is_refused() -> None:
-    with pytest.raises(UsageError, match="draft-poetry"):
-        TraceDrafter(TRACES, "draft-poetry")

@@ -1,6 +1,5 @@
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -36,13 +35,6 @@ def drafter_trace(stream: Sequence[int], seed: int) -> DrafterTrace:
         overlap=chance.random(n).astype(np.float16).astype(np.float32),
         prompt_nll=2.5,
     )
-
-
-def asked_trace(number: int) -> Trace:
-    """A trace of another target, whose texts end with 2, with its prompt."""
-    trace = a_trace(number)
-    asked = tuple(range(100, 100 + trace.prompt_tokens))
-    return replace(trace, asked=asked, eos=(2,))
 
 
 def a_trace(number: int, *, domain: str = "code", tokens: int = 12, temperature: float = 0.0) -> Trace:
@@ -92,22 +84,6 @@ def test_a_file_gives_back_what_was_saved(found: list[Trace], tmp_path_factory: 
     assert (folder / "first.npz").read_bytes() == (folder / "second.npz").read_bytes()
 
 
-def test_a_file_gives_back_prompts_and_the_targets_tokens(tmp_path: Path) -> None:
-    found = [asked_trace(number) for number in (3, 4)]
-    TraceSet([replace(trace, vocab_tokens=50_000) for trace in found]).save(tmp_path / "asked.npz")
-    loaded = TraceSet.load(tmp_path / "asked.npz")
-    assert [trace.asked for trace in loaded] == [trace.asked for trace in found]
-    assert (loaded.vocab_tokens, loaded.eos) == (50_000, (2,))
-    with pytest.raises(UsageError, match="all have their prompts"):
-        TraceSet([asked_trace(1), a_trace(2)]).save(tmp_path / "mixed.npz")
-
-
-@given(st.integers(0, 2**64 - 1))
-def test_tokens_that_a_hash_draws_end_no_text(bits: int) -> None:
-    assert 0 < a_trace(1).drawn_token(bits) < VOCAB_TOKENS
-    assert 2 < asked_trace(1).drawn_token(bits) < VOCAB_TOKENS
-
-
 def test_a_file_that_holds_no_traces_is_refused(tmp_path: Path) -> None:
     for name, content in (("text.npz", b"no traces"), ("empty.npz", b"")):
         (tmp_path / name).write_bytes(content)
@@ -128,29 +104,6 @@ def test_a_prompt_finds_its_trace(trace: Trace) -> None:
     assert TraceSet([trace]).find(prompt) is trace
 
 
-def test_other_prompts_find_nothing() -> None:
-    trace = a_trace(4)
-    found = TraceSet([trace])
-    for prompt in ((5, *trace.prompt()[1:]), trace.prompt()[:-1], (*trace.prompt(), 1), ()):
-        with pytest.raises(UsageError):
-            found.find(prompt)
-
-
-@pytest.mark.parametrize(
-    "change", [{"number": VOCAB_TOKENS**DIGITS}, {"number": -1}, {"prompt_tokens": 1}, {"near_ties": (False,)}]
-)
-def test_parts_that_do_not_fit_together_are_refused(change: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        replace(a_trace(0), **change)  # type: ignore[arg-type]
-
-
-@given(found=trace_lists, temperature=st.sampled_from([None, 0.0, 0.8]))
-def test_a_selection_is_all_that_was_asked_for(found: list[Trace], temperature: float | None) -> None:
-    chosen = TraceSet(found).select(temperature=temperature)
-    wanted = [trace.number for trace in found if temperature in (None, trace.temperature)]
-    assert sorted(trace.number for trace in chosen) == sorted(wanted)
-
-
 def test_a_selection_goes_round_the_domains() -> None:
     domains = ("code", "code", "code", "math", "math", "medical")
     found = TraceSet(a_trace(number, domain=domain) for number, domain in enumerate(domains))
@@ -162,16 +115,6 @@ def test_a_selection_goes_round_the_domains() -> None:
 @pytest.fixture(scope="module")
 def shipped() -> TraceSet:
     return TraceSet.load_shipped()
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_the_shipped_traces_suffice_for_a_measurement(shipped: TraceSet, temperature: float) -> None:
-    test = shipped.select(split="test", temperature=temperature)
-    counts = [len(shipped.select(split="test", temperature=temperature, domains=[domain])) for domain in DOMAINS]
-    assert len(test) >= 60
-    assert len(set(counts)) == 1
-    assert sum(len(trace.stream) for trace in test) >= 48 * 128
-    assert shipped.select(split="tune", temperature=temperature)
 
 
 def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:

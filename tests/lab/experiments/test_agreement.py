@@ -1,7 +1,6 @@
 """First choices along a target's answers, counted by kind; the toy family is measured whole."""
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +13,6 @@ from cosine_lab.experiments.agreement import (
     ranked,
     right_drafts,
     rows_of,
-    steps_along,
     together,
 )
 from cosine_node import zoo
@@ -63,10 +61,6 @@ def test_anything_that_guesses_is_counted_along_each_answer() -> None:
     ]
 
 
-def test_other_drafters_go_on_from_each_token_that_was_right() -> None:
-    assert steps_along(chosen(3, 4, 0, 6, 7), (3, 4, 5, 6, 7)) == [(4, 5), (2, 3), (0, 1), (0, 0), (0, 0)]
-
-
 def test_what_drafters_know_together_is_at_most_what_any_of_them_chose() -> None:
     sure = [Choice(token, 1.0, ((token, 0.9), (9, 0.1))) for token in (3, 4, 1, 1)]
     unsure = [Choice(token, 1.0, ((token, 0.4), (6, 0.3))) for token in (1, 1, 5, 2)]
@@ -74,40 +68,6 @@ def test_what_drafters_know_together_is_at_most_what_any_of_them_chose() -> None
     # The mixture follows the drafter that is sure and was right, and is wrong with it at the third token.
     assert known == {"any": 3, "mixture": 2, "two": 3}
     assert [ranked(sure, 2), ranked(unsure, 1)] == [[[3, 9], [4, 9], [1, 9], [1, 9]], [[1], [1], [5], [2]]]
-
-
-def test_a_drafter_that_was_right_so_far_weighs_more() -> None:
-    good, bad = chosen(3, 4, 5, 6, 7), [Choice(1, 1.0, ((1, 1.0),)), *chosen(2, 2, 2, 2)]
-    assert together([bad, good], (3, 4, 5, 6, 7))["mixture"] == 4
-
-
-def test_shares_are_of_tokens_and_have_intervals_over_questions() -> None:
-    def row(kind: str, right: int, tokens: int, temperature: float = 0.0) -> dict[str, Any]:
-        known = {"any": right, "mixture": right, "two": right}
-        return {
-            "kind": kind,
-            "temperature": temperature,
-            "tokens": tokens,
-            "right": {COPYING: right},
-            "two": {COPYING: right},
-            "together": known,
-            "steps": {COPYING: [(right, tokens)]},
-        }
-
-    found = findings_of([row("chat", 1, 4), row("chat", 3, 4), row("coding", 8, 8), row("chat", 1, 2, 0.8)], seed=0)
-    assert found["steps"] == [
-        {"temperature": 0.0, "drafter": COPYING, "token 1": 0.75},
-        {"temperature": 0.8, "drafter": COPYING, "token 1": 0.5},
-    ]
-    assert found["kinds"] == [
-        {"kind": "chat", "temperature": 0.0, COPYING: 0.5},
-        {"kind": "chat", "temperature": 0.8, COPYING: 0.5},
-        {"kind": "coding", "temperature": 0.0, COPYING: 1.0},
-    ]
-    greedy, sampled = found["drafters"]
-    assert (greedy["drafter"], greedy["right"], greedy["tokens"]) == (COPYING, 0.75, 16)
-    assert greedy["interval"][0] <= 0.75 <= greedy["interval"][1]
-    assert sampled["right"] == 0.5
 
 
 def test_a_head_is_counted_by_its_first_token_and_by_each_further_on_where_all_before_were_right() -> None:

@@ -7,18 +7,14 @@ import pytest
 from cosine_lab.experiments import experiment
 from cosine_lab.experiments.entrants import ENTRANTS, OURS, Entrant, RequestCase
 from cosine_lab.experiments.experiment import (
-    DRAFTER_DOMAINS,
-    TUNE_SPLIT,
     Cell,
     Prompts,
     best_drafters,
     in_processes,
     lookup_hits,
     run_cell,
-    shipped_traces,
 )
 from cosine_p2p.strategy.base import Action, DrafterStarted, Event
-from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
 
 SHORT = {"rtt_ms": 20.0, "max_new_tokens": 12}
@@ -42,24 +38,11 @@ def test_a_law_changes_the_drafts_and_never_the_text(law: str) -> None:
     assert run_cell(cell).checks["mismatches"] == 0
 
 
-def test_the_prompts_are_the_first_of_the_split_with_the_domains_taking_turns() -> None:
-    chosen = shipped_traces().select(split="tune", temperature=0.0)[:3]
-    done = run_cell(Cell(strategy="plain", scenario=SHORT, prompts=Prompts(split=TUNE_SPLIT, count=3)))
-    assert list(done.seconds) == [trace.number for trace in chosen]
-    assert done.total_s == pytest.approx(sum(done.seconds.values()))
-
-
 def test_a_cell_gives_the_same_in_another_process() -> None:
     cells = [Cell(scenario=SHORT, prompts=ONE), Cell(strategy="plain", scenario=SHORT, prompts=ONE)]
     assert pickle.loads(pickle.dumps(cells)) == cells
     here, there = (in_processes(run_cell, cells, processes=n, say=silent)[0] for n in (1, 2))
     assert (there.report.digest, there.seconds) == (here.report.digest, here.seconds)
-
-
-def test_results_come_in_the_order_of_the_items_and_each_is_told() -> None:
-    told: list[str] = []
-    assert in_processes(len, ["aaa", "b", "cc"], processes=1, say=told.append) == [3, 1, 2]
-    assert told == ["1 of 3: aaa", "2 of 3: b", "3 of 3: cc"]
 
 
 def test_authors_by_label_are_the_drafters_they_are_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,20 +78,6 @@ def test_authors_by_label_are_the_drafters_they_are_said_to_be(monkeypatch: pyte
         )
 
 
-def test_the_best_drafters_of_a_domain_are_ranked_by_what_they_hit_in_tuning() -> None:
-    assert sorted(best_drafters("math", 0.8)) == sorted(f"draft-{domain}" for domain in DRAFTER_DOMAINS)
-
-
 def test_lookup_hits_what_a_text_repeats() -> None:
     assert lookup_hits([1, 2, 3, 4, 5, 6]) == 0
     assert lookup_hits([1, 2, 3, 1, 2, 3, 1]) == 3
-
-
-def test_there_is_nothing_to_run_at_a_temperature_that_was_not_recorded() -> None:
-    with pytest.raises(UsageError, match="temperature 3"):
-        run_cell(Cell(strategy="plain", scenario={"temperature": 3.0}))
-
-
-def test_an_unknown_strategy_is_named() -> None:
-    with pytest.raises(UsageError, match="'wizardry'"):
-        run_cell(Cell(strategy="wizardry"))

@@ -12,19 +12,12 @@ from cosine_lab.experiments.here_cores import (
     HOME,
     PinnedSwarm,
     findings_of,
-    not_sooner,
     options_on_cores,
     run_on_cores,
-    table_by_kind,
-    token_shares,
-    two_cores,
-    with_all_columns,
 )
-from cosine_lab.experiments.kinds import questions_of
 from cosine_node import zoo
 from cosine_node.demo.machine import Cores
 from cosine_node.demo.swarm import Cast
-from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
 
 
@@ -45,12 +38,6 @@ def row(kind: str, ratio: float, *, temperature: float = 0.0, is_identical: bool
     }
 
 
-def test_without_a_choice_of_cores_one_sentence_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(os, "sched_setaffinity")
-    with pytest.raises(UsageError, match="--cores needs Linux"):
-        two_cores()
-
-
 def test_ways_with_a_home_drafter_ask_the_verifier_that_holds_it() -> None:
     ways = PinnedSwarm("ADDRESS", "alone", None).ways
     assert list(ways) == ["plain", "copying", "cosine"]
@@ -61,15 +48,6 @@ def test_ways_with_a_home_drafter_ask_the_verifier_that_holds_it() -> None:
     assert more[HOME]["max_drafters"] == 0
     # Nobody is audited: that would take time from the verifier that is asked next.
     assert {options["audit"] for options in more.values()} == {0.0}
-
-
-def test_whole_and_quick_runs_ask_each_kind_at_both_temperatures() -> None:
-    kinds = {question.domain for question in questions_of(zoo.Family.SMOL)}
-    quick, whole = options_on_cores(quick=True), options_on_cores(quick=False)
-    assert quick.temperatures == whole.temperatures == (0.0, 0.8)
-    assert {question.domain for question in questions_of(zoo.Family.SMOL)[: quick.prompts]} == kinds
-    assert whole.prompts == len(questions_of(zoo.Family.SMOL))
-    assert (quick.minutes, whole.minutes) == (3.0, 17.0)
 
 
 def test_the_speed_is_told_over_all_questions_and_by_kind() -> None:
@@ -85,19 +63,6 @@ def test_the_speed_is_told_over_all_questions_and_by_kind() -> None:
     ]
     assert (found["mismatches"], found["near_ties"], found["compared"]) == (1, 4, 4)
     assert found["not_sooner"] == ("copying at T 0: chat (1.00), coding (1.00); cosine at T 0: coding (0.85)")
-
-
-def test_every_kind_may_be_sooner() -> None:
-    fast = {"kind": "chat", "way": "cosine", "temperature": 0.8, "times_plain": 1.5}
-    assert not_sooner([fast]) == "no kind"
-    assert table_by_kind([fast]) == [{"kind": "chat", "cosine, T 0.8": 1.5}]
-
-
-def test_tokens_have_their_shares_by_origin() -> None:
-    rows = [row("chat", 2.0), row("coding", 1.0)]
-    assert token_shares(rows, "copying") == {"target alone": 0.75, "copied": 0.25}
-    shares = with_all_columns([token_shares(rows, way) for way in ("copying", "cosine")])
-    assert shares[1] == {"target alone": 0.5, "copied": 0.0, "code": 0.5}
 
 
 @pytest.mark.soak

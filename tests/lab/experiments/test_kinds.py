@@ -2,8 +2,6 @@
 
 from collections import Counter
 
-import pytest
-
 from cosine_lab.experiments.kinds import EXPERTS, FILE, questions_of
 from cosine_node import zoo
 from cosine_node.zoo.family import Family
@@ -16,13 +14,6 @@ def test_there_are_three_questions_of_each_kind_and_one_for_each_expert() -> Non
     counts = Counter(question.domain for question in questions_of(Family.SMOL))
     assert counts.pop(EXPERTS) == len(zoo.SMOL_DOMAINS)
     assert set(counts.values()) == {3} and len(counts) == KINDS
-
-
-@pytest.mark.parametrize("family", list(Family))
-def test_kinds_take_turns(family: Family) -> None:
-    asked = questions_of(family)
-    assert len({question.number for question in asked}) == len(asked)
-    assert len({question.domain for question in asked[: KINDS + 1]}) == KINDS + 1
 
 
 def test_no_question_is_learned_from() -> None:

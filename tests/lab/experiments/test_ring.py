@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 
 from cosine_lab.emulation.traces import DrafterTrace, Trace
-from cosine_lab.experiments.entrants import POLICIES
-from cosine_lab.experiments.experiment import Prompts, run_cell
 from cosine_lab.experiments.ring import (
     CHAIN,
     CHUNKS,
@@ -21,7 +19,6 @@ from cosine_lab.experiments.ring import (
     planned,
     tuned_policies,
 )
-from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result, silent
 
 WAYS = ["plain", *RIVALS, "cosine", *OBJECTIONS]
@@ -40,12 +37,6 @@ def test_every_way_gives_the_targets_text_over_the_ring(result: dict[str, Any]) 
         assert low <= row["tokens_per_s"] <= high
 
 
-def test_plain_decoding_gets_a_token_with_each_traversal(result: dict[str, Any]) -> None:
-    plain = result["rows"][0]
-    assert 0.8 * 5.0 < plain["tokens_per_s"] <= 5.0
-    assert plain["speedup"] == 1.0
-
-
 def test_ways_differ_in_how_the_head_feeds_alone() -> None:
     options = RingOptions(traversals_ms=(100.0, 200.0), temperatures=(0.0,), tuning_prompts=0)
     tuned = tuned_policies(options, say=silent)
@@ -57,31 +48,6 @@ def test_ways_differ_in_how_the_head_feeds_alone() -> None:
         if plan.traversal_ms == 200.0 and plan.way != "plain":
             more = {**{way: fields for way, (_, fields) in {**RIVALS, **OBJECTIONS}.items()}, "cosine": {}}
             assert plan.cell.scenario == {**shared, **more[plan.way]}
-
-
-def test_rivals_keep_no_account_and_have_the_widths_they_are_tuned_over() -> None:
-    for way, nodes in ((CHAIN, [4, 8]), (TREE, [16, 32]), (CHUNKS, [2, 4, 8])):
-        policies = [POLICIES[name] for name in RIVALS[way][0]]
-        assert [policy.max_nodes for policy in policies] == nodes
-        assert not any(policy.keeps_account for policy in policies)
-        assert {policy.only_best_path for policy in policies} == {way != TREE}
-
-
-@pytest.mark.soak
-def test_a_rival_gets_the_width_under_which_the_tuning_prompts_take_least_time() -> None:
-    options = RingOptions(
-        family=Family.TOY, temperatures=(0.0,), tuning_prompts=1, tuning_tokens=24, prompts=1, processes=1
-    )
-    tuned = tuned_policies(options, say=silent)
-    assert set(tuned) == {(way, 0.0) for way in RIVALS}
-    prompts = Prompts(split="tune", family=Family.TOY, count=1)
-    for way, (policies, more) in RIVALS.items():
-        cells = {
-            policy: options.cell(0.0, 200.0, policy=policy, prompts=prompts, **more, max_new_tokens=24)
-            for policy in policies
-        }
-        seconds = {policy: run_cell(cell).total_s for policy, cell in cells.items()}
-        assert seconds[tuned[way, 0.0]] == min(seconds.values()), seconds
 
 
 def offers(rows: list[list[int]]) -> DrafterTrace:

@@ -1,7 +1,6 @@
 """The sweep in its smallest form: what it holds, and that its findings follow from its rows."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +8,6 @@ import pytest
 from cosine_lab.experiments.entrants import BY_LABEL, PUBLISHED, SHIPPED, SHIPS, OptionValues, entrant
 from cosine_lab.experiments.rtt import (
     ALONE,
-    BARE,
     BESIDE,
     COPYING,
     EQUIPPED,
@@ -17,13 +15,11 @@ from cosine_lab.experiments.rtt import (
     REMOTE,
     RttOptions,
     findings_of,
-    loops_of,
     planned,
-    run,
 )
 from cosine_lab.experiments.tuning import Place
 from cosine_node.zoo.family import Family
-from tests.lab.experiments.quick import quick_result, silent
+from tests.lab.experiments.quick import quick_result
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +55,6 @@ def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
     }
 
 
-def test_cosine_stands_in_the_sweep_as_it_ships() -> None:
-    options = RttOptions()
-    plans = [plan for plan in planned(options, tuned(options)) if plan.part == "sweep"]
-    shipped = [plan.cell for plan in plans if plan.label == "cosine"]
-    assert len(shipped) == len(options.rtts_ms) * len(options.temperatures)
-    assert all(cell.choice == {"policy": SHIPS} for cell in shipped)
-    assert all(SHIPPED.items() <= cell.scenario.items() for cell in shipped)
-    assert {plan.cell.scenario["home"] for plan in plans if plan.label == REMOTE} == {""}
-
-
 def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> None:
     options = RttOptions()
     place = Place(options.profile, 100.0, 0.8)
@@ -99,13 +85,6 @@ def test_on_real_text_it_stands_against_what_needs_no_network() -> None:
     assert drafts == {ALONE: (SHIPPED["home"], 0), COPYING: ("", 0)}
 
 
-def test_texts_that_loop_are_told_by_temperature_and_domain() -> None:
-    told = loops_of(RttOptions(temperatures=(0.0, 0.8), prompts=10))
-    shares = {(entry["temperature"], entry["domain"]): entry["share"] for entry in told}
-    assert len(shares) == 2 * 6
-    assert 0.0 < shares[0.0, "all"] < shares[0.8, "all"] <= 1.0
-
-
 @pytest.mark.soak
 def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: dict[str, Any]) -> None:
     rows = [row for row in result["rows"] if row["part"] == "sweep"]
@@ -118,48 +97,6 @@ def test_everybody_ran_and_nobody_wrote_anything_else_than_the_target(result: di
     for row in rows:
         low, high = row["interval"]
         assert low <= row["speedup"] <= high
-
-
-@pytest.mark.soak
-def test_a_rival_s_row_names_the_options_it_was_tuned_to(result: dict[str, Any]) -> None:
-    tuned, beside = (row for row in result["rows"] if row["strategy"].startswith("speculative"))
-    assert beside["speedup"] > tuned["speedup"]
-    assert tuned["options"].keys() == {"draft_tokens", "drafter"}
-    assert (tuned["law"], tuned["policy"]) == ("coupled", "as the strategy asks")
-
-
-@pytest.mark.soak
-def test_every_emulated_figure_is_named(result: dict[str, Any]) -> None:
-    passes = result["setup"]["emulated_pass_ms"]["60/6"]
-    assert (passes["verifier"]["1"], passes["drafter"]["1"]) == (60.0, 6.0)
-
-
-@pytest.mark.soak
-def test_every_temperature_time_and_profile_is_run_with_its_own_tuning() -> None:
-    options = replace(
-        RttOptions.quick(),
-        processes=1,
-        rtts_ms=(0.0, 20.0),
-        focus_rtts_ms=(20.0,),
-        temperatures=(0.0, 0.8),
-        side_profiles=("25/8",),
-        max_new_tokens=4,
-        prompts=1,
-        tuning_tokens=2,
-    )
-    rows = run(options, say=silent)["rows"]
-    places = {(r["part"], r["profile"], r["rtt_ms"], r["temperature"]) for r in rows}
-    assert places == {
-        (part, profile, rtt, temperature)
-        for part, profile, rtt in (
-            ("sweep", "60/6", 0.0),
-            ("sweep", "60/6", 20.0),
-            ("more", "60/6", 20.0),
-            ("profile", "25/8", 20.0),
-        )
-        for temperature in (0.0, 0.8)
-    }
-    assert {r["strategy"] for r in rows if r["part"] == "more"} == {BARE}
 
 
 def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -> None:

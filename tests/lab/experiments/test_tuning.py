@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.experiments import tuning
 from cosine_lab.experiments.entrants import ENTRANTS, OptionValues
-from cosine_lab.experiments.tuning import Place, Score, Search, climbed, swept, tune
+from cosine_lab.experiments.tuning import Place, Score, Search, climbed, tune
 
 GRID = {"length": (1, 2, 3, 4, 5), "width": (1, 2, 3)}
 
@@ -17,45 +17,6 @@ def anything(choice: OptionValues) -> bool:
 
 def distance(choice: OptionValues) -> float:
     return float(abs(choice["length"] - 4) + abs(choice["width"] - 3))
-
-
-def test_a_sweep_finds_the_best_of_each_option() -> None:
-    assert swept({"length": 1, "width": 1}, GRID, distance, allows=anything) == {"length": 4, "width": 3}
-
-
-def test_a_tie_keeps_what_there_was() -> None:
-    assert swept({"length": 2, "width": 2}, GRID, lambda choice: 1.0, allows=anything) == {"length": 2, "width": 2}
-
-
-def test_what_is_not_allowed_is_never_scored() -> None:
-    scored: list[OptionValues] = []
-
-    def score(choice: OptionValues) -> float:
-        scored.append(choice)
-        return distance(choice)
-
-    start = {"length": 1, "width": 1}
-    swept(start, GRID, score, allows=lambda choice: choice["width"] < 3)
-    climbed(start, GRID, score, allows=lambda choice: choice["width"] < 3, trials=9)
-    assert all(choice["width"] < 3 for choice in scored)
-
-
-def test_a_climb_goes_on_while_it_helps() -> None:
-    assert climbed({"length": 1, "width": 2}, GRID, distance, allows=anything, trials=99) == {
-        "length": 4,
-        "width": 3,
-    }
-
-
-def test_every_option_gets_a_step_each_way_before_any_gets_a_second() -> None:
-    tried: list[OptionValues] = []
-
-    def score(choice: OptionValues) -> float:
-        tried.append(choice)
-        return distance(choice)
-
-    climbed({"length": 2, "width": 2}, GRID, score, allows=anything, trials=2)
-    assert {"length": 3, "width": 3} in tried
 
 
 @given(

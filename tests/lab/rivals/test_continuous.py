@@ -1,7 +1,6 @@
 """Continuous drafting: one drafter that is never waited for, whole lookaheads, micro-batches."""
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,10 +10,6 @@ from cosine_lab.rivals.dsi import Dsi, DsiOptions
 from cosine_lab.rivals.lone_drafter import LoneDrafter
 from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_p2p.strategy.base import (
-    DrafterLost,
-    FragmentReceived,
-    RecallDrafter,
-    ReleaseDrafter,
     SendAdvance,
     SendAssign,
     SendTree,
@@ -22,8 +17,7 @@ from cosine_p2p.strategy.base import (
 )
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.messages import Draft
-from cosine_protocol.nodes import BASE, Node, NodeBlock
+from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started, tokens_of_trees
 
 
@@ -49,32 +43,6 @@ def test_the_drafter_runs_ahead_of_every_commit(name: str) -> None:
     assert (assign.depth, assign.width, assign.base) == (64, 1, ROOT)
     strategy = opened(name)
     assert SendAdvance(1, 0, (7, 8)) in strategy.on(committed([7, 8]), 0.0)
-
-
-def test_nothing_is_sent_before_the_verifier_is_open(name: str) -> None:
-    strategy = made(name)
-    strategy.on(started(1), 0.0)
-    assert strategy.on(drafted([3]), 0.0) == []
-    [tree] = strategy.on(VerifierOpened(0.06, 0.01), 0.0)
-    assert isinstance(tree, SendTree)
-
-
-def test_another_verifier_gets_again_what_is_still_possible(name: str) -> None:
-    strategy = opened(name)
-    strategy.on(drafted([1, 2, 3]), 0.0)
-    strategy.on(committed([1]), 0.0)
-    trees = strategy.on(VerifierOpened(0.06, 0.01, 1), 0.0)
-    assert [node.token for tree in trees if isinstance(tree, SendTree) for node in tree.block.nodes] == [2, 3]
-
-
-def test_only_the_drafter_at_work_counts(name: str) -> None:
-    strategy = opened(name)
-    strategy.on(started(2, prompt_nll=5.0), 0.0)
-    assert strategy.on(drafted([3], author=2), 0.0) == []
-    [assign] = strategy.on(DrafterLost(1), 0.0)
-    assert isinstance(assign, SendAssign)
-    assert assign.author == 2
-    assert len(strategy.on(drafted([3], author=2), 0.0)) == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -112,26 +80,11 @@ def test_a_lookahead_is_sent_whole() -> None:
     assert tokens_of_trees(strategy.on(drafted([4, 5, 6, 7], after=[1, 2, 3]), 0.0)) == [[3, 4, 5, 6]]
 
 
-def test_after_a_rejection_the_chain_goes_on_below_the_corrected_prefix() -> None:
-    strategy = dsi(lookahead_tokens=2)
-    strategy.on(drafted([1, 2, 3, 4]), 0.0)
-    assert tokens_of_trees(strategy.on(committed([1, 9]), 0.0)) == []
-    assert tokens_of_trees(strategy.on(drafted([5], after=[1, 2, 3, 4]), 0.0)) == []
-    [again] = strategy.on(drafted([7, 8], after=[1, 9]), 0.0)
-    assert isinstance(again, SendTree)
-    assert (again.block.base, tokens_of_trees([again])) == (roll_digest(ROOT, [1, 9]), [[7, 8]])
-
-
 def pipeinfer(**options: Any) -> PipeInfer:
     strategy = PipeInfer(ROOT, options=PipeInferOptions(**options))
     strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     strategy.on(started(1), 0.0)
     return strategy
-
-
-def siblings(*choices: tuple[int, float], after: Sequence[int] = ()) -> FragmentReceived:
-    nodes = NodeBlock.of([Node(BASE, token, confidence) for token, confidence in choices])
-    return FragmentReceived(1, Draft(1, 1, roll_digest(ROOT, after), len(after), nodes))
 
 
 def test_drafts_go_in_micro_batches_each_from_the_tail_of_the_last() -> None:
@@ -154,36 +107,9 @@ def test_a_draft_below_the_threshold_ends_its_micro_batch_and_what_follows_waits
     assert tokens_of_trees(strategy.on(committed([1, 2, 3]), 0.0)) == []
 
 
-def test_a_likely_second_child_is_a_branch() -> None:
-    strategy = pipeinfer(draft_tokens=1, p_split=0.2, n_parallel=2)
-    assert tokens_of_trees(strategy.on(siblings((1, 0.5), (2, 0.3), (3, 0.25)), 0.0)) == [[1, 2]]
-    assert tokens_of_trees(pipeinfer(p_split=0.4).on(siblings((1, 0.5), (2, 0.3)), 0.0)) == [[1]]
-
-
 def alone(author: int | None = None) -> tuple[LoneDrafter, LiveTree]:
     tree = LiveTree(ROOT)
     return LoneDrafter(tree, author=author, depth_tokens=8, width_nodes=1), tree
-
-
-def test_whoever_knows_the_prompt_better_takes_the_work_over() -> None:
-    drafter, _ = alone()
-    [first] = drafter.join(started(1, prompt_nll=2.0))
-    assert isinstance(first, SendAssign)
-    assert drafter.join(started(2, prompt_nll=3.0)) == []
-    released, assign = drafter.join(started(3, prompt_nll=1.0))
-    assert isinstance(released, ReleaseDrafter) and released.author == 1
-    assert isinstance(assign, SendAssign) and assign.author == 3 == drafter.drafting
-
-
-def test_when_nobody_else_is_left_the_released_are_asked_again() -> None:
-    drafter, _ = alone()
-    drafter.join(started(1, prompt_nll=2.0))
-    drafter.join(started(2, prompt_nll=1.0))
-    [recall] = drafter.leave(2)
-    assert isinstance(recall, RecallDrafter) and recall.author == 1
-    assert drafter.drafting is None and drafter.token_s is None
-    [assign] = drafter.join(started(1, prompt_nll=2.0))
-    assert isinstance(assign, SendAssign) and drafter.drafting == 1
 
 
 def test_one_that_is_often_wrong_makes_way() -> None:

@@ -5,15 +5,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_lab.rivals.rounds import (
     BACKOFF_ROUNDS,
     DRAFT_LENGTHS,
     best_draft_tokens,
-    merged,
-    verify,
 )
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative
@@ -75,50 +71,6 @@ def test_a_silent_drafter_rests_for_some_rounds_and_is_asked_again() -> None:
         picked += asked(actions)
         strategy.on(drafted([9] * 16, after=output, author=picked[-1]), now_s + 0.1)
     assert picked == [2] * BACKOFF_ROUNDS + [1]
-
-
-def test_after_a_failover_the_round_under_way_teaches_nothing_and_a_new_one_begins() -> None:
-    strategy = opened()
-    strategy.on(started(1), 0.0)
-    strategy.on(committed([5]), 1.0)
-    strategy.on(drafted([7, 8], after=[5]), 1.1)
-    assert strategy.on(VerifierOpened(0.06, 0.01, position=1), 1.2) == []
-    assert strategy.on(Tick(), 9.0) == []
-    assert asked(strategy.on(committed([6], after=[5]), 9.1)) == [1]
-
-
-@st.composite
-def drafts(draw: st.DrawFn) -> list[tuple[int, list[Node]]]:
-    blocks = []
-    for author in draw(st.lists(st.integers(1, 4), max_size=4)):
-        nodes: list[Node] = []
-        for index in range(draw(st.integers(0, 10))):
-            parent = draw(st.integers(BASE, index - 1))
-            nodes.append(Node(parent, draw(st.integers(0, 3)), draw(st.integers(0, 255)) / 255))
-        blocks.append((author, nodes))
-    return blocks
-
-
-@given(drafts(), st.sets(st.integers(1, 4)), st.integers(0, 12))
-def test_merged_trees_are_whole_in_order_and_of_the_asked(
-    blocks: list[tuple[int, list[Node]]], authors: set[int], most: int
-) -> None:
-    tree = LiveTree(ROOT)
-    for author, nodes in blocks:
-        tree.attach(ROOT, 0, nodes, [author] * len(nodes))
-    chosen = merged(tree, authors, most=most)
-    action = verify(tree, chosen, authors)
-    assert len(chosen) <= most
-    assert all(author in authors for author in action.block.authors)
-    other = LiveTree(ROOT)
-    assert len(
-        other.attach(
-            action.block.base, action.block.position, NodeBlock.of(action.block.nodes), action.block.authors
-        )
-    ) == len(chosen)
-    assert [node.digest in other for node in chosen] == [True] * len(chosen)
-    if most == 12 and len(chosen) < most:
-        assert len(chosen) == len(merged(tree, authors, most=1000))
 
 
 @dataclass(slots=True)
@@ -198,19 +150,6 @@ def test_in_any_order_of_events_every_round_ends_in_one_pass(make: Callable[[byt
             assert storm.is_awaited
 
 
-def best(acceptance: float, round_trips_s: float) -> int:
-    return best_draft_tokens(acceptance=acceptance, draft_token_s=0.006, round_trips_s=round_trips_s, verify_s=0.06)
-
-
-def test_far_links_ask_for_longer_drafts_and_bad_drafters_for_shorter() -> None:
-    by_rtt = [best(0.8, rtt_s) for rtt_s in (0.0, 0.02, 0.1, 0.3)]
-    assert by_rtt == sorted(by_rtt)
-    assert by_rtt[0] < by_rtt[-1]
-    by_acceptance = [best(acceptance, 0.05) for acceptance in (0.1, 0.4, 0.7, 0.95)]
-    assert by_acceptance == sorted(by_acceptance)
-    assert by_acceptance[0] < by_acceptance[-1]
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_best_of_all_lengths(seed: int) -> None:
     rng = random.Random(seed)
@@ -240,12 +179,6 @@ def verified(actions: list[Action]) -> Block:
     [verify] = actions
     assert isinstance(verify, SendTree)
     return verify.block
-
-
-def test_without_drafters_every_pass_is_plain() -> None:
-    _, actions = begun()
-    assert verified(actions).nodes == ()
-    assert verified(actions).base == roll_digest(ROOT, [5])
 
 
 def test_a_round_asks_the_drafter_that_knows_the_prompt_best() -> None:
@@ -286,18 +219,6 @@ def branched(branches: Mapping[int, float], *, after: list[int], author: int) ->
     return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 
 
-def tree_assigns(actions: list[Action]) -> dict[int, SendAssign]:
-    """Who is to draft more than a first token."""
-    return {a.author: a for a in actions if isinstance(a, SendAssign) and a.window > 1}
-
-
-def test_the_drafters_that_know_the_prompt_best_draft_a_tree_each() -> None:
-    _, actions = begun_trees(3, 1, 2)
-    assigns = tree_assigns(actions)
-    assert set(assigns) == {1, 2}
-    assert {(a.depth, a.width, a.window) for a in assigns.values()} == {(2, 2, 8)}
-
-
 def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     strategy, _ = begun_trees(1, 2)
     assert strategy.on(branched({7: 0.6, 8: 0.3}, after=[5], author=1), 1.01) == []
@@ -311,13 +232,3 @@ def test_trees_are_merged_by_prefix_once_all_are_deep_enough() -> None:
     for path in ([7, 9, 4], [8, 9, 4]):
         assert roll_digest(ROOT, [5, *path]) in tree
     assert set(verify.block.authors) == {1, 2}
-
-
-def test_a_tree_that_stays_shallow_is_waited_for_until_its_time_is_up() -> None:
-    strategy, actions = begun_trees(1)
-    [wake] = [action for action in actions if isinstance(action, WakeAt)]
-    assert 1.0 + 0.01 + 3 * 0.006 < wake.at_s < 1.1
-    strategy.on(drafted([7], after=[5]), 1.01)
-    [verify] = strategy.on(Tick(), wake.at_s)
-    assert isinstance(verify, SendTree)
-    assert [node.token for node in verify.block.nodes] == [7]

@@ -31,22 +31,6 @@ def test_a_record_lapses_unless_it_is_renewed(is_renewed: bool, is_found: bool) 
     assert run_virtual(run()) is is_found
 
 
-def test_a_killed_member_is_forgotten() -> None:
-    async def run() -> list[str]:
-        dht = SimulatedDht()
-        async with SimulatedSwarm(directory_of=dht.directory) as swarm:
-            members = [await swarm.drafter(ScriptedEngine()) for _ in range(2)]
-            renewing = asyncio.ensure_future(swarm.keep_announced())
-            await members[0].kill()
-            await asyncio.sleep(1.2 * LIFETIME_S)
-            renewing.cancel()
-            found = await dht.directory(READER).find(Role.DRAFTER, TARGET)
-            assert [record.peer_id for record in found] == [members[1].identity.peer_id]
-            return [record.numerics for record in found]
-
-    assert run_virtual(run()) == ["scripted"]
-
-
 def test_more_nodes_than_a_cell_holds_are_all_found() -> None:
     count = MAX_CELL_OWNERS + 8
 

@@ -1,6 +1,5 @@
 """Participants of a scenario: their identities, their links, and whether they must finish."""
 
-import asyncio
 from dataclasses import replace
 
 import pytest
@@ -59,19 +58,3 @@ def test_on_a_map_everybody_is_in_a_city_and_nodes_find_their_places_before_anyb
     assert len(estimates) == 4
     for index, city in enumerate(("london", far, "london", far)):
         assert estimates[identity_of("drafter", index).peer_id] == pytest.approx(rtt_s(city, far), abs=0.02)
-
-
-def test_a_killed_node_stops_at_its_time_and_a_restarted_one_comes_back() -> None:
-    async def run() -> list[tuple[int, int]]:
-        participants = await participants_of(replace(BASE, faults="restart-drafter=1@2+3"))
-        alive = []
-        async with participants.swarm as swarm:
-            await participants.start_nodes()
-            faults = asyncio.ensure_future(participants.run_faults())
-            for _ in range(3):
-                alive.append((len(swarm.members), sum(not member.is_killed for member in swarm.members)))
-                await asyncio.sleep(2.5)
-            faults.cancel()
-        return alive
-
-    assert run_virtual(run()) == [(4, 4), (4, 3), (5, 4)]

@@ -5,12 +5,10 @@ from dataclasses import replace
 import pytest
 
 from cosine_lab.simulation.report import (
-    EventLog,
     NodeUse,
     RequestEnding,
     RequestResult,
     SimulationReport,
-    speedup,
 )
 from cosine_protocol.records import Role
 
@@ -55,13 +53,6 @@ REPORT = SimulationReport(
 )
 
 
-def test_rates_are_of_all_requests_together() -> None:
-    assert REPORT.tokens_per_s == pytest.approx(20 / 4)
-    assert REPORT.bytes_per_token == pytest.approx(20)
-    assert REPORT.seconds_per_token == pytest.approx(0.15)
-    assert replace(REPORT, results=()).tokens_per_s == 0
-
-
 @pytest.mark.parametrize(
     ("changes", "violation"),
     [
@@ -81,23 +72,3 @@ def test_a_request_may_fail_where_nobody_was_left_to_finish_it_or_its_client_lef
     failed = replace(REPORT, results=(result(0, RequestEnding.FAILED),), must_finish=False)
     left = replace(REPORT, results=(result(0, RequestEnding.LEFT),))
     assert failed.violations() == left.violations() == []
-
-
-def test_a_speedup_is_of_the_requests_that_finished_in_both_runs() -> None:
-    plain = replace(REPORT, results=(result(0, seconds=6.0), result(1, RequestEnding.FAILED, seconds=99.0)))
-    assert speedup(REPORT, plain) == pytest.approx(3.0)
-    assert speedup(REPORT, replace(REPORT, results=())) is None
-
-
-def test_a_digest_depends_on_time_kind_request_and_tokens() -> None:
-    digests = set()
-    for event in (
-        (0.5, "tokens", 1, (7,)),
-        (0.6, "tokens", 1, (7,)),
-        (0.5, "ask", 1, (7,)),
-        (0.5, "tokens", 2, ()),
-    ):
-        log = EventLog()
-        log.note(*event)
-        digests.add(log.digest)
-    assert len(digests) == 4

@@ -2,8 +2,6 @@
 
 import pytest
 
-from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity, numbered_nonces
 from cosine_protocol.errors import GenerationFailed
@@ -16,22 +14,6 @@ def test_peers_and_nonces_are_the_same_in_every_run() -> None:
     assert said == [again() for _ in range(3)]
     assert len(set(said)) == 3
     assert numbered_nonces("b")() not in said
-
-
-def test_letters_are_tokens() -> None:
-    tokens = (0, 1, 4095, 7)
-    assert LetterCodec().encode(LetterCodec().decode(tokens)) == tokens
-
-
-def test_a_verifier_that_takes_nobody_refuses() -> None:
-    async def run() -> None:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(ScriptedEngine(), max_requests=0)
-            client = await swarm.client()
-            with pytest.raises(GenerationFailed, match="all 0 places are taken"):
-                await client.generate("hi", max_new_tokens=3)
-
-    run_virtual(run())
 
 
 def test_a_killed_member_is_gone_for_those_who_come_later() -> None:
