@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory
 from tests.e2e.nodes import daemons_of
 from tests.e2e.reference import encoded, greedy
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Host, Laboratory
 from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.reader_process import ReaderProcess
 

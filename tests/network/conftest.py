@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.network.laboratory import Laboratory, what_is_missing
+from tests.network.laboratory import Laboratory, what_is_missing
 
 _missing = cache(what_is_missing)
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from cosine_lab.network.laboratory import Host, Laboratory, what_is_missing
+from tests.network.laboratory import Host, Laboratory, what_is_missing
 
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
 TARGET: Final = "zoo:target"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_lab.network.laboratory import Host
+from tests.network.laboratory import Host
 
 COMMAND: Final = (sys.executable, "-m", "tests.network.peer")
 

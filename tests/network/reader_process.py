@@ -7,8 +7,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from cosine_lab.network.laboratory import Host
 from cosine_p2p.transport.patience import JOIN_PATIENCE_S, PATIENCE_VARIABLE
+from tests.network.laboratory import Host
 
 COMMAND: Final = (sys.executable, "-m", "tests.network.reader")
 JOINED_S: Final = 120.0

@@ -20,9 +20,9 @@ from random import Random
 from statistics import median
 from typing import Any, Final
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory, Router
 from tests.e2e.reference import encoded, greedy
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Host, Laboratory, Router
 from tests.network.nodes import TARGET, Node, laboratory
 from tests.network.reader_process import ReaderProcess
 

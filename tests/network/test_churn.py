@@ -2,8 +2,8 @@
 
 import pytest
 
-from cosine_lab.network.laboratory import Laboratory
 from tests.network.churn import COMERS, EVERY_S, ROLES, planned, play, quarters
+from tests.network.laboratory import Laboratory
 
 pytestmark = pytest.mark.network
 

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from cosine_lab.network.home_router import TCP, UDP, UDP_IDLE_S, HomeRouter, RouterKind, endpoints, readdress
+from tests.network.home_router import TCP, UDP, UDP_IDLE_S, HomeRouter, RouterKind, endpoints, readdress
 
 PUBLIC = socket.inet_aton("203.0.113.1")
 INSIDE = (socket.inet_aton("192.168.1.2"), 4001)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Laboratory, what_is_missing
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Laboratory, what_is_missing
 
 pytestmark = pytest.mark.network
 

@@ -5,8 +5,8 @@ from typing import Final
 
 import pytest
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Host, Laboratory
 from tests.network.nodes import COMMAND, TARGET, Node
 from tests.network.peer_process import wait_until
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Host, Laboratory
 from cosine_p2p.transport.channel import SILENCE_S
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Host, Laboratory
 from tests.network.peer_process import PeerProcess, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]

@@ -2,8 +2,8 @@
 
 import pytest
 
-from cosine_lab.network.home_router import RouterKind
-from cosine_lab.network.laboratory import Laboratory
+from tests.network.home_router import RouterKind
+from tests.network.laboratory import Laboratory
 from tests.network.rounds import CHANGE_AFTER_TOKENS, Change, Found, Round, planned, play, report
 
 pytestmark = pytest.mark.network

@@ -6,7 +6,6 @@ from typing import Final
 
 import pytest
 
-from cosine_lab.emulation.local_chain import LocalChain
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
@@ -20,6 +19,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.decoding import Decoded, decoded
+from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.staged import load_stages, ranges, whole_engine
 from tests.swarm.text_drafter import TextDrafter
 from tests.thoroughness import quick_first

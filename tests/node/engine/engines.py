@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import transformers as tf
 
-from cosine_lab.emulation.local_chain import LocalChain
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
@@ -24,6 +23,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.file import GgufFile
 from cosine_node.stages.engine import StageEngine
 from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf
+from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import (

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Final
 
-from cosine_lab.network.home_router import HomeRouter, RouterKind
+from tests.network.home_router import HomeRouter, RouterKind
 
 AT_ONCE: Final = 64
 """Packets of one host before the others have their turn."""

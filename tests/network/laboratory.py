@@ -1,4 +1,4 @@
-"""Hosts, home routers and the ways between them, for as long as a test runs (the theory: `cosine_lab.network`).
+"""Hosts, home routers and the ways between them, for as long as a test runs (the theory: `tests.network`).
 
 with Laboratory(folder, rtt_s=0.02) as lab:
     server = lab.host("server")                                  # public, over IPv4
@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
-from cosine_lab.network.home_router import RouterKind
+from tests.network.home_router import RouterKind
 
 TUN: Final = Path("/dev/net/tun")
 # linux/if_tun.h: an interface that carries IP packets without a header of its own.
@@ -124,7 +124,7 @@ class Laboratory:
     def __enter__(self) -> "Laboratory":
         _sweep()
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        command = (sys.executable, "-m", "cosine_lab.network.internet", str(theirs.fileno()))
+        command = (sys.executable, "-m", "tests.network.internet", str(theirs.fileno()))
         self._internet = subprocess.Popen(command, pass_fds=[theirs.fileno()])
         theirs.close()
         self.way(rtt_s=self._rtt_s)

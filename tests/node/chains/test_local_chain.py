@@ -7,13 +7,13 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_lab.emulation.local_chain import LocalChain
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import BadLogits, Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageEngine
 from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
+from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_stages, ranges, whole_engine
 from tests.node.engine.tiny_models import COMMON, VOCAB, build
