@@ -1,4 +1,4 @@
-"""Nodes and clients in the networks that people have: homes behind routers, long ways, narrow lines, two versions of IP.
+"""Nodes and clients in the networks that people have: homes behind routers, long ways, narrow lines, IPv4 and IPv6.
 
 Hosts are network namespaces of Linux, each with a TUN device as its only way out. One process, the internet, holds
 the other ends. It takes whole IP packets from one and gives them to another after what a real way does to them: a

@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "waits", "agreement")
+EXPERIMENTS = ("rtt", "ring", "agreement")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, ring, waits, agreement or report.",
+        help="here, rtt, ring, agreement or report.",
     ),
 ]
 Out = Annotated[

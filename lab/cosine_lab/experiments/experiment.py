@@ -29,7 +29,6 @@ from cosine_lab.simulation.report import SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import DECISION_S, EngineSource, Scenario, curves
 from cosine_lab.simulation.swarm import numbered_nonces
-from cosine_lab.simulation.verifiers import FeedNotes
 from cosine_lab.simulation.workload import LOOKUP, TEST_SPLIT, TraceWorkload
 from cosine_node import zoo
 from cosine_node.engine.ngram import FollowerIndex
@@ -148,14 +147,10 @@ class Cell:
 
 @dataclass(frozen=True)
 class CellResult:
-    """The report of a cell's run, in virtual time, with the number of the trace of each request.
-
-    Over stages it has the notes of each request's feeds as well, in their order.
-    """
+    """The report of a cell's run, in virtual time, with the number of the trace of each request."""
 
     report: SimulationReport
     traces: tuple[int, ...]
-    feeds: tuple[FeedNotes, ...] = ()
 
     @cached_property
     def seconds(self) -> dict[int, float]:
@@ -199,14 +194,11 @@ def run_cell(cell: Cell) -> CellResult:
     kind: StrategyKind = replace(
         plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=counts
     )
-    feeds: list[FeedNotes] = []
-    if scenario.stages:
-        options["note_feeds"] = feeds.append
     report = run_scenario(scenario, strategies={kind.name: kind}, workload=workload, verifier_options=options)
     if len(report.finished) < scenario.total_requests:
         raise UsageError(f"{cell}: {scenario.total_requests - len(report.finished)} requests did not finish.")
     numbers = [traces[number % len(traces)].number for number in range(scenario.total_requests)]
-    return CellResult(report, tuple(numbers), tuple(feeds))
+    return CellResult(report, tuple(numbers))
 
 
 def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:

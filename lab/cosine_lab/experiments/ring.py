@@ -12,7 +12,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from cosine_lab.emulation.traces import Trace
+from cosine_lab.emulation.traces import CANDIDATES, Trace
 from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
 from cosine_lab.experiments.experiment import (
     TUNE_SPLIT,
@@ -29,10 +29,10 @@ from cosine_lab.experiments.experiment import (
     setup_of,
     sum_of_checks,
 )
-from cosine_lab.experiments.token_waits import is_covered
 from cosine_lab.report.intervals import bootstrap_interval, ratio_and_interval, ratio_of_sums, speedup_fields
 from cosine_lab.report.plots import LinePlot, rows_where
 from cosine_lab.simulation.scenario import curves
+from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.zoo.family import Family
 from cosine_p2p.trust.mandates import Coordination
 
@@ -226,6 +226,16 @@ def row_of(plan: RingPlan, result: CellResult, plain: CellResult, *, seed: int) 
         "max_new_tokens": plan.cell.scenario["max_new_tokens"],
         **result.checks,
     }
+
+
+def is_covered(trace: Trace, *, tokens: int) -> Iterator[tuple[bool, bool]]:
+    """For each of the first tokens of a text: whether any drafter, or copying, offers it, and as a first choice."""
+    index = FollowerIndex()
+    for position, token in enumerate(trace.stream[:tokens]):
+        copied = [found for found, _ in index.estimate().found[:CANDIDATES]]
+        offers = [copied, *(own.candidate_tokens[position].tolist() for own in trace.drafters.values())]
+        yield any(token in offer for offer in offers), any(offer[:1] == [token] for offer in offers)
+        index.extend([token])
 
 
 def coverage_of(traces: Sequence[Trace], *, tokens: int) -> JsonRow:

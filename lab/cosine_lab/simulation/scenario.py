@@ -159,7 +159,6 @@ class Scenario:
     stage_copies: int = 1
     traversal_ms: float = 200.0
     most_under_way: int | None = None
-    has_free_nodes: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -222,7 +221,7 @@ class Scenario:
         """The seconds of a node's pass by its tokens; `index` is that of a drafter."""
         verifier, drafter = curves(self.profile)
         if role is Role.VERIFIER:
-            return CostCurve(verifier.points[:1]) if self.has_free_nodes else verifier
+            return verifier
         factor = 1 / self.speed(index)
         return CostCurve(tuple((tokens, factor * seconds) for tokens, seconds in drafter.points))
 

@@ -19,7 +19,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
-from cosine_lab.simulation.verifiers import FeedNotes, Policy, PolicyVerifier, SteppedVerifier
+from cosine_lab.simulation.verifiers import Policy, PolicyVerifier, SteppedVerifier
 from cosine_node.drafter.observer import DraftObserver
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.base import Engine
@@ -173,16 +173,14 @@ class SimulatedSwarm:
         coordination: StrategyKind | None = STRATEGIES["cosine"],
         ring: Ring | None = None,
         policy: Policy | None = None,
-        note_feeds: Callable[[FeedNotes], None] | None = None,
         is_stepped: bool = False,
         **config: Any,
     ) -> Member:
         """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
 
         By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it
-        is the head of stages that hold the engine's model. With a `policy` it lacks parts, and tells `note_feeds`
-        of each request; one that `is_stepped` serves rivals that ask for each pass. Further options are fields of
-        `VerifierConfig`.
+        is the head of stages that hold the engine's model. With a `policy` it lacks parts; one that
+        `is_stepped` serves rivals that ask for each pass. Further options are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
@@ -206,7 +204,7 @@ class SimulatedSwarm:
         if is_stepped:
             make = SteppedVerifier
         elif policy is not None:
-            make = partial(PolicyVerifier, policy=policy, note_feeds=note_feeds)
+            make = partial(PolicyVerifier, policy=policy)
         service = make(
             engine=engine,
             runner=chain or machine,

@@ -1,21 +1,17 @@
 """Verifiers that serve otherwise than the product's: for rivals, which step them, and for parts switched off."""
 
-import asyncio
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any
 
 from cosine_lab.rivals.paths import best_path
-from cosine_node.engine.base import Row
 from cosine_node.verifier.pass_rows import CandidateNode, PassRows, candidate_nodes, most_probable_first
 from cosine_node.verifier.request import PromptLookup, RequestStage, ServedRequest, Verdict, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.strategy.tree import TreeNode
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
-from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_NODES
 from cosine_protocol.request import Request
 
@@ -40,65 +36,6 @@ class Policy:
     max_nodes: int | None = None
 
 
-@dataclass(slots=True)
-class TokenTimes:
-    """When a verifier came to know and to feed one committed token, in seconds of the event loop's clock.
-
-    It was committed at `known_s`. Since the pass that was chosen at `stood_s` it could have been fed; None where
-    nobody's draft of it stood in the tree before. The pass that fed it began at `fed_s`; None for the last one.
-    """
-
-    known_s: float
-    stood_s: float | None = None
-    fed_s: float | None = None
-
-
-@dataclass(slots=True)
-class FeedNotes:
-    """Of one request: the times of each token that it has committed, in their order."""
-
-    tokens: list[TokenTimes] = field(default_factory=list)
-    _stood_s: dict[bytes, float] = field(default_factory=dict)
-    _fed_s: dict[bytes, float] = field(default_factory=dict)
-    _last: bytes = b""
-
-    def note_standing(self, nodes: Iterable[TreeNode]) -> None:
-        """A pass is chosen while these stand in the tree."""
-        for node in nodes:
-            self._stood_s.setdefault(node.digest, _now_s())
-
-    def note_fed(self, nodes: Iterable[TreeNode]) -> None:
-        """A pass that feeds these begins."""
-        for node in nodes:
-            self._fed_s.setdefault(node.digest, _now_s())
-            if node.digest == self._last:
-                self.tokens[-1].fed_s = _now_s()
-
-    def note_committed(self, root: bytes, tokens: Sequence[int]) -> None:
-        """These tokens are committed below a prefix."""
-        for token in tokens:
-            root = extend_digest(root, token)
-            self.tokens.append(TokenTimes(_now_s(), self._stood_s.get(root), self._fed_s.get(root)))
-        self._last = root
-
-
-@dataclass(slots=True, eq=False, kw_only=True)
-class NotedRequest(VerifierRequest):
-    """A request whose feeds are noted."""
-
-    notes: FeedNotes
-
-    def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
-        is_pending = not self.is_pending_fed
-        row = VerifierRequest.decode_row(self, chosen)
-        self.notes.note_fed([*([self.tree.root] if is_pending else []), *chosen])
-        return row
-
-    def commit(self, verdict: Verdict) -> list[int]:
-        self.notes.note_committed(self.tree.root.digest, verdict.tokens)
-        return VerifierRequest.commit(self, verdict)
-
-
 class PolicyRows(PassRows):
     """Rows with the draft nodes that a policy lets in."""
 
@@ -107,8 +44,6 @@ class PolicyRows(PassRows):
         self._policy = policy
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
-        if isinstance(request, NotedRequest):
-            request.notes.note_standing(request.tree.walk())
         drops_costly = self._policy.drops_costly_nodes
         found = super().candidates(index, request) if drops_costly else all_nodes(index, request)
         if self._policy.only_best_path:
@@ -121,14 +56,11 @@ class PolicyRows(PassRows):
 
 
 class PolicyVerifier(VerifierService):
-    """A verifier with a policy of its own, which hands the notes of each request's feeds to `note_feeds`."""
+    """A verifier with a policy of its own."""
 
-    def __init__(
-        self, *, policy: Policy, note_feeds: Callable[[FeedNotes], None] | None = None, **options: Any
-    ) -> None:
+    def __init__(self, *, policy: Policy, **options: Any) -> None:
         super().__init__(make_rows=partial(PolicyRows, policy=policy), **options)
         self._policy = policy
-        self._note_feeds = note_feeds
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         request, policy = super().request_of(channel, message, asked), self._policy
@@ -139,11 +71,7 @@ class PolicyVerifier(VerifierService):
             request.lookup = PromptLookup((*asked.prompt, *message.committed)) if request.lookup else None
         if not policy.keeps_account:
             request.account = None
-        if self._note_feeds is None:
-            return request
-        noted = NotedRequest(**_made_with(request), notes=FeedNotes())
-        self._note_feeds(noted.notes)
-        return noted
+        return request
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -212,7 +140,3 @@ def all_nodes(index: int, request: VerifierRequest) -> list[CandidateNode]:
 def _made_with(request: VerifierRequest) -> dict[str, Any]:
     """What a request was made with, as it is now."""
     return {one.name: getattr(request, one.name) for one in fields(request) if one.init}
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
