@@ -161,19 +161,9 @@ class TraceSet:
         rounds = chain.from_iterable(zip_longest(*by_domain.values()))
         return tuple(trace for trace in rounds if trace is not None)
 
-    def save(self, path: Path) -> None:
-        """Write one compressed .npz, the same bytes for the same traces; probabilities are kept in 16 bits."""
-        with zipfile.ZipFile(path, "w") as archive:
-            for name, array in _packed(self).items():
-                # An entry made by hand carries the earliest date there is, not today's.
-                entry = zipfile.ZipInfo(f"{name}.npy")
-                entry.compress_type = zipfile.ZIP_DEFLATED
-                with archive.open(entry, "w") as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
-
     @classmethod
     def load(cls, path: Path) -> "TraceSet":
-        """Read a file that `save` wrote. Raises `UsageError` for a file that is missing or not of this kind."""
+        """Read an .npz file of traces. Raises `UsageError` for a file that is missing or not of this kind."""
         if not zipfile.is_zipfile(path):
             raise UsageError(f"No traces can be read from {path}: it is missing or no .npz file.")
         try:
@@ -188,46 +178,15 @@ class TraceSet:
         return cls.load(DATA / SHIPPED[family])
 
 
-_OF_TRACE: Final = {
-    "number": np.uint32,
-    "domain": np.str_,
-    "split": np.str_,
-    "temperature": np.float64,
-    "seed": np.uint64,
-    "prompt_tokens": np.uint16,
-}
-"""Fields of a `Trace` that are one value each, with their type in the file."""
+_OF_TRACE: Final = ("number", "domain", "split", "temperature", "seed", "prompt_tokens")
+"""Fields of a `Trace` that are one value each in the file."""
 _OF_POSITION: Final = {
-    "candidate_tokens": ("candidate_tokens", np.uint16, np.int32),
-    "candidate_claims": ("candidate_probabilities", np.float16, np.float32),
-    "log_probability": ("log_probability", np.float16, np.float32),
-    "overlap": ("overlap", np.float16, np.float32),
+    "candidate_tokens": ("candidate_tokens", np.int32),
+    "candidate_claims": ("candidate_probabilities", np.float32),
+    "log_probability": ("log_probability", np.float32),
+    "overlap": ("overlap", np.float32),
 }
-"""Arrays of the file along the streams: the field of a `DrafterTrace`, and its type in the file and in memory."""
-
-
-def _packed(traces: TraceSet) -> dict[str, NDArray[Any]]:
-    """The arrays of a file; streams lie one after the other, drafters [model, trace or position]."""
-    models = sorted({model for trace in traces for model in trace.drafters})
-    if any(len(trace.drafters) != len(models) for trace in traces):
-        raise UsageError("Traces that are saved together must have the same drafters.")
-    if len({bool(trace.asked) for trace in traces}) > 1:
-        raise UsageError("Traces that are saved together must all have their prompts, or none of them.")
-    rows = [[trace.drafters[model] for trace in traces] for model in models]
-    arrays = {"models": np.array(models)}
-    for name, stored in _OF_TRACE.items():
-        arrays[name] = np.array([getattr(trace, name) for trace in traces], stored)
-    arrays["stream_tokens"] = np.array([len(trace.stream) for trace in traces], np.uint16)
-    arrays["stream"] = np.concatenate([np.array(trace.stream, np.uint16) for trace in traces])
-    arrays["near_ties"] = np.concatenate([np.array(trace.near_ties, np.bool_) for trace in traces])
-    arrays["prompt_nll"] = np.array([[drafter.prompt_nll for drafter in row] for row in rows], np.float32)
-    for name, (field, stored, _) in _OF_POSITION.items():
-        along = [np.concatenate([getattr(drafter, field) for drafter in row]) for row in rows]
-        arrays[name] = np.stack(along).astype(stored)
-    arrays["vocab_tokens"] = np.array(traces.vocab_tokens, np.uint32)
-    arrays["eos"] = np.array(traces.eos, np.uint16)
-    arrays["asked"] = np.concatenate([np.array(trace.asked, np.uint16) for trace in traces])
-    return arrays
+"""Arrays of the file, [model, position in all streams]: the field of a `DrafterTrace` and its type."""
 
 
 def _unpacked(file: IO[bytes]) -> TraceSet:
@@ -237,7 +196,7 @@ def _unpacked(file: IO[bytes]) -> TraceSet:
 
 
 def _traces(stored: Mapping[str, Any]) -> Iterator[Trace]:
-    along = {field: stored[name].astype(dtype) for name, (field, _, dtype) in _OF_POSITION.items()}
+    along = {field: stored[name].astype(dtype) for name, (field, dtype) in _OF_POSITION.items()}
     ends = np.cumsum(stored["stream_tokens"], dtype=np.int64).tolist()
     eos = tuple(stored["eos"].tolist()) if "eos" in stored else EOS
     # A file has the prompts of all of its traces, or of none.

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.traces import (
@@ -53,16 +53,6 @@ def a_trace(number: int, *, domain: str = "code", tokens: int = 12, temperature:
     )
 
 
-def described(trace: Trace) -> tuple[object, ...]:
-    """Everything a trace holds, in a form that can be compared."""
-    along = {
-        model: (drafter.prompt_nll, *(array.tolist() for array in drafter.arrays()))
-        for model, drafter in trace.drafters.items()
-    }
-    plain = (trace.number, trace.domain, trace.split, trace.temperature, trace.seed, trace.prompt_tokens)
-    return (*plain, trace.stream, trace.near_ties, along)
-
-
 traces = st.builds(
     a_trace,
     st.integers(0, VOCAB_TOKENS**DIGITS - 1),
@@ -70,18 +60,6 @@ traces = st.builds(
     tokens=st.integers(1, 30),
     temperature=st.sampled_from([0.0, 0.8]),
 )
-trace_lists = st.lists(traces, min_size=1, max_size=5, unique_by=lambda trace: trace.number)
-
-
-@settings(max_examples=25)
-@given(found=trace_lists)
-def test_a_file_gives_back_what_was_saved(found: list[Trace], tmp_path_factory: pytest.TempPathFactory) -> None:
-    folder = tmp_path_factory.mktemp("traces")
-    TraceSet(found).save(folder / "first.npz")
-    loaded = TraceSet.load(folder / "first.npz")
-    assert list(map(described, loaded)) == list(map(described, found))
-    loaded.save(folder / "second.npz")
-    assert (folder / "first.npz").read_bytes() == (folder / "second.npz").read_bytes()
 
 
 def test_a_file_that_holds_no_traces_is_refused(tmp_path: Path) -> None:
