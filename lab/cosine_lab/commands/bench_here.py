@@ -169,7 +169,7 @@ def _source(swarm: MeasuredSwarm) -> Iterator[str]:
 
 
 def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_ms: float) -> "AsyncClient":
-    """A client that seems so much further from every peer, and goes on from nothing. Raises `UsageError`."""
+    """A client whose round trips take `rtt_ms` longer, and which goes on from nothing. Raises `UsageError`."""
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import choose_transport

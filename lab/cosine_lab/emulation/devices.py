@@ -221,7 +221,7 @@ class Deployment:
         return self.needed_bytes <= self.count * self.device.usable_bytes
 
     def seconds(self, tokens: int) -> float:
-        """The cost of a pass over so many tokens, all sequences together."""
+        """The cost of a pass over `tokens` tokens, all sequences together."""
         device, model = self.device, self.model
         read_bytes = self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(model)
         reading_s = read_bytes / (device.bandwidth_bytes_per_s * device.bandwidth_efficiency)

@@ -261,7 +261,7 @@ def _now_s() -> float:
 
 
 def _after(began_s: float, round_trips: int, there: Route, back: Route) -> float:
-    """The time after so many round trips, one after the other; `math.inf` if one never ends."""
+    """The time after `round_trips` round trips, one after the other; `math.inf` if one never ends."""
     ready_s = began_s
     for _ in range(round_trips):
         arrived_s = there.arrival_s(ready_s, 0)

@@ -240,7 +240,7 @@ def steps_along(choices: Sequence[Choice], tokens: Sequence[int]) -> Steps:
 
 
 def ranked(choices: Sequence[Choice], most: int) -> list[list[int]]:
-    """The tokens that a drafter holds likeliest at each place, at most so many, the chosen one first."""
+    """The `most` likeliest tokens of a drafter at each place, the chosen one first."""
     return [
         [choice.token, *(token for token, _ in choice.candidates if token != choice.token)][:most]
         for choice in choices

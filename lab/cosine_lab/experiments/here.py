@@ -1,4 +1,4 @@
-"""The speed that a swarm brings to whoever asks it, by the clock: plain decoding and other ways in turns.
+"""The speed of a swarm for its client, by the clock: plain decoding and other ways in turns.
 
 The swarm runs already, or is started for it on this machine. Nothing is simulated, and nothing emulated but links
 where that is asked for. Every prompt is generated in every way, one after the other and `repeats` times, so that a
@@ -35,7 +35,7 @@ PLAIN: Final = Way.PLAIN.value
 WARM_UP_TOKENS: Final = 8
 """The first request of each way opens links and loads code."""
 GROUP_PROMPTS: Final = 10
-"""The worst group of so many prompts in a row is told, so that a good median hides no bad hour."""
+"""Size of the groups of prompts in a row of which the worst is reported: a good median hides no bad hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ async def run(
     """Measure a swarm; one JSON object. Raises as a generation does.
 
     `connect` makes a client whose links are longer by a round-trip time in milliseconds. `rows` gets each row as it
-    is measured: whoever stops the measurement has those before.
+    is measured, so that an interrupted measurement keeps them.
     """
     return await run_contest(connect, HERE, questions_of(options), options, rows=rows, say=say)
 

@@ -160,7 +160,7 @@ Tuned = Mapping[tuple[str, Place], OptionValues]
 class PlannedRow:
     """A row to measure, and what it is called.
 
-    Its cell is run with the prompts in so many `orders`. With `is_beside` it has no distance, and what distance
+    Its cell is run with the prompts in `orders` orders. With `is_beside` it has no distance, and what distance
     adds to plain decoding is added to its times.
     """
 

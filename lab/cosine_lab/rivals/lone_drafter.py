@@ -28,7 +28,7 @@ class LoneDrafter:
     """Gives the work to `author`, or, for None, to the drafter that knows the prompt best.
 
     One whose drafts are often wrong comes after all that are not known to be, whatever it says of the prompt; of
-    several such the most accepted is best. Whoever loses the work is released, and recalled once it is best again.
+    several such the most accepted is best. A replaced one is released, and recalled once it is best again.
     `drafting` is the author at work.
     """
 

@@ -35,7 +35,7 @@ from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import Pacing, PassStats
 
 # A drafter is waited for this many times as long as expected, and no less than links stall; one that kept everyone
-# waiting is then left out for so many rounds.
+# waiting is then left out for `BACKOFF_ROUNDS` rounds.
 PATIENCE_FACTOR: Final = 3.0
 MIN_PATIENCE_S: Final = 0.25
 BACKOFF_ROUNDS: Final = 8
@@ -113,7 +113,7 @@ class Rounds(ABC):
 
     @abstractmethod
     def _begin(self, now_s: float) -> list[Action]:
-        """Open a round, by `_ask`; the tree stands at what is committed. Whoever asks nobody gets a plain pass."""
+        """Open a round, by `_ask`; the tree stands at what is committed. Without `_ask` the pass is a plain one."""
 
     @abstractmethod
     def _go_on(self, now_s: float) -> list[Action] | None:
@@ -171,7 +171,7 @@ class Rounds(ABC):
         return self._pace_s.get(author, self._drafters[author].token_s)
 
     def _note_pace(self, author: int, took_s: float, *, tokens: int) -> None:
-        """Learn how fast a drafter is now from how long so many of its passes and the round trip took."""
+        """Learn how fast a drafter is now from the time that `tokens` of its passes and the round trip took."""
         if drafter := self._drafters.get(author):
             token_s = (took_s - drafter.rtt_s) / max(1, tokens)
             token_s = min(max(token_s, drafter.token_s), MAX_SLOWNESS * drafter.token_s)

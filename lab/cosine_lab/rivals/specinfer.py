@@ -14,7 +14,7 @@ from cosine_p2p.strategy.base import Action, DrafterStarted, WakeAt
 from cosine_p2p.strategy.tree import TreeNode
 
 FADING_TOKENS: Final = 8.0
-"""After so many judged tokens the prompt counts half as much."""
+"""Number of judged tokens after which the prompt counts half as much."""
 SLACK: Final = 1.1
 """How many times the expected time a drafter has before its tree is taken as it is."""
 

@@ -84,35 +84,38 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A swarm and its load. Raises `UsageError` for values that mean nothing.
+    """A swarm and its load. Raises `UsageError` for values out of range.
 
-    `profile` gives the devices: VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`), or
-    DEVICE:MODEL/DEVICE:MODEL, with 2xDEVICE for several cards (`cosine_lab.emulation.devices`). Drafter i is
-    `drafter_speeds[i]` times as fast and an expert in `domains[i]`; shorter lists are read again from their
-    start. `rtt_ms` is that of every pair, `jitter_ms` the mean exponential delay of each write on top,
-    `rate_bytes_per_s` 0 for no limit.
+    Shorter lists of nodes' properties are read again from their start.
 
-    Each client makes `requests` requests, each after the one before has ended; with `arrivals_per_s` above 0 all
-    clients' requests arrive together at that mean rate, exponentially, whatever has ended. Opening a stream takes
-    clients the round trips of their `transport`, and nodes those of a full one. `faults` is a SPEC of
-    `cosine_lab.simulation.faults`. `decision_s` is the time that every write of a client costs it.
-
-    `max_drafters` and `prompt_window_tokens` are the clients' options; traces know drafters of whole prompts, 0.
-
-    With `home` every verifier holds a drafter of that expertise itself. `coordination` is the clients' option, and
-    `client_rtt_ms` their distance from all nodes where it is not `rtt_ms`.
-
-    `client_cities`, `verifier_cities` and `drafter_cities`, all or none, put everybody on a map instead of at one
-    RTT: client i is in `client_cities[i]`, and so on, read again from the start (`cosine_lab.emulation.cities`).
-    There the nodes have `settle_s` seconds to find their network coordinates before the first request; with 0 they
-    have none.
-
-    With `stages` the target is in so many parts, each of which takes a verifier's time for a pass and is held by
-    `stage_copies` nodes; verifiers are their heads. Head and stages are as far from each other as makes a pass over
-    one token take `traversal_ms` all the way round; `most_under_way` bounds the passes under way.
-
-    `fidelities`, `vocab_tokens`, `prompt_tokens` and `eos` are of scripted engines, `family`, `law` and
-    `is_oracle` of traces.
+    name, seed: name of the scenario; equal seeds give equal runs.
+    verifiers, drafters, clients: number of each.
+    profile: devices, VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`) or DEVICE:MODEL/DEVICE:MODEL, with
+        2xDEVICE for several cards (`cosine_lab.emulation.devices`).
+    drafter_speeds, domains: speed of each drafter, as a factor, and its expertise.
+    max_requests: places of each node.
+    max_drafters, prompt_window_tokens: options of the clients; traces know drafters of whole prompts, 0.
+    rtt_ms, client_rtt_ms: round-trip time of every pair, and of clients where it differs.
+    jitter_ms: mean exponential delay of each write.
+    loss: probability that a packet is lost.
+    rate_bytes_per_s: rate of each link. Default: unlimited.
+    requests: requests of each client, each after the one before has ended.
+    arrivals_per_s: above 0, mean rate at which all clients' requests arrive, whatever has ended.
+    discovery, transport: how clients find nodes, and the transport whose round trips opening a stream takes them.
+    source: origin of target, drafters and prompts (`EngineSource`).
+    strategy, temperature, max_new_tokens, timeout_s: of every request.
+    faults: a SPEC of `cosine_lab.simulation.faults`.
+    decision_s: time that every write costs a client.
+    fidelities, vocab_tokens, prompt_tokens, eos: of scripted engines.
+    family, law, is_oracle: of traces.
+    home: expertise of the drafter that every verifier holds itself. Default: none.
+    coordination: the clients' option.
+    client_cities, verifier_cities, drafter_cities: all or none; cities in place of one round-trip time.
+    settle_s: with cities, seconds in which nodes find their network coordinates before the first request.
+    stages, stage_copies: number of parts of the target, each as slow as a verifier, and nodes that hold each part;
+        verifiers are then heads.
+    traversal_ms: time of a pass over one token from the head through all stages and back.
+    most_under_way: maximum number of passes under way. Default: the head's.
     """
 
     name: str = "custom"
@@ -331,7 +334,7 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
 
 
 def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """The same with so many nodes, verifiers included. Raises `UsageError` for fewer than its verifiers."""
+    """The same with `nodes` nodes, verifiers included. Raises `UsageError` for fewer than its verifiers."""
     if nodes < scenario.verifiers:
         raise UsageError(f"{nodes} nodes are too few for {scenario.verifiers} verifiers; ask for more.")
     return replace(scenario, drafters=nodes - scenario.verifiers)

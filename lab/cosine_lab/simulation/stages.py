@@ -31,7 +31,7 @@ HEADS: Final = 16
 
 
 def even_parts(parts: int) -> list[LayerRange]:
-    """All layers in so many parts of about one size."""
+    """All layers in `parts` parts of about one size."""
     cuts = [LAYERS * number // parts for number in range(parts + 1)] if parts else []
     return [LayerRange(first=first, end=end, layers=LAYERS) for first, end in pairwise(cuts)]
 

@@ -106,7 +106,7 @@ class _ClientSwarm:
 class SimulatedSwarm:
     """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
 
-    Peers have numbered identities, 1 for whoever comes first, unless the caller gives one. `directory_of` gives
+    Peers have numbered identities, 1 for the first, unless the caller gives one. `directory_of` gives
     each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
     its streams; by default all are open. `emulated` stands in every record. With a `place_seed` nodes find their
     network coordinates. `tokenizer_digest` is that of the target.

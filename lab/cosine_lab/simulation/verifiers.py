@@ -20,12 +20,12 @@ from cosine_protocol.request import Request
 class Policy:
     """What a verifier does of its own accord under free pacing; by default all that the product's does.
 
-    With `uses_prompt_lookup` it drafts what followed the same words before, with `drafts_forced` what a constraint
-    leaves no choice about. With `keeps_account` a request
-    whose drafts cost more than they bring gets plain passes. With `drops_costly_nodes` only drafts that raise
-    the expected tokens per second enter a pass, else all live ones up to the token budget. With
-    `only_best_path` only the most probable child of each node does, with `max_nodes` no more than so many for
-    each request.
+    uses_prompt_lookup: draft what followed the same words before.
+    drafts_forced: draft tokens to which a constraint leaves no alternative.
+    keeps_account: give plain passes to a request whose drafts cost more than they bring.
+    drops_costly_nodes: feed only drafts that raise the expected tokens per second, else all live ones.
+    only_best_path: feed only the most probable child of each node.
+    max_nodes: maximum number of draft nodes of a request in a pass. Default: no limit.
     """
 
     uses_prompt_lookup: bool = True
