@@ -22,8 +22,8 @@ MAX_ASKED_DRAFTERS: Final = 8
 with eight the expert of each prompt of the embedded family was among them (decision 2); half of them would leave
 some out, twice as many would show the prompt to more and cost their prefills."""
 WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS
-"""Bounds what a look-up reads in a large directory (decision 10): some of each expertise are near or quick among so
-many."""
+"""Bounds what a look-up reads in a large directory. Of this number some of each expertise are near or fast
+(docs/design.md)."""
 
 logger = logging.getLogger(__name__)
 
