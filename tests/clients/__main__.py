@@ -55,7 +55,7 @@ def gateway(target: Sequence[str], folder: Path) -> Iterator[str]:
     name, _, drafter = target
     homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
     os.environ |= {**homes, "HF_HUB_OFFLINE": "1"}
-    with swarm_in(folder, target=name, dtype=None, drafters=[drafter]) as swarm:
+    with swarm_in(folder, target=name, dtype=None, drafters={"general": drafter}) as swarm:
         serve = ("serve", "--port", "0", "--target", name, "--api-key", KEY, "--timeout", "600", *swarm.peers)
         node = Node.start("gateway", serve, folder).wait_ready()
         try:

@@ -3,7 +3,7 @@
 Verifiers that some tests kill are started once, too, and only where one of these tests runs.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,8 @@ import pytest
 from tests.e2e.nodes import Node, close_all, open_nodes, own_home
 
 TARGET: Final = "zoo:target"
-DRAFTERS: Final = ("code", "math", "general")
+DRAFTERS: Final = {"code": "zoo:draft-code", "math": "ngram", "general": "ngram"}
+"""Models by what they are experts for. Those without weights start at once."""
 EMULATED: Final = "60/6@10"
 
 
@@ -58,7 +59,7 @@ def swarm_in(
     *,
     target: str = TARGET,
     dtype: str | None = "float32",
-    drafters: Sequence[str] = tuple(f"zoo:draft-{name}" for name in DRAFTERS),
+    drafters: Mapping[str, str] = DRAFTERS,
     emulated: str | None = None,
 ) -> Iterator[Swarm]:
     """The nodes, which log to a folder."""
@@ -75,7 +76,8 @@ def swarm_in(
         join += ["--emulate", emulated] if emulated else []
         verifier = started("verifier", *join, "--role", "verifier", "--model", target)
         drafting = tuple(
-            started(model.rpartition("-")[2], *join, "--role", "drafter", "--model", model) for model in drafters
+            started(name, *join, "--role", "drafter", "--model", model, "--expertise", name)
+            for name, model in drafters.items()
         )
         for node in (verifier, *drafting):
             node.wait_ready()

@@ -66,15 +66,6 @@ def test_what_takes_too_long_is_ended_with_an_error() -> None:
             list(stream)
 
 
-def test_a_client_that_leaves_takes_its_generation_along() -> None:
-    with served(curve=SLOW) as gateway, client_of(gateway) as client:
-        with streamed(client, 2000) as stream:
-            next(stream)
-        event, told = gateway.events.get(timeout=TIMEOUT_S)
-        gateway.ask(assert_freed(gateway.swarm))
-        assert (event, told["status"], told["error"]) == ("request", 200, "the client hung up")
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> None:
     choices = 3
@@ -97,6 +88,7 @@ def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> 
         assert told["error"] == "the client hung up"
 
 
+@pytest.mark.thorough
 def test_a_template_without_an_end_costs_its_own_chat_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 2.0)
     template = "{% if messages[0].content == 'endless' %}" + ENDLESS + "{% endif %}" + TEMPLATE
