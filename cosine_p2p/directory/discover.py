@@ -22,7 +22,8 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage, PeerError, PeerLost, UsageError
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import NodeRecord, SignedRecord
+from cosine_protocol.records import NodeRecord
+from cosine_protocol.statements import unseal
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ class _LookUp:
                 continue
             self._seen.add((cell, data))
             try:
-                owner = decode_body(NodeRecord, decode_body(SignedRecord, data).body).peer_id
+                owner = decode_body(NodeRecord, unseal(NodeRecord, data).body).peer_id
                 record = self._opener.open(data, cell=cell, owner=owner, now_s=self._now_s)
             except (BadSignature, MalformedMessage) as error:
                 logger.debug("a record in %s was dropped: %s", cell, error)

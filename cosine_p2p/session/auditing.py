@@ -37,7 +37,7 @@ from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict, Transcript
 from cosine_protocol.protocols import AUDIT
 from cosine_protocol.records import NodeRecord, Role
-from cosine_protocol.statements import open_verdict, sign_transcript
+from cosine_protocol.statements import open_verdict, sign
 
 MAX_ASKED: Final = 64
 """Bounds a poll. Of few judges most may be liars by chance; polls are rare, since who is outvoted twice is
@@ -374,7 +374,7 @@ class FailoverCheck:
         """Have a part judged by the verifier that goes on and, if it accuses, by another one, if there is one."""
         request, tokens = self._session.job.request, tuple(self._session.output[:end])
         part = Transcript(first, end, roll_digest(self._session.d_0, tokens))
-        signed = sign_transcript(self._identity, part, d_0=self._session.d_0)
+        signed = sign(self._identity, part, digest=self._session.d_0)
         claim = AskAudit(0, request, tokens, self._identity.peer_id, signed)
         verdict = await self._auditing.judge(judge, claim)
         if verdict is None or not accuses(verdict, request):

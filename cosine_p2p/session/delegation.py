@@ -14,12 +14,11 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import extend_digest, request_digest
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
-from cosine_protocol.identity import verify
-from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
+from cosine_protocol.limits import MAX_AUTHORS, MAX_MANDATE_S, MAX_WINDOW_NODES
 from cosine_protocol.nodes import BASE
 from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
-from cosine_protocol.statements import sign_mandate
+from cosine_protocol.statements import check_signature, sign
 
 MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
 """Bounds memory, for each author: twice what a drafter may have under way."""
@@ -214,20 +213,18 @@ class Delegation:
             self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
             self._drafts = self._drafts or SignedDrafts()
             self._silent_since_s = now_s
-            mandate = sign_mandate(
-                mandates.identity,
-                d_0=self._d_0,
+            mandate = m.Mandate(
                 delegate=link.peer_id,
                 drafters=self._peer_ids,
                 most_tokens=self._job.request.max_new_tokens,
                 issued_at_s=mandates.clock(),
-                lifetime_s=left_s,
+                lifetime_s=min(left_s, MAX_MANDATE_S),
                 prompt_window_tokens=self._job.prompt_window_tokens,
-                shares_feedback=self._job.shares_feedback,
+                shares_feedback=self._job.shares_feedback or None,
                 pupil=self._peer_ids[self._job.pupil - 1] if self._job.pupil else None,
                 shown=request_digest(self._job.shown_request) if self._job.prompt_window_tokens else None,
             )
-            return m.Delegate(upstream.number, mandate)
+            return m.Delegate(upstream.number, sign(mandates.identity, mandate, digest=self._d_0))
         return None
 
     def take_why(self) -> str:
@@ -273,15 +270,9 @@ class Delegation:
     def _is_shown(self, claim: Claim) -> bool:
         signed = self._drafts.find(claim) if self._drafts is not None else None
         if signed is not None and not signed.is_checked:
-            fragment = signed.fragment
+            author = self._peer_ids[claim.author - 1]
             try:
-                verify(
-                    kind="fragment",
-                    signer=self._peer_ids[claim.author - 1],
-                    digest=self._d_0,
-                    body=fragment.body,
-                    signature=fragment.signature,
-                )
+                check_signature(m.Draft, signed.fragment, author=author, digest=self._d_0)
             except BadSignature:
                 return False
             signed.is_checked = True

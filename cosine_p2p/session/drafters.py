@@ -16,10 +16,10 @@ from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
-from cosine_protocol.identity import verify
 from cosine_protocol.limits import MAX_COMMIT_TOKENS, MAX_NEW_TOKENS
 from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
+from cosine_protocol.statements import check_signature
 
 START_TIMEOUT_S: Final = SILENCE_S / 2
 """Longer than a link takes to give up a peer that is silent. A drafter that is reached later comes too late for a
@@ -215,14 +215,7 @@ class Drafters:
             fragment, draft = delivery.message, delivery.body
             if not isinstance(fragment, m.Fragment) or not isinstance(draft, m.Draft):
                 continue
-            check = partial(
-                verify,
-                kind="fragment",
-                signer=peer_id,
-                digest=self._d_0,
-                body=fragment.body,
-                signature=fragment.signature,
-            )
+            check = partial(check_signature, m.Draft, fragment, author=peer_id, digest=self._d_0)
             try:
                 await self._offload(check)
             except BadSignature as error:

@@ -8,8 +8,9 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
+from cosine_protocol.fields import Signed
 from cosine_protocol.limits import NONCE_BYTES
-from cosine_protocol.messages import SignedMandate
+from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Request
 
 
@@ -65,7 +66,7 @@ class Job:
     committed: tuple[int, ...] = ()
     mandates: Mandates | None = None
     coordination: Coordination = Coordination.CLIENT
-    mandate: SignedMandate | None = None
+    mandate: Signed[Mandate] | None = None
     distances: Distances | None = None
     prompt_window_tokens: int | None = None
     shares_feedback: bool = False

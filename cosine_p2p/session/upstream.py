@@ -12,13 +12,13 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.identity import verify
+from cosine_protocol.fields import Signed
 from cosine_protocol.likelihoods import Likelihood, LikelihoodDigest, check_likelihood
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
-from cosine_protocol.messages import AskAudit, FinishReason, SignedTranscript, Transcript
+from cosine_protocol.messages import AskAudit, FinishReason, Transcript
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
-from cosine_protocol.statements import is_transcript_due, open_transcript
+from cosine_protocol.statements import check_signature, is_transcript_due, open_signed
 
 LEAST_COMMITS: Final = 4
 """What fewer commits say of a verifier's pace is not remembered: one pass that a prompt was fed beside would be a
@@ -58,7 +58,7 @@ class Upstream:
     watch: Watch
     is_opened: bool = False
     is_ended: bool = False
-    transcript: SignedTranscript | None = None
+    transcript: Signed[Transcript] | None = None
     is_unsigned: bool = False
     tells_prompt: bool = False
     told: list[Likelihood] = field(default_factory=list)
@@ -146,7 +146,7 @@ class Upstream:
             has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens
             self.is_unsigned |= is_transcript_due(before=self.position, after=after, has_ended=has_ended)
             return
-        transcript = open_transcript(signed, author=self.peer_id, d_0=self.d_0)
+        transcript = open_signed(Transcript, signed, author=self.peer_id, digest=self.d_0)
         told = None if self.request.logprobs is None else self._digest_told.digest()
         if transcript != Transcript(self.first, after, commit.digest, told):
             raise RemoteProtocolError("a transcript is not that of the stream")
@@ -157,7 +157,7 @@ class Upstream:
 
         Raises `BadSignature` or `RemoteProtocolError`.
         """
-        verify(kind="final", signer=self.peer_id, digest=self.d_0, body=final.body, signature=final.signature)
+        check_signature(m.Account, final, author=self.peer_id, digest=self.d_0)
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
             raise RemoteProtocolError("the verifier ended the stream before its end")
@@ -194,7 +194,7 @@ class SignedStreams:
         )
 
 
-def _claim(upstream: Upstream, signed: SignedTranscript, request: Request, output: Sequence[int]) -> AskAudit:
+def _claim(upstream: Upstream, signed: Signed[Transcript], request: Request, output: Sequence[int]) -> AskAudit:
     """What a verifier has signed, with the tokens and the likelihoods that it is about."""
     tokens = decode_body(Transcript, signed.body).tokens
     told = None

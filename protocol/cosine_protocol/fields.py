@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cache
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 from cosine_protocol import limits
 from cosine_protocol.errors import MalformedMessage
@@ -173,6 +173,42 @@ Name = Annotated[str, Text(limits.MAX_NAME_BYTES)]
 PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
 
 
+class SignedBody(Protocol):
+    """A dataclass that peers sign: the kind of the signature, and a bound on its encoding."""
+
+    KIND: ClassVar[str]
+    MAX_BYTES: ClassVar[int]
+
+
+BodyT = TypeVar("BodyT", bound=SignedBody)
+
+
+@dataclass(frozen=True, slots=True)
+class Signed(Generic[BodyT]):
+    """A body as its author encoded it, with the author's signature (`cosine_protocol.statements`)."""
+
+    body: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
+    signature: Signature
+
+
+@dataclass(frozen=True, slots=True)
+class SignedField(Struct):
+    """A `Signed` whose body decodes to `of`, and is no longer than that allows."""
+
+    cls: type = dataclasses.field(default=Signed, init=False)
+    of: type[SignedBody]
+
+    def unpack(self, value: object) -> Any:
+        return self._bounded(Struct.unpack(self, value))
+
+    def pack(self, value: Any) -> object:
+        return Struct.pack(self, self._bounded(value))
+
+    def _bounded(self, signed: Signed[Any]) -> Signed[Any]:
+        Bytes(self.of.MAX_BYTES).unpack(signed.body)
+        return signed
+
+
 @cache
 def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
     """The (name, kind) of every field of a message class, in wire order."""
@@ -183,6 +219,8 @@ def fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
 def _kind_of(hint: Any) -> Kind:
     if hint is bool:
         return Flag()
+    if get_origin(hint) is Signed:
+        return SignedField(get_args(hint)[0])
     if isinstance(hint, type):
         return Struct(hint)
     kind: Kind = hint.__metadata__[0]

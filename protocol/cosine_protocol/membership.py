@@ -7,17 +7,16 @@ proved its membership, and nobody else can use it.
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage, NotAMember
-from cosine_protocol.identity import Identity, verify
+from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
+from cosine_protocol.statements import check_signature, sign, unseal
 
-# Plain names: kinds of signatures, and how a line of text begins that holds one.
-CERTIFICATE_KIND: Final = "member"
-REVOCATIONS_KIND: Final = "revoked"
+# How a line of text begins that holds one.
 CERTIFICATE_LINE: Final = "cosine-member:"
 REVOCATIONS_LINE: Final = "cosine-revoked:"
 
@@ -29,25 +28,24 @@ def sign_certificate(
 ) -> bytes:
     """The encoded certificate that `member` belongs to `swarm`, for `MAX_CERTIFICATE_S` at most."""
     ends_at_s = starts_at_s + min(lifetime_s, MAX_CERTIFICATE_S)
-    body = encode_body(m.Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s))
-    return encode_body(m.SignedCertificate(body, swarm.sign(kind=CERTIFICATE_KIND, digest=b"", body=body)))
+    certificate = m.Certificate(swarm.peer_id, name, member, serial, starts_at_s, ends_at_s)
+    return encode_body(sign(swarm, certificate))
 
 
 def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
     """The encoded list in which the certificates of each member count no longer up to its serial number."""
     revoked = tuple(m.Revocation(member, serial) for member, serial in serials.items())
-    body = encode_body(m.Revocations(swarm.peer_id, sequence, revoked))
-    return encode_body(m.SignedRevocations(body, swarm.sign(kind=REVOCATIONS_KIND, digest=b"", body=body)))
+    return encode_body(sign(swarm, m.Revocations(swarm.peer_id, sequence, revoked)))
 
 
 def read_certificate(data: bytes) -> m.Certificate:
     """A certificate that the swarm it names has signed, whoever shows it and whenever. Raises `NotAMember`."""
-    return _open(data, m.SignedCertificate, m.Certificate, CERTIFICATE_KIND)
+    return _open(m.Certificate, data)
 
 
 def read_revocations(data: bytes) -> m.Revocations:
     """A list that the swarm it names has signed. Raises `NotAMember`."""
-    return _open(data, m.SignedRevocations, m.Revocations, REVOCATIONS_KIND)
+    return _open(m.Revocations, data)
 
 
 def check_certificate(
@@ -84,11 +82,11 @@ def from_line(line: str, *, prefix: str) -> bytes:
         raise NotAMember("the line is damaged") from None
 
 
-def _open(data: bytes, envelope: type, content: type[_Body], kind: str) -> _Body:
+def _open(cls: type[_Body], data: bytes) -> _Body:
     try:
-        signed: Any = decode_body(envelope, data)
-        body = decode_body(content, signed.body)
-        verify(kind=kind, signer=body.swarm, digest=b"", body=signed.body, signature=signed.signature)
+        signed = unseal(cls, data)
+        body = decode_body(cls, signed.body)
+        check_signature(cls, signed, author=body.swarm)
     except (BadSignature, MalformedMessage) as error:
         raise NotAMember(str(error)) from None
     return body

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cosine_protocol import limits
 from cosine_protocol.fields import (
@@ -21,6 +21,8 @@ from cosine_protocol.fields import (
     Position,
     Real,
     Signature,
+    Signed,
+    SignedField,
     Struct,
     Text,
     Whole,
@@ -86,20 +88,15 @@ class Certificate:
     certificate of the swarm, so that a list can revoke those there are and no later ones.
     """
 
+    KIND: ClassVar = "member"
+    MAX_BYTES: ClassVar = limits.MAX_CERTIFICATE_BYTES
+
     swarm: PeerId
     name: Annotated[str, Text(limits.MAX_SWARM_NAME_BYTES)]
     member: PeerId
     serial: Number
     starts_at_s: Annotated[float, Real(1e11)]
     ends_at_s: Annotated[float, Real(1e11)]
-
-
-@dataclass(frozen=True, slots=True)
-class SignedCertificate:
-    """A certificate as signed by its swarm."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_CERTIFICATE_BYTES)]
-    signature: Signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,22 +111,17 @@ class Revocation:
 class Revocations:
     """All that a swarm has revoked and that has not ended by itself; the list of the highest sequence counts."""
 
+    KIND: ClassVar = "revoked"
+    MAX_BYTES: ClassVar = limits.MAX_REVOCATIONS_BYTES
+
     swarm: PeerId
     sequence: Number
     revoked: Annotated[tuple[Revocation, ...], Items(Struct(Revocation), limits.MAX_REVOKED)]
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRevocations:
-    """A list as signed by its swarm."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class Member:
-    """First on every stream between members, before the hello, both ways: an encoded `SignedCertificate`.
+    """First on every stream between members, before the hello, both ways: an encoded signed `Certificate`.
 
     `revocations` is the sequence of the newest list that the sender knows, 0 for none.
     """
@@ -140,7 +132,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """After `Member` to a peer that knows an older list: an encoded `SignedRevocations`."""
+    """After `Member` to a peer that knows an older list: encoded signed `Revocations`."""
 
     revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
 
@@ -157,6 +149,9 @@ class Mandate:
     part: without it they could not tell another prompt from the client's.
     """
 
+    KIND: ClassVar = "mandate"
+    MAX_BYTES: ClassVar = limits.MAX_MANDATE_BYTES
+
     delegate: PeerId
     drafters: Annotated[tuple[str, ...], Items(Text(limits.MAX_PEER_ID_BYTES), limits.MAX_AUTHORS)]
     most_tokens: Position
@@ -169,14 +164,6 @@ class Mandate:
 
 
 @dataclass(frozen=True, slots=True)
-class SignedMandate:
-    """A mandate as it travels; `body` decodes to a `Mandate`."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_MANDATE_BYTES)]
-    signature: Signature
-
-
-@dataclass(frozen=True, slots=True)
 class Transcript:
     """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
 
@@ -184,18 +171,13 @@ class Transcript:
     that of the likelihoods that it has told, where it was asked for them.
     """
 
+    KIND: ClassVar = "transcript"
+    MAX_BYTES: ClassVar = 64
+
     first: Position
     tokens: Position
     digest: Digest
     told: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
-
-
-@dataclass(frozen=True, slots=True)
-class SignedTranscript:
-    """A transcript as it travels; `body` decodes to a `Transcript`."""
-
-    body: Annotated[bytes, Bytes(64)]
-    signature: Signature
 
 
 # The end of a request, of a verifier or a drafter.
@@ -213,6 +195,9 @@ class FinishReason(IntEnum):
 class Account:
     """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
 
+    KIND: ClassVar = "final"
+    MAX_BYTES: ClassVar = 2048
+
     number: Number
     reason: Annotated[int, Whole(2)]
     tokens: Position
@@ -224,7 +209,7 @@ class Account:
 class Final:
     """The end of a request, signed by the serving peer. `body` decodes to an `Account`."""
 
-    body: Annotated[bytes, Bytes(2048)]
+    body: Annotated[bytes, Bytes(Account.MAX_BYTES)]
     signature: Signature
 
 
@@ -305,7 +290,7 @@ class Commit:
     digest: Digest
     authors: AuthorIndices
     stats: PassStats
-    transcript: Annotated[SignedTranscript | None, Added(Struct(SignedTranscript))] = None
+    transcript: Annotated[Signed[Transcript] | None, Added(SignedField(Transcript))] = None
     likelihoods: Annotated[
         tuple[Likelihood, ...] | None, Added(Items(Struct(Likelihood), limits.MAX_COMMIT_TOKENS))
     ] = None
@@ -332,7 +317,7 @@ class Delegate:
     """The client asks the verifier to coordinate the drafters of the request, which are those of `Open.authors`."""
 
     number: Number
-    mandate: SignedMandate
+    mandate: Signed[Mandate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,7 +374,7 @@ class Start:
     number: Number
     request: Request
     committed: CommittedTokens
-    mandate: Annotated[SignedMandate | None, Added(Struct(SignedMandate))] = None
+    mandate: Annotated[Signed[Mandate] | None, Added(SignedField(Mandate))] = None
     d_0: Annotated[bytes | None, Added(exactly(limits.DIGEST_BYTES))] = None
     shares_feedback: Annotated[bool | None, Added(Flag())] = None
 
@@ -423,6 +408,9 @@ class Assign:
 @dataclass(frozen=True, slots=True)
 class Draft:
     """The body that a `Fragment` signs: nodes that extend the prefix `base`, whose output length is `position`."""
+
+    KIND: ClassVar = "fragment"
+    MAX_BYTES: ClassVar = 8192
 
     number: Number
     sequence: Number
@@ -545,7 +533,7 @@ class NetworkCoordinate:
     def rtt_s(self, other: "NetworkCoordinate") -> float:
         """The estimated round-trip time to another peer, in seconds."""
         apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
-        return (apart_us + self.height_us + other.height_us) / 1e6
+        return (apart_us + (self.height_us + other.height_us)) / 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,7 +571,7 @@ class AskAudit:
     request: Request
     tokens: CommittedTokens
     author: PeerId
-    transcript: SignedTranscript
+    transcript: Signed[Transcript]
     likelihoods: Annotated[
         tuple[Likelihood, ...] | None,
         Added(Items(Struct(Likelihood), limits.MAX_PROMPT_TOKENS)),
@@ -614,6 +602,9 @@ class AuditVerdict:
     auditor, they are its `stages`.
     """
 
+    KIND: ClassVar = "audit"
+    MAX_BYTES: ClassVar = 4096
+
     author: PeerId
     first: Position
     tokens: Position
@@ -634,7 +625,7 @@ class Audited:
     """The answer to `AskAudit`. `body` decodes to an `AuditVerdict`."""
 
     number: Number
-    body: Annotated[bytes, Bytes(4096)]
+    body: Annotated[bytes, Bytes(AuditVerdict.MAX_BYTES)]
     signature: Signature
 
 

@@ -7,10 +7,10 @@ Without such a check any peer can overwrite another's record: hivemind keeps the
 from dataclasses import dataclass
 from enum import StrEnum
 from hashlib import sha256
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cosine_protocol import limits
-from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import BadSignature, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
     Added,
@@ -24,18 +24,17 @@ from cosine_protocol.fields import (
     Number,
     PeerId,
     Real,
-    Signature,
     Struct,
     Text,
     Whole,
 )
-from cosine_protocol.identity import Identity, public_key_of, verify
+from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.stage_messages import LayerRange
+from cosine_protocol.statements import open_signed, sign, unseal
 
 # Plain names, see docs/protocol.md, section 10.
 SCHEMA = 2
-RECORD_KIND = "record"
 _FACTS_MARK = b"cosine/facts/1"  # keeps the digest apart from those of other things
 
 
@@ -116,6 +115,9 @@ class NodeRecord:
     for it; with another one a pass over four tokens takes `four_tokens_permille` of one over one.
     """
 
+    KIND: ClassVar = "record"
+    MAX_BYTES: ClassVar = limits.MAX_RECORD_BYTES
+
     schema: Annotated[int, Whole(255, 1)]
     peer_id: PeerId
     role: Annotated[str, Text(16)]
@@ -162,14 +164,6 @@ class NodeRecord:
         return self.issued_at_s + self.lifetime_s
 
 
-@dataclass(frozen=True, slots=True)
-class SignedRecord:
-    """A record's body as signed, with the signature of its owner."""
-
-    body: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
-    signature: Signature
-
-
 def _binding(key: str) -> bytes:
     return sha256(key.encode()).digest()[: limits.DIGEST_BYTES]
 
@@ -179,9 +173,7 @@ def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
 
     Raises `LocalProtocolError` for a record that readers would refuse for its length.
     """
-    body = encode_body(record)
-    signature = identity.sign(kind=RECORD_KIND, digest=_binding(key), body=body)
-    sealed = encode_body(SignedRecord(body, signature))
+    sealed = encode_body(sign(identity, record, digest=_binding(key)))
     if len(sealed) > limits.MAX_RECORD_BYTES:
         raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {limits.MAX_RECORD_BYTES}")
     return sealed
@@ -202,9 +194,7 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
     """The same whatever the time is."""
     if len(data) > limits.MAX_RECORD_BYTES:
         raise MalformedMessage(f"a record of {len(data)} bytes is over the limit")
-    signed = decode_body(SignedRecord, data)
-    verify(kind=RECORD_KIND, signer=owner, digest=_binding(key), body=signed.body, signature=signed.signature)
-    record = decode_body(NodeRecord, signed.body)
+    record = open_signed(NodeRecord, unseal(NodeRecord, data), author=owner, digest=_binding(key))
     if record.schema != SCHEMA:
         raise MalformedMessage(f"record schema {record.schema} is not {SCHEMA}")
     if record.peer_id != owner:

@@ -1,74 +1,66 @@
-"""What peers sign about one request, each bound to its digest `d_0`. Pure; times are Unix seconds.
+"""What peers sign: a body is encoded once, and its bytes are signed, sent and checked. Pure.
+
+A signature is bound to the body's kind, its signer, and a digest of what it is about (docs/protocol.md, section 9).
+Statements about one request are bound to its digest `d_0`. Times are Unix seconds.
 
 A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
 of it, and a verdict what an auditor thinks of that.
 """
 
-from collections.abc import Sequence
-from typing import Final
+from typing import Protocol
 
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
+from cosine_protocol.fields import BodyT, Signed, SignedBody
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.likelihoods import told_digest
-from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
-
-# The kinds of the signatures.
-MANDATE_KIND: Final = "mandate"
-TRANSCRIPT_KIND: Final = "transcript"
-VERDICT_KIND: Final = "audit"
+from cosine_protocol.limits import MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
 
 
-def _verify(
-    signed: m.SignedMandate | m.SignedTranscript | m.Audited,
-    *,
-    kind: str,
-    signer: str,
-    d_0: bytes,
-) -> None:
-    verify(kind=kind, signer=signer, digest=d_0, body=signed.body, signature=signed.signature)
+class SignedBytes(Protocol):
+    """A `Signed`, or a message that holds its two fields."""
+
+    @property
+    def body(self) -> bytes: ...
+
+    @property
+    def signature(self) -> bytes: ...
 
 
-def sign_mandate(
-    client: Identity,
-    *,
-    d_0: bytes,
-    delegate: str,
-    drafters: Sequence[str],
-    most_tokens: int,
-    issued_at_s: float,
-    lifetime_s: float,
-    prompt_window_tokens: int | None = None,
-    shares_feedback: bool = False,
-    pupil: str | None = None,
-    shown: bytes | None = None,
-) -> m.SignedMandate:
-    """The mandate of `client` for the request `d_0`, for `MAX_MANDATE_S` at most."""
-    mandate = m.Mandate(
-        delegate,
-        tuple(drafters),
-        most_tokens,
-        issued_at_s,
-        min(lifetime_s, MAX_MANDATE_S),
-        prompt_window_tokens,
-        shares_feedback or None,
-        pupil,
-        shown,
-    )
-    body = encode_body(mandate)
-    return m.SignedMandate(body, client.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+def sign(author: Identity, body: BodyT, *, digest: bytes = b"") -> Signed[BodyT]:
+    """A body with the signature of `author`, bound to `digest`."""
+    encoded = encode_body(body)
+    return Signed(encoded, author.sign(kind=body.KIND, digest=digest, body=encoded))
 
 
-def open_mandate(signed: m.SignedMandate, *, client: str, d_0: bytes, delegate: str, now_s: float) -> m.Mandate:
+def check_signature(cls: type[SignedBody], signed: SignedBytes, *, author: str, digest: bytes = b"") -> None:
+    """Raise `BadSignature` unless `author` signed the body as one of `cls`, bound to `digest`."""
+    verify(kind=cls.KIND, signer=author, digest=digest, body=signed.body, signature=signed.signature)
+
+
+def open_signed(cls: type[BodyT], signed: SignedBytes, *, author: str, digest: bytes = b"") -> BodyT:
+    """The body that `author` signed. Raises `BadSignature` and `MalformedMessage`."""
+    check_signature(cls, signed, author=author, digest=digest)
+    return decode_body(cls, signed.body)
+
+
+def unseal(cls: type[BodyT], data: bytes) -> Signed[BodyT]:
+    """The inverse of `encode_body` for a `Signed`; its signature is not checked. Raises `MalformedMessage`."""
+    signed: Signed[BodyT] = decode_body(Signed, data)
+    if len(signed.body) > cls.MAX_BYTES:
+        raise MalformedMessage(f"a {cls.KIND} of {len(signed.body)} bytes is over the limit of {cls.MAX_BYTES}")
+    return signed
+
+
+def open_mandate(signed: Signed[m.Mandate], *, client: str, d_0: bytes, delegate: str, now_s: float) -> m.Mandate:
     """The mandate that `client` gave `delegate` for the request `d_0`, if it holds now.
 
     Raises `PeerError` with the code `BAD_MANDATE` if it does not.
     """
     try:
-        _verify(signed, kind=MANDATE_KIND, signer=client, d_0=d_0)
-        mandate = decode_body(m.Mandate, signed.body)
+        mandate = open_signed(m.Mandate, signed, author=client, digest=d_0)
     except (BadSignature, MalformedMessage) as error:
         raise PeerError(ErrorCode.BAD_MANDATE, str(error)) from None
     if mandate.delegate != delegate:
@@ -96,25 +88,13 @@ def is_transcript_due(*, before: int, after: int, has_ended: bool) -> bool:
     return has_ended or before // TRANSCRIPT_EVERY_TOKENS < after // TRANSCRIPT_EVERY_TOKENS
 
 
-def sign_transcript(author: Identity, transcript: m.Transcript, *, d_0: bytes) -> m.SignedTranscript:
-    """What `author` committed of the request `d_0`, signed."""
-    body = encode_body(transcript)
-    return m.SignedTranscript(body, author.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body))
-
-
-def open_transcript(signed: m.SignedTranscript, *, author: str, d_0: bytes) -> m.Transcript:
-    """What `author` signed. Raises `BadSignature` and `MalformedMessage`."""
-    _verify(signed, kind=TRANSCRIPT_KIND, signer=author, d_0=d_0)
-    return decode_body(m.Transcript, signed.body)
-
-
 def open_claim(claim: m.AskAudit) -> m.Transcript:
     """The transcript of a question, which its author signed for exactly this request and these tokens.
 
     Raises `BadSignature` and `MalformedMessage`.
     """
     d_0 = request_digest(claim.request)
-    transcript = open_transcript(claim.transcript, author=claim.author, d_0=d_0)
+    transcript = open_signed(m.Transcript, claim.transcript, author=claim.author, digest=d_0)
     if not transcript.first < transcript.tokens == len(claim.tokens):
         raise MalformedMessage("the transcript is of another number of tokens")
     if roll_digest(d_0, claim.tokens) != transcript.digest:
@@ -137,16 +117,10 @@ def _check_told(claim: m.AskAudit, transcript: m.Transcript) -> None:
         raise MalformedMessage("there is not one likelihood for each token")
 
 
-def sign_verdict(auditor: Identity, verdict: m.AuditVerdict, *, number: int, d_0: bytes) -> m.Audited:
-    """The answer to the question `number` about the request `d_0`."""
-    body = encode_body(verdict)
-    return m.Audited(number, body, auditor.sign(kind=VERDICT_KIND, digest=d_0, body=body))
-
-
 def open_verdict(answer: m.Audited, *, auditor: str, claim: m.AskAudit) -> m.AuditVerdict:
     """What `auditor` signed about a claim that holds. Raises `BadSignature` and `MalformedMessage`."""
-    _verify(answer, kind=VERDICT_KIND, signer=auditor, d_0=request_digest(claim.request))
-    verdict, transcript = decode_body(m.AuditVerdict, answer.body), decode_body(m.Transcript, claim.transcript.body)
+    verdict = open_signed(m.AuditVerdict, answer, author=auditor, digest=request_digest(claim.request))
+    transcript = decode_body(m.Transcript, claim.transcript.body)
     audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)
     if audited != (claim.author, transcript.first, transcript.tokens, transcript.digest):
         raise MalformedMessage("the verdict is about another transcript")

@@ -5,12 +5,12 @@ What the peers say are moves (`target.moves`): the lowest bits of each say which
 """
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import RIVALS
 from cosine_p2p.directory.discover import DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
@@ -30,7 +30,7 @@ from cosine_protocol.errors import CosineError, PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import seal_record
-from cosine_protocol.statements import TRANSCRIPT_KIND
+from cosine_protocol.statements import sign
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.fuzz.mutation import mutated_session
 from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
@@ -88,8 +88,8 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
         digest = roll_digest(D_0, peer.tokens)
-        body = encode_body(m.Transcript(first, min(len(peer.tokens), 131_072), digest))
-        signed = m.SignedTranscript(body, peer.sign(TRANSCRIPT_KIND, body)) if is_signed else None
+        transcript = m.Transcript(first, min(len(peer.tokens), 131_072), digest)
+        signed = sign(peer.identity, transcript, digest=D_0) if is_signed else None
         authors = bytes(author % 4 for author in message.authors[: len(message.tokens)]).ljust(
             len(message.tokens), b"\0"
         )
@@ -110,10 +110,6 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
             return m.Fragment(body, signature)
         return m.Credit(NUMBER, 1 + (message.author % 3), body, signature)
     return replace(message, number=NUMBER) if hasattr(message, "number") else message
-
-
-async def _no_thread(check: Callable[[], None]) -> None:
-    check()
 
 
 async def _ask(data: bytes) -> None:
@@ -138,7 +134,7 @@ async def _ask(data: bytes) -> None:
         coordination=Coordination.VERIFIER if is_delegated else Coordination.CLIENT,
         prompt_window_tokens=2 if is_windowed else None,
     )
-    session = Session(job, links, _no_thread, failures=PeerFailures(), speeds=PeerSpeeds())
+    session = Session(job, links, call_at_once, failures=PeerFailures(), speeds=PeerSpeeds())
     asking = asyncio.ensure_future(_collect(session))
     await asyncio.sleep(0.01)
     for how, sent in moves(data[1:]):

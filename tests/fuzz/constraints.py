@@ -28,6 +28,7 @@ from jsonschema.exceptions import SchemaError
 from llguidance import LLTokenizer
 from referencing.exceptions import Unresolvable
 
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node import zoo
 from cosine_node.engine.constraints import trial
 from cosine_node.engine.constraints.grammars import Grammars, GrammarTooComplex, Guide, Tried
@@ -36,7 +37,6 @@ from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.request import Constraint, ConstraintKind
 from tests.fuzz.mutation import Bytewise, mutated_json
 from tests.fuzz.target import FuzzTarget
-from tests.node.engine.letter_grammars import at_once
 
 TRIAL_S: Final = 2.0
 """Of a processor, less than a node waits: what takes longer is refused there as well, only later."""
@@ -159,7 +159,7 @@ def _use(constraint: Constraint, tell: Callable[[str], None]) -> None:
         return
     tell("tried")
     _bound(COMPILE_S + TOKENS * TREE_S)
-    grammars = Grammars(_tokenizer(), offload=at_once, tried=lambda _: Tried(""))
+    grammars = Grammars(_tokenizer(), offload=call_at_once, tried=lambda _: Tried(""))
     began_s = time.thread_time()
     grammars._try(constraint)
     assert time.thread_time() - began_s < COMPILE_S, "it takes long to compile"

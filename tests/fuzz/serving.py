@@ -17,6 +17,7 @@ from typing import Any, Final, Protocol
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
@@ -28,12 +29,12 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
-from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
+from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_frame
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request
-from cosine_protocol.statements import MANDATE_KIND, TRANSCRIPT_KIND
+from cosine_protocol.statements import sign
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.target import FuzzTarget, moves, script
@@ -161,14 +162,11 @@ class _Caller:
             case m.AskAudit():
                 tokens = tuple(token % self._vocab_tokens for token in message.tokens[:64]) or (1,)
                 first = min(decode_body(m.Transcript, message.transcript.body).first, len(tokens) - 1)
-                body = encode_body(m.Transcript(first, len(tokens), roll_digest(d_0, tokens)))
-                signature = identity.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=body)
-                signed = m.SignedTranscript(body, signature)
+                signed = sign(identity, m.Transcript(first, len(tokens), roll_digest(d_0, tokens)), digest=d_0)
                 return replace(message, tokens=tokens, author=stream.peer_id, transcript=signed)
             case m.Delegate():
                 mandate = m.Mandate(SERVER.peer_id, (DRAFTER.peer_id,) * 2, 1000, NOW_S, 60.0, 2)
-                body = encode_body(mandate)
-                signed_mandate = m.SignedMandate(body, identity.sign(kind=MANDATE_KIND, digest=d_0, body=body))
+                signed_mandate = sign(identity, mandate, digest=d_0)
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
             case m.Tree() | m.Assign():
                 position, digest = self._place(d_0, stream)
@@ -199,10 +197,6 @@ async def _running(service: Any, engine: ScriptedEngine) -> AsyncIterator[None]:
         await asyncio.gather(loop_task, return_exceptions=True)
 
 
-async def _no_thread(check: Callable[[], None]) -> None:
-    check()
-
-
 async def _verify(data: bytes, *, audits: bool) -> None:
     engine = ScriptedEngine()
     transport = MemoryNetwork(one_way_s=0.001).join(SERVER.peer_id)
@@ -212,7 +206,7 @@ async def _verify(data: bytes, *, audits: bool) -> None:
         curve=FLAT,
         identity=SERVER,
         config=VerifierConfig(target_digest=TARGET, tokenizer_digest=TOKENIZER, max_requests=2),
-        coordinator=RequestCoordinator(transport, offload=_no_thread, clock=lambda: NOW_S),
+        coordinator=RequestCoordinator(transport, offload=call_at_once, clock=lambda: NOW_S),
     )
     async with _running(service, engine):
         await play(data, service.audits.handle if audits else service.handle, _Caller(engine).mend)

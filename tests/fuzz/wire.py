@@ -27,34 +27,30 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, extend_digest, request_digest, roll_digest
 from cosine_protocol.errors import CosineError
+from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.membership import (
-    CERTIFICATE_KIND,
-    REVOCATIONS_KIND,
     check_certificate,
     from_line,
     read_certificate,
     read_revocations,
 )
 from cosine_protocol.nodes import NodeBlock
-from cosine_protocol.records import RECORD_KIND, SignedRecord, cell_key, open_record
+from cosine_protocol.records import NodeRecord, cell_key, open_record
 from cosine_protocol.request import Request
 from cosine_protocol.statements import (
-    MANDATE_KIND,
-    TRANSCRIPT_KIND,
-    VERDICT_KIND,
     open_claim,
     open_mandate,
     open_verdict,
+    unseal,
 )
 from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
 from tests.fuzz.target import FuzzTarget, moves, script
 from tests.protocol import vectors
 from tests.protocol.samples import NOW_S, OTHER, OWNER, SWARM, record_of, request_of
 from tests.protocol.strategies import BODIES
-from tests.protocol.write_vectors import MANIFEST
 
 NETWORK: Final = "main"
 CELL: Final = cell_key(network=NETWORK, role="verifier", target="someone/model", owner=OWNER.peer_id, depth=2)
@@ -122,7 +118,7 @@ def check_bodies(data: bytes) -> None:
 
 def _sealed(body: bytes, *, cell: str) -> bytes:
     binding = dht_binding(cell)
-    return encode_body(SignedRecord(body, OWNER.sign(kind=RECORD_KIND, digest=binding, body=body)))
+    return encode_body(Signed(body, OWNER.sign(kind=NodeRecord.KIND, digest=binding, body=body)))
 
 
 def dht_binding(cell: str) -> bytes:
@@ -153,7 +149,7 @@ def record_seeds() -> list[bytes]:
     subkey = subkey_bytes(OWNER.peer_id)
     value = encode_body(StoredValue(CELL, _sealed(sealed, cell=CELL)))
     names = ("record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
-    stored = [decode_body(SignedRecord, bytes.fromhex(vectors.read(name)["sealed"])).body for name in names]
+    stored = [unseal(NodeRecord, bytes.fromhex(vectors.read(name)["sealed"])).body for name in names]
     return [b"\1" + sealed, bytes([2 * len(subkey)]) + subkey + value, *(b"\1" + body for body in stored)]
 
 
@@ -161,10 +157,9 @@ def check_membership(data: bytes) -> None:
     """Certificates and lists of revoked ones as bytes and as lines of text, from whoever makes a swarm."""
     kind, rest = data[0] if data else 0, data[1:]
     if kind & SIGNED and len(rest) < 400:
-        what = CERTIFICATE_KIND if kind & 2 else REVOCATIONS_KIND
+        what = m.Certificate.KIND if kind & 2 else m.Revocations.KIND
         signature = SWARM.sign(kind=what, digest=b"", body=rest)
-        envelope = m.SignedCertificate(rest, signature) if kind & 2 else m.SignedRevocations(rest, signature)
-        rest = encode_body(envelope)
+        rest = encode_body(Signed(rest, signature))
     elif kind & 4:
         rest = from_line(rest.decode("latin-1"), prefix="cosine-member:")
     if kind & 2:
@@ -177,14 +172,14 @@ def check_membership(data: bytes) -> None:
 def membership_seeds() -> list[bytes]:
     certificate = bytes.fromhex(vectors.read("certificate")["certificate"])
     revocations = bytes.fromhex(vectors.read("revocations")["revocations"])
-    signed = decode_body(m.SignedCertificate, certificate).body, decode_body(m.SignedRevocations, revocations).body
+    signed = unseal(m.Certificate, certificate).body, unseal(m.Revocations, revocations).body
     return [b"\2" + certificate, b"\0" + revocations, b"\3" + signed[0], b"\1" + signed[1], b"\6cosine-member:AAAA"]
 
 
 def check_mandate(data: bytes) -> None:
     """A mandate that a client signs, whatever is in it."""
     d_0 = request_digest(request_of())
-    signed = m.SignedMandate(data, OTHER.sign(kind=MANDATE_KIND, digest=d_0, body=data))
+    signed: Signed[m.Mandate] = Signed(data, OTHER.sign(kind=m.Mandate.KIND, digest=d_0, body=data))
     open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
 
 
@@ -197,17 +192,17 @@ def check_audit(data: bytes) -> None:
         return
     d_0 = request_digest(claim.request)
     if how & SIGNED:
-        signature = OWNER.sign(kind=TRANSCRIPT_KIND, digest=d_0, body=claim.transcript.body)
+        signature = OWNER.sign(kind=m.Transcript.KIND, digest=d_0, body=claim.transcript.body)
         claim = m.AskAudit(
             claim.number,
             claim.request,
             claim.tokens,
             OWNER.peer_id,
-            m.SignedTranscript(claim.transcript.body, signature),
+            Signed(claim.transcript.body, signature),
         )
     open_claim(claim)
     body = body[:4096]
-    answer = m.Audited(claim.number, body, OTHER.sign(kind=VERDICT_KIND, digest=d_0, body=body))
+    answer = m.Audited(claim.number, body, OTHER.sign(kind=m.AuditVerdict.KIND, digest=d_0, body=body))
     if not how_answered & SIGNED:
         answer = m.Audited(claim.number, body, bytes(64))
     accuses(open_verdict(answer, auditor=OTHER.peer_id, claim=claim), claim.request)
@@ -338,7 +333,10 @@ TARGETS: Final = {
         check=check_evidence, seeds=evidence_seeds, runs=20_000, mutate=mutated_json, refusals=(ValueError,)
     ),
     "manifest": FuzzTarget(
-        check=check_manifest, seeds=lambda: [MANIFEST.encode()], runs=10_000, mutate=mutated_message
+        check=check_manifest,
+        seeds=lambda: [bytes.fromhex(vectors.read("manifest")["encoded"])],
+        runs=10_000,
+        mutate=mutated_message,
     ),
     "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
     "answer": FuzzTarget(check=check_answer, seeds=answer_seeds, runs=10_000),

@@ -7,7 +7,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import Likelihood, LikelyToken
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import SCHEMA, GenerationDefaults, NodeRecord, Role, StageOffer
-from cosine_protocol.request import Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
+from cosine_protocol.request import Request, Sampling
 
 # The Ed25519 key of the libp2p peer id specification.
 SPEC_SEED: Final = bytes.fromhex("7e0830617c4a7de83925dfb2694556b12936c477a0e1feb2e148ec9da60fee7d")
@@ -40,26 +40,6 @@ STAGE_OFFER: Final = StageOffer(
     pool_tokens=32_768,
 )
 """Of the middle third of a model."""
-
-SHAPED_SAMPLING: Final = Sampling(
-    temperature=0.8,
-    seed=7,
-    shaping=Shaping(
-        presence_penalty=0.5,
-        frequency_penalty=-0.25,
-        logit_bias=(TokenBias(13, -100.0), TokenBias(21, 2.5)),
-        bad_words=((5,), (8, 13)),
-        min_tokens=3,
-        held_back=(2, 32000),
-    ),
-)
-"""With all that shapes the scores of tokens."""
-
-
-CONSTRAINED_SAMPLING: Final = Sampling(
-    constraint=Constraint(ConstraintKind.REGEX, "[a-zé]+", (2, 32000)), temperature=0.8, seed=7
-)
-"""With a regular expression that the text must match."""
 
 
 LIKELIHOODS: Final = (

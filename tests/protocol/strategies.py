@@ -10,18 +10,32 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.fields import Bytes, Flag, Items, Kind, Maybe, Real, Struct, Text, Whole, fields_of
+from cosine_protocol.fields import (
+    Bytes,
+    Flag,
+    Items,
+    Kind,
+    Maybe,
+    Real,
+    Signed,
+    SignedField,
+    Struct,
+    Text,
+    Whole,
+    fields_of,
+)
+from cosine_protocol.limits import SIGNATURE_BYTES
 from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
 from cosine_protocol.protocols import TAGS
-from cosine_protocol.records import NodeRecord, SignedRecord, StageOffer
+from cosine_protocol.records import NodeRecord, StageOffer
 from cosine_protocol.request import Sampling
 
 BODIES: Final = (
-    *(m.Draft, m.Account, m.Mandate, m.SignedMandate, m.Transcript, m.SignedTranscript),
-    *(m.Certificate, m.SignedCertificate, m.Revocations, m.SignedRevocations),
+    *(m.Draft, m.Account, m.Mandate, m.Transcript),
+    *(m.Certificate, m.Revocations),
     *(m.AuditFinding, m.AuditVerdict),
-    *(m.NetworkCoordinate, NodeRecord, SignedRecord, StageOffer),
+    *(m.NetworkCoordinate, NodeRecord, StageOffer),
     *(Manifest, ManifestPart, ManifestTensor),
 )
 WIRE_CLASSES: Final = (*TAGS.values(), *BODIES)
@@ -46,6 +60,9 @@ def of_kind(kind: Kind) -> st.SearchStrategy[Any]:
             return st.lists(of_kind(inner), max_size=min(high, _MANY_ITEMS)).map(tuple)
         case Maybe(inner):
             return st.none() | of_kind(inner)
+        case SignedField(of):
+            bodies = of_kind(Bytes(of.MAX_BYTES))
+            return st.builds(Signed, body=bodies, signature=of_kind(Bytes(SIGNATURE_BYTES, SIGNATURE_BYTES)))
         case Struct(cls):
             return of_class(cls)
     raise LookupError(f"no strategy for {kind}")
@@ -109,6 +126,8 @@ def allowed(kind: Kind) -> Iterator[Any]:
         case Maybe(inner):
             yield None
             yield from allowed(inner)
+        case SignedField(of):
+            yield Signed(bytes(of.MAX_BYTES), bytes(SIGNATURE_BYTES))
         case Struct(cls):
             yield from _allowed_in(cls)
 
@@ -140,6 +159,9 @@ def refused(kind: Kind) -> Iterator[Any]:
             yield from ((value,) for value in refused(inner))
         case Maybe(inner):
             yield from refused(inner)
+        case SignedField(of):
+            yield Signed(bytes(of.MAX_BYTES + 1), bytes(SIGNATURE_BYTES))
+            yield Signed(b"", bytes(SIGNATURE_BYTES - 1))
         case Struct(cls):
             yield from _refused_in(cls)
 

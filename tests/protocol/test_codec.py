@@ -27,42 +27,26 @@ from cosine_protocol.codec import (
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
     Added,
-    Bytes,
-    Flag,
-    Items,
-    Kind,
-    Maybe,
-    Real,
-    Text,
     Whole,
-    exactly,
     fields_of,
     pack_fields,
     unpack_fields,
     wire_fields_of,
 )
-from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_FRAME_BYTES
-from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
+from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import (
-    DISCOVER,
-    DRAFT,
     MESSAGES,
-    STATUS,
     TAG_OF,
     TAGS,
-    VERIFY,
     VERSION,
     check_allowed,
     common_features,
 )
-from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling, Shaping
 from tests.protocol.samples import request_of
-from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, blocks, least_of, of_class, raw, refused
+from tests.protocol.strategies import BODIES, WIRE_CLASSES, allowed, least_of, of_class, raw, refused
 
-A_NUMBER = 40_000
-A_TOKEN = 151_000
 every_class = pytest.mark.parametrize("cls", WIRE_CLASSES, ids=lambda cls: cls.__name__)
 
 
@@ -127,12 +111,6 @@ def test_every_message_has_a_tag_and_every_dataclass_of_the_module_is_a_message_
     assert set(BODIES).isdisjoint(TAGS.values())
 
 
-def test_trailing_fields_of_a_nested_array_are_ignored_too() -> None:
-    commit = least_of(m.Commit)
-    values = [value for value in raw(commit) if value is not None]
-    assert decode(msgpack.packb([TAG_OF[m.Commit], *values[:-1], [*values[-1], "later"]])) == commit
-
-
 def test_unknown_tags_and_what_is_no_array_with_a_tag_are_refused() -> None:
     for tag in (-1, *(set(range(256)) - set(TAGS)), 1 << 40):
         with pytest.raises(MalformedMessage, match=f"unknown message tag {tag}"):
@@ -164,50 +142,6 @@ def test_no_room_is_made_for_values_that_an_array_only_claims(array: bytes) -> N
 def test_msgpack_beyond_what_messages_need_is_refused(values: object) -> None:
     with pytest.raises(MalformedMessage, match="not msgpack"):
         decode(msgpack.packb(values))
-
-
-@pytest.mark.parametrize(
-    ("kind", "value"),
-    [
-        (Whole(1), True),
-        (Whole(1), 1.0),
-        (Whole(1), "1"),
-        (Whole(1), None),
-        (Real(1.0), 1),
-        (Real(1.0), True),
-        (Real(1.0), "1"),
-        (Bytes(3), "abc"),
-        (Bytes(3), bytearray(b"abc")),
-        (exactly(3), b"ab"),
-        (Text(3), b"abc"),
-        (Items(Whole(1), 3), b"\0\1"),
-        (Items(Whole(1), 3), "01"),
-        (Items(Whole(1), 3), {0: 1}),
-        (Items(Whole(1), 3), [None]),
-        (Maybe(Whole(1)), 2),
-        (Added(Whole(1)), 2),
-        (Flag(), 1),
-        (Flag(), None),
-    ],
-)
-def test_a_value_of_another_type_is_refused(kind: Kind, value: object) -> None:
-    with pytest.raises(MalformedMessage):
-        kind.unpack(value)
-
-
-def test_an_enum_member_and_a_whole_float_are_packed_as_what_they_mean() -> None:
-    assert type(Whole(1).pack(m.Pacing.PLAIN)) is int
-    assert type(Text(16).pack(Role.DRAFTER)) is str
-    assert type(Real(1.0).pack(1)) is float
-
-
-def test_a_class_is_built_from_an_array_only_and_an_error_names_the_field() -> None:
-    with pytest.raises(MalformedMessage, match=r"^Pong\.number: expected a whole number from 0"):
-        unpack_fields(m.Pong, [-1])
-    values: object
-    for values in (None, 3, b"\1", "1", {}, []):
-        with pytest.raises(MalformedMessage, match="Pong needs 1 fields"):
-            unpack_fields(m.Pong, values)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -252,19 +186,6 @@ def test_an_added_field_of_an_inlined_one_stands_at_the_end_of_the_array() -> No
     assert unpack_fields(Request, pack_fields(request_of())) == request_of()
 
 
-def test_a_draft_with_its_signature_and_a_tree_with_its_commit_are_small() -> None:
-    nodes = NodeBlock.of([Node(index - 1, A_TOKEN + index, 0.5) for index in range(8)])
-    body = encode_body(m.Draft(A_NUMBER, A_NUMBER, bytes(16), A_NUMBER, nodes))
-    signature = Identity.from_seed(bytes(32)).sign(kind="fragment", digest=bytes(16), body=body)
-    assert len(encode_frame(encode(m.Fragment(body, signature)))) < 200
-    nodes = NodeBlock.of([Node(index - 1, A_TOKEN + index, 0.5) for index in range(16)])
-    tree = m.Tree(A_NUMBER, bytes(16), A_NUMBER, nodes, bytes([1] * 16))
-    tokens = tuple(range(A_TOKEN, A_TOKEN + 5))
-    stats = m.PassStats(nodes=16, near_ties=0, pass_us=A_NUMBER)
-    commit = m.Commit(A_NUMBER, A_NUMBER, tokens, bytes(16), bytes(5), stats)
-    assert sum(len(encode_frame(encode(message))) for message in (tree, commit)) < 300
-
-
 def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
     most, names = limits.MAX_REQUEST_NUMBER, limits.MAX_FEED_TOKENS
     tokens = (limits.MAX_TOKEN_ID,) * names
@@ -284,20 +205,6 @@ def test_what_the_limits_of_a_chain_allow_fits_into_a_frame() -> None:
         s.ReusePrefix(most, (limits.MAX_TOKEN_ID,) * limits.MAX_PROMPT_TOKENS),
     ):
         assert decode(encode_frame(encode(message))[HEADER_BYTES:]) == message
-
-
-@given(block=blocks())
-def test_a_block_equals_the_block_of_its_nodes_and_parents_come_first(block: NodeBlock) -> None:
-    assert NodeBlock.of(list(block)) == block
-    assert len(block) == len(list(block))
-    assert all(BASE <= node.parent < index for index, node in enumerate(block))
-
-
-def test_a_blocks_confidences_are_clamped_and_its_last_parent_fits_one_byte() -> None:
-    nodes = [Node(BASE, 1, confidence) for confidence in (-1.0, 0.0, 0.5, 1.0, 7.0)]
-    assert NodeBlock.of(nodes).confidences == bytes([0, 0, 128, 255, 255])
-    block = NodeBlock.of([Node(index - 1, index, 1.0) for index in range(MAX_BLOCK_NODES)])
-    assert block.parents[-1] == MAX_BLOCK_NODES - 1
 
 
 @pytest.mark.parametrize(
@@ -369,11 +276,6 @@ def test_a_message_passes_exactly_where_it_belongs(protocol: str) -> None:
         else:
             with pytest.raises(MalformedMessage, match=f"{cls.__name__} does not belong on {protocol}"):
                 check_allowed(protocol, message)
-
-
-def test_no_request_of_one_protocol_is_taken_on_another() -> None:
-    for cls, home in ((m.Open, VERIFY), (m.Start, DRAFT), (m.AskRecords, DISCOVER), (m.AskStatus, STATUS)):
-        assert [protocol for protocol, messages in MESSAGES.items() if TAG_OF[cls] in messages] == [home]
 
 
 def test_features_are_those_of_both_ends_and_another_version_is_refused() -> None:

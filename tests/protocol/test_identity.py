@@ -84,9 +84,3 @@ def test_a_signature_that_is_tampered_with_or_of_another_length_is_refused() -> 
     for bad in (*changed, b"", signature[:-1], signature + b"\0"):
         with pytest.raises(BadSignature):
             verify(signer=OWNER.peer_id, signature=bad, **SIGNED)
-
-
-def test_moving_a_byte_between_signed_parts_breaks_the_signature() -> None:
-    signature = OWNER.sign(kind="record", digest=b"ab", body=b"c")
-    with pytest.raises(BadSignature):
-        verify(kind="record", signer=OWNER.peer_id, digest=b"a", body=b"bc", signature=signature)

@@ -33,13 +33,6 @@ def test_ranges_overlap_where_they_share_a_layer_and_follow_each_other_where_non
     assert (one.is_first, one.is_last) == (0 in held, LAYERS - 1 in held)
 
 
-def test_ranges_of_other_models_have_nothing_in_common() -> None:
-    one, other = LayerRange.whole(4), LayerRange(first=4, end=8, layers=8)
-    assert not one.overlaps(LayerRange.whole(8))
-    assert not one.precedes(other)
-    assert LayerRange(first=0, end=4, layers=8).precedes(other)
-
-
 @pytest.mark.parametrize(
     "text", ["", "8", "8:", ":8", "8:8", "9:8", "0:13", "-1:4", "a:b", "0:4 ", "1_0:12", "٣:٤"]
 )

@@ -8,12 +8,10 @@ from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.manifest import (
-    PIECE_BYTES,
     Manifest,
     ManifestPart,
     ManifestTensor,
     manifest_digest,
-    pieces_root,
 )
 
 PART = ManifestPart("config.json", 2, bytes(32))
@@ -42,17 +40,6 @@ def test_every_row_is_in_the_digest() -> None:
         ),
     ]
     assert len({manifest_digest(one.encode()) for one in (MANIFEST, *others)}) == len(others) + 1
-
-
-def test_pieces_are_of_one_size_but_for_the_last() -> None:
-    tensor = replace(TENSOR, size_bytes=2 * PIECE_BYTES + 5)
-    assert [tensor.piece_bytes(piece) for piece in range(tensor.pieces)] == [PIECE_BYTES, PIECE_BYTES, 5]
-    assert replace(TENSOR, size_bytes=0).pieces == 0
-
-
-def test_the_order_of_pieces_is_in_their_root() -> None:
-    one, other = b"1" * 32, b"2" * 32
-    assert len({pieces_root(digests) for digests in ([one, other], [other, one], [one], [])}) == 4
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import NotAMember
+from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import (
     CERTIFICATE_LINE,
@@ -22,6 +23,7 @@ from cosine_protocol.membership import (
     sign_certificate,
     sign_revocations,
 )
+from cosine_protocol.statements import unseal
 from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM
 
 MEMBER, STRANGER = OWNER, OTHER
@@ -70,7 +72,7 @@ def test_it_counts_for_no_other_time_peer_or_swarm(data: bytes, changes: dict[st
 def test_no_certificate_lasts_for_ever() -> None:
     assert check(signed(lifetime_s=1e10)).ends_at_s == NOW_S + limits.MAX_CERTIFICATE_S
     body = encode_body(m.Certificate(SWARM.peer_id, "", MEMBER.peer_id, SERIAL, NOW_S, 1e11))
-    endless = encode_body(m.SignedCertificate(body, SWARM.sign(kind="member", digest=b"", body=body)))
+    endless = encode_body(Signed(body, SWARM.sign(kind="member", digest=b"", body=body)))
     with pytest.raises(NotAMember, match="expired"):
         check(endless, now_s=NOW_S + limits.MAX_CERTIFICATE_S + 1)
 
@@ -91,13 +93,13 @@ def test_no_bytes_make_one(data: bytes) -> None:
 
 
 def test_nobody_else_signs_for_a_swarm() -> None:
-    body = decode_body(m.SignedCertificate, signed()).body
+    body = unseal(m.Certificate, signed()).body
     for signer in (STRANGER, MEMBER, OTHER_SWARM):
-        forged = encode_body(m.SignedCertificate(body, signer.sign(kind="member", digest=b"", body=body)))
+        forged = encode_body(Signed(body, signer.sign(kind="member", digest=b"", body=body)))
         with pytest.raises(NotAMember, match="signature"):
             read_certificate(forged)
     # A list is no certificate, whoever signs it.
-    other_kind = encode_body(m.SignedCertificate(body, SWARM.sign(kind="revoked", digest=b"", body=body)))
+    other_kind = encode_body(Signed(body, SWARM.sign(kind="revoked", digest=b"", body=body)))
     with pytest.raises(NotAMember, match="signature"):
         read_certificate(other_kind)
 

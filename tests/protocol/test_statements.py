@@ -1,6 +1,6 @@
 """Mandates, transcripts and verdicts hold as they were signed, for one request and nothing else."""
 
-from dataclasses import replace
+from dataclasses import astuple, replace
 from typing import Any
 
 import pytest
@@ -8,6 +8,7 @@ import pytest
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
+from cosine_protocol.fields import Signed
 from cosine_protocol.limits import (
     MAX_MANDATE_S,
     MAX_RECORD_SKEW_S,
@@ -19,11 +20,9 @@ from cosine_protocol.statements import (
     is_transcript_due,
     open_claim,
     open_mandate,
-    open_transcript,
+    open_signed,
     open_verdict,
-    sign_mandate,
-    sign_transcript,
-    sign_verdict,
+    sign,
 )
 from tests.protocol.samples import LIFETIME_S, NOW_S, OTHER, OWNER, SWARM, request_of
 
@@ -32,17 +31,16 @@ REQUEST = request_of()
 D_0 = request_digest(REQUEST)
 
 TERMS: dict[str, Any] = {
-    "d_0": D_0,
     "delegate": VERIFIER.peer_id,
     "drafters": ("a", "b"),
     "most_tokens": 10,
     "issued_at_s": NOW_S,
     "lifetime_s": LIFETIME_S,
 }
-MANDATE = sign_mandate(CLIENT, **TERMS)
+MANDATE = sign(CLIENT, m.Mandate(**TERMS), digest=D_0)
 
 
-def opened_mandate(signed: m.SignedMandate = MANDATE, **changes: Any) -> m.Mandate:
+def opened_mandate(signed: Signed[m.Mandate] = MANDATE, **changes: Any) -> m.Mandate:
     where: dict[str, Any] = {"client": CLIENT.peer_id, "d_0": D_0, "delegate": VERIFIER.peer_id, "now_s": NOW_S}
     return open_mandate(signed, **(where | changes))
 
@@ -54,7 +52,7 @@ def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() 
     check_length(mandate, 10)
     with pytest.raises(PeerError, match="ends after 10 tokens"):
         check_length(mandate, 11)
-    endless = opened_mandate(sign_mandate(CLIENT, **TERMS | {"lifetime_s": 1e9}))
+    endless = opened_mandate(sign(CLIENT, m.Mandate(**TERMS | {"lifetime_s": MAX_MANDATE_S}), digest=D_0))
     check_live(endless, now_s=NOW_S + MAX_MANDATE_S)
     with pytest.raises(PeerError):
         check_live(endless, now_s=NOW_S + MAX_MANDATE_S + 1)
@@ -70,7 +68,7 @@ def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() 
         ({"now_s": NOW_S + LIFETIME_S + 0.1}, "has ended"),
         ({"now_s": NOW_S - MAX_RECORD_SKEW_S - 1}, "lies in the future"),
         ({"signed": replace(MANDATE, body=MANDATE.body + b"\0")}, "does not match"),
-        ({"signed": m.SignedMandate(b"x", CLIENT.sign(kind="mandate", digest=D_0, body=b"x"))}, "array|fields"),
+        ({"signed": Signed(b"x", CLIENT.sign(kind="mandate", digest=D_0, body=b"x"))}, "array|fields"),
     ],
 )
 def test_for_anybody_or_anything_else_a_mandate_is_worth_nothing(changes: dict[str, Any], reason: str) -> None:
@@ -95,15 +93,15 @@ def test_a_transcript_is_due_now_and_then_and_at_the_end() -> None:
 TOKENS = (3, 5, 8, 13)
 DIGEST = roll_digest(D_0, TOKENS)
 TRANSCRIPT = m.Transcript(1, len(TOKENS), DIGEST)
-SIGNED = sign_transcript(VERIFIER, TRANSCRIPT, d_0=D_0)
+SIGNED = sign(VERIFIER, TRANSCRIPT, digest=D_0)
 CLAIM = m.AskAudit(7, REQUEST, TOKENS, VERIFIER.peer_id, SIGNED)
 FINDING = m.AuditFinding(2, 9, 4.0)
 VERDICT = m.AuditVerdict(VERIFIER.peer_id, 1, len(TOKENS), DIGEST, 1, 1, 1, (FINDING,))
 
 
 def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_claim() -> None:
-    assert open_transcript(SIGNED, author=VERIFIER.peer_id, d_0=D_0) == open_claim(CLAIM) == TRANSCRIPT
-    answer = sign_verdict(AUDITOR, VERDICT, number=7, d_0=D_0)
+    assert open_signed(m.Transcript, SIGNED, author=VERIFIER.peer_id, digest=D_0) == open_claim(CLAIM) == TRANSCRIPT
+    answer = m.Audited(7, *astuple(sign(AUDITOR, VERDICT, digest=D_0)))
     assert open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM) == VERDICT
     other = replace(CLAIM, request=request_of(nonce=bytes(16)))
     for auditor, claim in ((VERIFIER, CLAIM), (AUDITOR, other)):
@@ -118,11 +116,11 @@ def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_cla
         ({"author": "nobody"}, BadSignature),
         ({"request": request_of(nonce=bytes(16))}, BadSignature),
         ({"transcript": replace(SIGNED, body=SIGNED.body + b"\0")}, BadSignature),
-        ({"transcript": sign_transcript(AUDITOR, TRANSCRIPT, d_0=D_0)}, BadSignature),
+        ({"transcript": sign(AUDITOR, TRANSCRIPT, digest=D_0)}, BadSignature),
         ({"tokens": TOKENS[:-1]}, MalformedMessage),
         ({"tokens": (*TOKENS, 21)}, MalformedMessage),
         ({"tokens": (*TOKENS[:-1], 14)}, MalformedMessage),
-        ({"transcript": sign_transcript(VERIFIER, replace(TRANSCRIPT, first=4), d_0=D_0)}, MalformedMessage),
+        ({"transcript": sign(VERIFIER, replace(TRANSCRIPT, first=4), digest=D_0)}, MalformedMessage),
     ],
 )
 def test_a_transcript_by_another_of_other_tokens_or_of_none_proves_nothing(
@@ -148,6 +146,6 @@ def test_a_transcript_by_another_of_other_tokens_or_of_none_proves_nothing(
     ],
 )
 def test_a_verdict_about_something_else_or_that_does_not_add_up_is_worth_nothing(changes: dict[str, Any]) -> None:
-    answer = sign_verdict(AUDITOR, replace(VERDICT, **changes), number=7, d_0=D_0)
+    answer = m.Audited(7, *astuple(sign(AUDITOR, replace(VERDICT, **changes), digest=D_0)))
     with pytest.raises(MalformedMessage):
         open_verdict(answer, auditor=AUDITOR.peer_id, claim=CLAIM)

@@ -3,9 +3,25 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from cosine_protocol.fields import Items, Kind, Maybe, Struct, wire_fields_of
+from cosine_protocol import messages as m
+from cosine_protocol.codec import encode, encode_frame
+from cosine_protocol.fields import (
+    Bytes,
+    Items,
+    Kind,
+    Maybe,
+    Signed,
+    SignedBody,
+    SignedField,
+    Struct,
+    unpack_fields,
+    wire_fields_of,
+)
+from cosine_protocol.protocols import TAG_OF
+
+_T = TypeVar("_T")
 
 FOLDER: Final = Path(__file__).parents[2] / "protocol" / "vectors"
 INLINED: Final = "sampling"
@@ -16,10 +32,11 @@ def read(name: str) -> Any:
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
-def write(name: str, content: Any) -> None:
-    """Write one vector file."""
-    FOLDER.mkdir(exist_ok=True)
-    (FOLDER / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
+def add_frame(message: m.Message) -> None:
+    """Append the vector of a message. Those that exist are never changed."""
+    frame = {"message": type(message).__name__, "tag": TAG_OF[type(message)], "fields": as_json(message)}
+    frames = [*read("frames"), {**frame, "frame": encode_frame(encode(message)).hex()}]
+    (FOLDER / "frames.json").write_text(json.dumps(frames, indent=1) + "\n")
 
 
 def as_json(value: Any) -> Any:
@@ -37,12 +54,43 @@ def as_json(value: Any) -> Any:
     return value
 
 
+def of_json(cls: type[_T], written: dict[str, Any]) -> _T:
+    """The inverse of `as_json`."""
+    found: _T = unpack_fields(cls, _wire(Struct(cls), written))
+    return found
+
+
+def _wire(kind: Kind, written: Any) -> Any:
+    """A value as it is on the wire."""
+    if written is None:
+        return None
+    match kind:
+        case SignedField():
+            return [bytes.fromhex(written["body"]), bytes.fromhex(written["signature"])]
+        case Struct(cls):
+            return [_wire(each, written.get(name)) for name, each in wire_fields_of(cls)]
+        case Maybe(inner):
+            return _wire(inner, written)
+        case Items(inner, _):
+            return [_wire(inner, item) for item in written]
+        case Bytes():
+            return bytes.fromhex(written)
+    return written
+
+
 def schema(cls: type) -> dict[str, Any]:
     """The kind and bounds of every field of a wire class, in wire order."""
     return {name: _described(kind) for name, kind in wire_fields_of(cls)}
 
 
+def signed_schema(cls: type[SignedBody]) -> dict[str, Any]:
+    """That of a signed body as it travels."""
+    return {"body": _described(Bytes(cls.MAX_BYTES)), "signature": schema(Signed)["signature"]}
+
+
 def _described(kind: Kind) -> dict[str, Any]:
+    if isinstance(kind, SignedField):
+        return {"kind": "Struct", "fields": signed_schema(kind.of)}
     if isinstance(kind, Struct):
         return {"kind": "Struct", "fields": schema(kind.cls)}
     if isinstance(kind, Items):

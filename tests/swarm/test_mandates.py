@@ -23,6 +23,7 @@ from cosine_protocol import messages as m
 from cosine_protocol import statements
 from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Sampling
+from cosine_protocol.statements import sign
 from tests.swarm.reference import assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first
 
@@ -158,9 +159,9 @@ def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: 
 
 def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
     """Let clients sign mandates with other fields."""
-    sign = statements.sign_mandate
     monkeypatch.setattr(
-        "cosine_p2p.session.delegation.sign_mandate", lambda *args, **fields: sign(*args, **fields | changes)
+        "cosine_p2p.session.delegation.sign",
+        lambda client, mandate, digest: sign(client, replace(mandate, **changes), digest=digest),
     )
 
 

@@ -16,8 +16,9 @@ from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, GenerationFailed, LocalProtocolError, PeerLost
+from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import AskAudit, SignedTranscript
+from cosine_protocol.messages import AskAudit
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY, WEIGHTS
 from cosine_protocol.records import Role
 from cosine_protocol.request import Request, Sampling
@@ -89,7 +90,7 @@ def questions(client: Identity) -> dict[str, m.Message]:
         DRAFT: m.Start(1, request, ()),
         DISCOVER: m.AskRecords(1, "cell"),
         STATUS: m.AskStatus(1),
-        AUDIT: AskAudit(1, request, (1,), client.peer_id, SignedTranscript(b"", bytes(64))),
+        AUDIT: AskAudit(1, request, (1,), client.peer_id, Signed(b"", bytes(64))),
     }
 
 

@@ -10,7 +10,8 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.results import Generation
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.messages import Mandate, SignedMandate
+from cosine_protocol.fields import Signed
+from cosine_protocol.messages import Mandate
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.swarm.eavesdropping import OLD_FEATURES, Eavesdroppers
@@ -42,7 +43,7 @@ def told(start: m.Start) -> bool | None:
     return start.shares_feedback if start.mandate is None else mandate_of(start.mandate).shares_feedback
 
 
-def mandate_of(signed: SignedMandate) -> Mandate:
+def mandate_of(signed: Signed[Mandate]) -> Mandate:
     mandate: Mandate = decode_body(Mandate, signed.body)
     return mandate
 

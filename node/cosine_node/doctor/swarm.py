@@ -25,7 +25,8 @@ from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import CosineError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, SignedRecord, cell_name, open_undated_record
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_name, open_undated_record
+from cosine_protocol.statements import unseal
 
 if TYPE_CHECKING:
     from cosine_p2p.client import Swarm
@@ -200,7 +201,7 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates
                     channel.post(m.AskRecords(1, cell))
                     answer = await channel.receive()
                     for data in answer.records if isinstance(answer, m.Records) else ():
-                        record = decode_body(NodeRecord, decode_body(SignedRecord, data).body)
+                        record = decode_body(NodeRecord, unseal(NodeRecord, data).body)
                         # Whatever the time is: this machine's clock is what is in question.
                         open_undated_record(data, key=cell, owner=record.peer_id)
                         dates.append((record.peer_id, record.issued_at_s, record.expires_at_s))

@@ -25,7 +25,6 @@ from cosine_p2p.strategy.tree import Block
 from cosine_p2p.transport.base import Stream, Transport
 from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
@@ -33,7 +32,7 @@ from cosine_protocol.limits import MAX_MANDATE_S, MAX_NEW_TOKENS, MAX_TREE_NODES
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.protocols import DRAFT, features_of
 from cosine_protocol.request import Constraint
-from cosine_protocol.statements import check_length, check_live, open_mandate
+from cosine_protocol.statements import check_length, check_live, open_mandate, sign
 
 LOG = logging.getLogger(__name__)
 FORGOTTEN_S: Final = 60.0
@@ -382,9 +381,8 @@ class DrafterService:
                 # Answered with a signed account of the nodes sent.
                 tree, sent_nodes = followed.tree, min(followed.sent_nodes, MAX_NEW_TOKENS)
                 account = m.Account(number, m.FinishReason.CANCELLED, tree.position, tree.digest, (sent_nodes,))
-                body = encode_body(account)
-                signature = self._identity.sign(kind="final", digest=followed.d_0, body=body)
-                followed.channel.post(m.Final(body, signature))
+                signed = sign(self._identity, account, digest=followed.d_0)
+                followed.channel.post(m.Final(signed.body, signed.signature))
                 self._release(followed, "released")
 
     async def _step(self, rows: Rows) -> None:
@@ -425,9 +423,9 @@ class DrafterService:
         followed.sent_fragments += 1
         followed.sent_nodes += len(block.nodes)
         nodes = NodeBlock.of(block.nodes)
-        body = encode_body(m.Draft(followed.number, followed.sent_fragments, block.base, block.position, nodes))
-        signature = self._identity.sign(kind="fragment", digest=followed.d_0, body=body)
-        followed.channel.post(m.Fragment(body, signature))
+        draft = m.Draft(followed.number, followed.sent_fragments, block.base, block.position, nodes)
+        signed = sign(self._identity, draft, digest=followed.d_0)
+        followed.channel.post(m.Fragment(signed.body, signed.signature))
         self.counts.sent_fragments += 1
         self.counts.sent_nodes += len(block.nodes)
 

@@ -33,7 +33,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.likelihoods import UNITS_PER_NAT, Likelihood
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NAMED_STAGES, MAX_SCORE_GAP
 from cosine_protocol.protocols import AUDIT
-from cosine_protocol.statements import sign_verdict
+from cosine_protocol.statements import sign
 
 LOG = logging.getLogger(__name__)
 
@@ -142,7 +142,8 @@ class AuditedStream(ServedRequest):
 
     def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> m.Audited:
         """The signed verdict, with the peer ids of the stages that computed it, of a long chain the first."""
-        return sign_verdict(auditor, self.verdict(stages), number=self.number, d_0=self.d_0)
+        signed = sign(auditor, self.verdict(stages), digest=self.d_0)
+        return m.Audited(self.number, signed.body, signed.signature)
 
     def verdict(self, stages: Sequence[str] = ()) -> m.AuditVerdict:
         """What was found."""

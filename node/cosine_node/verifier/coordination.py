@@ -32,6 +32,7 @@ from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError
+from cosine_protocol.fields import Signed
 from cosine_protocol.limits import MAX_NAME_BYTES
 from cosine_protocol.protocols import CONSTRAINTS, DRAFT, LOGPROBS, SHAPING, VERIFY
 from cosine_protocol.statements import open_mandate
@@ -239,7 +240,7 @@ class RequestCoordinator:
     def begin(
         self,
         request: VerifierRequest,
-        signed: m.SignedMandate,
+        signed: Signed[m.Mandate],
         *,
         attach: Callable[[VerifierRequest, m.Tree], None],
         opened: m.Opened,
@@ -292,7 +293,9 @@ class RequestCoordinator:
         await self._links.close()
         self._checkers.close()
 
-    def _job(self, request: VerifierRequest, mandate: m.Mandate, signed: m.SignedMandate, own: OwnVerifier) -> Job:
+    def _job(
+        self, request: VerifierRequest, mandate: m.Mandate, signed: Signed[m.Mandate], own: OwnVerifier
+    ) -> Job:
         if (trials := self._trials.get(request.client)) is None:
             trials = SpeedTrials(self._strategy.drafter_counts)
             self._trials.note(request.client, trials)

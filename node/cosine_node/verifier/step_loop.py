@@ -64,11 +64,10 @@ from cosine_node.verifier.request import (
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_p2p.transport.channel import MAX_SENTENCE, StepCounts
 from cosine_protocol import messages as m
-from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import HOME_AUTHOR
-from cosine_protocol.statements import is_transcript_due, sign_transcript
+from cosine_protocol.statements import is_transcript_due, sign
 
 LOG = logging.getLogger(__name__)
 
@@ -425,8 +424,8 @@ class StepLoop:
             told = request.told.digest()
         has_ended = verdict.finish is not None
         if is_transcript_due(before=verdict.position, after=len(request.output), has_ended=has_ended):
-            signed = m.Transcript(request.first, len(request.output), digest, told)
-            transcript = sign_transcript(self._identity, signed, d_0=request.d_0)
+            committed = m.Transcript(request.first, len(request.output), digest, told)
+            transcript = sign(self._identity, committed, digest=request.d_0)
         place = (verdict.position, verdict.tokens, digest, verdict.authors, stats, transcript)
         likelihoods = None if told is None else verdict.likelihoods
         if not request.post(m.Commit(request.number, *place, likelihoods)):
@@ -435,9 +434,8 @@ class StepLoop:
     def _finish(self, request: VerifierRequest, reason: m.FinishReason) -> None:
         accepted = tuple(request.accepted[author] for author in range(1, request.authors + 1))
         account = m.Account(request.number, reason, len(request.output), request.tree.root.digest, accepted)
-        body = encode_body(account)
-        signature = self._identity.sign(kind="final", digest=request.d_0, body=body)
-        request.post(m.Final(body, signature))
+        signed = sign(self._identity, account, digest=request.d_0)
+        request.post(m.Final(signed.body, signed.signature))
         ending = reason.name.lower()
         log_of(request).info("%s, %d tokens", ending, len(request.output))
         self._forget(request, ending)

@@ -8,16 +8,17 @@ import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.serving.discover_service import REUSE_S, DiscoverService
+from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.discover import KEEP_LINKS_S, MAX_ASKED, DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.transport.base import Stream
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.errors import PeerLost
+from cosine_protocol.fields import Signed
 from cosine_protocol.protocols import DISCOVER
-from cosine_protocol.records import NodeRecord, Role, SignedRecord, cell_name, seal_record
+from cosine_protocol.records import NodeRecord, Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import as_test
 
@@ -35,7 +36,7 @@ def forged(number: int, **changes: Any) -> bytes:
     """A record in another's name, signed by somebody else."""
     body = encode_body(record_of(identity_of(number), now_s=NOW_S, **changes))
     liar = identity_of(99)
-    return encode_body(SignedRecord(body, liar.sign(kind="record", digest=b"\0" * limits.DIGEST_BYTES, body=body)))
+    return encode_body(Signed(body, liar.sign(kind="record", digest=b"\0" * limits.DIGEST_BYTES, body=body)))
 
 
 def telling(*records: bytes) -> Reader:
@@ -123,16 +124,6 @@ async def test_addresses_are_noted_of_proven_records_only(world: World) -> None:
     assert world.noted == {identity_of(1).peer_id: ("/ip4/192.0.2.1/tcp/1",)}
 
 
-@in_world
-async def test_nodes_met_on_the_way_are_asked_too(world: World) -> None:
-    """One initial peer that withholds most does not decide what a client sees."""
-    met = identity_of(1).peer_id
-    await world.node("withholding", telling(sealed(1)))
-    await world.node(met, telling(sealed(1), sealed(2), sealed(3)))
-    found = await read(world.cells("withholding"))
-    assert set(found) == {identity_of(number).peer_id for number in (1, 2, 3)}
-
-
 @pytest.mark.parametrize("bad", ["gone", "silent"])
 @in_world
 async def test_a_node_that_is_gone_or_silent_costs_its_own_answer(world: World, bad: str) -> None:
@@ -144,22 +135,6 @@ async def test_a_node_that_is_gone_or_silent_costs_its_own_answer(world: World, 
     assert set((await cells.read([CELL]))[CELL]) == {identity_of(1).peer_id}
     # The owner of the record is asked as well; nobody serves there.
     assert asyncio.get_running_loop().time() - began_s < 2.5
-    await cells.close()
-
-
-@in_world
-async def test_who_failed_is_asked_last_the_next_time(world: World) -> None:
-    names = ("dead", "a", "b", "c")
-    for name in names[1:]:
-        await world.node(name, telling(sealed(1)))
-    cells = world.cells(*names)
-    await cells.read([CELL])
-    world.asked.clear()
-    await world.node("dead", telling())
-    # A node gives what it has just read once more, without reading it again.
-    await asyncio.sleep(REUSE_S + 1.0)
-    await cells.read([CELL])
-    assert sorted(world.asked) == ["a", "b", "c"]
     await cells.close()
 
 
@@ -183,20 +158,6 @@ async def test_if_nobody_answers_the_reason_of_each_is_told(world: World) -> Non
     assert reason.count("nobody-") == MAX_ASKED - 2
     await cells.close()
     await babbler.close()
-
-
-@in_world
-async def test_several_cells_are_asked_for_at_once(world: World) -> None:
-    names = [cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit) for digit in "0123"]
-
-    async def slow(cell: str) -> Sequence[bytes]:
-        await asyncio.sleep(0.1)
-        return [sealed(1, cell=cell)]
-
-    await world.node("a", slow)
-    cells = world.cells("a")
-    assert [list(found) for found in (await cells.read(names)).values()] == [[identity_of(1).peer_id]] * 4
-    await cells.close()
 
 
 @in_world
@@ -242,13 +203,4 @@ async def test_a_directory_reads_through_them_with_all_its_checks(world: World) 
     directory = DhtDirectory(cells, identity_of(1000), network=NETWORK, clock=lambda: NOW_S)
     found = {record.peer_id for record in await directory.find(Role.DRAFTER, TARGET)}
     assert found == {identity_of(number).peer_id for number in (*owners, 200, 201, 202)}
-    await cells.close()
-
-
-@in_world
-async def test_nothing_is_written_and_long_names_are_refused(world: World) -> None:
-    cells = world.cells("a")
-    assert not (await cells.write(CELL, identity_of(1).peer_id, b"", NOW_S)).is_enough
-    with pytest.raises(UsageError, match="too long"):
-        await cells.read(["x" * (limits.MAX_NAME_BYTES + 1)])
     await cells.close()

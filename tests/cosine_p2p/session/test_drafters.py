@@ -1,12 +1,12 @@
 """Drafters are told the stream without gaps, and what they send becomes events only if it is signed."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_p2p.request.results import DrafterReport
 from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, START_TIMEOUT_S, DrafterLedger, Drafters
@@ -19,8 +19,9 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
+from cosine_protocol.fields import Signed
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.messages import SignedMandate
+from cosine_protocol.messages import Mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, SHAPING, WINDOWS
 from cosine_protocol.request import Sampling, Shaping
@@ -78,7 +79,7 @@ class Swarm:
             d_0=D_0,
             links=cast("PeerLinks", self),
             output=self.output,
-            offload=_at_once,
+            offload=call_at_once,
             deliver=self.delivered.append,
             failures=PeerFailures(),
             delegation=Delegation(made, D_0),
@@ -115,10 +116,6 @@ class Swarm:
 
 def peer(number: int) -> str:
     return identity_of(number).peer_id
-
-
-async def _at_once(check: Callable[[], None]) -> None:
-    check()
 
 
 def fragment(sequence: int = 1, *, sender: int = 1, signer: int | None = None) -> Delivery:
@@ -172,10 +169,10 @@ async def test_one_that_would_not_understand_the_request_is_not_asked(
 
 
 @pytest.mark.parametrize("names", [frozenset(), frozenset({WINDOWS, LEARNING})])
-@pytest.mark.parametrize("mandate", [None, SignedMandate(b"", bytes(64))])
+@pytest.mark.parametrize("mandate", [None, Signed(b"", bytes(64))])
 @in_virtual_time
 async def test_one_that_knows_of_it_is_told_that_it_may_keep_the_text_unless_a_mandate_says_so(
-    names: frozenset[str], mandate: SignedMandate | None
+    names: frozenset[str], mandate: Signed[Mandate] | None
 ) -> None:
     swarm = Swarm(FakeLink(names=names, greets_after_s=0.15), shares_feedback=True, mandate=mandate)
     await swarm.follow(1)

@@ -36,7 +36,7 @@ from cosine_protocol.errors import ErrorCode, GenerationFailed, PeerError, PeerL
 from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.messages import Transcript
 from cosine_protocol.protocols import DRAFT, VERIFY
-from cosine_protocol.statements import sign_transcript
+from cosine_protocol.statements import sign
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 
 VERIFIER = identity_of(1)
@@ -58,7 +58,7 @@ def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (),
 def signed(commit: m.Commit, *, first: int = 0, signer: int = 1, digest: bytes | None = None) -> m.Commit:
     """A commit that carries a transcript."""
     transcript = Transcript(first, commit.position + len(commit.tokens), digest or commit.digest)
-    return replace(commit, transcript=sign_transcript(identity_of(signer), transcript, d_0=D_0))
+    return replace(commit, transcript=sign(identity_of(signer), transcript, digest=D_0))
 
 
 def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
@@ -191,9 +191,12 @@ def timed(*replies: tuple[float, Callable[[int], m.Message]], seen: list[m.Messa
     return behave
 
 
-async def _at_once(check: Callable[[], None]) -> None:
+_T = TypeVar("_T")
+
+
+async def _at_once(check: Callable[[], _T], /) -> _T:
     await asyncio.sleep(0)
-    check()
+    return check()
 
 
 class Scripted:

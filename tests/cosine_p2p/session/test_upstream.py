@@ -17,7 +17,7 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
 from cosine_protocol.messages import FinishReason, Transcript
 from cosine_protocol.request import AskedLogprobs
-from cosine_protocol.statements import open_claim, sign_transcript
+from cosine_protocol.statements import open_claim, sign
 from tests.cosine_p2p.samples import identity_of, request_of
 
 REQUEST = request_of("client", max_new_tokens=6)
@@ -40,7 +40,7 @@ def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
 def signed(number: int, first: int, start: int, end: int) -> m.Commit:
     """The tokens of `OUTPUT` from `start` on, as a verifier commits them that signs all from `first` on."""
     part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
-    transcript = sign_transcript(identity_of(number), part, d_0=D_0)
+    transcript = sign(identity_of(number), part, digest=D_0)
     return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
 
 
@@ -162,7 +162,7 @@ def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
     commit, parts = told_commit(4, 5), []
     for digest in (told_digest(told[2:]), told_digest(told)):
         part = Transcript(0, 2, commit.digest, digest)
-        parts.append(sign_transcript(identity_of(1), part, d_0=TELLING_D_0))
+        parts.append(sign(identity_of(1), part, digest=TELLING_D_0))
     with pytest.raises(RemoteProtocolError, match="not that of the stream"):
         replace_told(verifier).take(replace(commit, transcript=parts[0]), authors=0)
     verifier.take(replace(commit, transcript=parts[1]), authors=0)

@@ -2,7 +2,7 @@
 
 import json
 import math
-from dataclasses import asdict, replace
+from dataclasses import asdict, astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,7 @@ from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.limits import MAX_AUDIT_FINDINGS, MAX_NEW_TOKENS, MAX_SCORE_GAP
 from cosine_protocol.messages import AskAudit, Audited, AuditFinding, AuditVerdict, Transcript
 from cosine_protocol.request import AskedLogprobs, Sampling
-from cosine_protocol.statements import sign_transcript, sign_verdict
+from cosine_protocol.statements import sign
 from tests.cosine_p2p.samples import identity_of
 from tests.protocol.samples import request_of
 
@@ -77,9 +77,9 @@ def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numer
 
     assert not is_accused_of(near, 0.0, tokens=200)
     assert is_accused_of(1.01 * WIDE * near, 0.0, tokens=200)
-    for sign in (1, -1):
-        assert not is_accused_of(near, sign * near / 15, tokens=200)
-        assert is_accused_of(near, sign * near / 13, tokens=200)
+    for side in (1, -1):
+        assert not is_accused_of(near, side * near / 15, tokens=200)
+        assert is_accused_of(near, side * near / 13, tokens=200)
     assert is_accused_of(near, near / 15, tokens=20, prompt_tokens=300)
     # What rounding explains is that of both, and of weights that are quantised at load nothing is known.
     other = "gguf:F16+llama.cpp"
@@ -206,7 +206,7 @@ def claim_of(nonce: int = 0) -> AskAudit:
     request = request_of(nonce=nonce.to_bytes(16, "big"))
     d_0 = request_digest(request)
     transcript = Transcript(0, len(TOKENS), roll_digest(d_0, TOKENS))
-    return AskAudit(0, request, TOKENS, AUTHOR.peer_id, sign_transcript(AUTHOR, transcript, d_0=d_0))
+    return AskAudit(0, request, TOKENS, AUTHOR.peer_id, sign(AUTHOR, transcript, digest=d_0))
 
 
 def answer_of(claim: AskAudit, auditor: int, *, different: int, stages: tuple[str, ...] | None = None) -> Audited:
@@ -214,7 +214,7 @@ def answer_of(claim: AskAudit, auditor: int, *, different: int, stages: tuple[st
     digest = roll_digest(d_0, TOKENS)
     findings = tuple(AuditFinding(position, 1, 1e6) for position in range(different))
     verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings, stages=stages)
-    return sign_verdict(identity_of(auditor), verdict, number=auditor, d_0=d_0)
+    return Audited(auditor, *astuple(sign(identity_of(auditor), verdict, digest=d_0)))
 
 
 def piece_of(*different: int, nonce: int = 0) -> Evidence:

@@ -30,11 +30,12 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode
+from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity, verify
-from cosine_protocol.messages import SignedMandate
+from cosine_protocol.messages import Mandate
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Request, Sampling
-from cosine_protocol.statements import sign_mandate
+from cosine_protocol.statements import sign
 from cosine_train.learning.streams import RETURN_S, StreamRecords, VerifiedStream
 from tests.node.peers import (
     FLAT,
@@ -383,17 +384,18 @@ CLIENT = Identity.from_seed(bytes([200]) * 32)
 CLOCK_S = 1000.0
 
 
-def mandate(request: Request, delegate: str, *, signer: Identity = CLIENT, **changes: Any) -> SignedMandate:
+def mandate(
+    request: Request, delegate: str, *, signer: Identity = CLIENT, d_0: bytes | None = None, **changes: Any
+) -> Signed[Mandate]:
     """A mandate for this drafter that lasts ten seconds and ten tokens."""
     fields: dict[str, Any] = {
-        "d_0": request_digest(request),
         "delegate": delegate,
         "drafters": (SERVER.peer_id,),
         "most_tokens": 10,
         "issued_at_s": CLOCK_S,
         "lifetime_s": 10.0,
     }
-    return sign_mandate(signer, **fields | changes)
+    return sign(signer, Mandate(**fields | changes), digest=d_0 or request_digest(request))
 
 
 def asked_for(**changes: Any) -> Request:

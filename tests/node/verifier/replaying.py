@@ -11,7 +11,7 @@ from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign_transcript
+from cosine_protocol.statements import sign
 from tests.node.peers import SERVER
 
 
@@ -45,7 +45,7 @@ def claim_of(
     """A stream as its author signs it."""
     d_0 = request_digest(request)
     transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
-    return AskAudit(number, request, tuple(tokens), author.peer_id, sign_transcript(author, transcript, d_0=d_0))
+    return AskAudit(number, request, tuple(tokens), author.peer_id, sign(author, transcript, digest=d_0))
 
 
 def verdict_on(engine: Engine, request: Request, tokens: Sequence[int]) -> AuditVerdict:

@@ -9,7 +9,7 @@ import pytest
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import VerifierConfig
@@ -22,7 +22,7 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.identity import Identity, verify
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
-from cosine_protocol.statements import sign_mandate
+from cosine_protocol.statements import sign
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, played, request_of
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)
@@ -33,10 +33,6 @@ TOKENS = 60
 Scene = Callable[[Bench, Caller, DrafterService], Awaitable[None]]
 
 
-async def _at_once(check: Callable[[], None]) -> None:
-    check()
-
-
 def play(scene: Scene, *, most_requests: int = 8) -> None:
     """Run a scene with a verifier that coordinates, one drafter and one client; then nothing may be left."""
 
@@ -44,7 +40,7 @@ def play(scene: Scene, *, most_requests: int = 8) -> None:
         network = MemoryNetwork(one_way_s=0.001)
         transport, theirs = network.join(SERVER.peer_id), network.join(DRAFTER.peer_id)
         coordinator = RequestCoordinator(
-            transport, most_requests=most_requests, offload=_at_once, clock=lambda: NOW_S
+            transport, most_requests=most_requests, offload=call_at_once, clock=lambda: NOW_S
         )
         engine, drafting = ScriptedEngine(), ScriptedEngine()
         verifier = VerifierService(
@@ -83,16 +79,15 @@ def play(scene: Scene, *, most_requests: int = 8) -> None:
     run_virtual(run())
 
 
-def delegate(request: Request, *, number: int = 1, **changes: Any) -> m.Delegate:
+def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **changes: Any) -> m.Delegate:
     fields: dict[str, Any] = {
-        "d_0": request_digest(request),
         "delegate": SERVER.peer_id,
         "drafters": (DRAFTER.peer_id,),
         "most_tokens": TOKENS,
         "issued_at_s": NOW_S,
         "lifetime_s": 60.0,
     }
-    return m.Delegate(number, sign_mandate(CALLER, **fields | changes))
+    return m.Delegate(number, sign(CALLER, m.Mandate(**fields | changes), digest=d_0 or request_digest(request)))
 
 
 async def coordinated(

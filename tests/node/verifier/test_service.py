@@ -24,7 +24,7 @@ from cosine_protocol.messages import Transcript
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import Request
-from cosine_protocol.statements import open_transcript
+from cosine_protocol.statements import open_signed
 from tests.node.peers import (
     FLAT,
     SERVER,
@@ -132,7 +132,7 @@ async def test_a_stream_goes_on_where_it_was_and_is_signed_now_and_then_and_at_i
     }
     assert list(signed) == [32, 40]
     for tokens, transcript in signed.items():
-        told = open_transcript(transcript, author=SERVER.peer_id, d_0=d_0)
+        told = open_signed(m.Transcript, transcript, author=SERVER.peer_id, digest=d_0)
         assert told == Transcript(3, tokens, roll_digest(d_0, expected[:tokens]))
 
 
