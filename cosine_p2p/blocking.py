@@ -6,10 +6,12 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Sequence
 from concurrent.futures import CancelledError, Future, wait
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
+from os import PathLike
 from queue import SimpleQueue
 from typing import Any, Final, TypeVar, Unpack
 
 from cosine_p2p.client import AsyncClient, Join
+from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt, lists_options
 from cosine_p2p.request.results import Chunk, Generation
@@ -150,9 +152,14 @@ class Client:
 
     @lists_options(ClientOptions)
     def __init__(
-        self, initial_peers: Sequence[str] = (), *, join: Join | None = None, **options: Unpack[ClientOptions]
+        self,
+        initial_peers: Sequence[str] = (),
+        *,
+        join: Join | None = None,
+        memory: ClientMemory | str | PathLike[str] | bool | None = None,
+        **options: Unpack[ClientOptions],
     ) -> None:
-        self._client = AsyncClient(initial_peers, join=join, **options)
+        self._client = AsyncClient(initial_peers, join=join, memory=memory, **options)
         self._thread = LoopThread(self._client, name="cosine-client")
 
     def __enter__(self) -> "Client":

@@ -10,13 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
+from os import PathLike
 from types import TracebackType
 from typing import Final, Protocol, TypeVar, Unpack
 
 from cosine_p2p.access import Access
+from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.distances import Distances
-from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
 from cosine_p2p.directory.selection import Chance, Offer, rank_verifiers, requests_of
 from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
@@ -41,7 +41,6 @@ from cosine_p2p.request.options import (
     window_of,
 )
 from cosine_p2p.request.results import Chunk, Generation
-from cosine_p2p.saved_state import TrialFile
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
 from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
 from cosine_p2p.session.job import Job
@@ -51,19 +50,16 @@ from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
-from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, EncodedPrompt, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
-from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES
+from cosine_p2p.text.template_process import PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import ask_patiently, join_patience_s
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
-from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
-from cosine_p2p.trust.standing import Standings
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -136,8 +132,10 @@ class AsyncClient:
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
     `join` replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and
     prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and
-    other transports. What was measured of peers is kept in `trial_file` and `peer_file`, what convicts them in
-    `evidence_file`, if there are; `audit_chance` draws audits; look-ups are used again for `reuse_finds_s`. For
+    other transports. `memory` names the file in which the client keeps what it learns of peers for the next run:
+    `True` for the usual one, `False` for none; by default the usual one, or none beside `join`. What convicts peers
+    is kept in `evidence_file`, if there is one; `audit_chance` draws audits; look-ups are used again for
+    `reuse_finds_s`. For
     `patience_s`, by default `join_patience_s`, a text waits for a verifier that was lost and for others, where none
     is left. Raises `UsageError` for options that are unknown or mean nothing; to enter it without a target raises
     what `only_target` raises.
@@ -152,8 +150,7 @@ class AsyncClient:
         offload: Offload | None = None,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
         nonces: Callable[[], bytes] = lambda: secrets.token_bytes(NONCE_BYTES),
-        trial_file: TrialFile | None = None,
-        peer_file: PeerFile | None = None,
+        memory: ClientMemory | str | PathLike[str] | bool | None = None,
         evidence_file: EvidenceFile | None = None,
         audit_chance: Chance = UNFORESEEABLE,
         reuse_finds_s: float = REUSE_S,
@@ -164,19 +161,13 @@ class AsyncClient:
         self._observer = self._options.get("observer")
         self._strategies = strategies
         self._nonces = nonces
-        self._trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
-        self._trial_file = trial_file
-        self._failures = PeerFailures()
-        self._standings = Standings()
-        self._auditing = Auditing(self._failures, self._standings, file=evidence_file, chance=audit_chance)
+        self._memory = ClientMemory.of(join is None if memory is None else memory, strategies=strategies)
+        self._auditing = Auditing(
+            self._memory.failures, self._memory.standings, file=evidence_file, chance=audit_chance
+        )
         self._probation = Probation(self._auditing, chance=audit_chance)
-        self._speeds = PeerSpeeds()
-        self._distances = Distances(random.Random(0).random)
-        self._peer_file = peer_file
         self._reuse_finds_s = reuse_finds_s
         self._patience_s = join_patience_s() if patience_s is None else patience_s
-        if trial_file is not None:
-            trial_file.read_into(self._trials)
         self._strategy_kind(self._options)
         self._target = Target.parse(self.target)
         self._join = join or joining(
@@ -185,17 +176,18 @@ class AsyncClient:
             tokenizer_folder=self._target.folder,
             transport=self._options.get("transport"),
             listens=self._options["listen"],
+            memory=self._memory,
+            target=self._target.name,
         )
         self._lifetime = Lifetime()
         self._place: _Place | None = None
         self._numbers = count(1)
         self._threads = [Threads(name, 1) for name in ("signatures", "prompts", "long-prompts")]
-        self._threads.append(Threads("chats", QUICK_PLACES + SLOW_PLACES))
-        self._offload, *encoders = (offload or threads for threads in self._threads)
-        self._offload_words, self._offload_long, self._offload_chats = encoders
-        self._encoder = PromptEncoder(*encoders)
+        self._threads.append(Threads("chats", PLACES))
+        offloads: list[Offload] = [offload or threads for threads in self._threads]
+        self._offload, self._offload_words, self._offload_long, self._offload_chats = offloads
+        self._encoder = PromptEncoder(*offloads[1:])
         self._later: list[LaterOffers] = []
-        self._kept = (self._failures, self._speeds, self._standings, self._distances)
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -205,10 +197,11 @@ class AsyncClient:
             self._lifetime.end()
             raise
         clock = asyncio.get_running_loop().time
-        links = Links(swarm.transport, on_flood=lambda peer_id: self._failures.note_failed(peer_id, now_s=clock()))
+        links = Links(
+            swarm.transport, on_flood=lambda peer_id: self._memory.failures.note_failed(peer_id, now_s=clock())
+        )
         finds = RecentFinds(swarm.directory, links, clock, reuse_s=self._reuse_finds_s)
-        if self._peer_file is not None:
-            self._peer_file.read_into(*self._kept, now_s=clock())
+        self._memory.restore(now_s=clock())
         self._auditing.join(swarm.transport)
         self._place = _Place(swarm, links, finds)
         if self._target.name == ALL_TARGETS:
@@ -231,13 +224,9 @@ class AsyncClient:
         await self._probation.close()
         await self._auditing.close()
         await asyncio.gather(*(later.close() for later in self._later))
-        if self._trial_file is not None:
-            self._trial_file.write(self._trials)
-        if self._peer_file is not None:
-            if self._place is not None:
-                self._distances.measure_again(self._place.links)
-            self._peer_file.write(*self._kept, now_s=asyncio.get_running_loop().time())
         if self._place is not None:
+            self._memory.distances.measure_again(self._place.links)
+            self._memory.write(now_s=asyncio.get_running_loop().time())
             await self._place.finds.close()
             await self._place.links.close()
             await self._place.swarm.close()
@@ -290,8 +279,8 @@ class AsyncClient:
             finds=place.finds,
             links=place.links,
             mandates=place.swarm.mandates,
-            failures=self._failures,
-            distances=self._distances,
+            failures=self._memory.failures,
+            distances=self._memory.distances,
             strategy=strategy,
             options=asked,
         )
@@ -382,14 +371,10 @@ class AsyncClient:
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
         """Bad words as tokens. Raises `OptionRefused` for too many."""
-        found: tuple[tuple[int, ...], ...] = ()
-
-        def encode() -> None:
-            nonlocal found
-            found = word_tokens(words, partial(codec.encode, add_special_tokens=False))
-
-        if words:
-            await self._offload_words(encode)
+        if not words:
+            return ()
+        encode = partial(codec.encode, add_special_tokens=False)
+        found = await self._offload_words(partial(word_tokens, words, encode))
         if len(found) > MAX_BAD_WORDS or any(len(word) > MAX_BAD_WORD_TOKENS for word in found):
             bounds = f"{MAX_BAD_WORDS} sequences of {MAX_BAD_WORD_TOKENS} tokens"
             raise OptionRefused("bad_words", f"bad_words must be at most {bounds}; a word is one or two.")
@@ -399,21 +384,20 @@ class AsyncClient:
         self, codec: TextTokenizer, given: str | Sequence[int] | None
     ) -> tuple[int, ...] | None:
         """A prediction as tokens, None for none. Raises `OptionRefused` for too many."""
-        found = None if isinstance(given, str) or not given else tuple(given)
-
+        if not given:
+            return None
         sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
 
-        def encode() -> None:
-            nonlocal found
-            if isinstance(given, str) and given:
-                try:
-                    codec.check_length(given, MAX_PREDICTION_TOKENS)
-                except PromptTooLong:
-                    raise OptionRefused("prediction", sentence) from None
-                found = codec.encode(given, add_special_tokens=False)
+        def encode() -> tuple[int, ...]:
+            if not isinstance(given, str):
+                return tuple(given)
+            try:
+                codec.check_length(given, MAX_PREDICTION_TOKENS)
+            except PromptTooLong:
+                raise OptionRefused("prediction", sentence) from None
+            return codec.encode(given, add_special_tokens=False)
 
-        is_long = given is not None and len(given) > LONG_CHARACTERS
-        await (self._offload_long if is_long else self._offload_words)(encode)
+        found = await (self._offload_long if len(given) > LONG_CHARACTERS else self._offload_words)(encode)
         if found and (len(found) > MAX_PREDICTION_TOKENS or max(found) >= codec.vocab_tokens):
             raise OptionRefused("prediction", sentence)
         return found or None
@@ -451,14 +435,14 @@ class AsyncClient:
                 stages={record.peer_id: len(record.stages) for record in able if record.stages},
                 drafters=drafters.records,
                 pupil=drafters.pupil,
-                trials=self._trials[strategy.name],
+                trials=self._memory.trials[strategy.name],
                 has_other_offers=lambda: bool(untried()),
                 find_more=None if later is None else partial(later.find_for, request),
                 more_numbers=self._numbers,
                 cache_scope=cache_scope,
                 mandates=place.swarm.mandates,
                 coordination=Coordination(asked["coordination"]),
-                distances=self._distances,
+                distances=self._memory.distances,
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
@@ -469,7 +453,8 @@ class AsyncClient:
             yield self._session(place, job)
 
     def _session(self, place: _Place, job: Job) -> Session:
-        return Session(job, place.links, self._offload, failures=self._failures, speeds=self._speeds)
+        memory = self._memory
+        return Session(job, place.links, self._offload, failures=memory.failures, speeds=memory.speeds)
 
     def _check(
         self,
@@ -501,7 +486,7 @@ class AsyncClient:
 
     def checks(self) -> Mapping[str, int]:
         """How many texts of each verifier this client had checked, and found right, by peer id."""
-        return self._standings.all_checks(asyncio.get_running_loop().time())
+        return self._memory.standings.all_checks(asyncio.get_running_loop().time())
 
     async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = ANSWER_S) -> tuple[Evidence, ...]:
         """Have what verifiers signed judged by others now, for so many seconds each; what they find counts here.
@@ -525,13 +510,11 @@ class AsyncClient:
     async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
         """What comes of some work with the target's tokenizer, off the event loop. Raises as `start` and it."""
         codec = await self._joined().swarm.text_codec(await self.find_verifiers())
-        done: list[_T] = []
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
-                await self._offload_chats(lambda: done.append(work(codec)))
+                return await self._offload_chats(partial(work, codec))
         except TimeoutError:
             raise PromptRefused(f"The text could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
-        return done[0]
 
     async def _find_again(
         self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
@@ -641,18 +624,18 @@ class AsyncClient:
         """Those that fit, best first."""
         now_s = asyncio.get_running_loop().time()
         peer_ids = [record.peer_id for record in found]
-        passes_s = self._speeds.passes_s(peer_ids, now_s=now_s)
-        standing = self._standings.levels(peer_ids, now_s=now_s)
+        passes_s = self._memory.speeds.passes_s(peer_ids, now_s=now_s)
+        standing = self._memory.standings.levels(peer_ids, now_s=now_s)
         ranked = rank_verifiers(
             found,
             chance=chance,
             dtype=options.get("dtype"),
             only=options.get("verifier"),
             trust=options["trust"],
-            rtts_s=self._distances.measured(found, place.links, VERIFY),
+            rtts_s=self._memory.distances.measured(found, place.links, VERIFY),
             passes_s=passes_s,
             standing=standing,
-            avoided=self._failures.avoided(now_s) | self._auditing.convicted,
+            avoided=self._memory.failures.avoided(now_s) | self._auditing.convicted,
         )
         return Candidates(ranked, standing, passes_s, are_recalled)
 

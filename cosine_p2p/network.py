@@ -14,9 +14,9 @@ from itertools import chain
 from pathlib import Path
 
 from cosine_p2p.access import Access
+from cosine_p2p.client_memory import ClientMemory, SwarmMemory
 from cosine_p2p.directory.dht import DhtDirectory
-from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, KnownPeers, order_peers
-from cosine_p2p.directory.known_records import KnownRecords
+from cosine_p2p.directory.known_peers import MAX_ADDRESSES, KnownPeer, order_peers
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener
 from cosine_p2p.request.arguments import read_argument, texts
 from cosine_p2p.storage.identity_file import load_identity, share_identity
@@ -32,7 +32,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 
@@ -73,8 +73,7 @@ class NetworkSwarm:
         access: Access,
         kind: TransportKind,
         tokenizer_folder: Path | None,
-        known_peers: KnownPeers | None = None,
-        known_records: KnownRecords | None = None,
+        memory: SwarmMemory,
         listens: bool = False,
     ) -> "NetworkSwarm":
         """Connect, as a member where the swarm is private.
@@ -96,7 +95,7 @@ class NetworkSwarm:
                 )
             else:
                 transport, directory, identity = await _enter_light(
-                    tuple(initial_peers), access, file, stack, tokenizers, known_peers, known_records
+                    tuple(initial_peers), access, file, stack, tokenizers, memory
                 )
             mandates = Mandates(identity, time.time)
             return cls(transport, directory, stack.pop_all(), tokenizers, mandates)
@@ -158,27 +157,22 @@ async def _enter_light(
     identity_file: Path | None,
     stack: AsyncExitStack,
     tokenizers: TokenizerLoads,
-    known_peers: KnownPeers | None,
-    known_records: KnownRecords | None,
+    memory: SwarmMemory,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """No part of the DHT: some nodes tell what lies in it; those that do are remembered as `known_peers`.
+    """No part of the DHT: some nodes tell what lies in it.
 
-    The nodes in `known_records` are dialled with the initial peers, and their tokenizer is loaded meanwhile.
+    Nodes in `memory` are dialled with the initial peers, and their tokenizer is loaded meanwhile.
     """
     early = EarlySockets(parse_initial_peers(initial_peers))
     stack.callback(early.close)
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
     gate = access.gate(identity.peer_id)
     opener = RecordOpener()
-    recalled: dict[Role, list[NodeRecord]] = {}
-    if known_records is not None:
-        recalled = known_records.read(PostingChecker(access.network, opener, gate.membership))
+    recalled = memory.records(PostingChecker(access.network, opener, gate.membership))
     for record in recalled.get(Role.VERIFIER, ()):
         tokenizers.begin(record.tokenizer_digest)
-    joined_by = initial_peers
-    if known_peers is not None:
-        joined_by = order_peers(initial_peers, known_peers.read(), now_s=time.time())
-        early.begin(parse_initial_peers(joined_by))
+    joined_by = order_peers(initial_peers, memory.peers(), now_s=time.time())
+    early.begin(parse_initial_peers(joined_by))
     dialled_soon = _begin_early(early, chain.from_iterable(recalled.values()), gate)
 
     # While these connect.
@@ -207,26 +201,24 @@ async def _enter_light(
 
     cells = DiscoverCells(transport, transport.initial_peers, opener=opener, note_record=note_record)
     stack.push_async_callback(cells.close)
-    if known_peers is not None:
 
-        def remember() -> None:
-            known_peers.note(
-                KnownPeer(maddrs=maddrs[:MAX_ADDRESSES], has_answered=has_answered, asked_at_s=time.time())
-                for peer_id, has_answered in cells.asked.items()
-                if (maddrs := transport.maddrs_of(peer_id))
-            )
+    def remember() -> None:
+        asked = [
+            KnownPeer(maddrs=maddrs[:MAX_ADDRESSES], has_answered=has_answered, asked_at_s=time.time())
+            for peer_id, has_answered in cells.asked.items()
+            if (maddrs := transport.maddrs_of(peer_id))
+        ]
+        memory.write(asked, transport.met)
 
-        stack.callback(remember)
-    if known_records is not None:
-        stack.callback(lambda: known_records.write(transport.met))
+    stack.callback(remember)
     directory = DhtDirectory(
         cells,
         identity,
         network=access.network,
         opener=opener,
         membership=gate.membership,
-        note_found=known_records.note if known_records is not None else lambda role, target, found: None,
-        recalled={(role, known_records.target): found for role, found in recalled.items()} if known_records else {},
+        note_found=memory.note_found,
+        recalled={(role, memory.target): found for role, found in recalled.items()},
     )
     return transport, directory, identity
 
@@ -267,14 +259,13 @@ def joining(
     access: Access,
     tokenizer_folder: Path | None = None,
     transport: str | None = None,
-    known_peers: KnownPeers | None = None,
-    known_records: KnownRecords | None = None,
+    memory: ClientMemory | None = None,
+    target: str = ALL_TARGETS,
     listens: bool = False,
     patience_s: float | None = None,
     note: Note = LOG.warning,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """The function by which a client joins; a light one goes to `known_peers` too, begins with `known_records`, and
-    adds to both.
+    """The function by which a client joins; a light one begins with the nodes of `target` in `memory`.
 
     One that is to stay `listens`, which lets a full one come to direct ways to nodes behind routers. Where nobody
     answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises `UsageError`
@@ -292,14 +283,15 @@ def joining(
     else:
         parse_initial_peers(peers)
 
+    # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
+    swarm = " ".join((access.network, *sorted(peers)))
     join = partial(
         NetworkSwarm.join,
         peers,
         access=access,
         kind=kind,
         tokenizer_folder=tokenizer_folder,
-        known_peers=known_peers,
-        known_records=known_records,
+        memory=(memory or ClientMemory()).of_swarm(swarm, target=target),
         listens=listens,
     )
     patience_s = join_patience_s() if patience_s is None else patience_s

@@ -10,7 +10,6 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from cosine_p2p.directory.cell_walk import CellWalk
-from cosine_p2p.directory.known_records import SealedRecord
 from cosine_p2p.directory.postings import (
     MAX_DEPTH,
     PostingChecker,
@@ -48,6 +47,15 @@ class Placement:
     @property
     def is_enough(self) -> bool:
         return self.holders >= self.needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SealedRecord:
+    """A record as it lies in a cell, signed by its owner."""
+
+    cell: str
+    owner: str
+    data: bytes
 
 
 NoteAddresses = Callable[[str, Sequence[str]], object]

@@ -3,9 +3,17 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol, TypeVar
 
-Offload = Callable[[Callable[[], None]], Awaitable[None]]
-"""Runs a blocking check away from the event loop."""
+_T = TypeVar("_T")
+
+
+class Offload(Protocol):
+    """Runs blocking work away from the event loop."""
+
+    def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
+        """Return what the work returns. Raises what it raises."""
+        ...
 
 
 class Threads:
@@ -14,9 +22,8 @@ class Threads:
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
 
-    async def __call__(self, work: Callable[[], None]) -> None:
-        """Return when the work is done. Raises what it raises."""
-        await asyncio.get_running_loop().run_in_executor(self._executor, work)
+    async def __call__(self, work: Callable[[], _T], /) -> _T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
         """Begin nothing more; what runs goes on, and nobody waits for it."""

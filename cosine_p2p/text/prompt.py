@@ -5,6 +5,7 @@ import json
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.replies.definitions import told_in_words
@@ -193,33 +194,33 @@ class PromptEncoder:
 
         Raises `PromptRefused` also for one that takes very long.
         """
-        rendered = RenderedChat("")
-        found: list[EncodedPrompt] = []
-
-        def render_chat() -> None:
-            nonlocal rendered
-            assert isinstance(prompt, Chat)
-            rendered = render(codec, prompt)
-
-        def encode() -> None:
-            if not isinstance(prompt, tuple):
-                codec.check_length(rendered.text if isinstance(prompt, Chat) else prompt, most_tokens)
-            if isinstance(prompt, Chat):
-                tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
-                reply = reply_form(codec, prompt, rendered.text, is_told=rendered.is_told)
-                found.append(EncodedPrompt(tokens, reply))
-            else:
-                found.append(EncodedPrompt(encode_prompt(codec, prompt)))
-
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
+                rendered = None
                 if isinstance(prompt, Chat):
-                    await self._offload_chats(render_chat)
-                length = len(rendered.text if isinstance(prompt, Chat) else prompt)
-                await (self._offload_long if length > LONG_CHARACTERS else self._offload)(encode)
+                    rendered = await self._offload_chats(partial(render, codec, prompt))
+                length = len(prompt if rendered is None else rendered.text)
+                offload = self._offload_long if length > LONG_CHARACTERS else self._offload
+                return await offload(partial(_encoded, codec, prompt, rendered, most_tokens=most_tokens))
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
-        return found[0]
+
+
+def _encoded(
+    codec: TextTokenizer,
+    prompt: str | tuple[int, ...] | Chat,
+    rendered: RenderedChat | None,
+    *,
+    most_tokens: int,
+) -> EncodedPrompt:
+    if isinstance(prompt, Chat):
+        assert rendered is not None
+        codec.check_length(rendered.text, most_tokens)
+        tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
+        return EncodedPrompt(tokens, reply_form(codec, prompt, rendered.text, is_told=rendered.is_told))
+    if isinstance(prompt, str):
+        codec.check_length(prompt, most_tokens)
+    return EncodedPrompt(encode_prompt(codec, prompt))
 
 
 def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:

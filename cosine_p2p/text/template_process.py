@@ -4,25 +4,21 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Lock, Semaphore, Timer
+from threading import Semaphore, Timer
 from typing import Any, Final
 from weakref import finalize
 
 from cosine_p2p.text import template_worker
 from cosine_protocol.errors import PromptRefused
 
-QUICK_S: Final = 0.5
-"""A template takes milliseconds; one that takes longer than this makes room for others."""
-RENDER_TIMEOUT_S: Final = 10.0
-"""The most for one rendering."""
+RENDER_TIMEOUT_S: Final = 2.0
+"""Limit for one rendering. Templates take milliseconds; what takes longer keeps other chats waiting."""
 START_TIMEOUT_S: Final = 10.0
 """A process takes tenths of a second to start."""
-QUICK_PLACES: Final = 4
-SLOW_PLACES: Final = 2
-"""Bounds the renderings that go on after `QUICK_S`: a chat waits for quick ones alone, however many never end."""
+PLACES: Final = 6
+"""Renderings at once."""
 KEPT_PROCESSES: Final = 2
 """Those that stay between renderings, at some ten MiB each."""
 MAX_TEXT_CHARACTERS: Final = 8 << 20
@@ -40,7 +36,7 @@ class TemplateProcesses:
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
-        self._quick, self._slow = Semaphore(QUICK_PLACES), Semaphore(SLOW_PLACES)
+        self._places = Semaphore(PLACES)
 
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
         """The text of a template for some values at a time of day (ISO 8601); waits for its turn.
@@ -49,12 +45,9 @@ class TemplateProcesses:
         """
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
         question = json.dumps(asked).encode() + b"\n"
-        place = _Place(self._quick, self._slow)
-        try:
+        with self._places:
             process = self._process()
-            line = process.ask(question, is_kept_waiting=place.is_given_up)
-        finally:
-            place.leave()
+            line = process.ask(question)
         if not line.endswith(b"\n"):
             raise TemplateStopped("The target's chat template took too long, or too much memory.")
         if len(self._idle) < KEPT_PROCESSES:
@@ -73,33 +66,6 @@ class TemplateProcesses:
                 return _Process()
             if process.is_ours:
                 return process
-
-
-class _Place:
-    """One rendering's place: among the quick ones, later, if there is one, among the slow ones."""
-
-    def __init__(self, quick: Semaphore, slow: Semaphore) -> None:
-        self._slow = slow
-        self._held: Semaphore | None = quick
-        self._changing = Lock()
-        quick.acquire()
-
-    def is_given_up(self) -> bool:
-        """Go over to the slow ones; true if they have no place."""
-        with self._changing:
-            if self._held is None:
-                return False
-            if not self._slow.acquire(blocking=False):
-                return True
-            self._held.release()
-            self._held = self._slow
-            return False
-
-    def leave(self) -> None:
-        with self._changing:
-            held, self._held = self._held, None
-        if held is not None:
-            held.release()
 
 
 class _Process:
@@ -125,42 +91,25 @@ class _Process:
         """False in a child that was forked, whose parent talks to the process."""
         return self._pid == os.getpid()
 
-    def ask(self, question: bytes, *, is_kept_waiting: Callable[[], bool]) -> bytes:
-        """The line that answers; part of it, or nothing, if the process failed or was ended for taking too long.
-
-        After `QUICK_S` without an answer it is ended if `is_kept_waiting` says so.
-        """
-        kill = self._process.kill
-
-        def end_early() -> None:
-            if is_kept_waiting():
-                kill()
-
-        early = _timer(QUICK_S, end_early)
+    def ask(self, question: bytes) -> bytes:
+        """The line that answers; part of it, or nothing, if the process failed or took longer than it may."""
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(question)
             self._process.stdin.flush()
-            return self._line_within(RENDER_TIMEOUT_S)
         except OSError:
             return b""
-        finally:
-            early.cancel()
+        return self._line_within(RENDER_TIMEOUT_S)
 
     def _line_within(self, seconds: float) -> bytes:
         assert self._process.stdout is not None
-        ending = _timer(seconds, self._process.kill)
+        ending = Timer(seconds, self._process.kill)
+        ending.daemon = True
+        ending.start()
         try:
             return self._process.stdout.readline(MAX_ANSWER_BYTES)
         finally:
             ending.cancel()
-
-
-def _timer(seconds: float, call: Callable[[], None]) -> Timer:
-    timer = Timer(seconds, call)
-    timer.daemon = True
-    timer.start()
-    return timer
 
 
 def _end(process: "subprocess.Popen[bytes]", pid: int) -> None:

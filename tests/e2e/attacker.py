@@ -217,7 +217,10 @@ async def strangers_of(task: dict[str, Any]) -> Strangers:
 
 
 async def main(task: dict[str, Any]) -> None:
-    async with AsyncClient([task["boot"]], target=task["target"], dtype=task["dtype"], audit=0) as client, leaving:
+    async with (
+        AsyncClient([task["boot"]], memory=False, target=task["target"], dtype=task["dtype"], audit=0) as client,
+        leaving,
+    ):
         await KINDS[task["do"]](client, task)
         sys.stdout.write("attacking\n")
         sys.stdout.flush()

@@ -94,6 +94,7 @@ async def interrupted_in_asyncio(**options: Any) -> None:
 def main(task: dict[str, Any]) -> None:
     options = {
         "initial_peers": task["peers"],
+        "memory": False,
         "transport": task["transport"],
         "strategy": "plain",
         "dtype": "float32",

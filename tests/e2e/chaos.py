@@ -263,7 +263,7 @@ async def ask_on(
         leaving.clear()
         peers = [scene.maddrs[name] for name in KNOWN[number]]
         try:
-            async with AsyncClient(peers, network=NETWORK, dtype="float32") as client:
+            async with AsyncClient(peers, memory=False, network=NETWORK, dtype="float32") as client:
                 while not (over.is_set() or leaving.is_set()):
                     text_s = time.monotonic()
                     try:

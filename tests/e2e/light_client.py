@@ -76,7 +76,7 @@ async def give_up(client: AsyncClient, prompt: str, options: dict[str, Any]) -> 
 async def main(task: dict[str, Any]) -> None:
     work = {"generate": generate, "give up": give_up}[task["do"]]
     try:
-        async with AsyncClient(task["peers"], network=task["network"], dtype="float32") as client:
+        async with AsyncClient(task["peers"], memory=False, network=task["network"], dtype="float32") as client:
             await work(client, task["prompt"], task["options"])
     except CosineError as error:
         tell(error=str(error), kind=type(error).__name__)

@@ -64,7 +64,7 @@ def move(inside: tuple[str, ...]) -> None:
 async def text_while_it_moves(boot: Node, inside: tuple[str, ...], nodes: dict[str, Node]) -> dict[str, object]:
     """The text of a request whose verifier moves: another one goes on."""
     tokens, moved_s, last_s, silence_s = 0, 0.0, 0.0, 0.0
-    async with AsyncClient([boot.maddr], dtype="float32", audit=0) as client:
+    async with AsyncClient([boot.maddr], memory=False, dtype="float32", audit=0) as client:
         run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS)
         async for chunk in run.chunks():
             tokens += len(chunk.token_ids)
@@ -84,7 +84,9 @@ async def found_again(boot: Node, moved: Node, since_s: float) -> dict[str, obje
     errors: list[str] = []
     while time.monotonic() < since_s + PATIENCE_S:
         try:
-            async with AsyncClient([boot.maddr], dtype="float32", audit=0, trust=[moved.peer_id]) as client:
+            async with AsyncClient(
+                [boot.maddr], memory=False, dtype="float32", audit=0, trust=[moved.peer_id]
+            ) as client:
                 done = await client.generate(PROMPT, strategy="plain", max_new_tokens=8)
         except CosineError as error:
             errors.append(f"{time.monotonic() - since_s:.1f} s: {error}")

@@ -40,7 +40,7 @@ SLACK_S: Final = 5.0
 async def newcomer(swarm: Swarm) -> tuple[Generation, float, int]:
     """A text of a client that has never been here, its seconds from the start, and the drafters it could ask."""
     began_s = time.monotonic()
-    async with AsyncClient([swarm.boot.maddr], dtype="float32", max_drafters=8) as client:
+    async with AsyncClient([swarm.boot.maddr], memory=False, dtype="float32", max_drafters=8) as client:
         generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
     return generation, time.monotonic() - began_s, len(generation.drafters)
 

@@ -31,7 +31,7 @@ SLOWER: Final = "90/6@10"
 
 
 def client_of(verifier: Node) -> AsyncClient:
-    return AsyncClient([verifier.maddr], network=FAULT_NETWORK, dtype="float32")
+    return AsyncClient([verifier.maddr], memory=False, network=FAULT_NETWORK, dtype="float32")
 
 
 def started(stack: ExitStack, folder: Path, name: str, *arguments: str, emulated: str = EMULATED) -> Node:
@@ -77,7 +77,7 @@ def test_a_second_verifier_continues_the_same_text(pair: tuple[Node, Node]) -> N
     doomed, heir = pair
 
     async def play() -> None:
-        async with AsyncClient([heir.maddr], network=PAIR_NETWORK, dtype="float32") as client:
+        async with AsyncClient([heir.maddr], memory=False, network=PAIR_NETWORK, dtype="float32") as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS)
             assert await killing(run, doomed)
         done = run.result()
@@ -92,7 +92,7 @@ def test_sigterm_drains_and_exits_0(pair: tuple[Node, Node]) -> None:
     verifier = next(node for node in pair if node.process.poll() is None)
 
     async def play() -> tuple[int, ...]:
-        async with AsyncClient([verifier.maddr], network=PAIR_NETWORK, dtype="float32") as client:
+        async with AsyncClient([verifier.maddr], memory=False, network=PAIR_NETWORK, dtype="float32") as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=24)
             async for _ in run.chunks():
                 verifier.process.terminate()

@@ -81,7 +81,9 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
 def test_the_text_is_that_of_the_whole_model(machines: Machines) -> None:
     async def play() -> None:
         head = machines.nodes["head"].peer_id
-        async with AsyncClient([machines.maddr], network=NETWORK, target=DIGEST, dtype="float32") as client:
+        async with AsyncClient(
+            [machines.maddr], memory=False, network=NETWORK, target=DIGEST, dtype="float32"
+        ) as client:
             run = await client.start(PROMPT, strategy="plain", max_new_tokens=NEW_TOKENS)
             async for _ in run.chunks():
                 pass

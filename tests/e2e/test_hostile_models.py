@@ -91,7 +91,7 @@ def serving(files: TokenizerFiles, asked: list[str]) -> Any:
 
 
 async def record_of(peer: Node) -> NodeRecord:
-    async with AsyncClient([peer.maddr], network=NETWORK, dtype="float32") as client:
+    async with AsyncClient([peer.maddr], memory=False, network=NETWORK, dtype="float32") as client:
         return (await client.find_verifiers())[0]
 
 

@@ -40,7 +40,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageSwarm]:
 
 def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
     async def play() -> None:
-        async with AsyncClient([parts.boot.maddr], network=NETWORK, dtype="float32") as client:
+        async with AsyncClient([parts.boot.maddr], memory=False, network=NETWORK, dtype="float32") as client:
             run = await client.start(PROMPT, strategy="cosine", max_new_tokens=2 * NEW_TOKENS)
             async for _ in run.chunks():
                 pass
@@ -62,7 +62,7 @@ async def killing(parts: StageSwarm, layers: str) -> tuple[int, ...]:
     """The text of a request, during which the stage of these layers is killed."""
     killed = False
     tokens = 0
-    async with AsyncClient([parts.boot.maddr], network=NETWORK, dtype="float32") as client:
+    async with AsyncClient([parts.boot.maddr], memory=False, network=NETWORK, dtype="float32") as client:
         run = await client.start(PROMPT, strategy="plain", max_new_tokens=LONG)
         async for chunk in run.chunks():
             tokens += len(chunk.token_ids)

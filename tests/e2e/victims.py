@@ -96,7 +96,7 @@ async def announce(boot: Node, victim: Victim, stack: AsyncExitStack, folder: Pa
 
 
 def client_of(boot: Node, transport: str) -> AsyncClient:
-    return AsyncClient([boot.maddr], network=NETWORK, dtype="float32", audit=0.0, transport=transport)
+    return AsyncClient([boot.maddr], memory=False, network=NETWORK, dtype="float32", audit=0.0, transport=transport)
 
 
 async def texts_of(boot: Node, victim: Victim, transport: str) -> dict[str, object]:

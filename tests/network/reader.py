@@ -56,7 +56,7 @@ async def answer(client: AsyncClient, peers: list[str], given: dict[str, Any], o
             case {"way_to": peer_id, "role": role}:
                 found = await way_to(client, peer_id, role)
             case {"prompt": prompt, "is_newcomer": True, **options}:
-                async with AsyncClient(peers, **given) as newcomer:
+                async with AsyncClient(peers, memory=False, **given) as newcomer:
                     found = await read(newcomer, prompt, options, began_s)
             case {"prompt": prompt, **options}:
                 found = await read(client, prompt, options, began_s)
@@ -72,7 +72,7 @@ async def main() -> None:
     peers = given.pop("initial_peers")
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    async with AsyncClient(peers, **given) as client:
+    async with AsyncClient(peers, memory=False, **given) as client:
         tell(joined=True)
         while line := await reader.readline():
             await answer(client, peers, given, json.loads(line))

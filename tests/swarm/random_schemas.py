@@ -23,7 +23,7 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ORDER, SPREAD, ScriptedEngine
-from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.constraints.grammars import Grammars
@@ -31,7 +31,7 @@ from cosine_node.engine.sampling import Floats, choose, failure_of, row_queries
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
-from tests.node.engine.letter_grammars import at_once, tried
+from tests.node.engine.letter_grammars import tried
 from tests.swarm.reference import assert_freed
 
 WORDS: Final = (
@@ -269,7 +269,7 @@ def engine_of(fidelity: float = 1.0, seed: int = 0, *, waits: bool = True, knows
     """The target, or a drafter of so much fidelity that may not know the grammar."""
     engine = RandomEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed)
     if knows:
-        engine.grammars = Grammars(TOKENIZER, waits=waits, offload=at_once, tried=tried)
+        engine.grammars = Grammars(TOKENIZER, waits=waits, offload=call_at_once, tried=tried)
     return engine
 
 

@@ -190,12 +190,12 @@ def test_a_drafter_that_goes_on_flooding_its_client_loses_its_link_and_is_not_as
             client = await swarm.client(timeout_s=60.0, seed=0)
             now_s = asyncio.get_running_loop().time
             assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
-            assert len(attacks) == STREAMS and not client._failures.avoided(now_s())
+            assert len(attacks) == STREAMS and not client._memory.failures.avoided(now_s())
             await asyncio.sleep(SHORT_FLOOD_S + 3.0)
             links = client._joined().links
             assert links.alive(FLOODER.peer_id, DRAFT) is None
             assert links.alive(honest.identity.peer_id, DRAFT) is not None
-            assert client._failures.avoided(now_s()) == {FLOODER.peer_id}
+            assert client._memory.failures.avoided(now_s()) == {FLOODER.peer_id}
             for _ in range(3):
                 text = await client.generate(PROMPT, max_new_tokens=TOKENS)
                 assert text.token_ids == EXPECTED and text.accepted

@@ -94,7 +94,7 @@ def after_a_loss(
             seconds = asyncio.get_running_loop().time()
             await losing
             await assert_freed(swarm)
-            avoided = client._failures.state(seconds)
+            avoided = client._memory.failures.state(seconds)
             return Outcome(tuple(ids), error, seconds, avoided[0][1] if avoided else 0)
 
     return run_virtual(run())

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 from llguidance import LLTokenizer
 
-from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node import zoo
 from cosine_node.engine.base import Engine
@@ -29,7 +29,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.decoding import Decoded, decoded
-from tests.node.engine.letter_grammars import at_once, tried
+from tests.node.engine.letter_grammars import tried
 from tests.swarm.text_drafter import TextDrafter
 from tests.thoroughness import soak_rest
 
@@ -131,7 +131,7 @@ async def answered(
 def plain_answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Decoded]:
     """What the engine says by itself, up to the end of each answer."""
     samplings = [sampling_of(number) for number in range(len(prompts))]
-    found = decoded(engine, prompts, [TOKENS] * len(prompts), at_once=AT_ONCE, samplings=samplings)
+    found = decoded(engine, prompts, [TOKENS] * len(prompts), call_at_once=AT_ONCE, samplings=samplings)
     for one in found:
         if END in one.tokens:
             del one.tokens[one.tokens.index(END) + 1 :]
@@ -207,7 +207,7 @@ def test_a_tool_that_must_be_called_is_called_by_a_model_that_was_taught_none(
     codec = TextTokenizer(files.files)
     engine = llama_engine(folder)
     assert isinstance(engine, PagedEngine)
-    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=at_once, tried=tried)
+    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=call_at_once, tried=tried)
     question = {"role": "user", "content": "How is the weather in Lisbon today?"}
 
     async def answer(temperature: float) -> Generation:

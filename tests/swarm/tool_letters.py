@@ -7,9 +7,10 @@ from llguidance import LLTokenizer, TokenizerWrapper
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_p2p.text.token_effects import TokenEffect
-from tests.node.engine.letter_grammars import LETTERS, LetterTokens, at_once, tried
+from tests.node.engine.letter_grammars import LETTERS, LetterTokens, tried
 
 MARKS: Final = ("[TOOL_CALLS]", "[ARGS]")
 TEXTS: Final = (*LETTERS, *MARKS)
@@ -58,5 +59,5 @@ def calling_engine(fidelity: float = 1.0, seed: int = 0, *, waits: bool = True) 
     """An engine that obeys grammars."""
     engine = ScriptedEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed)
     tokenizer = LLTokenizer(TokenizerWrapper(ToolTokens()))
-    engine.grammars = Grammars(tokenizer, waits=waits, offload=at_once, tried=tried)
+    engine.grammars = Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)
     return engine

@@ -12,8 +12,8 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.client import Swarm
+from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.directory.directory import Directory
-from cosine_p2p.directory.peer_file import PeerFile
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.trust.denied_peers import BanFile
@@ -93,7 +93,6 @@ Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
 
 
 NOBODY_BANNED = BanFile(Path("/dev/null/bans.json"))
-NO_PEERS = PeerFile(Path("/dev/null/peers.json"))
 
 
 def played(
@@ -125,7 +124,7 @@ def played(
                 target=TARGET,
                 began_unix_s=0.0,
                 bans=bans,
-                peer_file=NO_PEERS,
+                memory=ClientMemory(),
                 learners=partial(reports_by_peer, learners),
             )
             running = asyncio.ensure_future(source.run(snapshots.append))
@@ -250,7 +249,7 @@ def test_an_address_that_cannot_be_ends_the_source() -> None:
         raise UsageError("That is no address.")
 
     source = LiveSource(
-        join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED, peer_file=NO_PEERS
+        join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED, memory=ClientMemory()
     )
     with pytest.raises(UsageError, match="That is no address"):
         run_virtual(source.run(lambda _: None))

@@ -100,7 +100,7 @@ def _simulation() -> Any:
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) -> "Feed":
-    from cosine_p2p.directory.peer_file import PeerFile
+    from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.network import joining
     from cosine_p2p.trust.denied_peers import BanFile
     from cosine_tui.sources.live import LiveSource
@@ -116,7 +116,7 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) ->
             target=target,
             began_unix_s=time.time(),
             bans=BanFile(),
-            peer_file=PeerFile(),
+            memory=ClientMemory.of(True),
         )
     )
 

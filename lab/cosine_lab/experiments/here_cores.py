@@ -99,7 +99,12 @@ async def run_on_cores(
                 findings_of=findings_of,
             )
             result = await run_contest(
-                lambda _: AsyncClient([swarm.peer], target=cast.target), contest, asked, options, rows=rows, say=say
+                lambda _: AsyncClient([swarm.peer], memory=False, target=cast.target),
+                contest,
+                asked,
+                options,
+                rows=rows,
+                say=say,
             )
     result["setup"] |= {
         "processor": processor_name(),

@@ -16,6 +16,7 @@ from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.simulation.records import DIGEST, LIFETIME_S, TARGET, facts_of, record_of
 from cosine_lab.simulation.stages import Ring, SimulatedChains, SimulatedStage
@@ -199,7 +200,7 @@ class SimulatedSwarm:
             home = HomeDrafter(engine=home_engine, runner=home_machine, curve=home_curve, target=home_target)
         coordinator = None
         if coordination is not None:
-            coordinator = RequestCoordinator(transport, strategy=coordination, offload=_call_at_once, clock=clock)
+            coordinator = RequestCoordinator(transport, strategy=coordination, offload=call_at_once, clock=clock)
         make: Callable[..., VerifierService] = VerifierService
         if is_stepped:
             make = SteppedVerifier
@@ -293,7 +294,7 @@ class SimulatedSwarm:
 
         client = AsyncClient(
             join=join,
-            offload=_call_at_once,
+            offload=call_at_once,
             nonces=numbered_nonces(identity.peer_id),
             audit_chance=random.Random(identity.peer_id).random,
             **chosen,
@@ -424,7 +425,3 @@ def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
     """A source of nonces that gives the same ones in every run."""
     numbers = count()
     return lambda: blake2b(f"{peer_id} {next(numbers)}".encode(), digest_size=NONCE_BYTES).digest()
-
-
-async def _call_at_once(check: Callable[[], None]) -> None:
-    check()

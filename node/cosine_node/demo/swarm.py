@@ -253,7 +253,7 @@ async def run_demo(
     ):
         async with running_nodes(cast, Path(folder), say, verifier_core=cores.verifier if cores else None) as nodes:
             rows = []
-            async with AsyncClient([nodes.peer], target=cast.target) as client:
+            async with AsyncClient([nodes.peer], memory=False, target=cast.target) as client:
                 for temperature in temperatures:
                     for number, prompt in enumerate(cast.prompts):
                         race = Race(prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens)

@@ -1,19 +1,16 @@
 """A trial finds the fastest way by looking, within a bounded price, and takes notice when speeds change."""
 
-import json
 import math
 import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.saved_state import MAX_FILE_BYTES, TrialFile
 from cosine_p2p.strategy.speed_trial import (
     MAX_TRIALS,
     PRICE,
@@ -395,28 +392,20 @@ def measured_trials() -> SpeedTrials:
     return trials
 
 
-def read_trials(file: Path) -> SpeedTrials:
-    trials = SpeedTrials(WAYS)
-    TrialFile(file).read_into({"cosine": trials})
+def read_trials(states: Any, ways: tuple[int, ...] = WAYS) -> SpeedTrials:
+    trials = SpeedTrials(ways)
+    trials.restore(states)
     return trials
 
 
-def test_the_next_process_begins_where_this_one_ended(tmp_path: Path) -> None:
-    file, trials = tmp_path / "state" / "trials.json", measured_trials()
-    TrialFile(file).write({"cosine": trials, "plain": SpeedTrials(())})
-    again = read_trials(file)
+def test_the_next_process_begins_where_this_one_ended_and_leaves_other_ways_out() -> None:
+    trials = measured_trials()
+    again = read_trials(trials.state())
     assert again.state() == trials.state()
     found = again.find(AT_HAND)
     assert found is not None and found.way == 0
     assert found.measured().keys() == {3}
-
-
-def test_a_strategy_that_is_gone_and_other_ways_are_left_out(tmp_path: Path) -> None:
-    file = tmp_path / "trials.json"
-    TrialFile(file).write({"gone": measured_trials(), "cosine": measured_trials()})
-    other = SpeedTrials((4, 0))
-    TrialFile(file).read_into({"cosine": other})
-    assert other.state() == []
+    assert read_trials(trials.state(), (4, 0)).state() == []
 
 
 @pytest.mark.parametrize(
@@ -437,20 +426,8 @@ def test_a_strategy_that_is_gone_and_other_ways_are_left_out(tmp_path: Path) -> 
         {"distance": "far"},
     ],
 )
-def test_a_broken_trial_is_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
-    file = tmp_path / "trials.json"
+def test_a_broken_trial_is_left_out(change: dict[str, Any]) -> None:
     [state] = measured_trials().state()
-    file.write_text(json.dumps({"cosine": [state | change]}), "utf-8")
-    assert read_trials(file).state() == []
-    file.write_text(json.dumps({"cosine": [state | change, state]}), "utf-8")
-    assert len(read_trials(file).state()) == 1
-
-
-BROKEN = ("", "[]", "null", "{", '{"cosine": 5}', "[" * 100_000, " " * (MAX_FILE_BYTES + 1))
-
-
-@pytest.mark.parametrize("text", BROKEN)
-def test_a_file_that_is_not_ours_holds_none(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "trials.json"
-    file.write_text(text, "utf-8")
-    assert read_trials(file).state() == []
+    assert read_trials([state | change]).state() == []
+    assert len(read_trials([state | change, state]).state()) == 1
+    assert read_trials(5).state() == []

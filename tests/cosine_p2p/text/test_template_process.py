@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from cosine_p2p.text import template_process
-from cosine_p2p.text.template_process import QUICK_PLACES, SLOW_PLACES, TemplateProcesses
+from cosine_p2p.text.template_process import PLACES, TemplateProcesses
 from cosine_protocol.errors import PromptRefused
 
 CHAT = {"messages": [{"role": "user", "content": "hé 🙂"}]}
@@ -41,10 +41,9 @@ def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.Mo
 
 
 def test_any_number_without_an_end_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place among the quick ones is left soon; there are few slow ones, and the others are ended."""
-    monkeypatch.setattr(template_process, "QUICK_S", 0.05)
-    monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 1.0)
-    processes, endless = TemplateProcesses(), 2 * (QUICK_PLACES + SLOW_PLACES)
+    """Each holds its place for a limited time."""
+    monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 0.5)
+    processes, endless = TemplateProcesses(), 2 * PLACES
     with ThreadPoolExecutor(endless) as threads:
         rendering = [threads.submit(processes.render, ENDLESS_FOR_USERS, CHAT, now=NOW) for _ in range(endless)]
         assert processes.render("done", OTHER, now=NOW) == "done"

@@ -5,6 +5,7 @@ from typing import ClassVar, Final
 
 from llguidance import LLTokenizer, TokenizerWrapper
 
+from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_node.engine.constraints import trial
 from cosine_node.engine.constraints.grammars import Grammars, Tried
 from cosine_protocol.request import Constraint
@@ -33,11 +34,6 @@ def text_of(tokens: Sequence[int]) -> str:
     return "".join(LETTERS[token] for token in tokens if token != END)
 
 
-async def at_once(work: Callable[[], None]) -> None:
-    """An `Offload` without threads."""
-    work()
-
-
 def fault(constraint: Constraint) -> str:
     """What is wrong with a constraint, found in this process."""
     return trial.fault_of(constraint.kind, constraint.text)
@@ -51,4 +47,4 @@ def tried(constraint: Constraint) -> Tried:
 def letter_grammars(*, waits: bool = True, tried: Callable[[Constraint], Tried] = tried) -> Grammars:
     """The constraints of texts of `LETTERS`."""
     tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
-    return Grammars(tokenizer, waits=waits, offload=at_once, tried=tried)
+    return Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)

@@ -8,7 +8,7 @@ from typing import Final
 from cosine_node.cli.companions import learner_reports
 from cosine_node.serving.learner import LearnerReport
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.directory.peer_file import PeerFile
+from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.denied_peers import BanFile
@@ -47,13 +47,13 @@ class LiveSource:
         target: str | None,
         began_unix_s: float,
         bans: BanFile,
-        peer_file: PeerFile,
+        memory: ClientMemory,
         learners: Callable[[], Mapping[str, LearnerReport]] = learner_reports,
         survey_every_s: float = 3.0,
     ) -> None:
         self._join = join
         self._bans = bans
-        self._peer_file = peer_file
+        self._memory = memory
         self._learners = learners
         self._target = target
         self._survey_every_s = survey_every_s
@@ -105,7 +105,7 @@ class LiveSource:
         attempt = 0
         while True:
             async with AsyncExitStack() as stack:
-                client = AsyncClient(join=self._join, target=self._target, peer_file=self._peer_file)
+                client = AsyncClient(join=self._join, target=self._target, memory=self._memory)
                 try:
                     await stack.enter_async_context(client)
                 except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:

@@ -1,0 +1,223 @@
+"""What a client learns of peers, kept between runs in one file: failures, speeds, distances, and whom it met.
+
+A record lapses within minutes, but its node is most often still there a day later: it is dialled at once, while the
+swarm is looked up. A record out of date costs a dial.
+"""
+
+import logging
+import random
+import time
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import islice
+from os import PathLike
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_p2p.directory.dht import SealedRecord
+from cosine_p2p.directory.distances import Distances
+from cosine_p2p.directory.known_peers import MAX_PEERS, KnownPeer
+from cosine_p2p.directory.postings import PostingChecker
+from cosine_p2p.storage.state_file import StateFile
+from cosine_p2p.strategy.base import StrategyKind
+from cosine_p2p.strategy.registry import STRATEGIES
+from cosine_p2p.strategy.speed_trial import SpeedTrials
+from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
+from cosine_p2p.trust.standing import Standings
+from cosine_protocol import limits
+from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
+
+logger = logging.getLogger(__name__)
+
+FILE_NAME: Final = "client.json"
+VERSION: Final = 1
+"""Of the file; one of another version holds nothing."""
+MAX_SWARMS: Final = 8
+"""Bounds the file: the swarms used last."""
+MAX_TARGETS: Final = 4
+"""Bounds the file: the targets of a swarm used last."""
+MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}
+"""Bounds the file, and what is dialled at once: as many drafters as are asked, and more than one verifier."""
+MAX_FILE_BYTES: Final = 8 << 20
+"""Above what these bounds allow with `MAX_RECORD_BYTES` a record: a larger file is not ours."""
+KEEP_S: Final = 24 * 3600.0
+"""Who asks daily begins with the nodes of the day before. One that left is dialled in vain for so long, beside the
+look-up, so that nobody waits for it."""
+
+
+class ClientMemory:
+    """What a client knows of peers; with a `file`, it goes on from what earlier clients knew.
+
+    A file that is missing, broken, too large or of another version holds nothing. Processes that write it at the
+    same time replace it one after the other: what the last one measured stays, and the swarms of all.
+
+    Attributes:
+        failures: Peers that failed lately.
+        speeds: Measured passes of verifiers.
+        standings: Checked texts of verifiers.
+        distances: Round-trip times and network coordinates.
+        trials: Speed trials by the name of a strategy.
+    """
+
+    def __init__(
+        self,
+        file: StateFile | None = None,
+        *,
+        strategies: Mapping[str, StrategyKind] = STRATEGIES,
+        wall_s: Callable[[], float] = time.time,
+    ) -> None:
+        self.failures = PeerFailures()
+        self.speeds = PeerSpeeds()
+        self.standings = Standings()
+        self.distances = Distances(random.Random(0).random)
+        self.trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
+        self._file = file
+        self._wall_s = wall_s
+
+    @classmethod
+    def of(
+        cls,
+        given: "ClientMemory | str | PathLike[str] | bool",
+        *,
+        strategies: Mapping[str, StrategyKind] = STRATEGIES,
+    ) -> "ClientMemory":
+        """The memory that a user means: `True` for the usual file, `False` for none, or the path of a file."""
+        if isinstance(given, ClientMemory):
+            return given
+        if given is False:
+            return cls(strategies=strategies)
+        path = None if given is True else Path(given)
+        return cls(StateFile(FILE_NAME, max_bytes=MAX_FILE_BYTES, file=path), strategies=strategies)
+
+    def restore(self, *, now_s: float) -> None:
+        """Take in what the file holds. `now_s` is of the clock by which this client's times are noted."""
+        match self._read():
+            case {"kept_at_s": float(kept_at_s), **kept}:
+                away_s = max(0.0, self._wall_s() - kept_at_s)
+                self.failures.restore(kept.get("failures"), now_s=now_s, away_s=away_s)
+                self.speeds.restore(kept.get("speeds"), now_s=now_s, away_s=away_s)
+                self.standings.restore(kept.get("standings"), now_s=now_s, away_s=away_s)
+                self.distances.restore(kept.get("distances"), now_s=now_s, away_s=away_s)
+                trials = kept.get("trials")
+                for name, known in self.trials.items():
+                    known.restore(trials.get(name) if isinstance(trials, dict) else None)
+
+    def write(self, *, now_s: float) -> None:
+        """Keep what is known for the next process."""
+        self._update(
+            kept_at_s=self._wall_s(),
+            failures=self.failures.state(now_s),
+            speeds=self.speeds.state(now_s),
+            standings=self.standings.state(now_s),
+            distances=self.distances.state(now_s),
+            trials={name: known.state() for name, known in self.trials.items()},
+        )
+
+    def of_swarm(self, swarm: str, *, target: str = ALL_TARGETS) -> "SwarmMemory":
+        """What is known of a swarm's nodes, of those of `target` also their records.
+
+        `swarm` names a network, and the initial peers that lead into the swarm that is meant.
+        """
+        return SwarmMemory(self, swarm, target)
+
+    def read_swarm(self, swarm: str) -> dict[str, Any]:
+        """What the file holds of a swarm."""
+        return _object(_object(self._read().get("swarms")).get(swarm))
+
+    def write_swarm(self, swarm: str, kept: Mapping[str, Any]) -> None:
+        """Keep what is known of a swarm, the latest of `MAX_SWARMS`."""
+        swarms = {swarm: kept} | {
+            name: known for name, known in _object(self._read().get("swarms")).items() if name != swarm
+        }
+        self._update(swarms=_first(swarms, MAX_SWARMS))
+
+    def now_s(self) -> float:
+        """Unix seconds."""
+        return self._wall_s()
+
+    def _read(self) -> dict[str, Any]:
+        value = {} if self._file is None else self._file.read()
+        return value if value.get("version") == VERSION else {}
+
+    def _update(self, **parts: Any) -> None:
+        if self._file is not None:
+            self._file.write({**self._read(), "version": VERSION, **parts})
+
+
+class SwarmMemory:
+    """The nodes of a swarm that a client met last, for the next one to begin with."""
+
+    def __init__(self, memory: ClientMemory, swarm: str, target: str) -> None:
+        self.target = target
+        self._memory = memory
+        self._swarm = swarm
+        self._found: dict[Role, tuple[float, Sequence[SealedRecord]]] = {}
+
+    def peers(self) -> tuple[KnownPeer, ...]:
+        """At most `MAX_PEERS`, those that answered last in front."""
+        values = self._memory.read_swarm(self._swarm).get("peers")
+        peers = []
+        for value in values if isinstance(values, list) else []:
+            try:
+                peers.append(KnownPeer.read(value))
+            except ValueError:
+                logger.debug("something is remembered that is no peer")
+        return _best(peers)
+
+    def records(self, checker: PostingChecker) -> dict[Role, list[NodeRecord]]:
+        """What was found last of each role within `KEEP_S`; a record must have been valid then."""
+        known: dict[Role, list[NodeRecord]] = {}
+        target = _object(_object(self._memory.read_swarm(self._swarm).get("targets")).get(self.target))
+        for role, most in MAX_RECORDS.items():
+            match target.get(role.value):
+                case {"found_at_s": float(at_s), "records": list(entries)} if (
+                    0.0 <= self._memory.now_s() - at_s < KEEP_S
+                ):
+                    opened = (_opened(entry, checker, role, at_s) for entry in entries[:most])
+                    known[role] = [record for record in opened if record is not None]
+        return known
+
+    def note_found(self, role: Role, target: str, found: Sequence[SealedRecord]) -> None:
+        """Remember what a look-up has found, in place of an older one; nothing of another target."""
+        if target == self.target != ALL_TARGETS and role in MAX_RECORDS:
+            self._found[role] = self._memory.now_s(), found
+
+    def write(self, asked: Iterable[KnownPeer], met: Collection[str]) -> None:
+        """Keep the peers that were asked, and what was found, records of those that were `met` before others."""
+        peers = {peer.peer_id: peer for peer in (*self.peers(), *asked)}
+        targets = _object(self._memory.read_swarm(self._swarm).get("targets"))
+        if self._found:
+            kept = dict(_object(targets.pop(self.target, None)))
+            for role, (at_s, found) in self._found.items():
+                best = sorted(found, key=lambda sealed: sealed.owner not in met)[: MAX_RECORDS[role]]
+                records = [[each.cell, each.owner, b64encode(each.data).decode("ascii")] for each in best]
+                kept[role.value] = {"found_at_s": at_s, "records": records}
+            targets = {self.target: kept, **targets}
+        known = {"peers": [asdict(peer) for peer in _best(peers.values())], "targets": _first(targets, MAX_TARGETS)}
+        self._memory.write_swarm(self._swarm, known)
+
+
+def _best(peers: Iterable[KnownPeer]) -> tuple[KnownPeer, ...]:
+    return tuple(sorted(peers, key=lambda peer: (not peer.has_answered, -peer.asked_at_s))[:MAX_PEERS])
+
+
+def _object(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _first(values: Mapping[str, Any], most: int) -> dict[str, Any]:
+    return dict(islice(values.items(), most))
+
+
+def _opened(entry: Any, checker: PostingChecker, role: Role, at_s: float) -> NodeRecord | None:
+    try:
+        match entry:
+            case [str(cell), str(owner), str(text)] if len(text) <= 2 * limits.MAX_RECORD_BYTES:
+                # Also by the clock of then: an old record says nothing of clocks now.
+                record = checker.open(b64decode(text, validate=True), cell=cell, owner=owner, now_s=at_s)
+                return record if record.role == role else None
+    except (RemoteProtocolError, ValueError) as error:
+        logger.debug("a remembered record is left out: %s", error)
+    return None
