@@ -11,7 +11,7 @@ from cosine_p2p.request.options import DEFAULTS
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import NotAMember, UsageError
-from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.private_swarm import DAY_S
 from tests.cosine_p2p.samples import identity_of
 
 US, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
@@ -53,12 +53,6 @@ def test_a_private_swarm_is_a_network_of_its_own(tmp_path: Path) -> None:
         Access.parse(network="mine", swarm=file)
 
 
-def test_another_machine_enters_by_the_same_options(tmp_path: Path) -> None:
-    assert Access().entrance == ()
-    assert Access(network="lab").entrance == ("--network", "lab")
-    assert Access(network="12D3", swarm_file=tmp_path / "friends.swarm").entrance == ("--swarm", "friends.swarm")
-
-
 def test_who_is_no_member_or_no_longer_is_told_how_to_become_one(tmp_path: Path) -> None:
     _, file = swarm_file(tmp_path)
     with pytest.raises(UsageError, match=f"no certificate for {OTHER}.*swarm admit {OTHER}"):
@@ -87,9 +81,3 @@ def test_a_client_takes_it_from_its_options(tmp_path: Path) -> None:
 def test_mistakes_are_named_before_anybody_is_asked(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         AsyncClient([PEER], **options)  # type: ignore[arg-type]  # that is what is tested
-
-
-def test_a_swarm_file_of_others_is_no_access(tmp_path: Path) -> None:
-    other = PrivateSwarm(seed=78)
-    with pytest.raises(UsageError, match="no certificate"):
-        Access.parse(swarm=swarm_file(tmp_path)[1]).gate(other.swarm_id)

@@ -1,7 +1,6 @@
 """The blocking client, and the loop of its own thread: all that was begun ends before it does."""
 
 import asyncio
-import gc
 import os
 import random
 import signal
@@ -86,20 +85,6 @@ def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> N
         given_up.result()
 
 
-def test_a_stream_may_be_left_early(client: Client) -> None:
-    for chunk in client.stream(PROMPT, max_new_tokens=1000):
-        assert chunk.token_ids[0] == EXPECTED[0]
-        break
-    assert client.generate(PROMPT, max_new_tokens=24).token_ids == EXPECTED
-
-
-def test_errors_arrive_where_they_were_caused(client: Client) -> None:
-    with pytest.raises(UsageError, match="empty"):
-        client.generate("")
-    with pytest.raises(UsageError, match="empty"):
-        list(client.stream(""))
-
-
 def test_threads_share_a_client(client: Client) -> None:
     texts: list[tuple[int, ...]] = []
 
@@ -181,15 +166,6 @@ def test_closing_ends_what_runs_before_the_context_and_says_so() -> None:
         thread.submit(context.wait_for_ever)
 
 
-def test_nothing_is_said_of_tasks_left_behind(caplog: pytest.LogCaptureFixture) -> None:
-    context = Context()
-    LoopThread(context(), name=NAME).close()
-    assert context.sleeping.cancelled()
-    del context
-    gc.collect()
-    assert not caplog.records
-
-
 def test_a_context_that_cannot_be_entered_leaves_no_thread() -> None:
     @asynccontextmanager
     async def closed() -> AsyncIterator[None]:
@@ -199,18 +175,6 @@ def test_a_context_that_cannot_be_entered_leaves_no_thread() -> None:
 
     with pytest.raises(UsageError, match="no entry"):
         LoopThread(closed(), name=NAME)
-    assert NAME not in names_of_threads()
-
-
-def test_a_context_that_fails_at_its_end_says_so_to_who_closes() -> None:
-    @asynccontextmanager
-    async def failing() -> AsyncIterator[None]:
-        yield
-        raise ValueError("mine")
-
-    thread = LoopThread(failing(), name=NAME)
-    with pytest.raises(ValueError, match="mine"):
-        thread.close()
     assert NAME not in names_of_threads()
 
 
@@ -227,19 +191,6 @@ def test_ctrl_c_cancels_what_is_waited_for() -> None:
         thread.wait(thread.submit(interrupt))
     thread.close()
     assert context.events == ["entered", "begun", "cancelled", "left"]
-
-
-@pytest.mark.usefixtures("_python_interrupts")
-def test_ctrl_c_while_entering_gives_up() -> None:
-    @asynccontextmanager
-    async def slow() -> AsyncIterator[None]:
-        os.kill(os.getpid(), signal.SIGINT)
-        await asyncio.Event().wait()
-        yield
-
-    with pytest.raises(KeyboardInterrupt):
-        LoopThread(slow(), name=NAME)
-    assert NAME not in names_of_threads()
 
 
 def test_waiting_in_the_thread_itself_is_refused() -> None:

@@ -1,7 +1,6 @@
 """The client over a whole in-memory swarm: what is asked, what is yielded, what is refused."""
 
 import asyncio
-import logging
 import random
 import secrets
 from collections.abc import Awaitable, Callable
@@ -13,12 +12,12 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_lab.emulation.virtual_loop import run_virtual
+from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient, Swarm
 from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.lifetime import Lifetime
-from cosine_p2p.request.results import AppliedConfig, Chunk, Generation
+from cosine_p2p.request.results import Chunk, Generation
 from cosine_protocol.errors import (
     GenerationFailed,
     GenerationTimedOut,
@@ -33,7 +32,6 @@ from tests.cosine_p2p.samples import identity_of
 from tests.scenes import in_virtual_time
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
-NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 TOKENS = 24
 LOOK_UP_S = 0.3
 PROMPT = prompt_of(random.Random("client"))
@@ -100,12 +98,6 @@ def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyP
     assert int(float(seed)) == seed < 2**53
 
 
-def test_a_seed_is_drawn_and_told() -> None:
-    first = generated(max_new_tokens=8, temperature=1.0)
-    again = generated(max_new_tokens=8, temperature=1.0, seed=first.seed)
-    assert again.token_ids == first.token_ids
-
-
 CHAT = GenerationDefaults(do_sample=True, temperature=0.9, top_k=12, repetition_penalty=1.2, max_new_tokens=9)
 
 
@@ -130,22 +122,6 @@ def test_options_of_a_call_and_of_the_client_win_over_the_models_own() -> None:
     assert by_call.generation_config.options == {"repetition_penalty": 1.2}
 
 
-def test_the_models_own_generation_config_can_be_left_out() -> None:
-    for options, given in ({"generation_config": "none"}, {}), ({}, {"generation_config": "none"}):
-        found = generated(with_options={"published": CHAT, **options}, max_new_tokens=TOKENS, **given)
-        assert found.token_ids == EXPECTED
-        assert found.generation_config == AppliedConfig()
-    again = generated(
-        with_options={"published": CHAT, "generation_config": "none"}, generation_config="auto", seed=1
-    )
-    assert again.tokens == 9
-
-
-def test_no_drafter_is_asked_when_none_may_be() -> None:
-    generation = generated(max_new_tokens=TOKENS, with_options={"max_drafters": 0})
-    assert (generation.drafted, generation.drafters, generation.token_ids) == (0, (), EXPECTED)
-
-
 def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
     for options in ({"verifier": "nobody"}, {"trust": ["nobody"]}, {"dtype": "int4"}):
         with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
@@ -156,13 +132,6 @@ def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
     assert (generation.drafters, generation.token_ids) == ((), EXPECTED)
     with pytest.raises(GenerationTimedOut):
         generated(max_new_tokens=TOKENS, timeout_s=0.2)
-
-
-def test_what_is_asked_of_a_call_may_hold_for_a_client() -> None:
-    given = {"max_new_tokens": 5, "stop": "no such text", "strategy": "plain"}
-    generation = generated(with_options=given)
-    assert (generation.token_ids, generation.strategy) == (EXPECTED[:5], "plain")
-    assert generated(max_new_tokens=7, with_options=given).token_ids == EXPECTED[:7]
 
 
 def test_prompts_that_cannot_be() -> None:
@@ -202,24 +171,6 @@ def test_a_client_without_a_target_takes_the_only_one_that_the_network_serves(
         run_virtual(run("other"))
 
 
-def test_who_would_be_asked_can_be_seen_beforehand() -> None:
-    found = with_client(lambda client: client.find_verifiers(), verifiers=2)
-    assert [record.role for record in found] == [Role.VERIFIER] * 2
-    assert len({record.peer_id for record in found}) == 2
-
-
-def test_a_prompt_may_be_the_targets_token_ids() -> None:
-    ids = LetterCodec().encode(PROMPT)
-    assert with_client(lambda client: client.generate(ids, max_new_tokens=TOKENS)).token_ids == EXPECTED
-    assert with_client(lambda client: client.generate(list(ids), max_new_tokens=TOKENS)).prompt_tokens == len(ids)
-
-
-def test_other_tokens_may_end_the_output() -> None:
-    place = EXPECTED.index(EXPECTED[9])
-    generation = generated(max_new_tokens=TOKENS, eos=[EXPECTED[9]])
-    assert (generation.token_ids, generation.finish_reason) == (EXPECTED[: place + 1], "eos")
-
-
 class Notes:
     """An observer that remembers."""
 
@@ -249,37 +200,6 @@ def test_an_observer_is_told_of_every_generation_once() -> None:
     assert [0 < part.tokens < TOKENS for part in notes.abandoned] == [True]
 
 
-def test_an_observer_is_told_of_one_that_failed() -> None:
-    notes = Notes()
-    with pytest.raises(GenerationFailed):
-        generated(max_new_tokens=TOKENS, with_options={"observer": notes, "timeout_s": 0.2})
-    assert (notes.done, len(notes.abandoned)) == ([], 1)
-
-
-def test_lines_of_one_request_name_it_alike_everywhere(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    generated(max_new_tokens=TOKENS)
-    said = [record for record in caplog.records if hasattr(record, "request")]
-    assert len({getattr(record, "request", "") for record in said}) == 1
-    by_logger = {name: [r.getMessage() for r in said if r.name == name] for name in {r.name for r in said}}
-    assert set(by_logger) == {
-        "cosine_p2p.session.run",
-        "cosine_node.verifier.served",
-        "cosine_node.drafter.request",
-    }
-    assert [line.partition(": ")[2] for line in by_logger["cosine_p2p.session.run"]] == [
-        "6 prompt tokens",
-        "24 tokens, length",
-    ]
-    assert by_logger["cosine_node.verifier.served"][-1].endswith(": length, 24 tokens")
-    assert not any(PROMPT in record.getMessage() or TEXT in record.getMessage() for record in said)
-
-
-def test_a_client_outside_its_block_says_so() -> None:
-    with pytest.raises(UsageError, match="async with"):
-        run_virtual(AsyncClient([NOBODY]).generate("a"))
-
-
 class Asked(MemoryDirectory):
     """Notes how many nodes were wanted of each role."""
 
@@ -290,21 +210,6 @@ class Asked(MemoryDirectory):
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         self.wanted[role] = wanted
         return await super().find(role, target)
-
-
-def wanted_with(**options: Any) -> dict[str, int | None]:
-    """What a client with these options asks a directory for."""
-    directory = Asked()
-
-    async def run() -> None:
-        async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
-            verifier = await swarm.verifier(target_engine())
-            if "verifier" in options:
-                options["verifier"] = verifier.identity.peer_id
-            await (await swarm.client(**options)).generate(PROMPT, max_new_tokens=2)
-
-    run_virtual(run())
-    return directory.wanted
 
 
 async def iterated(client: AsyncClient, prompt: Any, **options: Any) -> None:
@@ -328,15 +233,6 @@ def test_nothing_is_looked_up_for_what_cannot_be(
     with pytest.raises(UsageError):
         run_virtual(run())
     assert directory.wanted == {}
-
-
-def test_any_few_nodes_will_do() -> None:
-    assert wanted_with() == {Role.VERIFIER: 32, Role.DRAFTER: 128}
-
-
-@pytest.mark.parametrize("options", [{"verifier": "the one"}, {"dtype": "scripted"}])
-def test_those_that_are_meant_are_looked_for_among_all(options: dict[str, Any]) -> None:
-    assert wanted_with(**options)[Role.VERIFIER] is None
 
 
 class Far(MemoryDirectory):
@@ -429,11 +325,8 @@ def of_a_second_run(
             async def join() -> Swarm:
                 return own
 
-            async def at_once(check: Callable[[], None]) -> None:
-                check()
-
             named = {"target": f"zoo:target@{swarm.facts.digest().hex()}", "audit": 0.0, "max_new_tokens": TOKENS}
-            client = AsyncClient(join=join, offload=at_once, **{**named, **options})
+            client = AsyncClient(join=join, offload=call_at_once, **{**named, **options})
             async with client:
                 began_s = asyncio.get_running_loop().time()
                 run = await client.start(PROMPT)
@@ -468,8 +361,3 @@ def test_what_is_of_another_target_now_is_not_asked() -> None:
     generation, first_s = of_a_second_run(says={"target_digest": bytes(32)})
     assert generation.text == TEXT
     assert first_s > LOOK_UP_S
-
-
-def test_one_verifier_that_is_meant_and_was_not_known_is_looked_up() -> None:
-    with pytest.raises(GenerationFailed, match="fits what was asked for"):
-        of_a_second_run(verifier="12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g")

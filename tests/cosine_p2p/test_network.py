@@ -53,15 +53,6 @@ def test_what_is_no_list_of_addresses_is_refused_in_a_sentence(
     assert str(refused.value) == sentence
 
 
-@pytest.mark.parametrize("transport", INSTALLED)
-@pytest.mark.parametrize("address", ["", "localhost:4001", "/ip4/not-an-address/tcp/1", "/ip4/127.0.0.1/tcp/1"])
-def test_a_malformed_address_is_named(address: str, transport: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        AsyncClient([NOBODY, address], transport=transport)
-    assert "\n" not in str(caught.value)
-    assert address in str(caught.value)
-
-
 @pytest.mark.network
 @pytest.mark.skipif(TransportKind.LIGHT not in INSTALLED, reason="needs py-libp2p")
 def test_light_names_the_initial_peer_that_does_not_answer() -> None:
@@ -79,13 +70,6 @@ def test_full_where_it_is_installed_else_light(
 ) -> None:
     install(monkeypatch, full=full)
     assert choose_transport(None) is expected
-
-
-def test_an_argument_comes_before_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    install(monkeypatch, full=True)
-    monkeypatch.setenv(TRANSPORT_VARIABLE, "light")
-    assert choose_transport(None) is TransportKind.LIGHT
-    assert choose_transport("full") is TransportKind.FULL
 
 
 @pytest.mark.parametrize(("asked", "part"), [("quick", "'quick'"), ("full", r"pip install ..\[node\]")])

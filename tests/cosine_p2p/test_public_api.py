@@ -22,10 +22,8 @@ from cosine_p2p import (
     Origin,
     VerifierReport,
 )
-from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import UsageError
 
-NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 JSON_FIELDS = [
     "text", "token_ids", "prompt_tokens", "tokens", "finish_reason", "seconds", "time_to_first_token_s",
     "strategy", "seed", "rounds", "drafted", "accepted", "origins", "drafters", "verifiers", "generation_config",
@@ -125,12 +123,3 @@ def test_a_closed_client_says_so() -> None:
 
     with pytest.raises(UsageError, match="The client is closed; make another one"):
         run_virtual(run())
-
-
-def test_the_promised_strategies_are_there() -> None:
-    assert set(STRATEGIES) == {"plain", "cosine"}
-
-
-def test_an_unknown_strategy_is_answered_with_the_known() -> None:
-    with pytest.raises(UsageError, match="cosine, plain"):
-        AsyncClient(strategy="magic")

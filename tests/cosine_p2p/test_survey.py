@@ -12,9 +12,8 @@ from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
-from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.protocols import STATUS
-from cosine_protocol.records import NodeRecord, Role
+from cosine_protocol.records import Role
 from tests.cosine_p2p.plain_swarm import ONE_WAY_S, PlainSwarm, account
 from tests.cosine_p2p.samples import TARGET
 from tests.scenes import in_virtual_time
@@ -26,18 +25,6 @@ async def surveying(swarm: PlainSwarm, *, target: str = TARGET, **options: Any) 
     yield surveyor
     await surveyor.close()
     await swarm.close()
-
-
-@in_virtual_time
-async def test_verifiers_come_first_and_each_role_by_peer_id() -> None:
-    swarm = PlainSwarm()
-    for number in range(1, 9):
-        await swarm.announce(number, account(), role=Role.VERIFIER if number % 2 else Role.DRAFTER)
-    async with surveying(swarm) as surveyor:
-        nodes = (await surveyor.survey()).nodes
-    assert [sight.record.role for sight in nodes] == ["verifier"] * 4 + ["drafter"] * 4
-    for part in (nodes[:4], nodes[4:]):
-        assert [sight.record.peer_id for sight in part] == sorted(sight.record.peer_id for sight in part)
 
 
 @in_virtual_time
@@ -139,38 +126,3 @@ async def test_links_are_kept_between_surveys_to_nodes_that_are_announced() -> N
         assert (await surveyor.survey()).nodes == ()
         await asyncio.sleep(1)
         assert len(ended) == before + 1
-
-
-class BrokenDirectory(MemoryDirectory):
-    """Its DHT answers for verifiers only."""
-
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        if role is Role.DRAFTER:
-            raise PeerLost("us", "the DHT did not answer in time")
-        return await super().find(role, target, wanted=wanted)
-
-
-@in_virtual_time
-async def test_a_directory_that_does_not_answer_is_a_problem_not_an_error() -> None:
-    swarm = PlainSwarm()
-    swarm.directory = BrokenDirectory()
-    await swarm.announce(1, account(), role=Role.VERIFIER)
-    async with surveying(swarm) as surveyor:
-        survey = await surveyor.survey()
-    assert survey.problem == "us: the DHT did not answer in time"
-    assert len(survey.nodes) == 1
-
-
-@in_virtual_time
-async def test_a_digest_chooses_among_models_of_one_name() -> None:
-    swarm = PlainSwarm()
-    await swarm.announce(1, account())
-    await swarm.announce(2, account(), target_digest=b"\x09" * 32)
-    async with surveying(swarm, target=f"{TARGET}@{'09' * 32}") as surveyor:
-        nodes = (await surveyor.survey()).nodes
-    assert [sight.record.target_digest for sight in nodes] == [b"\x09" * 32]
-
-
-def test_a_target_that_cannot_be_read_is_a_usage_error() -> None:
-    with pytest.raises(UsageError, match="digest"):
-        Surveyor(PlainSwarm(), target="model@digest")

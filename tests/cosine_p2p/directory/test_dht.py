@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.dht import DhtDirectory, MemoryCells, Placement
-from cosine_p2p.directory.known_records import SealedRecord
+from cosine_p2p.directory.dht import DhtDirectory, MemoryCells, Placement, SealedRecord
 from cosine_p2p.directory.postings import (
     ENTRY_BYTES,
     MAX_OWNER_CELLS,
-    MAX_RANGE_OWNERS,
     Posting,
     PostingChecker,
     RecordOpener,
@@ -137,12 +135,6 @@ def test_one_changed_byte_is_refused(data: st.DataObject) -> None:
     )
 
 
-def test_a_remembered_record_still_lapses() -> None:
-    opener = RecordOpener()
-    for now_s, is_valid in ((NOW_S, True), (NOW_S + 299, True), (NOW_S - 61, False), (NOW_S + 361, False)):
-        assert accepts(GOOD, OWNER, now_s=now_s, opener=opener) is accepts(GOOD, OWNER, now_s=now_s) is is_valid
-
-
 def posting(number: int, *, sequence: int = 1, lifetime_s: float = 300.0, now_s: float = NOW_S) -> Posting:
     record = record_of(identity_of(number), now_s=now_s, sequence=sequence, lifetime_s=lifetime_s)
     data = b"%d/%d/%f" % (number, sequence, now_s)
@@ -150,20 +142,6 @@ def posting(number: int, *, sequence: int = 1, lifetime_s: float = 300.0, now_s:
 
 
 PLAIN = {number: posting(number) for number in range(1, 41)}
-
-
-def test_the_store_keeps_the_newest_of_each_owner_and_a_replay_undoes_no_goodbye() -> None:
-    store = RecordStore()
-    assert store.put(b"k", posting(1, sequence=5), NOW_S)
-    assert store.put(b"k", posting(1, sequence=5), NOW_S)
-    assert not store.put(b"k", posting(1, sequence=4, lifetime_s=600), NOW_S)
-    assert store.put(b"k", posting(1, sequence=6, lifetime_s=1), NOW_S)
-    assert [held.record.sequence for held in store.get(b"k", NOW_S)] == [6]
-    later_s = NOW_S + 2
-    assert not store.get(b"k", later_s)
-    assert not store.put(b"k", posting(1, sequence=5), later_s)
-    assert store.put(b"k", posting(2, now_s=later_s), later_s)
-    assert len(store.get(b"k", later_s)) == 1
 
 
 def test_the_65th_owner_is_refused_until_one_lapses() -> None:
@@ -174,13 +152,6 @@ def test_the_65th_owner_is_refused_until_one_lapses() -> None:
     assert store.put(b"k", posting(64, sequence=2), NOW_S)
     assert store.put(b"other", posting(65), NOW_S)
     assert store.put(b"k", posting(65), NOW_S + 11)
-
-
-def test_no_address_range_fills_a_cell() -> None:
-    store = RecordStore()
-    taken = [store.put(b"k", posting(number), NOW_S, source="203.0.113.0/24") for number in range(1, 100)]
-    assert taken == [True] * MAX_RANGE_OWNERS + [False] * (99 - MAX_RANGE_OWNERS)
-    assert store.put(b"k", posting(100), NOW_S, source="198.51.100.0/24")
 
 
 def test_in_a_full_cell_the_largest_range_gives_its_youngest_place_to_a_smaller_one() -> None:
@@ -215,14 +186,6 @@ def test_the_store_keeps_its_bounds_and_its_counts(puts: list[tuple[int, int]]) 
         assert {key: len(owners) for key, owners in store._sources.items()} == Counter(
             store._cells[key][each.owner].source for key, each in held
         )
-
-
-def test_a_range_of_its_own_is_never_displaced_by_others_that_have_no_more() -> None:
-    store = RecordStore()
-    for number in range(1, 65):
-        assert store.put(b"k", posting(number), NOW_S, source=f"range {number}")
-    assert not store.put(b"k", posting(65), NOW_S, source="range 65")
-    assert {held.owner for held in store.get(b"k", NOW_S)} == {posting(number).owner for number in range(1, 65)}
 
 
 def test_one_identity_with_invented_targets_fills_eight_places() -> None:
@@ -340,21 +303,6 @@ def test_a_sample_is_enough_and_costs_little() -> None:
     assert len(asyncio.run(directory(small, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))) == 40
 
 
-def test_look_ups_differ_and_a_reader_repeats_them() -> None:
-    clock = Clock()
-    cells = MemoryCells(network=NETWORK, clock=clock)
-    fill(cells, clock, range(1, 301))
-
-    def look_ups() -> list[set[str]]:
-        reader = directory(cells, 0, clock)
-        finds = [asyncio.run(reader.find(Role.DRAFTER, TARGET, wanted=10)) for _ in range(4)]
-        return [{record.peer_id for record in found} for found in finds]
-
-    first = look_ups()
-    assert first == look_ups()
-    assert len(set(map(frozenset, first))) > 1
-
-
 def test_a_writer_stays_in_its_cell_for_a_while_and_then_looks_for_room_above() -> None:
     clock = Clock()
     cells = LyingCells(clock)
@@ -386,26 +334,6 @@ def test_full_cells_split_and_everybody_is_found() -> None:
         identity_of(number).peer_id for number in range(1, 301)
     }
     assert sum(bool(cells.store.get(dht_key(cell), NOW_S)) for cell in first_cells()) == 17
-
-
-def test_a_writer_returns_to_the_first_cell_with_room() -> None:
-    clock = Clock()
-    cells = MemoryCells(network=NETWORK, clock=clock)
-    fill(cells, clock, range(1, 70))
-    clock.now_s += 301
-    fill(cells, clock, [69])
-    root = dht_key(cell_of(GOOD))
-    assert [held.owner for held in cells.store.get(root, clock())] == [identity_of(69).peer_id]
-
-
-def test_a_goodbye_leaves_the_directory() -> None:
-    clock = Clock()
-    cells = MemoryCells(network=NETWORK, clock=clock)
-    fill(cells, clock, [1])
-    goodbye = record_of(OWNER, now_s=NOW_S, sequence=int(NOW_S * 1000) + 1, lifetime_s=1.0)
-    asyncio.run(directory(cells, 1, clock).announce(goodbye, [TARGET]))
-    clock.now_s += 2
-    assert found(cells, clock) == []
 
 
 class LyingCells(MemoryCells):
@@ -458,13 +386,6 @@ def test_reading_is_bounded() -> None:
     assert cells.reads == 512
 
 
-def test_a_network_that_takes_nothing_is_reported() -> None:
-    clock = Clock()
-    cells = MemoryCells(network="another", clock=clock)
-    with pytest.raises(PeerLost, match="0 of the 1 nodes that should hold our record have it, 1 are needed"):
-        asyncio.run(directory(cells, 1, clock).announce(GOOD, [TARGET]))
-
-
 class FewHolders(MemoryCells):
     """Of five nodes that are asked, so many hold what is written."""
 
@@ -509,28 +430,6 @@ def test_a_renewal_that_too_few_take_is_a_search_again() -> None:
     assert by_name == [(cell_of(GOOD), False), (cell_of(GOOD), True), (cell_of(GOOD), False)]
 
 
-def test_nodes_of_earlier_versions_that_list_nobody_make_nobody_unfindable() -> None:
-    clock = Clock()
-
-    class Earlier(MemoryCells):
-        async def write(
-            self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
-        ) -> Placement:
-            if cell.rpartition("/")[0].endswith("/"):
-                return Placement(holders=0, asked=5)
-            return await super().write(cell, owner, data, expires_at_s)
-
-    cells = Earlier(network=NETWORK, clock=clock)
-    asyncio.run(directory(cells, 1, clock).announce(GOOD, [TARGET]))
-    assert (found(cells, clock), found(cells, clock, ALL_TARGETS)) == ([GOOD], [])
-
-
-@given(st.integers(0, 60), st.integers(0, 60))
-def test_a_placement_is_enough_where_more_nodes_hold_the_record_than_do_not(asked: int, holders: int) -> None:
-    placement = Placement(holders=min(holders, asked), asked=asked)
-    assert placement.is_enough == (not asked or 2 * placement.holders > asked)
-
-
 def test_what_is_found_is_told_as_it_was_signed_and_what_was_recalled_is_given_back() -> None:
     clock, told = Clock(), []
     cells = MemoryCells(network=NETWORK, clock=clock)
@@ -550,3 +449,17 @@ def test_what_is_found_is_told_as_it_was_signed_and_what_was_recalled_is_given_b
         assert checker.open(kept.data, cell=kept.cell, owner=kept.owner, now_s=clock()) == record
     assert ours.recall(Role.DRAFTER, TARGET) == [GOOD]
     assert ours.recall(Role.VERIFIER, TARGET) is None
+
+
+def test_the_store_keeps_the_newest_of_each_owner_and_a_replay_undoes_no_goodbye() -> None:
+    store = RecordStore()
+    assert store.put(b"k", posting(1, sequence=5), NOW_S)
+    assert store.put(b"k", posting(1, sequence=5), NOW_S)
+    assert not store.put(b"k", posting(1, sequence=4, lifetime_s=600), NOW_S)
+    assert store.put(b"k", posting(1, sequence=6, lifetime_s=1), NOW_S)
+    assert [held.record.sequence for held in store.get(b"k", NOW_S)] == [6]
+    later_s = NOW_S + 2
+    assert not store.get(b"k", later_s)
+    assert not store.put(b"k", posting(1, sequence=5), later_s)
+    assert store.put(b"k", posting(2, now_s=later_s), later_s)
+    assert len(store.get(b"k", later_s)) == 1

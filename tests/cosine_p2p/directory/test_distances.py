@@ -7,21 +7,19 @@ from itertools import combinations
 from random import Random
 from statistics import median
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.cities import CITIES, rtt_s
-from cosine_p2p.directory.distances import FORGOTTEN_S, MAX_PAIRS, Distances
+from cosine_p2p.directory.distances import FORGOTTEN_S, Distances
 from cosine_p2p.directory.vivaldi import (
     LEAST_ERROR,
-    MAX_RTT_S,
     MAX_STEP_S,
     USABLE_ERROR,
     Vivaldi,
-    estimated_rtt_s,
 )
 from cosine_p2p.transport.link import PeerLink
 from cosine_protocol.limits import MAX_COORDINATE_US
@@ -85,18 +83,6 @@ def test_what_the_verifier_measured_counts_before_a_false_claim_at_that_verifier
     assert of_liar(other_verifier, NOW_S) == of_liar(VERIFIER, NOW_S + FORGOTTEN_S) == 0.0
 
 
-@pytest.mark.parametrize("rtt_s", [0.0, -1.0, float("nan"), float("inf"), 1e9])
-def test_what_is_no_distance_is_not_taken_from_a_verifier(rtt_s: float) -> None:
-    known = distances()
-    known.note_told(VERIFIER.peer_id, FAR.peer_id, rtt_s, now_s=NOW_S)
-    assert known.state(NOW_S)["told"] == []
-
-
-def test_where_nobody_says_where_it_is_the_client_s_own_links_count() -> None:
-    links = MeasuredLinks({(SILENT.peer_id, DRAFT): 0.03})
-    assert distances().by_verifier([SILENT], record(1), links, now_s=NOW_S) == {SILENT.peer_id: 0.03}
-
-
 def settled_at_origin(known: Distances) -> None:
     """Let the client measure that it is at the origin of the line."""
     beacons = [record(20, at(0)), record(21, NetworkCoordinate(0, 50_000, 0, 0, 50)), VERIFIER, FAR]
@@ -118,25 +104,11 @@ def test_where_the_client_coordinates_drafts_go_past_it_and_its_own_link_counts_
     )
 
 
-def test_a_client_that_does_not_know_its_place_knows_its_open_links_only() -> None:
-    links = MeasuredLinks({(FAR.peer_id, DRAFT): 0.02})
-    assert distances().by_client(DRAFTERS, VERIFIER, links) == {FAR.peer_id: 0.02}
-    assert distances().to_verifier(VERIFIER, NO_LINKS) is None
-
-
 def test_a_verifier_s_distance_is_measured_where_a_link_is_open_and_else_estimated() -> None:
     known = distances()
     settled_at_origin(known)
     assert known.to_verifier(VERIFIER, NO_LINKS) == pytest.approx(0.1, abs=0.01)
     assert known.to_verifier(VERIFIER, MeasuredLinks({(VERIFIER.peer_id, VERIFY): 0.12})) == 0.12
-
-
-def test_links_to_the_nodes_found_last_are_measured_once_more_at_the_end() -> None:
-    known, links = distances(), MeasuredLinks()
-    known.measured([FAR], links, DRAFT)
-    before = known.place.coordinate
-    known.measure_again(MeasuredLinks({(FAR.peer_id, DRAFT): 0.05}))
-    assert known.place.coordinate != before
 
 
 def test_the_next_process_knows_the_place_and_what_was_told() -> None:
@@ -146,24 +118,6 @@ def test_the_next_process_knows_the_place_and_what_was_told() -> None:
     again.restore(known.state(NOW_S + 5.0), now_s=3.0, away_s=2.0)
     assert again.place.coordinate == known.place.coordinate
     assert again.state(3.0)["told"] == [["verifier", "drafter", 0.05, 7.0]]
-
-
-BROKEN_TOLD: list[Any] = [["a", "b", 0.1], ["a", "b", -1.0, 0.0], [1, "b", 0.1, 0.0], ["a", "b", 0.1, -1.0], None]
-
-
-@pytest.mark.parametrize("state", [None, [], {"place": 1}, {"place": None, "told": BROKEN_TOLD}])
-def test_what_is_broken_is_left_out(state: Any) -> None:
-    known = distances()
-    known.restore(state, now_s=0.0, away_s=0.0)
-    assert known.state(0.0) == distances().state(0.0)
-
-
-def test_memory_is_bounded_and_the_oldest_goes_first() -> None:
-    known = distances()
-    for number in range(MAX_PAIRS + 1):
-        known.note_told("verifier", str(number), 0.05, now_s=float(number))
-    told = known.state(float(MAX_PAIRS))["told"]
-    assert len(told) == MAX_PAIRS and told[0][1] == "1"
 
 
 PLACES: st.SearchStrategy[NetworkCoordinate] = of_class(NetworkCoordinate)
@@ -243,26 +197,6 @@ def test_no_sample_moves_a_peer_further_than_the_bound_or_off_the_map(
         assert 1000 * LEAST_ERROR <= after.error_permille <= 1000
 
 
-@pytest.mark.parametrize("rtt", [0.0, -1.0, math.nan, math.inf, MAX_RTT_S + 0.1])
-def test_what_is_no_round_trip_time_is_ignored(rtt: float) -> None:
-    place = Vivaldi(Random(0).random)
-    before = place.coordinate
-    place.note_rtt(ORIGIN, rtt)
-    assert place.coordinate == before
-
-
-def test_a_peer_that_knows_its_place_moves_less_than_a_newcomer() -> None:
-    sure, new = settled(3, lambda one, other: 0.05, samples=200)[0], Vivaldi(Random(0).random)
-    lie = NetworkCoordinate(MAX_COORDINATE_US, 0, 0, 0, 0)
-
-    def moved_us(place: Vivaldi) -> float:
-        before = place.coordinate
-        place.note_rtt(lie, 0.01)
-        return abs(place.coordinate.x_us - before.x_us)
-
-    assert moved_us(sure) < 0.1 * moved_us(new)
-
-
 def test_a_place_is_there_in_the_next_process_and_a_broken_one_is_none() -> None:
     place = settled(4, on_the_globe, samples=20)[0]
     again = Vivaldi(Random(0).random)
@@ -271,11 +205,3 @@ def test_a_place_is_there_in_the_next_process_and_a_broken_one_is_none() -> None
     for broken in (None, [], [1, 2, 3, 4], [1.5, 0, 0, 0, 0], [0, 0, 0, 0, 1001], [10**9, 0, 0, 0, 0], "place"):
         again.restore(broken)
         assert again.coordinate == place.coordinate
-
-
-def test_nothing_is_estimated_for_a_peer_that_is_unsure_or_says_nothing() -> None:
-    limit = round(1000 * USABLE_ERROR)
-    sure, unsure = NetworkCoordinate(0, 0, 0, 500, limit), NetworkCoordinate(0, 0, 0, 500, limit + 1)
-    assert estimated_rtt_s(sure, sure) == 0.001
-    for one, other in ((sure, unsure), (unsure, sure), (sure, None), (None, sure)):
-        assert estimated_rtt_s(one, other) is None

@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.peer_clocks import KEEP_S, MAX_SOURCES, TELL_EVERY_S, WARNED_S, PeerClocks, span
+from cosine_p2p.directory.peer_clocks import KEEP_S, MAX_SOURCES, TELL_EVERY_S, PeerClocks
 
 NOW_S = 1_700_000_000.0
 LIFETIME_S = 300.0
@@ -23,22 +22,11 @@ def problem(ages_s: Iterable[float], *, off_s: float, fresh_s: float = LIFETIME_
 AGES_S = (5.0, 20.0, 50.0, 80.0, 99.0)
 
 
-def test_a_right_clock_is_no_problem() -> None:
-    assert PeerClocks().problem(NOW_S) == ""
-    for off_s in (-WARNED_S, 0.0, WARNED_S):
-        assert problem(AGES_S, off_s=off_s) == ""
-        assert problem([0.0, 1.0, 19.0], off_s=off_s, fresh_s=20.0) == ""
-
-
 def test_a_clock_that_is_off_is_told_by_how_much_at_least() -> None:
     assert "at least 58 min behind those of 5 peers" in problem(AGES_S, off_s=-3550.0)
     assert "at least 3 h ahead of those of 5 peers" in problem(AGES_S, off_s=3 * 3600.0 + 300.0)
     assert "at least 70 s behind those of 3 peers" in problem([0.0, 1.0, 2.0], off_s=-71.0, fresh_s=20.0)
     assert "at least 52 s ahead of those of 3 peers" in problem([0.0, 1.0, 2.0], off_s=71.0, fresh_s=20.0)
-
-
-def test_with_a_single_peer_either_clock_may_be_wrong() -> None:
-    assert "that of the only peer met differ by at least 98 s" in problem([2.0], off_s=-100.0)
 
 
 @given(st.lists(st.floats(0, 299), min_size=3, max_size=9), st.lists(st.floats(-1e6, 1e6), max_size=9))
@@ -67,10 +55,3 @@ def test_it_is_news_once_an_hour() -> None:
         clocks.note("peer", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=now_s)
         news.append(bool(clocks.news(now_s)))
     assert news == [True, False, False, False, True, False, False, False, True]
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"), [(119.4, "119 s"), (120.0, "2 min"), (7200.0, "2 h"), (2e5, "2 days")]
-)
-def test_a_span_is_in_the_largest_unit_that_fits(seconds: float, text: str) -> None:
-    assert span(seconds) == text

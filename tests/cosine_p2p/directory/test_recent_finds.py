@@ -9,7 +9,7 @@ from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
-from cosine_protocol.errors import ClockOff, PeerLost
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
@@ -24,16 +24,6 @@ class CountedDirectory(MemoryDirectory):
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         self.asked += 1
         return await super().find(role, target, wanted=wanted)
-
-
-class DoubtedDirectory(CountedDirectory):
-    """Finds at the third look only, and blames the clock for the first."""
-
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        found = await super().find(role, target, wanted=wanted)
-        if self.asked == 1:
-            raise ClockOff("nobody was found")
-        return found if self.asked == 3 else []
 
 
 async def with_drafters(count: int) -> CountedDirectory:
@@ -59,14 +49,6 @@ async def test_what_was_found_a_moment_ago_is_used_again() -> None:
     await asyncio.sleep(KEEP_S)
     assert await finds.find(Role.DRAFTER, TARGET) == first
     assert directory.asked == 2
-
-
-@in_virtual_time
-async def test_nobody_is_looked_for_again_also_where_the_clock_is_blamed() -> None:
-    directory = DoubtedDirectory()
-    await directory.announce(record_of(identity_of(0), now_s=0.0, role=Role.VERIFIER), (TARGET,))
-    finds, _ = finds_in(directory)
-    assert len(await finds.find_some(Role.VERIFIER, TARGET)) == 1
 
 
 @in_virtual_time
@@ -101,21 +83,6 @@ async def test_a_look_up_that_fails_meanwhile_costs_nothing(monkeypatch: pytest.
     with pytest.raises(PeerLost):
         await finds.find(Role.DRAFTER, TARGET)
     await finds.close()
-
-
-@in_virtual_time
-async def test_each_question_has_its_own_answer() -> None:
-    directory = await with_drafters(2)
-    finds, _ = finds_in(directory)
-    for role, target, wanted in [
-        (Role.DRAFTER, TARGET, None),
-        (Role.DRAFTER, TARGET, 8),
-        (Role.VERIFIER, TARGET, None),
-        (Role.DRAFTER, "other/model", None),
-    ]:
-        found = await finds.find(role, target, wanted=wanted)
-        assert len(found) == (2 if (role, target) == (Role.DRAFTER, TARGET) else 0)
-    assert directory.asked == 4
 
 
 @in_virtual_time
@@ -177,20 +144,6 @@ async def test_what_an_earlier_run_found_serves_at_once_while_it_is_looked_up() 
     assert (finds.is_recalled(Role.VERIFIER, TARGET), directory.asked) == (False, 1)
     assert await finds.find(Role.VERIFIER, TARGET) == [new]
     assert directory.asked == 1
-
-
-@in_virtual_time
-async def test_where_looking_up_again_fails_what_was_recalled_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lost(*_: object, **__: object) -> list[NodeRecord]:
-        raise PeerLost("somebody", "it is gone")
-
-    directory = RememberingDirectory(record_of(identity_of(1), now_s=0.0, role=Role.VERIFIER))
-    monkeypatch.setattr(directory, "find", lost)
-    finds, _ = finds_in(directory)
-    assert len(await finds.find(Role.VERIFIER, TARGET)) == 1
-    await finds.look_again(Role.VERIFIER, TARGET)
-    with pytest.raises(PeerLost):
-        await finds.find(Role.VERIFIER, TARGET)
 
 
 @in_virtual_time

@@ -8,8 +8,6 @@ from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
@@ -20,7 +18,6 @@ from cosine_p2p.directory.selection import (
     rank_verifiers,
     requests_of,
 )
-from cosine_protocol.errors import PromptTooLong
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of, record_of
@@ -55,13 +52,6 @@ def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -
     assert ranked([small, large]) == (large, small), "load is a share of capacity"
 
 
-def test_a_known_round_trip_counts_and_an_unknown_one_is_taken_to_be_usual() -> None:
-    far, usual, unknown, near = (record(number, pass_us=10_000) for number in range(4))
-    rtts_s = {far.peer_id: 0.2, usual.peer_id: 0.05, near.peer_id: 0.01}
-    order = ranked([far, usual, unknown, near], rtts_s=rtts_s)
-    assert (order[0], set(order[1:3]), order[3]) == (near, {usual, unknown}, far)
-
-
 def test_near_equals_come_in_random_order() -> None:
     near_equal = [record(number, pass_us=1000 + 10 * number) for number in range(8)]
     first = Counter(ranked(near_equal, seed=seed)[0].peer_id for seed in range(400))
@@ -74,12 +64,6 @@ def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callab
     nodes = [record(number, pass_us=60_000, capacity_requests=16) for number in range(len(PEERS))]
     load = Counter(choose(nodes, seed=seed)[0].peer_id for seed in range(5 * len(PEERS)))
     assert max(load.values()) < 16
-
-
-def test_with_more_expertise_than_drafters_none_is_always_left_out() -> None:
-    experts = [record(number, expertise=(f"domain {number}",)) for number in range(len(PEERS))]
-    chosen = {drafter.peer_id for seed in range(60) for drafter in picked(experts, limit=4, seed=seed)}
-    assert chosen == {expert.peer_id for expert in experts}
 
 
 def test_only_verifiers_of_the_numerics_asked_for_are_asked() -> None:
@@ -106,32 +90,6 @@ def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() ->
     assert firsts == {liar, fast}
 
 
-def test_those_measured_come_before_near_equals_that_were_not() -> None:
-    known, strange = record(0, pass_us=60_000), record(1, pass_us=60_000)
-    orders = {ranked([strange, known], seed=seed, passes_s={known.peer_id: 0.06}) for seed in range(100)}
-    assert orders == {(known, strange)}
-
-
-def test_what_was_measured_counts_before_what_is_announced() -> None:
-    boaster, modest = record(0, pass_us=1), record(1, pass_us=3_600_000_000)
-    assert ranked([boaster, modest], passes_s={boaster.peer_id: 3.5, modest.peer_id: 0.06}) == (modest, boaster)
-
-
-@given(
-    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 3600.0), min_size=1, max_size=6),
-    st.lists(st.none() | st.just(0.0) | st.floats(0.0, 10.0), min_size=6, max_size=6),
-    st.integers(0, 99),
-)
-def test_whatever_was_measured_all_are_ranked(
-    passes_s: list[float | None], rtts_s: list[float | None], seed: int
-) -> None:
-    """Between the commits of a stepped request may lie less than the round trip, so that 0 is left for a pass."""
-    records = [record(number, pass_us=number) for number in range(len(passes_s))]
-    measured = {PEERS[n].peer_id: seconds for n, seconds in enumerate(passes_s) if seconds is not None}
-    known = {PEERS[n].peer_id: seconds for n, seconds in enumerate(rtts_s) if seconds is not None}
-    assert set(ranked(records, seed=seed, passes_s=measured, rtts_s=known)) == set(records)
-
-
 def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
     honest = [record(number, pass_us=60_000) for number in range(3)]
     absurd = [
@@ -141,13 +99,6 @@ def test_an_absurd_pass_or_load_costs_its_own_place_only() -> None:
     ]
     for measured in ({}, {honest[0].peer_id: 0.06}):
         assert set(ranked([*absurd, *honest], passes_s=measured)[:3]) == set(honest)
-
-
-def test_nobody_explores_one_that_failed_or_is_full() -> None:
-    known, failed, full = record(0), record(1, pass_us=1), record(2, pass_us=1, load_requests=4)
-    for seed in range(50):
-        order = ranked([failed, full, known], seed=seed, passes_s={known.peer_id: 0.1}, avoided={failed.peer_id})
-        assert order[0] is known
 
 
 Offer = tuple[str, int, tuple[NodeRecord, ...]]
@@ -160,24 +111,9 @@ def offered(*records: NodeRecord) -> list[Offer]:
     return [(request.numerics, request.max_new_tokens, verifiers) for request, verifiers in requests]
 
 
-def test_numerics_of_its_own_make_a_record_an_offer_of_its_own() -> None:
-    liar, honest = record(0, numerics="float16"), [record(1), record(2)]
-    assert offered(liar, *honest) == [("float16", 200, (liar,)), ("float32", 200, tuple(honest))]
-
-
 def test_a_short_context_shortens_nobody_else_s_text() -> None:
     liar, honest = record(0, context_tokens=101), record(1, context_tokens=1024)
     assert offered(liar, honest) == [("float32", 200, (honest,)), ("float32", 1, (liar,))]
-
-
-def test_where_all_contexts_are_short_most_of_the_room_is_taken() -> None:
-    records = [record(number, context_tokens=context) for number, context in enumerate((101, 200, 220))]
-    assert offered(*records) == [("float32", 100, (records[1], records[2]))]
-
-
-def test_nobody_offers_a_context_that_the_prompt_fills() -> None:
-    with pytest.raises(PromptTooLong, match="too long: 100 tokens > 99"):
-        offered(record(0, context_tokens=100))
 
 
 def test_only_those_asked_for_and_trusted_may_serve() -> None:
@@ -232,14 +168,6 @@ def is_full(record: NodeRecord) -> bool:
 
 def wait_us(record: NodeRecord) -> float:
     return record.pass_us * (1 + record.load_requests / record.capacity_requests)
-
-
-@given(st.permutations(range(6)), st.integers(0, 99))
-def test_the_order_of_records_favours_nobody(order: list[int], seed: int) -> None:
-    """Whoever comes first in it is not chosen first more often than chance says."""
-    nodes = [record(number) for number in order]
-    first = Counter(ranked(nodes, seed=100 * seed + turn)[0].peer_id for turn in range(120))
-    assert first[nodes[0].peer_id] < 50
 
 
 def test_a_full_drafter_is_last() -> None:

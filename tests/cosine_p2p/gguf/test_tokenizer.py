@@ -16,10 +16,9 @@ from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_p2p.gguf.tokenizer import files_of, tokenizer_files
 from cosine_p2p.gguf.vocabulary import Vocabulary
-from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
+from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from tests.cosine_p2p.gguf_samples import write_sample
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -101,16 +100,6 @@ def test_the_chat_template_and_the_names_of_special_tokens_come_with_it(toy: Pat
     assert TextTokenizer(files).encode_chat(chat) == TextTokenizer(stored.files).encode_chat(chat)
 
 
-def test_tokens_without_texts_have_no_files(tmp_path: Path) -> None:
-    write_gguf(zoo.folder("draft-code"), tmp_path / "a.gguf")
-    assert tokenizer_files(tmp_path / "a.gguf") == {}
-
-
-def test_a_file_without_weights_is_enough(tmp_path: Path) -> None:
-    file = write_sample(tmp_path / "a.gguf", keys_of(byte_level()), has_weights=False)
-    assert load_tokenizer(file).encode("ab") == (6,)
-
-
 @pytest.mark.parametrize("name", PRE_TOKENIZERS)
 def test_every_pre_tokenizer_can_be_read(name: str) -> None:
     assert "".join(tokenizer_of(byte_level(pre=name)).encode("ab", add_special_tokens=False).tokens) == "ab"
@@ -184,12 +173,6 @@ def test_pieces_with_merges_have_a_letter_for_spaces_and_tokens_for_bytes() -> N
     assert read.decode(found.ids) == "a a\n\n\né"
 
 
-def test_a_space_before_texts_can_be_switched_off() -> None:
-    read = tokenizer_of(sentence_piece(add_space_prefix=0))
-    assert read.encode("ab a").tokens == ["<s>", "ab", "▁a"]
-    assert read.decode(read.encode("ab a").ids) == "ab a"
-
-
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
@@ -206,34 +189,6 @@ def test_a_space_before_texts_can_be_switched_off() -> None:
 def test_what_cannot_be_read_is_one_sentence(metadata: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         tokenizer_of(byte_level(**metadata))
-
-
-def rendered(template: str, **keys: Any) -> str:
-    metadata = keys_of(byte_level(**keys)) | {"tokenizer.chat_template": template}
-    vocabulary = Vocabulary.read("a.gguf", metadata)
-    assert vocabulary is not None
-    return TextTokenizer(files_of(vocabulary)).render_chat([{"role": "user", "content": "x"}])
-
-
-LINES = "  {% for message in messages %}\n  {{ message.content }}\n{% endfor %}\n  \n\n"
-
-
-@pytest.mark.parametrize(
-    "template", ["{{ messages[0].content }}", LINES, "\n" + LINES, "a", "a\n", "{% if true %}\n"]
-)
-def test_a_chat_begins_as_every_text_does(template: str) -> None:
-    ended = template + "{% endif %}" * ("if true" in template)
-    plain = rendered(ended, add_bos_token=False)
-    assert rendered(ended, add_bos_token=True) == "<end>" + plain
-    assert rendered(ended, add_bos_token=True, add_eos_token=True) == "<end>" + plain + "<end>"
-    assert rendered("{{ bos_token }}" + ended, add_bos_token=True) == rendered("{{ bos_token }}" + ended)
-
-
-def test_a_token_of_plain_texts_is_none_that_stands_apart() -> None:
-    # llama.cpp takes token 11 where a file of this kind names none.
-    words = {"tokens": [*byte_level()["tokens"], "c", "d"], "bos_token_id": None, "eos_token_id": None}
-    files = files_of(vocabulary_of(byte_level(**words, token_type=None)))
-    assert "bos_token" not in json.loads(files["tokenizer_config.json"])
 
 
 ANYTHING = st.one_of(

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary, named_ends
+from cosine_p2p.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary
 from cosine_protocol.errors import UsageError
 
 WORDS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]
@@ -29,24 +29,10 @@ def test_ends_are_what_keys_name_and_then_what_texts_say() -> None:
     assert [found.kinds[token] for token in (11, 12, 13)] == [NORMAL, CONTROL, CONTROL]
 
 
-@pytest.mark.parametrize("text", ["<|eot_id|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<EOT>", "<turn|>"])
-def test_a_turn_ends_at_a_token_that_no_key_names(text: str) -> None:
-    found = vocabulary(text, eos_token_id=0)
-    assert texts_of(found, found.ends) == ["a", text]
-
-
 @pytest.mark.parametrize("more", [("a",), ("", "[EMPTY_12]")])
 def test_a_token_stands_once(more: tuple[str, ...]) -> None:
     with pytest.raises(UsageError, match=r"a\.gguf has the token .* twice in tokenizer\.ggml\.tokens"):
         vocabulary(*more)
-
-
-def test_code_ends_at_the_end_of_a_file() -> None:
-    found = vocabulary("<|fim_pad|>", "<|file_sep|>", "<|fim_prefix|>", eos_token_id=0)
-    assert texts_of(found, found.ends) == ["a", "<|fim_pad|>", "<|file_sep|>"]
-    assert found.kinds[14] == CONTROL
-    named = vocabulary("<|fim_pad|>", eos_token_id=0, fim_pad_token_id=3)
-    assert texts_of(named, named.ends) == ["a", "d"]
 
 
 def test_a_message_of_several_channels_does_not_end_at_its_first() -> None:
@@ -93,16 +79,6 @@ def test_a_file_that_names_no_bos_token_has_that_of_its_kind(
 )
 def test_texts_begin_by_key_by_kind_and_by_pre_tokenizer(kind: str, keys: dict[str, Any], begins: bool) -> None:
     assert vocabulary(kind=kind, **keys).begins_texts is begins
-
-
-def test_tokens_without_texts_end_by_their_keys() -> None:
-    assert Vocabulary.read("a.gguf", {"tokenizer.ggml.model": "none"}) is None
-    keys = {"tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.eot_token_id": 3, "tokenizer.ggml.eom_token_id": 2}
-    assert named_ends(keys) == (2, 3)
-
-
-def test_an_empty_token_has_a_name() -> None:
-    assert vocabulary("").tokens[-1] == "[EMPTY_12]"
 
 
 @pytest.mark.parametrize("kind", ["bert", "t5", "rwkv", "plamo2", "other"])

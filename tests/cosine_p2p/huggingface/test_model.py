@@ -3,31 +3,25 @@
 import threading
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
-    GenerationConfig,
     LogitsProcessorList,
     TextIteratorStreamer,
     TextStreamer,
 )
 
-from cosine_p2p.blocking import Client
-from cosine_p2p.client import AsyncClient
-from cosine_p2p.huggingface import GenerateOutput, SwarmModelForCausalLM
+from cosine_p2p.huggingface import SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
 from cosine_p2p.request.options import choice_seed
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import GenerationDefaults
 from tests.cosine_p2p.huggingface.conftest import embedded
-from tests.cosine_p2p.test_blocking import joining
 
 pytestmark = pytest.mark.slow
 
 TEXTS = ["Once upon a time", "def fibonacci(n):\n    ", "The doctor said that the patient"]
 TOKENS = 24
-PEER = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 
 @pytest.fixture
@@ -48,14 +42,6 @@ def test_the_same_ids_as_transformers(model: SwarmModelForCausalLM, reference: A
     by_default = model.generate(inputs=prompt.to(model.device))
     assert torch.equal(by_default, reference.generate(inputs=prompt, max_new_tokens=20))
     assert torch.equal(model.generate(prompt, max_length=30), reference.generate(prompt, max_length=30))
-
-
-@pytest.mark.thorough
-def test_a_configuration_object_does_as_well(model: SwarmModelForCausalLM, reference: Any, prompt: Any) -> None:
-    config = GenerationConfig(max_new_tokens=TOKENS, repetition_penalty=1.3)
-    assert torch.equal(model.generate(prompt, config), reference.generate(prompt, config))
-    longer = model.generate(prompt, generation_config=config, max_new_tokens=30)
-    assert torch.equal(longer, reference.generate(prompt, generation_config=config, max_new_tokens=30))
 
 
 def test_the_models_own_generation_config_is_the_default_as_in_transformers(
@@ -97,15 +83,6 @@ def test_a_batch_padded_on_the_left(model: SwarmModelForCausalLM, reference: Any
 
 
 @pytest.mark.thorough
-def test_a_mask_follows_from_a_padding_token(model: SwarmModelForCausalLM, reference: Any, batch: Any) -> None:
-    rows, mask = batch["input_ids"], batch["attention_mask"]
-    rare = int(set(range(200, 4000)).difference(rows.flatten().tolist()).pop())
-    marked = rows.masked_fill(mask == 0, rare)
-    expected = reference.generate(marked, max_new_tokens=TOKENS, pad_token_id=rare)
-    assert torch.equal(model.generate(marked, max_new_tokens=TOKENS, pad_token_id=rare), expected)
-
-
-@pytest.mark.thorough
 def test_rows_that_end_early_are_padded_on_the_right(
     model: SwarmModelForCausalLM, reference: Any, batch: Any
 ) -> None:
@@ -118,14 +95,6 @@ def test_rows_that_end_early_are_padded_on_the_right(
     assert torch.equal(model.generate(**batch, **options, pad_token_id=3), expected)
     assert model.generate(**batch, **options)[0, -1] == ending
     assert model.generate(batch["input_ids"][:1], max_new_tokens=TOKENS, eos_token_id=ending)[0, -1] == ending
-
-
-@pytest.mark.thorough
-def test_every_kind_of_block_is_answered_in_its_kind(model: SwarmModelForCausalLM, prompt: Any) -> None:
-    expected = model.generate(prompt, max_new_tokens=8).tolist()
-    assert model.generate(prompt.tolist(), max_new_tokens=8) == expected
-    array = model.generate(prompt.numpy(), max_new_tokens=8)
-    assert (type(array), array.tolist()) == (np.ndarray, expected)
 
 
 @pytest.mark.thorough
@@ -197,26 +166,6 @@ def test_a_streamer_gets_the_prompt_then_single_tokens(model: SwarmModelForCausa
     assert streamer.ends == 1
 
 
-def test_a_streamer_is_ended_by_an_error_too(model: SwarmModelForCausalLM) -> None:
-    streamer = Puts()
-    with pytest.raises(UsageError, match="whole numbers from 0"):
-        model.generate([[10**6]], streamer=streamer)
-    assert streamer.ends == 1
-    with pytest.raises(UsageError, match="takes one sequence"):
-        model.generate([[5], [6]], streamer=streamer)
-
-
-@pytest.mark.thorough
-def test_how_an_output_came_about_may_be_asked_for(prompt: Any) -> None:
-    # Of its own, since a client that has measured that drafters do not pay here asks none.
-    with SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded) as model:
-        output = model.generate(prompt, max_new_tokens=TOKENS, return_dict_in_generate=True)
-    assert isinstance(output, GenerateOutput)
-    (generation,) = output.generations
-    assert tuple(output.sequences[0, prompt.shape[1] :].tolist()) == generation.token_ids
-    assert (generation.strategy, generation.drafted > 0) == ("cosine", True)
-
-
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -251,35 +200,3 @@ def test_a_prompt_beyond_the_context_or_none_and_another_dtype_are_refused(model
         model.generate()
     with pytest.raises(GenerationFailed, match=r"\(float32\)"):
         SwarmModelForCausalLM.from_pretrained("zoo:target", join=embedded, dtype=torch.bfloat16)
-
-
-def test_nobody_serves_the_target_and_no_thread_is_left() -> None:
-    with pytest.raises(GenerationFailed, match="No verifier serves"):
-        SwarmModelForCausalLM.from_pretrained("zoo:target", join=joining(verifiers=0))
-    assert sum(thread.name == "cosine-client" for thread in threading.enumerate()) <= 1
-
-
-@pytest.mark.parametrize("client", ["zoo:target", None, AsyncClient(["/ip4/127.0.0.1/tcp/1/p2p/" + PEER])])
-def test_anything_but_a_client_is_refused(client: Any) -> None:
-    with pytest.raises(UsageError, match=r"needs a Client, not .*; `from_pretrained` makes one"):
-        SwarmModelForCausalLM(client)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        ({"target": None}, "target must be the name or folder of a target, not None."),
-        ({"target": "zoo:target"}, "No initial peers: "),
-        ({"target": "zoo:target", "initial_peers": PEER}, "initial_peers must be a list of addresses, not "),
-        ({"target": "zoo:target", "max_token": 3}, "There is no option 'max_token'; there is max_new_tokens."),
-    ],
-)
-def test_arguments_of_from_pretrained_are_refused_in_a_sentence(arguments: dict[str, Any], sentence: str) -> None:
-    with pytest.raises(UsageError) as refused:
-        SwarmModelForCausalLM.from_pretrained(**arguments)
-    assert str(refused.value).startswith(sentence)
-
-
-def test_a_client_of_the_callers_does_as_well() -> None:
-    with SwarmModelForCausalLM(Client(join=joining())) as model:
-        assert len(model.generate([[5, 6, 7]], max_new_tokens=4)[0]) == 7

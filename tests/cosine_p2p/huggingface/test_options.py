@@ -1,7 +1,5 @@
 """What may be asked of `generate`: honoured, known to change nothing, or refused by name; and the page says so."""
 
-import re
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -25,25 +23,6 @@ def test_defaults_are_those_of_transformers() -> None:
     assert options.new_tokens(7) == 20
     assert options.for_client == {"repetition_penalty": 1.0, "stop": ()}
     assert parse_options({"do_sample": True}).for_client["top_k"] == 50
-
-
-def test_keywords_win_over_a_configuration() -> None:
-    config = GenerationConfig(max_new_tokens=5, do_sample=True, temperature=0.5, top_k=3, pad_token_id=9)
-    options = parse_options({"max_new_tokens": 6, "top_k": None, "temperature": 0.7}, config)
-    assert (options.max_new_tokens, options.pad_token_id) == (6, 9)
-    assert (options.for_client["temperature"], options.for_client["top_k"]) == (0.7, 3)
-
-
-def test_a_configuration_may_be_any_object() -> None:
-    class Slotted:
-        __slots__ = ("max_new_tokens",)
-
-        def __init__(self) -> None:
-            self.max_new_tokens = 3
-
-    assert parse_options({}, Slotted()).max_new_tokens == 3
-    with pytest.raises(UsageError, match="cannot honour novelty"):
-        parse_options({}, SimpleNamespace(max_new_tokens=3, novelty=1))
 
 
 def test_a_whole_length_leaves_what_prompts_do_not_take() -> None:
@@ -97,28 +76,3 @@ def test_greedy_decoding_has_no_use_for_what_shapes_a_distribution() -> None:
         parse_options({"num_return_sequences": 2})
     with pytest.raises(UsageError, match="whole number of at least 1"):
         parse_options({"num_return_sequences": 0})
-
-
-def test_no_assistant_tokens_ask_no_drafter_and_tokens_that_end_an_output_are_one_or_several() -> None:
-    assert parse_options({"num_assistant_tokens": 0}).for_client["strategy"] == "plain"
-    for given, eos in ((5, (5,)), ([5, 6], (5, 6)), ([], ()), (None, None)):
-        assert parse_options({"eos_token_id": given}).eos == eos
-    with pytest.raises(UsageError, match="no option 'max_tokens'; there is max_new_tokens"):
-        parse_options({"max_tokens": 3})
-
-
-PAGE = (Path(__file__).parents[3] / "docs" / "huggingface.md").read_text("utf-8")
-ARGUMENTS = {"input_ids", "inputs", "attention_mask", "generation_config", "streamer"}
-
-
-def names(text: str) -> set[str]:
-    return set(re.findall(r"`(\w+)`", text))
-
-
-def test_the_page_names_what_is_honoured_and_as_refused_only_what_is() -> None:
-    rows = re.findall(r"^\| (`.+?) \|", PAGE, re.MULTILINE)
-    assert set().union(*map(names, rows)) == HONOURED | ARGUMENTS
-    (rest,) = re.findall(r"^Options that only concern speed.*", PAGE, re.MULTILINE | re.DOTALL)
-    ignored, _, refused = rest.partition("refused")
-    assert names(ignored) <= IGNORED
-    assert names(refused) - {"UsageError"} <= REFUSED

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_p2p.replies.dialects import FORMATS, GENERIC, HERMES, Dialect
-from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
+from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reply
 from cosine_p2p.replies.reader import ReplyReader
 from cosine_p2p.replies.reasoning import KNOWN, ReasoningMarks
 
@@ -162,18 +162,6 @@ def test_calls_are_read_in_the_format_of_the_template(family: str, before: str) 
     assert (reply.content, reply.reasoning) == (before, "")
 
 
-@pytest.mark.parametrize("family", WRITTEN)
-def test_a_call_begins_with_its_name_and_its_arguments_come_as_they_are_written(family: str) -> None:
-    template, written = WRITTEN[family]
-    parts, _ = read(written, dialect_of(template))
-    begun = [part for part in parts if isinstance(part, CallBegun)]
-    assert [(part.index, part.name) for part in begun] == [(0, "weather"), (1, "now")]
-    assert parts[0] == begun[0] and parts.index(begun[1]) > 1
-    if family != "Gemma 4":
-        # Its values become JSON only once they are whole.
-        assert len([part for part in parts if isinstance(part, CallArguments) and part.index == 0]) > 3
-
-
 @given(family=st.sampled_from(sorted(WRITTEN)), is_thinking=st.booleans(), data=st.data())
 @settings(max_examples=400, deadline=None)
 def test_whatever_the_pieces_the_same_reply_comes(family: str, is_thinking: bool, data: Any) -> None:
@@ -219,12 +207,6 @@ def test_what_is_no_call_is_content(text: str) -> None:
     assert reply == Reply(content=text)
 
 
-@pytest.mark.parametrize("text", ['{"answer": 5}', '{"name": "Paul", "arguments": []}', "[1, 2]", "{ x }", "so {"])
-@pytest.mark.parametrize("template", ["<|python_tag|>", "[func_name1(", "tools"])
-def test_other_json_is_no_call(template: str, text: str) -> None:
-    assert read(text, dialect_of(template))[1] == Reply(content=text)
-
-
 @pytest.mark.parametrize(
     ("written", "schema", "value"),
     [
@@ -261,17 +243,6 @@ def test_a_value_in_tags_is_of_the_type_that_its_schema_says(
     assert json.loads(call.arguments) == {"p": value}
 
 
-@pytest.mark.parametrize("written", ["007", "nan", "1e999", "1_0", "Infinity"])
-def test_what_is_no_number_of_json_is_a_text_of_gemmas(written: str) -> None:
-    text = f"<|tool_call>call:weather{{city:{written}}}<tool_call|>"
-    assert calls_of(read([text], dialect_of("<|tool_call>call:"))[1]) == [("weather", {"city": written})]
-
-
-def test_without_tools_there_are_no_calls() -> None:
-    template, written = WRITTEN["Hermes"]
-    assert read(written, dialect_of(template), tools={})[1] == Reply(content=written)
-
-
 def test_a_reply_is_full_after_the_calls_that_it_may_have() -> None:
     template, written = WRITTEN["Hermes"]
     reader = ReplyReader(Dialect.of(template), tools=TOOLS, call_id=str, most_calls=1)
@@ -298,33 +269,9 @@ def test_reasoning_is_told_apart(marks: ReasoningMarks) -> None:
         assert read(said, dialect, is_thinking=True)[1] == read(text, dialect)[1]
 
 
-@pytest.mark.parametrize("marks", KNOWN)
-@pytest.mark.parametrize("call_format", [None, HERMES])
-@pytest.mark.parametrize("tools", [{}, TOOLS], ids=["no tools", "tools"])
-def test_white_space_before_reasoning_is_not_said(marks: ReasoningMarks, call_format: Any, tools: Any) -> None:
-    text = f" \r\n{marks.begins}Well.{marks.ends}Hello"
-    parts, reply = read(text, Dialect(call_format, marks), tools=tools)
-    assert isinstance(parts[0], Reasoning) and reply == Reply(content="Hello", reasoning="Well.")
-
-
-def test_a_reply_cut_within_reasoning_has_no_content() -> None:
-    assert read("<think>so much to ", Dialect(None, THINK))[1] == Reply(reasoning="so much to")
-    assert read("so much to </thin", Dialect(None, THINK), is_thinking=True)[1].content == ""
-
-
 def test_reasoning_comes_before_all_else_or_it_is_content() -> None:
     text = "The tag <think> begins it."
     assert read(text, Dialect(None, THINK))[1] == Reply(content=text)
-
-
-def test_a_message_that_is_continued_may_stand_within_reasoning() -> None:
-    assert THINK.is_open("so <think>I", said="<think>I")
-    assert not THINK.is_open("<think>I</think>so", said="<think>I</think>so")
-
-
-def test_white_space_of_a_reply_that_only_says_something_is_kept() -> None:
-    for dialect in (Dialect(None, None), Dialect(HERMES, THINK)):
-        assert read(" \nHello \n", dialect)[1] == Reply(content=" \nHello \n")
 
 
 def test_channels_are_told_apart() -> None:
@@ -364,14 +311,6 @@ def test_what_was_read_is_let_go_so_that_the_work_grows_with_the_text(template: 
         assert len(reader._intake._text) < 1000
 
 
-@pytest.mark.parametrize("holds", [False, True])
-def test_white_space_without_an_end_is_kept_in_pieces(holds: bool) -> None:
-    dialect = Dialect(HERMES if holds else None, THINK)
-    parts, reply = read("\n" * LONG + "Hello" + "\n" * LONG + "you\n", dialect)
-    assert reply.content == "\n" * LONG + "Hello" + "\n" * LONG + "you\n"
-    assert (parts[0] == Content("\n" * LONG + "H")) and len(parts) < 2 * LONG
-
-
 def test_special_tokens_stand_for_marks_and_for_nothing_else() -> None:
     reader = ReplyReader(Dialect.of("[TOOL_CALLS]"), tools=TOOLS, call_id=str)
     pieces: Sequence[tuple[str, bool]] = [
@@ -383,9 +322,3 @@ def test_special_tokens_stand_for_marks_and_for_nothing_else() -> None:
     ]
     parts = [part for text, is_special in pieces for part in reader.add(text, is_special=is_special)]
     assert [*parts, *reader.finish()] == [Content("Hi"), CallBegun(0, "0", "now"), CallArguments(0, "{}")]
-
-
-def test_reasoning_is_known_as_it_comes() -> None:
-    reader = ReplyReader(Dialect(None, THINK), tools={}, call_id=str, is_thinking=True)
-    assert reader.is_thinking and reader.add("a b ") == (Reasoning("a b"),) and reader.is_thinking
-    assert reader.add("c</think>") == (Reasoning(" c"),) and not reader.is_thinking

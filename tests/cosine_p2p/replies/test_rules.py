@@ -12,7 +12,7 @@ import pytest
 from jsonschema import validate
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
-from cosine_p2p.replies.dialects import FORMATS, GENERIC, HERMES, Dialect
+from cosine_p2p.replies.dialects import FORMATS, GENERIC, Dialect
 from cosine_p2p.replies.harmony import TOLD as OF_CHANNELS
 from cosine_p2p.replies.parts import Part, Reply
 from cosine_p2p.replies.reader import ReplyReader
@@ -39,48 +39,6 @@ TOOLS: Final[dict[str, Any]] = {
         "$defs": {"place": {"type": "string", "maxLength": 4}},
     },
     "search.all": {"type": "object", "properties": {"limit": {"type": "number", "minimum": 0, "maximum": 1e6}}},
-}
-INDIRECT: Final[dict[str, Any]] = {
-    "by reference": {
-        "$defs": {
-            "A": {"type": "object", "properties": {"a": {"$ref": "#/$defs/b~1c%25"}}, "required": ["a"]},
-            "b/c%": {"type": "string", "maxLength": 5},
-        },
-        "$ref": "#/$defs/A",
-    },
-    "of several": {
-        "allOf": [
-            {"type": "object", "properties": {"a": {"type": "string", "maxLength": 9}}, "required": ["a"]},
-            {"properties": {"a": {"pattern": r"^\d{2}/\w$"}, "b": {"type": "boolean"}}, "required": ["b"]},
-        ],
-    },
-    "one of two": {
-        "anyOf": [
-            {
-                "type": "object",
-                "properties": {"kind": {"const": "x"}, "n": {"type": "integer"}},
-                "required": ["kind"],
-            },
-            {"type": "object", "properties": {"kind": {"const": "y"}}, "required": ["kind"]},
-        ],
-    },
-    "any texts": {"type": "object", "additionalProperties": {"type": "string", "maxLength": 3}},
-    "by pattern": {
-        "type": "object",
-        "properties": {"n_0": {"type": "boolean"}},
-        "patternProperties": {"^n_": {"type": ["integer", "boolean"]}, "^t_": {"enum": ["p", "q", 7]}},
-        "additionalProperties": False,
-        "required": ["t_a", "n_0"],
-    },
-    "in itself": {
-        "type": "object",
-        "properties": {
-            "left": {"anyOf": [{"$ref": "#"}, {"type": "null"}]},
-            "name": {"anyOf": [{"type": "string", "pattern": "^[a-c]$"}, {"type": "integer"}]},
-        },
-        "additionalProperties": False,
-        "required": ["name"],
-    },
 }
 MARKS: Final = ("[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
 BRIEF: Final = frozenset('"}])<,|\n[')
@@ -200,29 +158,6 @@ def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form:
         assert several or len(reply.tool_calls) == 1
         for call in reply.tool_calls:
             validate(json.loads(call.arguments), TOOLS[call.name] or {"type": "object"})
-
-
-@pytest.mark.parametrize("form", [*dict.fromkeys(form for _, form in FORMATS), None])
-@pytest.mark.parametrize("kind", INDIRECT)
-def test_arguments_are_by_the_schema_however_it_says_them(form: Any, kind: str) -> None:
-    made, rng = tokenizer(has_special=form is None), random.Random(kind)
-    dialect = Dialect(form, None) if form else Dialect(None, None, in_channels=True)
-    tools = {"f": INDIRECT[kind]}
-    grammar = dialect.grammar(lambda text: split(made, text), tools, several=False, is_thinking=False)
-    marks = [*filter(None, form.told if form else (*OF_CHANNELS, CHANNEL_ENDS))]
-    for _ in range(2):
-        pieces = written(made, grammar, marks, rng)
-        (call,) = read(pieces, dialect, tools=tools).tool_calls
-        validate(json.loads(call.arguments), INDIRECT[kind])
-
-
-def test_what_is_forced_may_be_one_tool_alone() -> None:
-    made = tokenizer(has_special=False)
-    grammar = Dialect(HERMES, None).grammar(
-        lambda text: split(made, text), {"now": None}, several=False, is_thinking=False
-    )
-    pieces = written(made, grammar, ["}"], random.Random(1))
-    assert [call.name for call in read(pieces, Dialect(HERMES, None)).tool_calls] == ["now"]
 
 
 ENDLESS: Final[dict[str, Any]] = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}}

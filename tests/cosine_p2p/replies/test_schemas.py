@@ -4,11 +4,10 @@ import json
 from typing import Any, Final
 
 import pytest
-from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from cosine_p2p.replies.rules import Rules, ascii_classes
-from cosine_p2p.replies.schemas import Root, forms, member_forms, self_contained
+from cosine_p2p.replies.rules import Rules
+from cosine_p2p.replies.schemas import Root, forms, member_forms
 
 TEXT: Final = {"type": "string"}
 NUMBER: Final = {"type": "integer"}
@@ -86,23 +85,6 @@ def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: An
     assert kinds(schema) == expected
 
 
-def test_a_schema_within_another_means_the_same_alone() -> None:
-    defs = {"a/b%": {"type": "object", "properties": {"n": {"$ref": "#/$defs/a~1b%25"}, "v": {"$ref": "#"}}}}
-    root = of({"type": "array", "items": {"$ref": "#/$defs/a~1b%25"}}, **{"$defs": defs}) | {"required": ["p"]}
-    alone = self_contained(root["properties"]["p"], Root(root))
-    values: list[Any] = [
-        [],
-        [{}],
-        [{"n": {"n": {}}}],
-        [{"v": {"p": []}}],
-        [{"v": {}}],
-        [{"n": 1}],
-        [{"v": {"p": [{"v": 3}]}}],
-    ]
-    for value in values:
-        assert Draft202012Validator(alone).is_valid(value) == Draft202012Validator(root).is_valid({"p": value})
-
-
 @pytest.mark.parametrize(
     "schema",
     [
@@ -137,7 +119,3 @@ def test_a_pattern_is_one_of_ecmascript(pattern: str, right: list[str], wrong: l
             matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(written)
             is_taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
             assert is_taken == (text in right), (text, grammar)
-
-
-def test_classes_of_ascii_are_written_once() -> None:
-    assert ascii_classes(r"\d\\d[\w-]") == ascii_classes(ascii_classes(r"\d\\d[\w-]")) == r"[0-9]\\d[[0-9A-Za-z_]-]"

@@ -1,15 +1,13 @@
 """The identity file: created once, private, and never silently replaced."""
 
-import os
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from cosine_p2p.storage.identity_file import claim_identity, default_identity_file, load_identity, share_identity
+from cosine_p2p.storage.identity_file import claim_identity, load_identity, share_identity
 from cosine_protocol.errors import UsageError
-from cosine_protocol.identity import Identity
 
 
 def test_created_once_with_a_private_mode(tmp_path: Path) -> None:
@@ -18,11 +16,6 @@ def test_created_once_with_a_private_mode(tmp_path: Path) -> None:
     assert load_identity(file).peer_id == first.peer_id
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert [entry.name for entry in file.parent.iterdir()] == ["identity"]
-
-
-def test_the_file_is_a_libp2p_key(tmp_path: Path) -> None:
-    identity = load_identity(tmp_path / "identity")
-    assert Identity.from_file_bytes((tmp_path / "identity").read_bytes()).peer_id == identity.peer_id
 
 
 def test_many_starts_at_once_agree(tmp_path: Path) -> None:
@@ -48,26 +41,6 @@ def test_a_damaged_key_is_refused(tmp_path: Path) -> None:
     file.write_bytes(data)
     with pytest.raises(UsageError, match="damaged"):
         load_identity(file)
-
-
-def test_an_unreadable_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_bytes(b"")
-    with pytest.raises(UsageError, match="taken"):
-        load_identity(tmp_path / "taken" / "identity")
-    with pytest.raises(UsageError, match="cannot be read"):
-        load_identity(tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_an_unwritable_place_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be created"):
-        load_identity(tmp_path / "identity")
-
-
-def test_the_default_lies_in_the_users_data_folder() -> None:
-    assert default_identity_file().name == "identity"
-    assert "cosine-p2p" in str(default_identity_file())
 
 
 def test_a_claimed_file_is_refused_to_others_until_it_is_released(tmp_path: Path) -> None:

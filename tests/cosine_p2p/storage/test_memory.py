@@ -45,20 +45,6 @@ def test_it_holds_the_latest_values_of_the_last_few_keys_that_are_not_too_old(
     assert {key: memory.get(key, now_s) for key in range(9)} == dict.fromkeys(range(9)) | dict(expected)
 
 
-@given(NOTES, st.floats(0, 20))
-def test_another_process_goes_on_with_it(notes: list[tuple[int, int, float]], away_s: float) -> None:
-    memory, now_s = remembered(), 0.0
-    for key, value, later_s in notes:
-        now_s += later_s
-        memory.note(key, value, now_s)
-    state = memory.state(now_s, lambda key, value: [key, value])
-    assert all(0.0 <= age_s < FORGOTTEN_S for *_, age_s in state)
-    other = remembered()
-    other.restore(state, read, now_s=1000.0, away_s=away_s)
-    still = [(key, value) for key, value, age_s in state if age_s + away_s < FORGOTTEN_S - 1e-6]
-    assert other.items(1000.0)[-len(still) :] == still or not still
-
-
 @given(JSON | st.lists(st.lists(st.integers() | st.floats(), max_size=4), max_size=8))
 def test_whatever_a_file_holds_nothing_but_sound_entries_is_taken_in(state: Any) -> None:
     memory = remembered()

@@ -1,7 +1,6 @@
 """Chats are rendered character by character as transformers renders them, by the template that it takes."""
 
 import json
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +11,7 @@ from transformers import PreTrainedTokenizerFast
 from transformers.utils import chat_template_utils
 
 from cosine_node.zoo.family import tokenizer_folder
-from cosine_p2p.text.chat_template import ChatTemplates, knows_developer
+from cosine_p2p.text.chat_template import ChatTemplates
 from cosine_protocol.errors import PromptRefused
 
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
@@ -129,27 +128,6 @@ def test_any_chat_is_rendered_or_refused_alike(chat: Any, name: str, continued: 
     assert one == other
 
 
-def test_a_continued_message_ends_the_text_and_nobody_is_asked_to_speak() -> None:
-    assert rendered(OURS, CHAT, continue_final_message=True, add_generation_prompt=True).endswith(
-        "assistant\n yes, "
-    )
-    with pytest.raises(PromptRefused, match="no reasoning_content that the template reads"):
-        rendered(OURS, CHAT[:1], continue_final_message="reasoning_content")
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """A message as an object of a program."""
-
-    role: str
-    content: str
-
-
-def test_objects_are_messages_too_and_values_without_a_form_stand_as_their_type() -> None:
-    assert both([Said("user", "a")]) == ("<|im_start|>user\na<|im_end|>\n",) * 2
-    assert rendered(OURS, [{"role": "user", "content": object()}]) == "<|im_start|>user\n<object><|im_end|>\n"
-
-
 def test_what_is_no_chat_is_refused_in_a_sentence() -> None:
     for messages, sentence in (([], "no message"), ([1], "messages of a chat must be a list of objects")):
         with pytest.raises(PromptRefused, match=sentence):
@@ -198,13 +176,3 @@ def test_the_template_is_found_wherever_it_may_stand(
                 rendered(templates, CHAT, tools=tools)
         else:
             assert rendered(templates, CHAT, tools=tools) == expected
-
-
-def test_a_template_is_named_or_given() -> None:
-    assert rendered(ours({"default": DEFAULT, "rag": RAG}), CHAT, template="rag") == "rag"
-    assert rendered(ours({}), CHAT, template="{{ 1 + 1 }}") == "2"
-
-
-def test_a_template_knows_the_developer_if_it_names_the_role() -> None:
-    assert knows_developer("{% if m.role == 'developer' %}") and knows_developer('{% if m.role == "developer" %}')
-    assert not knows_developer("{{ m.role }}: You are a developer.")

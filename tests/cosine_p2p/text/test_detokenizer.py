@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import pre_tokenizers
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_p2p.text.detokenizer import SETTLED_AFTER_TOKENS, Codec, Detokenizer, TextAssembler
 from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextTokenizer
-from tests.cosine_p2p.tokenizer_kinds import FAMILY, KINDS, WHOLE_AT_THE_END, codec_of, ids, random_tokens
+from tests.cosine_p2p.tokenizer_kinds import KINDS, WHOLE_AT_THE_END, codec_of, ids, random_tokens
 
 MANY_TOKENS = 1000
 BYTE_FALLBACK = [kind for kind in KINDS if kind.startswith("byte fallback")]
-STREAMED = [kind for kind in KINDS if kind not in WHOLE_AT_THE_END]
 
 
 def added_text(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> str:
@@ -59,43 +57,6 @@ def test_a_text_cut_anywhere_goes_on(kind: str, text: str, data: Any) -> None:
     cut = data.draw(st.integers(min_value=0, max_value=len(tokens)))
     given_text = "".join(streamed(codec, tokens[:cut], tokens[cut:]))
     assert given_text == added_text(codec, tokens[:cut], tokens[cut:])
-
-
-@pytest.mark.parametrize("kind", STREAMED)
-def test_no_text_is_held_that_is_certain(kind: str) -> None:
-    codec, rng = codec_of(kind), random.Random(kind)
-    output = random_tokens(codec, rng, 200)
-    detokenizer, text = Detokenizer(codec, ()), ""
-    for index, token in enumerate(output):
-        text += detokenizer.add(token)
-        effect, so_far = codec.effect(token), codec.decode(output[: index + 1])
-        if effect is TokenEffect.WHOLE:
-            assert text == so_far
-        elif effect is TokenEffect.BYTES:
-            assert text in (so_far.rstrip("\ufffd"), so_far[:-3] + so_far[-3:].rstrip("\ufffd"))
-
-
-@pytest.mark.parametrize("kind", sorted(WHOLE_AT_THE_END))
-def test_text_that_may_change_anywhere_comes_at_the_end(kind: str) -> None:
-    codec = codec_of(kind)
-    *before, last = streamed(codec, codec.encode("The door"), codec.encode("opened . ."))
-    assert not any(before) and last == added_text(codec, codec.encode("The door"), codec.encode("opened . ."))
-
-
-@pytest.mark.parametrize("kind", ["byte level", "byte level with a space before"])
-@pytest.mark.parametrize("character", [*"é日🙂", FAMILY])
-def test_a_character_of_several_tokens_comes_with_its_last_one(kind: str, character: str) -> None:
-    codec = codec_of(kind)
-    letters = ids(codec, *_byte_letters(character))
-    given_text = streamed(codec, codec.encode("a"), letters)
-    ends = [len(character[: index + 1].encode()) - 1 for index in range(len(character))]
-    assert given_text == [character[ends.index(i)] if i in ends else "" for i in range(len(letters))] + [""]
-
-
-def _byte_letters(text: str) -> list[str]:
-    """The letters that stand for the bytes of a text in a vocabulary of bytes."""
-    (name, _), *_ = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str(text)
-    return list(name)
 
 
 EMOJI, SPECIAL = "🙂", "<|turn|>"
@@ -218,25 +179,6 @@ def certain_texts(codec: Codec, prompt: Sequence[int], output: Sequence[int]) ->
 
 
 @given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
-def test_a_text_is_cut_at_the_letter_that_completes_a_stop_string(text: str, stop: list[str]) -> None:
-    given_text, is_stopped = of_letters(text, stop)
-    assert ("".join(given_text), is_stopped) == cut([text[:end] for end in range(len(text) + 1)], stop)
-
-
-@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
-def test_the_stop_string_that_ended_a_text_is_told(text: str, stop: list[str]) -> None:
-    assembler = TextAssembler(LETTERS, LETTERS.encode(">"), stop)
-    given_text = ""
-    for token in LETTERS.encode(text):
-        piece = assembler.add(token)
-        given_text += piece.text
-        if piece.stop is not None:
-            assert piece.stop in stop and text.startswith(given_text + piece.stop)
-            return
-    assert assembler.finish().stop is None and not any(one in text for one in stop)
-
-
-@given(st.text("abc", max_size=30), st.lists(st.text("abc", min_size=1, max_size=5), max_size=3))
 def test_no_more_is_held_than_a_stop_string_needs(text: str, stop: list[str]) -> None:
     given_text, _ = of_letters(text, stop)
     for end in range(1, len(given_text)):
@@ -249,24 +191,6 @@ def test_what_could_begin_a_stop_string_is_held_back() -> None:
     assert of_letters("abSTOx", ["STOP"]) == (["a", "b", "", "", "", "STOx", ""], False)
     assert of_letters("abST", ["STOP"]) == (["a", "b", "", "", "ST"], False)
     assert of_letters("abSTOPc", ["STOP"]) == (["a", "b", "", "", "", ""], True)
-
-
-def test_of_several_stop_strings_by_then_the_first_to_begin_counts() -> None:
-    codec = codec_of("words")
-    assert pieces(codec, codec.encode("The"), ids(codec, "keeper", "opened"), ["pen", "r o"]) == (
-        [" keepe", ""],
-        True,
-    )
-
-
-@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.startswith("byte")])
-@pytest.mark.parametrize("end", ["", "k", " no"])
-def test_a_stop_string_of_emoji_is_found(kind: str, end: str) -> None:
-    codec = codec_of(kind)
-    prompt = codec.encode("ok")
-    output = codec.encode(f"ok 🙂👍🏽🙂🙂{end}")[len(prompt) :]
-    given_text, is_stopped = pieces(codec, prompt, output, ["👍🏽🙂"])
-    assert ("".join(given_text), is_stopped) == (" 🙂", True)
 
 
 class SpecialLetters(LetterCodec):
@@ -301,14 +225,6 @@ def test_a_stop_string_with_a_special_token_is_found_in_the_text_with_special_to
             assert ("".join(given_text), is_stopped) == (plain[: min(ends)], True)
             return
     assert ("".join(given_text), is_stopped) == (_small(text), False)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_special_token_stops_any_tokenizers_text(kind: str) -> None:
-    codec = codec_of(kind)
-    prompt, ok = codec.encode("ok"), codec.encode("ok")
-    given_text, is_stopped = pieces(codec, prompt, [*ok, *ids(codec, SPECIAL), *ok], [SPECIAL])
-    assert is_stopped and "".join(given_text) == "".join(pieces(codec, prompt, ok, [])[0])
 
 
 @pytest.mark.thorough

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from threading import Event
 from typing import Any
@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.replies.dialects import GENERIC, HERMES, Dialect
 from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.offload import Threads
@@ -65,33 +64,12 @@ def test_what_is_no_prompt_is_refused_in_a_sentence(prompt: Any, sentence: str) 
     assert str(refused.value) == sentence
 
 
-def test_each_kind_of_prompt_is_taken_as_it_is() -> None:
-    assert read_prompt("Once") == "Once"
-    assert read_prompt(CHAT) == read_prompt(Chat(CHAT)) == Chat(CHAT)
-    assert read_prompt([1, 2]) == read_prompt(range(1, 3)) == read_prompt(np.array([1, 2])) == (1, 2)
-
-
 @given(st.one_of(st.text(), st.binary(), st.lists(st.one_of(st.integers(), st.text(), st.none(), st.floats()))))
 def test_nothing_else_is_raised(prompt: Any) -> None:
     try:
         assert read_prompt(prompt)
     except PromptRefused as refused:
         assert str(refused).isprintable()
-
-
-def test_ids_of_the_target_are_its_text() -> None:
-    tokens = CODEC.encode("abc")
-    assert encode_prompt(CODEC, "abc") == encode_prompt(CODEC, tokens) == tokens
-    with pytest.raises(PromptRefused, match=f"from 0 to {CODEC.vocab_tokens - 1}, not {CODEC.vocab_tokens}"):
-        encode_prompt(CODEC, (CODEC.vocab_tokens,))
-
-
-def test_a_prompt_that_takes_for_ever_to_read_is_refused() -> None:
-    async def never(work: Callable[[], None]) -> None:
-        await asyncio.Event().wait()
-
-    with pytest.raises(PromptRefused, match="could not be read within 60 s"):
-        run_virtual(PromptEncoder(never, never, never).encode(CODEC, "abc"))
 
 
 class HeldCodec(LetterCodec):
@@ -195,13 +173,6 @@ def test_content_is_text_in_whatever_form(content: Any, text: str) -> None:
         read_prompt([said("user", [{"type": "image_url"}])])
 
 
-def test_a_developer_is_the_system_where_the_template_does_not_know_the_role() -> None:
-    chat = [said("developer", "a"), said("user", "b")]
-    assert text_of(CHATML, chat) == "<system>a</><user>b</><go>"
-    knowing = CHATML + "{% if messages[0].role == 'developer' %}!{% endif %}"
-    assert text_of(knowing, chat) == "<developer>a</><user>b</><go>!"
-
-
 def test_what_the_assistant_said_last_is_continued_unless_the_chat_says_otherwise() -> None:
     chat = [said("user", "a"), said("assistant", "b")]
     new = "<user>a</><assistant>b</><go>"
@@ -244,13 +215,6 @@ def test_contents_are_parts_where_a_template_writes_no_other() -> None:
     assert text_of("{{ messages[0].content | upper }}", [said("user", "a")]) == "A"
 
 
-def test_a_templates_options_reach_it() -> None:
-    template = "{{ enable_thinking }}{{ documents[0].title }}{{ tools[0].function.name }}"
-    options = {"enable_thinking": False, "documents": [{"title": "b"}]}
-    tools = [{"type": "function", "function": {"name": "f"}}]
-    assert text_of(template, Chat([said("user", "a")], tools=tools, template_options=options)) == "Falsebf"
-
-
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "look_up", "parameters": {"type": "object"}}}
 CALL = {"id": "1", "type": "function", "function": {"name": "look_up", "arguments": '{"a": "é"}'}}
 CALLED = [
@@ -262,13 +226,6 @@ CALLED = [
 TOLD_CALL = '<tool_call>\n{"name": "look_up", "arguments": {"a": "é"}}\n</tool_call>'
 RESULTS = "<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>"
 NO_SYSTEM = "{% if messages[0].role == 'system' %}{{ raise_exception('No system.') }}{% endif %}" + CHATML
-
-
-def test_tools_are_the_templates_where_it_tells_them() -> None:
-    own = "{% if tools %}[{{ tools[0].function.name }}]{% endif %}" + CHATML
-    assert text_of(own, Chat([said("user", "a")], tools=[TOOL])) == "[look_up]<user>a</><go>"
-    assert text_of(own, Chat([said("user", "a")], tools=[TOOL], tool_choice=ToolChoice.NONE)) == "<user>a</><go>"
-    assert text_of(own, Chat([said("user", "a")], tools=[])) == "<user>a</><go>"
 
 
 def test_a_template_without_tools_is_told_of_them_by_the_system_or_by_the_user() -> None:
@@ -293,10 +250,6 @@ def test_calls_and_results_of_earlier_turns_are_words_where_tools_are() -> None:
     assert written == f"<user>a</><assistant>Well.\n{TOLD_CALL}</><go>"
 
 
-def test_without_tools_a_chat_is_what_the_template_makes_of_it() -> None:
-    assert text_of(CHATML, CALLED) == "<user>a</><assistant></><tool>one</><tool>two</><go>"
-
-
 def form_of(template: str, chat: Any) -> ReplyForm:
     """How the reply to a chat will be written."""
     prompt, codec = read_prompt(chat), tokenizer_with(template)
@@ -313,17 +266,3 @@ def test_the_form_of_a_reply_is_the_templates_or_the_one_told_in_words() -> None
     assert form_of(own.replace("[TOOL_CALLS]", ""), chat).dialect.calls == GENERIC
     assert form_of(own, replace(chat, tool_choice=ToolChoice.NONE)).tools == {}
     assert form_of(own, chat).tools == {"look_up": {"type": "object"}}
-
-
-def test_a_reply_goes_on_with_reasoning_where_its_prompt_ends_within_it() -> None:
-    thinking = CHATML.replace("<go>", "<go><think>\n")
-    assert form_of(thinking, [said("user", "a")]).is_thinking
-    assert not form_of(thinking.replace("<think>\n", "<think>\n</think>"), [said("user", "a")]).is_thinking
-    assert not form_of(thinking, [said("user", "<think>"), said("assistant", "so")]).is_thinking
-    assert form_of(thinking, [said("user", "a"), said("assistant", "<think>so")]).is_thinking
-
-
-@pytest.mark.parametrize("tool", [{}, {"function": {}}, {"function": {"name": 3}}, 3])
-def test_a_tool_is_a_function_with_a_name(tool: Any) -> None:
-    with pytest.raises(PromptRefused, match="function with a name"):
-        read_prompt(Chat([said("user", "a")], tools=[tool]))

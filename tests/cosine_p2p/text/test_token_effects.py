@@ -41,25 +41,6 @@ def test_steps_that_leave_earlier_text_alone_make_it_certain_at_once(decoder: An
 
 
 @pytest.mark.parametrize(
-    "decoder", [LEVEL, decoders.Sequence([LEVEL, FUSE, STRIP]), decoders.Sequence([STRIP, LEVEL])]
-)
-def test_joined_bytes_may_end_in_half_a_character(decoder: Any) -> None:
-    assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.BYTES) | {"<s>": TokenEffect.SILENT}
-
-
-@pytest.mark.parametrize("decoder", [decoders.Sequence([SPACES, FALLBACK, FUSE, STRIP]), FALLBACK])
-def test_under_byte_fallback_tokens_of_a_byte_may_be_part_of_a_character(decoder: Any) -> None:
-    found = effects(decoder)
-    assert [name for name, effect in found.items() if effect is TokenEffect.BYTES] == ["<0xF0>"]
-    assert found["a"] is found["<tool>"] is TokenEffect.WHOLE
-
-
-def test_a_mark_of_a_words_end_is_certain_at_the_end_of_a_token_alone() -> None:
-    found = effects(decoders.BPEDecoder("</w>"))
-    assert [name for name, effect in found.items() if effect is TokenEffect.OPEN] == ["in</w>side"]
-
-
-@pytest.mark.parametrize(
     "decoder",
     [
         decoders.CTC(),

@@ -14,11 +14,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from cosine_node.zoo.family import tokenizer_folder
 from cosine_p2p import load_tokenizer
-from cosine_p2p.text.detokenizer import Detokenizer
-from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
-from cosine_protocol.errors import PromptRefused, UsageError
+from cosine_protocol.errors import UsageError
 
 TEXTS = ["Once upon a time", "def f(x):\n    return x + 1\n", "日本語 🙂 é", "  two  spaces ", "1 + 1 = 2", "\t"]
 CHATS = [
@@ -81,14 +79,6 @@ def test_a_tokenizer_whose_library_panics_is_refused_as_any_other() -> None:
         TextTokenizer({"tokenizer.json": word_level(normalizer=broken)})
 
 
-def test_a_tokenizer_that_fails_on_a_text_refuses_the_prompt() -> None:
-    """The library raises a plain `Exception` where an unknown token is missing."""
-    model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "b"}
-    codec = TextTokenizer({"tokenizer.json": word_level(model=model)})
-    with pytest.raises(PromptRefused, match="failed on the prompt"):
-        codec.encode("c")
-
-
 def test_a_prompt_is_neither_cut_nor_padded() -> None:
     """As transformers reads one; a tokenizer could ask for terabytes of padding."""
     cut = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
@@ -96,35 +86,6 @@ def test_a_prompt_is_neither_cut_nor_padded() -> None:
     pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}
     words = word_level(truncation=cut, padding=pad, pre_tokenizer={"type": "Whitespace"})
     assert TextTokenizer({"tokenizer.json": words}).encode("a a a") == (0, 0, 0)
-
-
-def test_a_target_without_a_chat_template_says_so(files: Mapping[str, bytes]) -> None:
-    bare = {name: data for name, data in files.items() if not name.startswith("chat_template")}
-    config = json.loads(bare["tokenizer_config.json"])
-    config.pop("chat_template", None)
-    codec = TextTokenizer({**bare, "tokenizer_config.json": json.dumps(config).encode()})
-    with pytest.raises(UsageError, match="no chat template"):
-        codec.encode_chat(CHATS[0])
-
-
-def test_the_tokenizer_in_a_folder_is_loaded(files: Mapping[str, bytes], theirs: Any, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(tokenizer_folder())
-    chat = [*CHATS[0], {"role": "assistant", "content": "Well"}]
-    given: dict[str, Any] = {"continue_final_message": True, "add_generation_prompt": False}
-    text = theirs.apply_chat_template(chat, tokenize=False, **given)
-    assert tokenizer.render_chat(chat, **given) == text
-    assert tokenizer.encode_chat(chat, **given) == tokenizer.encode(text, add_special_tokens=False)
-    for place, sentence in ((tmp_path, "no folder with a tokenizer"), (tmp_path / "none", "no folder")):
-        with pytest.raises(UsageError, match=sentence):
-            load_tokenizer(place)
-
-
-def test_a_byte_order_mark_is_no_part_of_a_file(files: Mapping[str, bytes]) -> None:
-    marked = {name: b"\xef\xbb\xbf" + data if name.endswith(".json") else data for name, data in files.items()}
-    plain, tokenizer = TextTokenizer(files), TextTokenizer(marked)
-    assert tokenizer.encode_chat(CHATS[0]) == plain.encode_chat(CHATS[0])
-    with pytest.raises(UsageError, match="cannot be read"):
-        TextTokenizer({**files, "tokenizer_config.json": "{}".encode("utf-16")})
 
 
 LETTERS = "abcd"
@@ -193,15 +154,3 @@ def test_a_class_of_transformers_names_tokens_of_its_own(
         CHATS[0], chat_template=SPECIAL_NAMES, tokenize=False
     )
     assert load_tokenizer(tmp_path).render_chat(CHATS[0], template=SPECIAL_NAMES) == text
-
-
-def test_a_row_without_a_token_is_no_text(files: Mapping[str, bytes], theirs: Any) -> None:
-    """A target chooses one where the plain model does, as from a padded embedding."""
-    codec = TextTokenizer(files)
-    tokens = codec.encode("one two")
-    for beyond in (codec.vocab_tokens, codec.vocab_tokens + 500):
-        padded = (*tokens[:2], beyond, *tokens[2:], beyond)
-        assert codec.decode(padded) == theirs.decode(padded, skip_special_tokens=True) == codec.decode(tokens)
-        assert codec.effect(beyond) is TokenEffect.SILENT and codec.special_text(beyond) == ""
-        detokenizer = Detokenizer(codec, tokens[:1])
-        assert "".join(map(detokenizer.add, padded[1:])) + detokenizer.finish() == " two"

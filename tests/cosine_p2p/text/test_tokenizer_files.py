@@ -28,7 +28,6 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
-from tests.full_disk import full_disk
 from tests.scenes import in_virtual_time
 
 FILES = TokenizerFiles({"tokenizer.json": b"{}", "special_tokens_map.json": b"[]"})
@@ -70,19 +69,6 @@ def serving(files: TokenizerFiles) -> Answer:
         return FilePiece(question.number, len(data), piece)
 
     return answer
-
-
-def test_a_large_tokenizer_is_read_as_fast_as_it_comes() -> None:
-    large = TokenizerFiles({"tokenizer.json": bytes(16 << 20)})
-
-    async def run() -> float:
-        network = MemoryNetwork()
-        await network.join("server").serve(DISCOVER, serving_stream(serving(large)))
-        began_s = asyncio.get_running_loop().time()
-        assert await fetch_tokenizer_files(network.join("client"), "server", large.digest) == large
-        return asyncio.get_running_loop().time() - began_s
-
-    assert run_virtual(run()) < 1.0
 
 
 def test_a_tokenizer_takes_few_round_trips_however_many_files_and_pieces_it_has() -> None:
@@ -138,21 +124,6 @@ def test_files_arrive_whole_and_others_are_refused() -> None:
         fetch(lambda question: m.Error(question.number, 4, "not here", None), FILES.digest)
 
 
-def test_chat_templates_in_a_folder_of_their_own_come_with_the_others(tmp_path: Path) -> None:
-    model = tmp_path / "model"
-    (model / TEMPLATE_FOLDER).mkdir(parents=True)
-    (model / "tokenizer.json").write_bytes(b"{}")
-    (model / "vocab.txt").write_bytes(b"")
-    for name in ("tool_use.jinja", "rag.jinja", "notes.txt", ".hidden.jinja"):
-        (model / TEMPLATE_FOLDER / name).write_bytes(name.encode())
-    read = TokenizerFiles.read(model)
-    assert read is not None
-    templates = {f"{TEMPLATE_FOLDER}/{name}": name.encode() for name in ("rag.jinja", "tool_use.jinja")}
-    assert read.files == {"tokenizer.json": b"{}", **templates}
-    cache = TokenizerCache(tmp_path / "cache")
-    assert fetch(serving(read), read.digest, cache) == read == cache.get(read.digest)
-
-
 @pytest.mark.parametrize(
     "listing",
     [
@@ -202,12 +173,6 @@ def test_all_files_together_are_bounded() -> None:
     with pytest.raises(RemoteProtocolError, match="more tokenizer files than allowed"):
         fetch(answer, FILES.digest)
     assert len(asked) <= MAX_ASKED_PIECES
-
-
-def test_a_peer_that_only_keeps_the_stream_alive_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_p2p.text.tokenizer_files.ANSWER_TIMEOUT_S", 0.05)
-    with pytest.raises(PeerLost, match="no answer"):
-        fetch(lambda question: m.Ping(1, 0, 0), FILES.digest)
 
 
 @in_virtual_time
@@ -284,34 +249,3 @@ def test_links_of_a_downloaded_snapshot_lead_to_its_blobs_only(tmp_path: Path) -
     (snapshot / "vocab.txt").symlink_to("../../blobs/efgh")
     with pytest.raises(UsageError, match="link"):
         TokenizerFiles.read(snapshot)
-
-
-def test_known_names_are_read_if_there_is_a_vocabulary_that_is_not_huge(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer_config.json").write_bytes(b"{}")
-    assert TokenizerFiles.read(tmp_path) is None
-    (tmp_path / "tokenizer.json").write_bytes(b"{}")
-    before = TokenizerFiles.read(tmp_path)
-    (tmp_path / "README.md").write_bytes(b"other")
-    assert TokenizerFiles.read(tmp_path) == before is not None
-    with (tmp_path / "tokenizer.json").open("wb") as file:
-        file.truncate(limits.MAX_FILE_BYTES + 1)
-    with pytest.raises(UsageError, match="64 MiB"):
-        TokenizerFiles.read(tmp_path)
-
-
-def test_the_digest_separates_names_and_contents() -> None:
-    one = TokenizerFiles({"merges.txt": b"ab", "vocab.json": b""})
-    two = TokenizerFiles({"merges.txt": b"a", "vocab.json": b"b"})
-    assert one.digest != two.digest
-    assert TokenizerFiles(dict(reversed(list(one.files.items())))).digest == one.digest
-
-
-def test_what_the_disk_has_no_room_for_is_used_all_the_same(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    cache = TokenizerCache(tmp_path / "cache")
-    with full_disk(file_bytes=1):
-        assert fetch(serving(FILES), FILES.digest, cache) == FILES
-    assert "will be fetched again" in caplog.text
-    assert list((tmp_path / "cache").iterdir()) == []
-    assert fetch(serving(FILES), FILES.digest, cache) == cache.get(FILES.digest) == FILES

@@ -11,7 +11,7 @@ from cosine_node.serving.discover_service import DiscoverService
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles
 from cosine_p2p.text.tokenizer_loads import TokenizerLoads
 from cosine_p2p.transport.base import Stream
-from cosine_protocol.errors import GenerationFailed, UsageError
+from cosine_protocol.errors import UsageError
 from cosine_protocol.protocols import DISCOVER
 from tests.cosine_p2p.samples import identity_of, record_of
 
@@ -67,29 +67,6 @@ def test_what_was_begun_is_what_is_asked_for_and_comes_once(tmp_path: Path) -> N
         assert (await again.of(RECORDS, scene.client)).vocab_tokens == 2
         assert scene.asked == [2], "the second run has it"
         await again.close()
-        await scene.close()
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("begun_with", ["gone", "of another digest", "not here"])
-def test_where_what_was_begun_fails_or_is_another_all_verifiers_are_asked(tmp_path: Path, begun_with: str) -> None:
-    async def run() -> None:
-        scene = Scene(tmp_path)
-        await scene.verifier(2)
-        await scene.verifier(3, OTHER)
-        loads = TokenizerLoads(None, cache=scene.cache)
-        match begun_with:
-            case "gone":
-                loads.begin(FILES.digest, transport=scene.client, peer_id=RECORDS[0].peer_id)
-            case "not here":
-                loads.begin(FILES.digest)
-            case _:
-                loads.begin(OTHER.digest, transport=scene.client, peer_id=identity_of(3).peer_id)
-        assert (await loads.of(RECORDS, scene.client)).vocab_tokens == 2
-        with pytest.raises(GenerationFailed, match="No verifier gave"):
-            await loads.of([record_of(identity_of(4), now_s=0.0, tokenizer_digest=bytes(32))], scene.client)
-        await loads.close()
         await scene.close()
 
     asyncio.run(run())

@@ -1,6 +1,5 @@
 """Multiaddrs: which are of use, which a light client dials and remembers, and which a full node listens at."""
 
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from cosine_p2p.transport.addresses import (
     Address,
     AddressBook,
     DialPolicy,
-    Reach,
     parse_address,
     parse_dialable,
     parse_initial_peers,
     range_of,
-    reach_of,
 )
-from cosine_p2p.transport.config import TransportConfig, check_ports_free, with_ports
+from cosine_p2p.transport.config import TransportConfig
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.samples import identity_of
@@ -145,19 +142,6 @@ NOBODY = (
 
 
 @pytest.mark.parametrize(
-    ("hosts", "reach"),
-    [(PUBLIC, Reach.PUBLIC), (PRIVATE, Reach.PRIVATE), (LOCAL, Reach.LOOPBACK), (NOBODY, Reach.NOBODY)],
-)
-def test_an_address_means_a_public_a_private_or_this_machine(hosts: tuple[str, ...], reach: Reach) -> None:
-    assert {host: reach_of(host) for host in hosts} == dict.fromkeys(hosts, reach)
-
-
-@given(st.ip_addresses())
-def test_every_address_has_a_reach(address: object) -> None:
-    assert reach_of(str(address)) in Reach
-
-
-@pytest.mark.parametrize(
     ("named", "permitted"),
     [
         ((), PUBLIC),
@@ -215,45 +199,3 @@ def test_a_node_is_told_which_address_is_of_no_use(fields: dict[str, Any], reaso
         config(**fields).check()
     peers = (f"/dnsaddr/boot.example/p2p/{PEER}", f"/ip4/192.0.2.1/udp/1/quic-v1/p2p/{PEER}")
     config(announce_maddrs=("/ip4/192.0.2.1/tcp/4001",), initial_peers=peers, relays=peers).check()
-
-
-@pytest.mark.network
-def test_a_port_in_use_is_refused() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"tcp/{port} is in use"):
-            check_ports_free([f"/ip4/127.0.0.1/tcp/{port}"])
-    check_ports_free(["/ip4/127.0.0.1/tcp/0", "/dns4/localhost/tcp/1", "/unix/a"])
-
-
-@pytest.mark.parametrize(
-    ("maddr", "kept"),
-    [
-        ("/ip4/0.0.0.0/tcp/0", "/ip4/0.0.0.0/tcp/4001"),
-        ("/ip4/192.0.2.1/tcp/0", "/ip4/192.0.2.1/tcp/4001"),
-        ("/ip4/192.0.2.9/tcp/0", "/ip4/192.0.2.9/tcp/0"),
-        ("/ip4/0.0.0.0/tcp/7", "/ip4/0.0.0.0/tcp/7"),
-        ("/ip4/0.0.0.0/udp/0/quic-v1", "/ip4/0.0.0.0/udp/4002/quic-v1"),
-        ("/ip6/::/tcp/0", "/ip6/::/tcp/0"),
-    ],
-)
-def test_a_restart_keeps_the_port_that_was_given(maddr: str, kept: str) -> None:
-    visible = (
-        f"/ip4/198.51.100.1/tcp/9/p2p/{PEER}/p2p-circuit/p2p/{PEER}",
-        f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}",
-        f"/ip4/192.0.2.1/udp/4002/quic-v1/p2p/{PEER}",
-    )
-    assert with_ports((maddr,), visible) == (kept,)
-
-
-@pytest.mark.parametrize(
-    ("host_maddrs", "is_loopback"),
-    [
-        (("/ip4/127.0.0.1/tcp/0", "/ip6/::1/tcp/0"), True),
-        (("/ip4/127.0.0.1/tcp/0", "/ip4/0.0.0.0/tcp/0"), False),
-        (("/ip6/::12/tcp/0",), False),
-        (TransportConfig.__dataclass_fields__["host_maddrs"].default, False),
-    ],
-)
-def test_only_loopback_needs_no_router(host_maddrs: tuple[str, ...], is_loopback: bool) -> None:
-    assert config(host_maddrs=host_maddrs).is_loopback is is_loopback

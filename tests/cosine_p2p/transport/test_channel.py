@@ -10,18 +10,14 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import (
-    FEATURES,
     FLOOD_S,
-    HEARTBEAT_S,
     MAX_SENT_AHEAD_BYTES,
     MAX_WAITING_BYTES,
-    PING_NUMBERS,
     READ_BURST,
     READ_RATE,
     SILENCE_S,
     Channel,
     StepCounts,
-    draw_ping_number,
     read_budget,
     serve_channel,
     serving_budget,
@@ -121,23 +117,6 @@ def test_who_answers_pings_before_they_come_does_not_seem_near(monkeypatch: pyte
     assert run_virtual(run(*(m.Pong(number) for number in range(64)))) is None
     # The right number would have counted.
     assert run_virtual(run(m.Pong(OWN_PING))) is not None
-
-
-def test_the_numbers_of_pings_cannot_be_foreseen() -> None:
-    drawn = [draw_ping_number() for _ in range(64)]
-    assert len(set(drawn)) > 60
-    assert all(number in PING_NUMBERS for number in drawn)
-    assert len({len(encode(m.Pong(number))) for number in (*drawn, PING_NUMBERS[0], PING_NUMBERS[-1])}) == 1
-
-
-@in_virtual_time
-async def test_a_ping_is_answered_at_once() -> None:
-    stream = await dialled(echoing, one_way_s=0.0)
-    await stream.write(framed(HELLO, m.Ping(41, 0, 0)))
-    decoder, heard = FrameDecoder(), list[m.Message]()
-    while m.Pong(41) not in heard:
-        heard += map(decode, decoder.feed(await stream.read()))
-    assert asyncio.get_running_loop().time() < HEARTBEAT_S
 
 
 class ClosedThroat:
@@ -339,25 +318,6 @@ async def test_requests_share_one_link_for_each_protocol_and_hear_only_their_own
 
 
 @in_virtual_time
-async def test_features_are_told_once_the_peer_has_named_its_own_and_one_that_leaves_before_is_lost() -> None:
-    network = MemoryNetwork(one_way_s=0.01)
-    links = await Server(network).links()
-    link = await links.get("server", DRAFT)
-    assert link.features is None
-    assert await link.named_features() == await link.named_features() == link.features == set(FEATURES)
-
-    async def leave(stream: Stream) -> None:
-        await asyncio.sleep(0.1)
-        stream.close()
-
-    await network.join("mute").serve(DRAFT, leave)
-    mute = await links.get("mute", DRAFT)
-    with pytest.raises(PeerLost):
-        await mute.named_features()
-    await links.close()
-
-
-@in_virtual_time
 async def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
     network = MemoryNetwork(one_way_s=0.01)
     server = Server(network)
@@ -403,18 +363,6 @@ async def test_many_that_ask_for_a_peer_dial_it_once_and_nothing_is_kept_of_peer
             await links.get(f"nobody {number}", VERIFY)
     # The bound is on what stays behind, which no public name shows.
     assert not links._opening
-    await links.close()
-
-
-@in_virtual_time
-async def test_those_that_wait_for_a_peer_share_a_dial_that_fails_and_the_next_one_dials_again() -> None:
-    network = MemoryNetwork(is_reachable=lambda _, target: False, dial_timeout_s=3.0)
-    network.join("silent")
-    links, clock = Links(network.join("client")), asyncio.get_running_loop().time
-    for until_s in (3.0, 6.0):
-        lost = await asyncio.gather(*(links.get("silent", VERIFY) for _ in range(16)), return_exceptions=True)
-        assert all(isinstance(each, PeerLost) for each in lost)
-        assert clock() == pytest.approx(until_s)
     await links.close()
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.transport.partial_library import WaitingPackage, imported_in_part, names_bound
+from cosine_p2p.transport.partial_library import WaitingPackage, imported_in_part
 from tests.thoroughness import quick_first
 
 LIBRARY = "partly"
@@ -66,22 +66,6 @@ def test_only_what_is_asked_for_runs() -> None:
     assert small.__module__ == "partly.parts.small"
 
 
-def test_a_name_comes_from_where_the_package_would_import_it() -> None:
-    with imported_in_part(LIBRARY):
-        package = import_module("partly.parts")
-        assert (package.VERSION, package.Small.__name__) == ("1.2", "Small")
-        assert package.other is sys.modules["partly.parts.other"]
-        assert loaded() == {"partly.parts.small", "partly.parts.other"}
-        assert package.costly.WEIGHT == 7
-
-
-def test_what_a_package_defines_itself_runs_it() -> None:
-    with imported_in_part(LIBRARY):
-        package = import_module("partly.parts")
-        assert package.LEVEL == 3
-        assert type(package) is ModuleType
-
-
 def test_a_module_that_is_left_out_is_what_it_is_for_whoever_asks_afterwards() -> None:
     with imported_in_part(LIBRARY, without=["partly.parts.small"]):
         other = import_module("partly.parts.other")
@@ -95,44 +79,10 @@ def test_a_module_that_is_left_out_is_what_it_is_for_whoever_asks_afterwards() -
     assert library.whole()[0] is small.Small
 
 
-@pytest.mark.parametrize("asked", ["__version__", "whole", "parts", "costly", "weigh"])
-def test_afterwards_everything_is_there(asked: str) -> None:
-    small = a_part()
-    library = import_module(LIBRARY)
-    assert getattr(library, asked)
-    assert library.whole() == (small, library.weigh)
-    assert library.parts.LEVEL == 3
-    assert not hasattr(library, "_run")
-
-
-def test_afterwards_another_module_comes_after_the_whole() -> None:
-    small = a_part()
-    costly = import_module("partly.costly")
-    assert costly is sys.modules["partly"].costly
-    assert costly.Small is small
-    assert "partly" in loaded()
-
-
-def test_what_is_nowhere_is_not_there() -> None:
-    small = a_part()
-    assert small
-    library = import_module(LIBRARY)
-    assert not hasattr(library, "__wrapped__")
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = library.nothing
-    with pytest.raises(ModuleNotFoundError):
-        import_module("partly.nothing")
-
-
 def test_a_library_imported_before_is_left_alone() -> None:
     library = import_module(LIBRARY)
     assert a_part() is library.Small
     assert type(library) is type(library.parts) is ModuleType
-
-
-def test_names_that_are_bound_otherwise_have_no_origin() -> None:
-    source = "from .a import b as c, d\nimport os.path\nd = 1\nif c:\n    from e import f\ndef g(): pass\n"
-    assert names_bound(source, package="p") == {"c": "p.a.b", "d": None, "os": None, "f": None, "g": None}
 
 
 USES = {

@@ -7,9 +7,7 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.patience import (
     JOIN_PATIENCE_S,
-    PATIENCE_VARIABLE,
     ask_patiently,
-    join_patience_s,
     unless_stopped,
 )
 from cosine_protocol.errors import PeerLost, UsageError
@@ -58,28 +56,6 @@ def test_what_no_waiting_mends_is_told_at_once() -> None:
         run_virtual(ask_patiently(join, patience_s=JOIN_PATIENCE_S))
 
 
-def test_who_is_stopped_while_it_waits_ends_at_once() -> None:
-    async def run() -> float:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(3, stop.set)
-        assert await unless_stopped(LateNetwork(1e6).ask_patiently(JOIN_PATIENCE_S), stop) is None
-        assert len(asyncio.all_tasks()) == 1
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) == 3.0
-
-
-def test_what_ends_by_itself_is_not_stopped() -> None:
-    async def run() -> None:
-        stop = asyncio.Event()
-        assert await unless_stopped(LateNetwork(0.0).ask_patiently(0.0), stop) == "joined"
-        with pytest.raises(PeerLost):
-            await unless_stopped(LateNetwork(1e6).ask_patiently(0.0), stop)
-        assert len(asyncio.all_tasks()) == 1
-
-    run_virtual(run())
-
-
 @pytest.mark.parametrize("turns", range(6))
 def test_whoever_is_cancelled_while_the_work_ends_is_cancelled(turns: int) -> None:
     async def run() -> None:
@@ -91,14 +67,3 @@ def test_whoever_is_cancelled_while_the_work_ends_is_cancelled(turns: int) -> No
         assert running.cancelled() is was_cancelled
 
     run_virtual(run())
-
-
-def test_the_environment_says_how_patient_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(PATIENCE_VARIABLE, raising=False)
-    assert join_patience_s() == JOIN_PATIENCE_S
-    monkeypatch.setenv(PATIENCE_VARIABLE, "2.5")
-    assert join_patience_s() == 2.5
-    for wrong in ("soon", "-1", "inf", "nan", ""):
-        monkeypatch.setenv(PATIENCE_VARIABLE, wrong)
-        with pytest.raises(UsageError, match=PATIENCE_VARIABLE):
-            join_patience_s()

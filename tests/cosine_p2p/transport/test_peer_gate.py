@@ -139,13 +139,6 @@ def test_a_silent_stranger_is_hung_up_on() -> None:
     between(PeerGate(PrivateSwarm().member(NODE)), None, play)
 
 
-def test_a_member_talks_to_no_node_that_is_none() -> None:
-    swarm = PrivateSwarm()
-    for node in (None, PeerGate(PrivateSwarm(seed=78).member(NODE))):
-        with pytest.raises(PeerLost, match="it is not talked to"):
-            between(node, PeerGate(swarm.member(CLIENT)), echoes)
-
-
 def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
     swarm = PrivateSwarm()
     ours = swarm.member(CLIENT, revocations=swarm.revoke(sequence=5))
@@ -198,18 +191,14 @@ def test_the_newest_list_of_revoked_certificates_is_passed_on(knowing: str) -> N
     assert node.revocations == client.revocations == newest
 
 
-@pytest.mark.parametrize("knowing", ["node", "client"])
-def test_who_is_revoked_is_told_no_more(knowing: str) -> None:
+def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
+    between(PeerGate(denied=DeniedPeers([CLIENT])), None, gets_one_error)
     swarm = PrivateSwarm()
-    node, client = swarm.member(NODE), swarm.member(CLIENT)
-    (node if knowing == "node" else client).take_revocations(swarm.revoke(CLIENT))
-    if knowing == "node":
-        with pytest.raises(PeerLost, match="revoked"):
-            between(PeerGate(node), PeerGate(client), echoes)
-    else:
-        # It must pass on the list that revokes itself, or the node would wait for it in vain.
-        between(PeerGate(node), PeerGate(client), gets_one_error)
-    assert node.sequence == 1
+    denying = PeerGate(swarm.member(NODE), DeniedPeers([CLIENT]))
+    with pytest.raises(PeerLost, match="it is denied"):
+        between(denying, PeerGate(swarm.member(CLIENT)), echoes)
+    with pytest.raises(PeerLost, match="it is denied"):
+        between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)
 
 
 def test_a_list_that_was_promised_must_come() -> None:
@@ -224,13 +213,3 @@ def test_a_list_that_was_promised_must_come() -> None:
             assert error.code == ErrorCode.NOT_ADMITTED
 
         between(PeerGate(swarm.member(NODE)), None, play)
-
-
-def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
-    between(PeerGate(denied=DeniedPeers([CLIENT])), None, gets_one_error)
-    swarm = PrivateSwarm()
-    denying = PeerGate(swarm.member(NODE), DeniedPeers([CLIENT]))
-    with pytest.raises(PeerLost, match="it is denied"):
-        between(denying, PeerGate(swarm.member(CLIENT)), echoes)
-    with pytest.raises(PeerLost, match="it is denied"):
-        between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)

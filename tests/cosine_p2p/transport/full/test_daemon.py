@@ -3,11 +3,8 @@
 import asyncio
 import logging
 import os
-import shutil
 import socket
 import stat
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -18,37 +15,11 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cosine_p2p.transport.full import daemon
-from cosine_p2p.transport.full.daemon import mend_calls, plain_reason
-from cosine_p2p.transport.full.relay import CIRCUIT_BYTES, LAUNCH, MAX_STARTS, SLACK_FILE, SLACK_NS, start_relay
+from cosine_p2p.transport.full.daemon import mend_calls
+from cosine_p2p.transport.full.relay import CIRCUIT_BYTES, MAX_STARTS, start_relay
 from cosine_p2p.transport.full.sockets import make_socket_folder, sweep_socket_folders
 from cosine_protocol.errors import PeerLost
 from tests.scenes import in_real_time
-
-
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        ("protocols not supported: [/cosine/draft/2.0.0]", "it does not serve /cosine/draft/2.0.0"),
-        ("routing: not found", "no address of it is known in the network"),
-        (
-            "failed to negotiate security protocol: peer id mismatch: expected A, but remote key matches B\n"
-            " * [/ip4/192.0.2.2/tcp/1] dial backoff",
-            "another peer answers at its address, B",
-        ),
-        (
-            "failed to negotiate security protocol: x509: certificate has expired or is not yet valid",
-            "its certificate is not valid yet by this machine's clock, which is behind",
-        ),
-        ("failed to negotiate security protocol: unexpected EOF", "what listens at its address is no peer"),
-        ("dial tcp4: connect: connection refused", "nothing listens at its address any more"),
-        ("dial backoff", "it could not be reached a moment ago"),
-        ("something\n  else", "something else"),
-        ("x" * 300, "x" * 200),
-    ],
-)
-def test_an_error_is_told_in_plain_words(error: str, reason: str) -> None:
-    assert plain_reason(error) == reason
 
 
 def answer(call_id: UUID, **fields: Any) -> bytes:
@@ -124,19 +95,6 @@ def short_path() -> Iterator[Path]:
     """A folder whose path leaves room for sockets."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
-
-
-def test_a_folder_for_sockets_has_a_path_that_they_can_have(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    long = tmp_path / ("long" * 30)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    folder = make_socket_folder()
-    with socket.socket(socket.AF_UNIX) as bound:
-        bound.bind(str(folder / "p2pclient-1b6cYJQqdao.sock"))
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    shutil.rmtree(folder)
 
 
 def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
@@ -219,30 +177,3 @@ def test_a_relay_is_started_until_it_lets_enough_through_and_never_for_ever(
         assert not stays
     assert (starts.made, starts.open) == (made, [made] * stays)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * warnings
-
-
-def launched(launch: str, script: str) -> str:
-    """What a shell that is launched as the daemon says."""
-    command = (sys.executable, "-ISc", launch, "/bin/sh", "-c", script)
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=20).stdout
-
-
-def test_a_relays_program_gets_one_processor_and_late_timers_where_they_can_be() -> None:
-    if Path(SLACK_FILE).exists():
-        assert launched(LAUNCH, f'cat {SLACK_FILE}; echo "$GOMAXPROCS"') == f"{SLACK_NS}\n1\n"
-    assert launched(LAUNCH.replace(SLACK_FILE, "/nowhere/file"), "echo started") == "started\n"
-
-
-@pytest.mark.parametrize(
-    ("maddrs", "mtu", "said"),
-    [
-        (["/ip4/192.0.2.1/udp/1/quic-v1"], 1200, "needs packets of 1,280 bytes to pass, and 1,200 do here"),
-        (["/ip4/192.0.2.1/udp/1/quic-v1"], 1500, "needs packets of 1,280 bytes to pass all the way"),
-        (["/ip4/192.0.2.1/udp/1/quic-v1", "/ip4/192.0.2.1/tcp/1"], 1200, "check the address"),
-    ],
-)
-def test_quic_that_is_silent_is_told_from_nobody_there(
-    monkeypatch: pytest.MonkeyPatch, maddrs: list[str], mtu: int, said: str
-) -> None:
-    monkeypatch.setattr(daemon, "mtu_bytes", lambda host: mtu)
-    assert said in daemon._why_no_answer(maddrs)

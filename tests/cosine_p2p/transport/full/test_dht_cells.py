@@ -74,13 +74,6 @@ class Node:
         return ValueWithExpiration(cell, cell.latest_expiration_time) if cell.data else None
 
 
-class Forgetful(Node):
-    """Says that it has stored a record and does not keep it."""
-
-    def take(self, key: bytes, owner: str, value: bytes, expires_at_s: float) -> bool:
-        return True
-
-
 class Crowding(Node):
     """Shows a full cell of records that nobody else has, each forged, beside nothing true."""
 
@@ -150,21 +143,6 @@ def network(count: int, *others: Node) -> tuple[Dht, list[Node]]:
 
 
 @in_virtual_time
-async def test_who_was_silent_is_asked_again_at_once_in_a_network_that_is_another_one() -> None:
-    dht, nodes = network(2)
-    cells, other = dht.cells(nodes[0], client_mode=True), nodes[1]
-    other.is_silent = True
-    with pytest.raises(PeerLost):
-        await cells.read([ROOT])
-    other.is_silent = False
-    with pytest.raises(PeerLost):
-        await cells.read([ROOT])
-    cells.begin_again()
-    await cells.read([ROOT])
-    assert other.finds == [1]
-
-
-@in_virtual_time
 async def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None:
     dht, nodes = network(30)
     owner, data, expires_at_s = sealed(1)
@@ -174,22 +152,6 @@ async def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None
     assert 10 <= len(others) <= 15
     assert placement.is_enough
     assert await dht.cells(nodes[29]).read([ROOT]) == {ROOT: {owner: data}}
-
-
-@in_virtual_time
-async def test_ones_own_store_does_not_count() -> None:
-    """Those that do not answer at all, and those that say they stored it and show nothing."""
-    dht, nodes = network(4, *(Forgetful(number) for number in range(5, 8)))
-    for node in nodes[1:]:
-        node.is_silent = True
-    cells = dht.cells(nodes[0])
-    placement = await cells.write(ROOT, *sealed(1))
-    assert nodes[0].postings(dht_key(ROOT))
-    assert (placement.holders, placement.asked, placement.is_enough) == (0, 3, False)
-    nodes[1].is_silent = nodes[2].is_silent = nodes[3].is_silent = False
-    cells.begin_again()
-    placement = await cells.write(ROOT, *sealed(1, sequence=2))
-    assert (placement.holders, placement.asked, placement.is_enough) == (3, 6, False)
 
 
 @in_virtual_time
@@ -230,17 +192,6 @@ async def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_liv
 
 
 @in_virtual_time
-async def test_several_cells_are_asked_for_in_one_call() -> None:
-    dht, nodes = network(3)
-    cells = [cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=f"{digit:x}") for digit in range(16)]
-    await dht.cells(nodes[0]).read(cells)
-    assert nodes[1].finds == nodes[2].finds
-    assert sum(nodes[1].finds) == 16
-    assert len(nodes[1].finds) <= 5
-    assert max(nodes[1].finds) <= limits.MAX_FIND_KEYS
-
-
-@in_virtual_time
 async def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
     """Twenty of them show 1,280 records; what several nodes show is looked at first."""
     liars = [Crowding(number) for number in range(100, 120)]
@@ -249,23 +200,3 @@ async def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
     await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
     assert len(liars) * limits.MAX_CELL_OWNERS > MAX_RECORDS_READ
     assert await dht.cells(nodes[9], client_mode=True).read([ROOT]) == {ROOT: {owner: data}}
-
-
-@in_virtual_time
-async def test_a_client_that_nobody_answers_is_told_so_and_a_node_shows_what_it_has() -> None:
-    dht, nodes = network(2)
-    nodes[1].is_silent = True
-    with pytest.raises(PeerLost, match="no node of the network answered"):
-        await dht.cells(nodes[0], client_mode=True).read([ROOT])
-    assert await dht.cells(nodes[0]).read([ROOT]) == {ROOT: {}}
-
-
-@in_virtual_time
-async def test_initial_peers_are_asked_though_the_routing_table_has_lost_them() -> None:
-    dht, nodes = network(2)
-    owner, data, expires_at_s = sealed(1)
-    await dht.cells(nodes[0]).write(ROOT, owner, data, expires_at_s)
-    newcomer = Node(3)
-    client = dht.cells(newcomer, anchors=[nodes[0].peer_id], client_mode=True)
-    assert await client.read([ROOT]) == {ROOT: {owner: data}}
-    assert not newcomer.table.uid_to_peer_id

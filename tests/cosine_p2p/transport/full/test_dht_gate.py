@@ -1,6 +1,5 @@
 """The DHT of a private swarm on loopback: members store and find, and a stranger gets a refusal from every call."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +10,6 @@ from cosine_p2p.directory.postings import dht_key
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.protocols import MESSAGES
@@ -152,39 +150,3 @@ async def test_a_newer_list_of_revoked_certificates_spreads_through_the_dht(node
     late = await nodes.node()
     assert membership_of(late).sequence == 3
     assert await other.read(["cell"]) == {"cell": {}}
-
-
-@in_nodes
-async def test_a_denied_peer_is_refused_in_a_public_swarm_too(nodes: Nodes) -> None:
-    from cosine_p2p.transport.full.library import PeerID
-
-    open_node = await nodes.node(PeerGate())
-    stranger = await nodes.made.stranger(joins=False)
-    denying = await nodes.node(PeerGate(denied=DeniedPeers([stranger.peer_id.to_base58()])))
-    await denying.connect(str((await stranger.p2p.get_visible_maddrs())[0]))
-    assert await dht_of(denying).protocol.call_ping(stranger.peer_id) is None
-    assert await stranger.protocol.call_ping(PeerID.from_base58(denying.peer_id)) is None
-    assert await stranger.protocol.call_ping(PeerID.from_base58(open_node.peer_id)) is not None
-
-
-@in_nodes
-async def test_a_call_that_is_cancelled_with_its_answer_is_cancelled(nodes: Nodes) -> None:
-    from cosine_p2p.transport.full.dht_gate import GatedStub
-    from cosine_p2p.transport.full.library import dht_pb2
-
-    node = await nodes.made.stranger(joins=False)
-    answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    class Remote:
-        """A stub that takes time as hivemind's own does."""
-
-        async def rpc_ping(self, request: Any, timeout: float | None = None) -> Any:  # noqa: ASYNC109
-            return await asyncio.wait_for(answer, timeout)
-
-    stub = GatedStub(Remote(), node.peer_id, PeerGate())
-    call = asyncio.ensure_future(stub.rpc_ping(dht_pb2.PingRequest(), timeout=60.0))
-    await asyncio.sleep(0)
-    answer.set_result(dht_pb2.PingResponse())
-    call.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await call

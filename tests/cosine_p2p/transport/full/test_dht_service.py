@@ -162,18 +162,6 @@ async def test_a_node_keeps_what_its_owner_brings_and_nothing_of_others() -> Non
 
 
 @in_virtual_time
-async def test_calls_for_more_than_one_may_hold_are_refused() -> None:
-    node = Service()
-    await node.look_up(OWNER, keys=limits.MAX_FIND_KEYS)
-    for keys in (limits.MAX_FIND_KEYS + 1, 8000):
-        with pytest.raises(OverBudget, match="at most 8 keys"):
-            await node.look_up(OWNER, keys=keys)
-    with pytest.raises(OverBudget, match="at most 8 records"):
-        await node.bring(OWNER, *[item(OWNER)] * 9)
-    assert (node.protocol.keys, node.checker.checks) == (limits.MAX_FIND_KEYS, 0)
-
-
-@in_virtual_time
 async def test_one_identity_with_invented_targets_costs_eight_places_and_then_its_voice() -> None:
     """12,400 targets, as fast as it can."""
     node = Service()
@@ -209,17 +197,6 @@ async def test_a_thousand_identities_of_one_address_range_take_half_a_cell() -> 
     assert stored == MAX_RANGE_OWNERS
     assert await node.bring(OWNER, item(OWNER)) == [True]
     assert node.looked == 1
-
-
-@in_virtual_time
-async def test_a_peer_that_connects_while_addresses_are_asked_for_gets_its_range_too() -> None:
-    at = {OWNER.peer_id: "/ip4/8.8.8.8/tcp/1"}
-    node = Service(at)
-    await node.bring(OWNER, item(OWNER))
-    at[OTHER.peer_id] = "/ip4/9.9.9.9/tcp/1"
-    await asyncio.gather(*(node.bring(OTHER, item(OTHER)) for _ in range(5)))
-    assert {held.source for held in node.store._cells[dht_key(ROOT)].values()} == {"8.8.8.0/24", "9.9.9.0/24"}
-    assert node.looked == 2
 
 
 async def slowest_beside(flood: Callable[[Service, int], Awaitable[object]] | None) -> tuple[float, Service]:

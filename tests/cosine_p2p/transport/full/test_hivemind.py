@@ -3,12 +3,10 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -19,7 +17,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
-from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
 from tests.cosine_p2p.transport.full_nodes import (
@@ -63,43 +61,6 @@ def test_the_network_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=True)
     assert (done.stdout, done.stderr) == ("set()\n", "")
-
-
-@in_swarm
-async def test_starts_that_cannot_be_name_the_address(made: Swarm) -> None:
-    nobody = f"/ip4/127.0.0.1/tcp/1/p2p/{identity_of(9).peer_id}"
-    with pytest.raises(PeerLost, match=nobody):
-        await made.node(initial_peers=(nobody,))
-    for wrong in ("nonsense", "/ip4/127.0.0.1/tcp/1", "/ip4/1.2.3/tcp/1/p2p/x"):
-        with pytest.raises(UsageError, match=wrong):
-            await made.node(initial_peers=(wrong,))
-    with pytest.raises(UsageError, match=r"/ip4/192\.0\.2\.1/tcp/0"):
-        await made.node(host_maddrs=("/ip4/192.0.2.1/tcp/0",))
-    outside = "/ip4/127.0.0.1/tcp/4001"
-    a = await made.node(announce_maddrs=(outside,), host_maddrs=(f"/ip4/127.0.0.1/tcp/{free_port()}",))
-    assert await a.visible_maddrs() == (f"{outside}/p2p/{a.peer_id}",)
-    with pytest.raises(UsageError, match="is in use"):
-        await made.node(host_maddrs=a._host_maddrs, initial_peers=())
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@in_swarm
-async def test_a_failing_handler_costs_only_its_stream(made: Swarm, caplog: pytest.LogCaptureFixture) -> None:
-    a, b = await made.node(), await made.node(client_mode=True)
-
-    async def fail(stream: Stream) -> None:
-        raise ValueError("a bug")
-
-    await a.serve("/test/fail/1.0.0", fail)
-    await a.serve(ECHO, echo)
-    assert await (await b.dial(a.peer_id, "/test/fail/1.0.0")).read() == b""
-    assert await answers(await b.dial(a.peer_id, ECHO))
-    assert "a bug" in caplog.text
 
 
 @in_swarm
@@ -194,47 +155,6 @@ async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
 
 
 @in_swarm
-async def test_a_killed_daemon_comes_back_at_another_port_where_its_own_was_taken(made: Swarm) -> None:
-    b, a = await made.node(), await made.node()
-    back = asyncio.Event()
-
-    async def is_back() -> None:
-        back.set()
-
-    async def tcp_ports() -> set[int]:
-        return {int(m.split("/tcp/")[1].split("/")[0]) for m in await a.visible_maddrs() if "/tcp/" in m}
-
-    ports = await tcp_ports()
-    async with a.serving({ECHO: echo}, is_back), asyncio.timeout(BACK_S):
-        with ExitStack() as taken:
-            for port in ports:
-                taker = taken.enter_context(socket.socket())
-                # As the daemon's own, so that both have the port until it is killed.
-                taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-                taker.bind(("127.0.0.1", port))
-            os.kill(pid_of(a), signal.SIGKILL)
-            await back.wait()
-            await dialled_again(b, a.peer_id)
-    now = await tcp_ports()
-    assert ports and now and not ports & now
-
-
-@in_swarm
-async def test_a_daemon_that_is_killed_as_it_starts_is_no_fault_of_the_user(
-    made: Swarm, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """So who joins tries again."""
-    from cosine_p2p.transport.full.library import P2P, P2PDaemonError
-
-    async def killed(*_: object, **__: object) -> None:
-        raise P2PDaemonError("Daemon failed to start: None")
-
-    monkeypatch.setattr(P2P, "create", killed)
-    with pytest.raises(PeerLost, match="it ended as it was started"):
-        await made.node()
-
-
-@in_swarm
 async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_dial_may(
     made: Swarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,27 +189,6 @@ async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str 
                 return
             assert (lost.retry_after_s is None) == ("a moment ago" not in lost.reason)
             await asyncio.sleep(0.2)
-
-
-@pytest.mark.thorough
-@in_swarm
-async def test_records_are_stored_and_found(made: Swarm) -> None:
-    a, b = await made.node(), await made.node()
-    client = await made.node(client_mode=True)
-    for node in (a, b):
-        identity, directory = directory_of(node)
-        record = record_of(identity, now_s=time.time())
-        await directory.announce(record, [TARGET, record.target_digest.hex()])
-    _, reading = directory_of(client)
-    for name in (TARGET, (b"\x01" * 32).hex()):
-        found = await reading.find(Role.DRAFTER, name)
-        assert {record.peer_id for record in found} == {a.peer_id, b.peer_id}
-    assert await reading.find(Role.VERIFIER, TARGET) == []
-    identity, directory = directory_of(b)
-    goodbye = record_of(identity, now_s=time.time(), lifetime_s=1.0, sequence=int(time.time() * 1000) + 5)
-    await directory.announce(goodbye, [TARGET])
-    await asyncio.sleep(1.1)
-    assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [a.peer_id]
 
 
 @in_swarm

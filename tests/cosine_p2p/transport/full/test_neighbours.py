@@ -11,7 +11,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.addresses import MAX_TRIES, TRIES_WINDOW_S
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full import neighbours
-from cosine_p2p.transport.full.neighbours import ASK_AGAIN_S, MAX_PLACES, SEEN_S, Neighbours
+from cosine_p2p.transport.full.neighbours import MAX_PLACES, Neighbours
 from cosine_p2p.transport.full.questions import field, message
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.transport.full.test_questions import Answering
@@ -110,26 +110,6 @@ def test_a_neighbour_is_met_at_what_it_names_and_only_at_private_addresses(
     machine.answer = answer
     assert run_virtual(machine.neighbours.places_of(PEER)) == found
     assert machine.dialled == ([found] if found else [])
-
-
-def test_who_is_no_neighbour_is_asked_again_late_or_from_elsewhere(machine: Machine) -> None:
-    machine.answer, machine.listens = places(PLACE), False
-
-    async def scene() -> None:
-        for _ in range(3):
-            assert await machine.neighbours.places_of(PEER) == ()
-        assert len(machine.questions) == len(machine.dialled) == 1
-        machine.host = ELSEWHERE
-        await asyncio.sleep(SEEN_S)
-        await machine.neighbours.places_of(PEER)
-        assert len(machine.questions) == 2
-        await asyncio.sleep(ASK_AGAIN_S)
-        machine.listens = True
-        assert await machine.neighbours.places_of(PEER) == (PLACE,)
-        machine.neighbours.note_met(PEER)
-        assert await machine.neighbours.places_of(PEER) == (PLACE,)
-
-    run_virtual(scene())
 
 
 def test_liars_have_few_addresses_dialled_however_many_they_are(machine: Machine) -> None:

@@ -60,12 +60,6 @@ def reserved(*, status: int = 100, limit: bytes = b"") -> bytes:
     return number(1, 2) + field(3, number(1, 9) + field(2, Multiaddr(PLACE).to_bytes())) + limit + number(5, status)
 
 
-def test_a_relay_says_where_it_is() -> None:
-    peer = answering(reserved())
-    assert asyncio.run(ask_reservation(peer.dial, PEER, least_bytes=100, timeout_s=1.0)) == (PLACE,)
-    assert peer.asked == b"\x02\x08\x00"
-
-
 @pytest.mark.parametrize(
     ("message", "reason"),
     [
@@ -90,12 +84,6 @@ def test_a_dial_back_says_where_it_came_in_or_that_it_did_not() -> None:
     assert (ask(came_in), ask(did_not)) == (PLACE, None)
     with pytest.raises(PeerLost, match="did not try"):
         ask(refused)
-
-
-def test_an_identity_tells_where_we_are_seen() -> None:
-    message = field(4, Multiaddr(PLACE).to_bytes()) + field(3, b"/a/1") + field(2, b"\xff\xff") + field(1, b"key")
-    told = asyncio.run(ask_identity(answering(message).dial, PEER, timeout_s=1.0))
-    assert (told.seen_at, told.protocols, told.maddrs) == (PLACE, ("/a/1",), ())
 
 
 def test_an_answer_without_end_is_given_up() -> None:

@@ -44,16 +44,6 @@ def test_a_proposal_goes_with_what_is_written_first_and_nothing_waits_for_its_an
     trio.run(run)
 
 
-def test_one_who_reads_first_proposes_as_well() -> None:
-    async def run() -> None:
-        below = Below(LINES + b"greeting")
-        stream = Proposed(below, PROTOCOL)
-        assert await stream.read(64) == b"greeting"
-        assert below.writes == [LINES]
-
-    trio.run(run)
-
-
 @pytest.mark.parametrize("answer", [encode_delim(b"/multistream/1.0.0") + encode_delim(b"na"), encode_delim(b"hi")])
 def test_another_answer_than_the_protocol_is_told_by_the_first_read(answer: bytes) -> None:
     async def run() -> None:

@@ -31,9 +31,8 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.messages import Error
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm, pid_of
-from tests.cosine_p2p.transport.libp2p_server import COUNT, ECHO, HANG_UP, Server, serving
+from tests.cosine_p2p.transport.libp2p_server import ECHO, HANG_UP, Server, serving
 from tests.scenes import as_test, in_real_time
-from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.network
 needs_hivemind = pytest.mark.skipif(find_spec("hivemind") is None, reason="needs hivemind beside py-libp2p")
@@ -99,15 +98,6 @@ async def test_streams_of_one_peer_share_a_connection_until_it_leaves_and_is_dia
 
 
 @served
-async def test_what_is_written_before_the_end_arrives(transport: LightTransport, server: Server) -> None:
-    stream = await transport.dial(server.peer_id, COUNT)
-    await stream.write(b"x" * 200_000)
-    stream.close()
-    assert await stream.read() == b""
-    await transport.close()
-
-
-@served
 async def test_reasons_of_a_dial_that_fails(transport: LightTransport, server: Server) -> None:
     assert "no address" in (await lost(transport.dial(NOBODY, ECHO))).reason
     for maddr, reason in (
@@ -125,23 +115,6 @@ async def test_reasons_of_a_dial_that_fails(transport: LightTransport, server: S
 async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     await reader.read()
     writer.close()
-
-
-async def babbling(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    writer.write(b"\x05HTTP\n" * 1000)
-    await reader.read()
-    writer.close()
-
-
-@pytest.mark.parametrize(("peer", "reason"), [(silent, "no answer within"), (babbling, "does not serve /noise")])
-def test_a_stranger_at_the_address(peer: Callable[..., Awaitable[None]], reason: str) -> None:
-    async def play(transport: LightTransport, server: Server) -> None:
-        async with await asyncio.start_server(peer, "127.0.0.1") as listener:
-            port = listener.sockets[0].getsockname()[1]
-            transport.note_addresses(NOBODY, [f"/ip4/127.0.0.1/tcp/{port}"])
-            assert reason in (await lost(transport.dial(NOBODY, ECHO))).reason
-
-    with_server(play, dial_timeout_s=0.4)
 
 
 @served
@@ -167,20 +140,6 @@ async def test_a_cancelled_dial_leaves_nothing_behind(transport: LightTransport,
     stream = await transport.dial(server.peer_id, ECHO)
     await stream.write(b"well")
     assert await stream.read() == b"well"
-
-
-@served
-async def test_nobody_opens_streams_to_a_client(transport: LightTransport, server: Server) -> None:
-    async def knock(host: Any) -> str:
-        try:
-            await host.new_stream(ID.from_string(OURS.peer_id), ["/ipfs/id/1.0.0"])
-        except Exception as error:
-            return f"refused ({type(error).__name__})"
-        return "let in"
-
-    assert "refused" in await server.run(knock)
-    with pytest.raises(LocalProtocolError):
-        await transport.serve(ECHO, silent)  # type: ignore[arg-type]
 
 
 @in_real_time
@@ -352,16 +311,6 @@ def test_importing_is_quiet_and_lazy_and_no_more_of_the_library_is_imported_than
     assert (done.returncode, done.stdout, done.stderr) == (0, "set()\n", "")
 
 
-@needs_hivemind
-@pytest.mark.parametrize("order", quick_first(["full.library light.light", "light.light full.library"]))
-def test_both_libraries_share_a_process(order: str) -> None:
-    imports = "\n".join(f"import cosine_p2p.transport.{name}" for name in order.split())
-    done = python(
-        f"{imports}\nimport hivemind.proto.p2pd_pb2, libp2p.crypto.pb.crypto_pb2 as c\nprint(c.PublicKey())"
-    )
-    assert done.returncode == 0, done.stderr
-
-
 @in_real_time
 async def test_peers_that_are_dialled_with_the_initial_ones_keep_to_the_rules_for_strangers() -> None:
     async with serving(OTHER_SEED) as other:
@@ -399,30 +348,6 @@ def begun(early: EarlySockets, *addresses: Address) -> list[bool]:
     return [each is not None for each in found]
 
 
-@in_real_time
-async def test_a_connection_that_was_begun_early_is_the_one_that_is_spoken_over() -> None:
-    async with serving(SEED) as server:
-        given = parse_dialable(server.maddr)
-        early = EarlySockets([given])
-        transport = await LightTransport.start(config(server.maddr), early)
-        stream = await transport.dial(server.peer_id, ECHO)
-        assert begun(early, given) == [False]
-        await stream.write(b"a word")
-        assert await stream.read() == b"a word"
-        await transport.close()
-
-
-@in_real_time
-async def test_one_that_nobody_accepts_fails_as_a_dial_does_and_what_nobody_took_is_closed() -> None:
-    nobody = f"{CLOSED_PORT}/p2p/{NOBODY}"
-    unused = Listening()
-    early = EarlySockets([parse_dialable(nobody), unused.address])
-    error = await lost(LightTransport.start(config(nobody), early))
-    assert "connection refused at 127.0.0.1:1" in error.reason
-    with unused.socket, unused.socket.accept()[0] as peer:
-        assert peer.recv(1) == b""
-
-
 def test_only_ip_addresses_that_may_be_dialled_are_connected_to_early() -> None:
     own, other = Listening(), Listening()
     name, relayed = (
@@ -442,3 +367,17 @@ def test_only_ip_addresses_that_may_be_dialled_are_connected_to_early() -> None:
     assert sum(many.take(f"127.0.1.{number}", own.address.port) is not None for number in range(200)) == MAX_SOCKETS
     for each in (own, other):
         each.socket.close()
+
+
+@served
+async def test_nobody_opens_streams_to_a_client(transport: LightTransport, server: Server) -> None:
+    async def knock(host: Any) -> str:
+        try:
+            await host.new_stream(ID.from_string(OURS.peer_id), ["/ipfs/id/1.0.0"])
+        except Exception as error:
+            return f"refused ({type(error).__name__})"
+        return "let in"
+
+    assert "refused" in await server.run(knock)
+    with pytest.raises(LocalProtocolError):
+        await transport.serve(ECHO, silent)  # type: ignore[arg-type]

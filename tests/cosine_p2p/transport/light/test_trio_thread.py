@@ -11,27 +11,6 @@ from tests.scenes import in_real_time
 
 
 @in_real_time
-async def test_results_and_errors_come_back_and_what_is_posted_runs_in_order_and_in_the_thread() -> None:
-    async def sevens() -> int:
-        await trio.lowlevel.checkpoint()
-        return 7
-
-    async def fails() -> int:
-        raise LookupError("nothing there")
-
-    thread = await TrioThread.start("test-trio")
-    assert await thread.call(sevens) == 7
-    with pytest.raises(LookupError, match="nothing there"):
-        await thread.call(fails)
-    ran: list[tuple[int, str]] = []
-    for number in range(100):
-        thread.post(lambda number=number: ran.append((number, threading.current_thread().name)))
-    await thread.call(trio.lowlevel.checkpoint)
-    assert ran == [(number, "test-trio") for number in range(100)]
-    await thread.close()
-
-
-@in_real_time
 async def test_cancelling_the_caller_cancels_the_work_and_a_result_that_comes_too_late_is_undone() -> None:
     thread = await TrioThread.start("test-trio")
     loop = asyncio.get_running_loop()
