@@ -15,7 +15,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from cosine_p2p.transport.full.daemon import mend_calls
+from cosine_p2p.transport.full.daemon import mend_calls, plain_reason
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES, MAX_STARTS, start_relay
 from cosine_p2p.transport.full.sockets import make_socket_folder, sweep_socket_folders
 from cosine_protocol.errors import PeerLost
@@ -177,3 +177,28 @@ def test_a_relay_is_started_until_it_lets_enough_through_and_never_for_ever(
         assert not stays
     assert (starts.made, starts.open) == (made, [made] * stays)
     assert [record.levelno for record in caplog.records] == [logging.WARNING] * warnings
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        ("protocols not supported: [/cosine/draft/2.0.0]", "it does not serve /cosine/draft/2.0.0"),
+        ("routing: not found", "no address of it is known in the network"),
+        (
+            "failed to negotiate security protocol: peer id mismatch: expected A, but remote key matches B\n"
+            " * [/ip4/192.0.2.2/tcp/1] dial backoff",
+            "another peer answers at its address, B",
+        ),
+        (
+            "failed to negotiate security protocol: x509: certificate has expired or is not yet valid",
+            "its certificate is not valid yet by this machine's clock, which is behind",
+        ),
+        ("failed to negotiate security protocol: unexpected EOF", "what listens at its address is no peer"),
+        ("dial tcp4: connect: connection refused", "nothing listens at its address any more"),
+        ("dial backoff", "it could not be reached a moment ago"),
+        ("something\n  else", "something else"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_an_error_is_told_in_plain_words(error: str, reason: str) -> None:
+    assert plain_reason(error) == reason
