@@ -147,7 +147,8 @@ class Client:
     """Generates text with a swarm. Use `with`, or `close` it.
 
     `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
-    `join` replaces the way into the network. Raises as `AsyncClient`, and `PeerLost` if no initial peer answers.
+    `join` replaces the way into the network, `memory` the file of what it learns. Raises as `AsyncClient`, and
+    `PeerLost` if no initial peer answers.
     """
 
     @lists_options(ClientOptions)
