@@ -292,7 +292,9 @@ def options_of(number: int) -> GenerationOptions:
 
 async def texts_of(scene: Scene) -> list[tuple[int, ...]]:
     """The text of each client, while nothing happens; the likeliest is compared with transformers' own."""
-    async with AsyncClient([scene.maddrs["boot"]], network=NETWORK, dtype="float32", strategy="plain") as client:
+    async with AsyncClient(
+        [scene.maddrs["boot"]], memory=False, network=NETWORK, dtype="float32", strategy="plain"
+    ) as client:
         texts = [(await client.generate(PROMPT, **options_of(number))).token_ids for number in range(len(CLIENTS))]
     assert texts[0] == greedy(encoded(PROMPT), NEW_TOKENS)
     return texts

@@ -77,7 +77,7 @@ def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
 @pytest.mark.thorough
 def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="cosine_p2p")
-    with Client([swarm.boot.maddr], coordination="client") as client:
+    with Client([swarm.boot.maddr], memory=False, coordination="client") as client:
         generation = client.generate("Once upon a time there was", max_new_tokens=16)
     (request,) = {
         getattr(record, "request", "") for record in caplog.records if record.name == "cosine_p2p.session.run"
