@@ -3,7 +3,7 @@
 import asyncio
 import json
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final
@@ -196,28 +196,24 @@ class PromptEncoder:
         """
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
-                rendered = None
+                work: Callable[[], EncodedPrompt]
                 if isinstance(prompt, Chat):
                     rendered = await self._offload_chats(partial(render, codec, prompt))
-                length = len(prompt if rendered is None else rendered.text)
-                offload = self._offload_long if length > LONG_CHARACTERS else self._offload
-                return await offload(partial(_encoded, codec, prompt, rendered, most_tokens=most_tokens))
+                    work, length = partial(_encoded_chat, codec, prompt, rendered, most_tokens), len(rendered.text)
+                else:
+                    work, length = partial(_encoded, codec, prompt, most_tokens), len(prompt)
+                return await (self._offload_long if length > LONG_CHARACTERS else self._offload)(work)
         except TimeoutError:
             raise PromptRefused(f"The prompt could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
 
 
-def _encoded(
-    codec: TextTokenizer,
-    prompt: str | tuple[int, ...] | Chat,
-    rendered: RenderedChat | None,
-    *,
-    most_tokens: int,
-) -> EncodedPrompt:
-    if isinstance(prompt, Chat):
-        assert rendered is not None
-        codec.check_length(rendered.text, most_tokens)
-        tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
-        return EncodedPrompt(tokens, reply_form(codec, prompt, rendered.text, is_told=rendered.is_told))
+def _encoded_chat(codec: TextTokenizer, chat: Chat, rendered: RenderedChat, most_tokens: int) -> EncodedPrompt:
+    codec.check_length(rendered.text, most_tokens)
+    tokens = _some(codec.encode(rendered.text, add_special_tokens=False))
+    return EncodedPrompt(tokens, reply_form(codec, chat, rendered.text, is_told=rendered.is_told))
+
+
+def _encoded(codec: TextTokenizer, prompt: str | tuple[int, ...], most_tokens: int) -> EncodedPrompt:
     if isinstance(prompt, str):
         codec.check_length(prompt, most_tokens)
     return EncodedPrompt(encode_prompt(codec, prompt))

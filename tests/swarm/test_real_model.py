@@ -131,7 +131,7 @@ async def answered(
 def plain_answers(engine: Engine, prompts: Sequence[Sequence[int]]) -> list[Decoded]:
     """What the engine says by itself, up to the end of each answer."""
     samplings = [sampling_of(number) for number in range(len(prompts))]
-    found = decoded(engine, prompts, [TOKENS] * len(prompts), call_at_once=AT_ONCE, samplings=samplings)
+    found = decoded(engine, prompts, [TOKENS] * len(prompts), at_once=AT_ONCE, samplings=samplings)
     for one in found:
         if END in one.tokens:
             del one.tokens[one.tokens.index(END) + 1 :]
