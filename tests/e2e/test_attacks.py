@@ -67,7 +67,7 @@ def attacking(swarm: Swarm, kind: str) -> Iterator[None]:
 
 
 def client_of(swarm: Swarm) -> AsyncClient:
-    return AsyncClient([swarm.boot.maddr], target=swarm.target, dtype=swarm.dtype, audit=0)
+    return AsyncClient([swarm.boot.maddr], memory=False, target=swarm.target, dtype=swarm.dtype, audit=0)
 
 
 async def assert_right(client: AsyncClient) -> None:

@@ -34,7 +34,7 @@ Texts = list[tuple[int, ...]]
 async def texts(maddr: str, digest: str, verifier: Node) -> Texts:
     """The texts of a node after each prompt, greedy and sampled."""
     found = []
-    async with AsyncClient([maddr], network=NETWORK, target=digest, audit=0.0) as client:
+    async with AsyncClient([maddr], memory=False, network=NETWORK, target=digest, audit=0.0) as client:
         for prompt in PROMPTS:
             for temperature in (0.0, 0.8):
                 done = await client.generate(
