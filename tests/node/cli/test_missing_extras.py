@@ -1,5 +1,6 @@
 """A command whose extra is not installed ends with one sentence that says what to install."""
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -36,21 +37,16 @@ IMPORTED_AS: Final = {"prometheus-client": "prometheus_client", "huggingface-hub
 PROJECT: Final = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text("utf-8"))["project"]
 
 
-def packages_of(extra: str) -> str:
-    """The packages of an extra, by the names they are imported by, with what they bring of ours."""
-    names = [
-        line.partition("[")[0].partition(">")[0].partition(";")[0]
-        for line in PROJECT["optional-dependencies"][extra]
-    ]
-    found = {IMPORTED_AS.get(name, name) for name in names if name != "cosine-p2p"}
-    return " ".join(
-        sorted(found | ({"google"} if extra == "node" else set()) | ({"trio"} if extra == "light" else set()))
-    )
+def packages_of(extra: str) -> list[str]:
+    """The packages of an extra by the names they are imported by, with what hivemind and py-libp2p import."""
+    names = [re.match(r"[\w-]+", line) for line in PROJECT["optional-dependencies"][extra]]
+    found = [IMPORTED_AS.get(name[0], name[0]) for name in names if name is not None and name[0] != "cosine-p2p"]
+    return found + {"node": ["google"], "light": ["trio"]}.get(extra, [])
 
 
-def ended(module: str, missing: str, *given: str, home: Path) -> tuple[int, list[str]]:
+def ended(module: str, missing: list[str], *given: str, home: Path) -> tuple[int, list[str]]:
     done = subprocess.run(
-        [sys.executable, "-c", CODE.replace("{module}", module), missing, *given],
+        [sys.executable, "-c", CODE.replace("{module}", module), " ".join(missing), *given],
         capture_output=True,
         text=True,
         timeout=60,
@@ -73,7 +69,7 @@ CASES: Final = {
 @pytest.mark.parametrize("command", quick_first(CASES))
 def test_one_sentence_says_what_to_install(command: str, tmp_path: Path) -> None:
     extra, *options = CASES[command]
-    missing = packages_of(extra) + (f" {packages_of('node')}" if extra == "light" else "")
+    missing = packages_of(extra) + (packages_of("node") if extra == "light" else [])
     module, given = ("cosine_tui", options) if extra == "tui" else ("cosine_node", [command, *options])
     code, said = ended(module, missing, *given, home=tmp_path)
     assert code == 2 and not any("Traceback" in line for line in said), said
@@ -82,6 +78,6 @@ def test_one_sentence_says_what_to_install(command: str, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("extra", ["node", "llama", "gateway", "light"])
 def test_every_package_of_an_extra_is_known(extra: str) -> None:
-    for package in packages_of(extra).split():
+    for package in packages_of(extra):
         # Commands do without uvloop.
         assert package == "uvloop" or "pip install '.[" in told_missing(ModuleNotFoundError(name=package)), package
