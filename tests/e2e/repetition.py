@@ -1,0 +1,116 @@
+"""Texts of one verifier, each asked for many times: `python -m tests.e2e.repetition` prints how many are others.
+
+Every prompt is asked for alone, then beside seven others, with a cached prefix or without, and with the verifier's
+own drafts or without.
+"""
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import cycle, islice
+from pathlib import Path
+from typing import Final
+
+from cosine_p2p import AsyncClient
+from cosine_p2p.request.chat import Chat
+from cosine_p2p.request.options import GenerationOptions
+from cosine_protocol.numerics import repeats
+from tests.e2e.nodes import Node
+
+PROMPTS: Final = (
+    "What is the capital of France?",
+    "List five healthy breakfasts.",
+    "Write a short poem about rain.",
+    "Explain how a bicycle stays upright.",
+    "What is seven times eight?",
+    "Give three tips for learning to cook.",
+    "Who was Marie Curie?",
+    "Translate into French: good morning.",
+    "Write a Python function that reverses a list.",
+    "Why is the sky blue?",
+    "Name three planets and what is special about each.",
+    "How do I write a polite reminder?",
+)
+RUNS: Final = 12
+AT_ONCE: Final = 8
+PLAIN: Final[GenerationOptions] = {"strategy": "plain"}
+ALONE: Final[GenerationOptions] = {"max_drafters": 0}
+REAL: Final = {
+    "default": (),
+    "PyTorch, float32": ("--engine", "torch", "--dtype", "float32"),
+    "PyTorch, bfloat16": ("--engine", "torch", "--dtype", "bfloat16"),
+    "PyTorch, bfloat16, --deterministic": ("--engine", "torch", "--dtype", "bfloat16", "--deterministic"),
+    "llama.cpp": ("--engine", "llama"),
+}
+"""The ways to run the real target that are compared, with the options of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """The texts of each prompt, by a verifier with these numerics."""
+
+    numerics: str
+    texts: tuple[frozenset[str], ...]
+
+    @property
+    def several(self) -> int:
+        """Prompts that got more than one text."""
+        return sum(len(texts) > 1 for texts in self.texts)
+
+
+def repetition(
+    folder: Path, target: str, options: Sequence[str], *, tokens: int, prompts: Sequence[str] = PROMPTS
+) -> Repetition:
+    """Start a verifier and ask it for each prompt `RUNS` times: greedy, in chats of so many tokens."""
+    with ExitStack() as stack:
+
+        def start(name: str, *arguments: str) -> Node:
+            node = Node.start(name, arguments, folder)
+            stack.callback(node.close)
+            return node.wait_ready()
+
+        peer = start("bootstrap", "bootstrap").maddr
+        start("verifier", "join", "--role", "verifier", "--model", target, "--initial-peers", peer, *options)
+        return asyncio.run(_asked(peer, target, prompts, tokens))
+
+
+async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) -> Repetition:
+    async with AsyncClient([peer], target=target, max_new_tokens=tokens, temperature=0.0) as client:
+        texts: dict[str, set[str]] = {prompt: set() for prompt in prompts}
+        numerics = ""
+
+        async def ask(prompt: str, options: GenerationOptions) -> None:
+            nonlocal numerics
+            done = await client.generate(Chat([{"role": "user", "content": prompt}]), **options)
+            texts[prompt].add(done.text)
+            numerics = done.numerics
+
+        alone = [(prompt, way) for way in (PLAIN, ALONE) for prompt in prompts for _ in range(2)]
+        for prompt, way in alone:
+            await ask(prompt, way)
+        # Others are beside each prompt every time.
+        left = RUNS - len(alone) // len(prompts)
+        many = list(islice(cycle(prompts), left * len(prompts)))
+        for first in range(0, len(many), AT_ONCE):
+            ways = cycle((ALONE, PLAIN))
+            async with asyncio.TaskGroup() as group:
+                for prompt, way in zip(many[first : first + AT_ONCE], ways, strict=False):
+                    group.create_task(ask(prompt, way))
+        return Repetition(numerics, tuple(map(frozenset, texts.values())))
+
+
+def main() -> None:
+    for name, options in REAL.items():
+        with tempfile.TemporaryDirectory() as folder:
+            found = repetition(Path(folder), "zoo:smol-target", options, tokens=48)
+        promise = "the same" if repeats(found.numerics) else "may differ"
+        said = f"{found.several} of {len(found.texts)} prompts got several texts"
+        sys.stdout.write(f"{name} ({found.numerics}, {promise}): {said} in {RUNS} runs\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()
