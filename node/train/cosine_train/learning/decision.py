@@ -14,7 +14,7 @@ from cosine_p2p.storage.state_file import StateFile
 from cosine_protocol.limits import MAX_EXPERTISE
 
 NEW_TOKENS: Final = 2000
-"""A round begins when so many tokens to learn from are new; some ten to twenty answers."""
+"""New tokens that start a round: some ten to twenty answers."""
 HELD_OUT_TOKENS: Final = 200
 """With fewer the error of a share is above 3.5 %, more than a round usually gains."""
 ERRORS_DOWN: Final = 3.0
@@ -33,7 +33,7 @@ MAX_BYTES: Final = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Acceptance:
-    """First choices that were the target's token, of so many."""
+    """First choices that were the target's token: `right` of `tokens`."""
 
     right: int = 0
     tokens: int = 0
@@ -94,7 +94,7 @@ def goes_back(*, earlier: Acceptance, live: Acceptance) -> bool:
 
 
 def pause_s(deaths: int) -> float:
-    """How long to wait before a child that has died so many times in a row is started again."""
+    """The pause before a child that has died `deaths` times in a row is started again."""
     return min(FIRST_PAUSE_S * 2.0 ** min(deaths - 1, 32), LONGEST_PAUSE_S)
 
 

@@ -12,7 +12,7 @@ from cosine_protocol.errors import PromptRefused
 from cosine_protocol.request import Sampling
 
 NEAR: Final = 1.1
-"""A domain is a drafter's too where its texts have at most so many times the negative log-likelihood of its own.
+"""Maximum ratio of a domain's negative log-likelihood to that of the drafter's own for it to be announced too.
 
 Below what tells the experts of the toy family from others: to each of the five
 the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.

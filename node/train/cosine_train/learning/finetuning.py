@@ -41,7 +41,7 @@ UNKNOWN: Final = -1
 LEAST_TIMES: Final = 2
 """What was said once may never be said again, and one saying teaches little."""
 MOST_KNOWN: Final = 16_384
-"""Bounds a pass: at width 576 the output of so many tokens costs as much as two to three layers."""
+"""Maximum vocabulary. At width 576 an output of this size costs as much as two to three layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,13 +48,13 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import Series
 
 QUIET_S: Final = 2.0
-"""The child goes on so long after the last request, since one request is often followed by the next."""
+"""The child continues this long after the last request, since one is often followed by the next."""
 LOOK_EVERY_S: Final = 0.2
-"""How late the child goes on, and how long a moment without requests has to last to be seen."""
+"""Interval of looks: the delay of the child, and the shortest moment without requests that is seen."""
 PATIENCE_S: Final = 60.0
-"""So long new weights wait for a moment without requests; then those that are followed are let go."""
+"""Maximum wait of new weights for a moment without requests; then running requests are let go."""
 TELL_EVERY_S: Final = 1.0
-"""What other programs show is so old at most, and a kill costs the counts of so long."""
+"""Maximum age of what other programs show, and of the counts that a kill costs."""
 MAX_WAITING: Final = 64
 """Bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
 
@@ -129,7 +129,7 @@ class Learner:
 
     @property
     def now(self) -> LearnerNow:
-        """What it does, as other programs of its user are told."""
+        """What it does, as other programs of its user show it."""
         is_stopped = self._doing in (Activity.LEARNING, Activity.COMPARING) and self._child.is_paused
         return LearnerNow(
             activity=Activity.STOPPED if is_stopped else self._doing,

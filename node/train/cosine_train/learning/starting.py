@@ -14,7 +14,7 @@ from cosine_train.learning.stream_store import MIN_BYTES
 
 
 def learner_maker(kept_bytes: int) -> LearnerMaker:
-    """What makes learners that keep texts in at most so many bytes. Raises `UsageError` for too few."""
+    """A maker of learners that keep at most `kept_bytes` of texts. Raises `UsageError` for too few."""
     if kept_bytes < MIN_BYTES:
         raise UsageError(f"--learn-memory takes a size of {MIN_BYTES >> 20}MiB or more.")
     return partial(_learner_of, kept_bytes)

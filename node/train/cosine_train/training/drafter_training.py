@@ -35,7 +35,7 @@ class DrafterSettings:
     """The texts, answers and steps that one drafter is made of, and the folders of its making.
 
     Answers are kept in `work` and asked for once, whichever drafters learn from them. The target writes
-    `own_questions` itself, and at most so many `follow_ups` to its answers, beside those of `texts`, if any.
+    `own_questions` itself, and at most `follow_ups` to its answers, beside those of `texts`, if any.
     `shares` weigh the domains; all answers count alike if there are none. `init` is a drafter to go on from.
     """
 
@@ -231,7 +231,7 @@ def training_record(
     *,
     device: str,
 ) -> dict[str, Any]:
-    """How a drafter was made."""
+    """The record of a training."""
     domains = sorted({answer.domain for answer in learned})
     plan = {
         name: value for name, value in asdict(settings.plan).items() if not name.startswith(("budget", "report"))

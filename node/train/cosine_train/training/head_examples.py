@@ -27,7 +27,7 @@ class HeadBatch:
 
 
 class HeadExamples:
-    """Answers in batches of about so many tokens, those of like length together, each once an epoch.
+    """Answers in batches of about `tokens` tokens, similar lengths together, each once an epoch.
 
     The same seed and step give the same batch.
     """

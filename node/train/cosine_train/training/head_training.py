@@ -21,11 +21,11 @@ from cosine_train.training.loop import train
 from cosine_train.training.target_source import LocalSource, TargetSource
 
 MEASURED_STEPS: Final = 5
-"""Tokens of a draft whose acceptance rates are told."""
+"""Tokens of a draft whose acceptance rates are measured."""
 USUAL_TEXT_TOKENS: Final = 128
-"""A batch of so many rows has so many tokens each, whatever the lengths of its answers."""
+"""Tokens of a batch per row, whatever the lengths of its answers."""
 NEW_WEIGHT_DEVIATION: Final = 0.01
-"""Of weights that begin as noise: small beside the target's own, so that a head begins as its last layer."""
+"""Standard deviation of new weights. It is small beside the target's own: a head begins as its last layer."""
 
 
 def train_head(settings: DrafterSettings, source: TargetSource, say: Say) -> dict[str, Any]:

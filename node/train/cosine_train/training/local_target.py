@@ -24,13 +24,13 @@ from cosine_train.training.answers import Answer, TargetPrompt
 ATTENTION_NAME: Final = "cosine_answer_slots"
 """The name under which a model's configuration asks for this attention."""
 BLOCK_TOKENS: Final = 64
-"""Room grows by so many tokens. Products over all of the room need no copy, unlike those over a part."""
+"""Tokens by which the KV cache grows. Products over the whole cache need no copy, unlike those over a part."""
 LIKELY_TOKENS: Final = 24
 """Tokens stored of each position. What is left joins the probability of all others."""
 SAMPLED_TOKENS: Final = 256
-"""Sampled answers take one of so many: at 0.8 less than a hundredth lies beyond, and noise costs time."""
+"""Candidates of a sampled token. At 0.8 less than 1 % of the probability lies beyond, and noise costs time."""
 REFILL_SHARE: Final = 1 / 32
-"""Of the slots, those that are filled again together, for their prompts are fed in one pass."""
+"""Share of the slots that are refilled together: their prompts are fed in one pass."""
 READ_ROWS: Final = 8
 """Bounds memory: texts that are read in one pass."""
 TRIAL_TOKENS: Final = 12
@@ -160,7 +160,7 @@ class LocalTarget:
 
     @torch.inference_mode()
     def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """The likeliest next tokens after these, at most so many, and their probabilities."""
+        """The `count` likeliest next tokens after these, and their probabilities."""
         room = AnswerSlots(slots=1, device=self._last.device)
         with room.filling([0]):
             hidden = self._model.base_model(input_ids=self._padded([tokens]), slots=room, use_cache=False)[0]

@@ -70,7 +70,7 @@ def computes_in_bfloat16(device: str) -> bool:
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep large blocks that were freed, where its C library is one that can be told so.
+    """Let this process keep large freed blocks, if its C library supports that.
 
     glibc gives a freed block of more than 32 MB back to the system and takes new pages for the next one. Logits of
     a batch are such blocks: writing answers was half as fast for it.

@@ -22,28 +22,28 @@ from cosine_train.training.local_target import LocalTarget
 from cosine_train.training.questions import Message, Question, read_questions
 
 DOMAIN: Final = "self"
-"""What its own questions are about."""
+"""The domain of its own questions."""
 FILE: Final = "questions.jsonl"
 FOLLOW_UPS_FILE: Final = "follow-ups.jsonl"
 FIRST_TOKENS: Final = 160
-"""SmolLM2 begins 95 % of its questions with one of so many tokens."""
+"""First tokens to choose from. SmolLM2 begins 95 % of its questions with one of them."""
 FLATNESS: Final = 0.35
 """The exponent of their probabilities: 'I' and 'Can' begin 66 % of SmolLM2's questions, and so 5 %."""
 SHORTEST_CHARACTERS: Final = 12
-"""What is shorter asks nothing."""
+"""Minimum length of a question."""
 ALIKE_WORDS: Final = 4
 MOST_ALIKE: Final = 24
-"""Questions kept that begin with the same so many words."""
+"""Maximum number of questions kept that begin with the same `ALIKE_WORDS` words."""
 WRITTEN_FOR_EACH: Final = 1.25
 """Questions written for each that is kept: others repeat one, are cut off, or begin like too many."""
 FEWEST_WRITTEN: Final = 64
-"""Where of so many none is new, there are no more."""
+"""Writing ends when none of this many questions is new."""
 
 
 def write_own_questions(
     target: LocalTarget, codec: TextTokenizer, folder: Path, *, count: int, seed: int, say: Say
 ) -> Path:
-    """A file of so many of the target's own questions in a folder; what an earlier call has written there counts.
+    """A file of `count` of the target's own questions in a folder; what an earlier call has written there counts.
 
     Raises `UsageError` for a model without a chat template, or whose template does not tell where a user speaks.
     """

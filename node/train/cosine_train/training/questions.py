@@ -23,7 +23,7 @@ SUFFIXES: Final = (".jsonl", ".jsonl.xz")
 HELD_OUT_MARK: Final = ".dev."
 """A file with this in its name holds questions for the evaluation alone."""
 HELD_OUT_EVERY: Final = 20
-"""Where no file is held out, one question of so many is."""
+"""One question in this many is held out if no file is."""
 OPENING_CHARACTERS: Final = 240
 """About 50 tokens of a plain text, enough to show its kind."""
 TEMPERATURE: Final = 0.8
@@ -87,7 +87,7 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
 def prompts_of(
     questions: Sequence[Question], codec: TextTokenizer, *, answers: int, longest_prompt: int, is_asked_twice: bool
 ) -> list[TargetPrompt]:
-    """Prompts for so many answers, domains in turn, greedy and sampled in turn or each question both ways.
+    """Prompts for `answers` answers, domains in turn, greedy and sampled in turn or each question both ways.
 
     Questions of more than `longest_prompt` tokens are passed over.
     """
@@ -108,7 +108,7 @@ def prompts_of(
 def readings_of(
     questions: Sequence[Question], codec: TextTokenizer, *, readings: int, longest_prompt: int, longest_answer: int
 ) -> list[TargetPrompt]:
-    """Prompts with what follows them where they were found, domains in turn, cut after so many tokens."""
+    """Prompts with the text that follows them, domains in turn, cut after `longest_answer` tokens."""
     found: list[TargetPrompt] = []
     for question in in_turns(questions):
         if len(found) >= readings:

@@ -37,7 +37,7 @@ CONTEXT_TOKENS: Final = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class Answering:
-    """The answers of a target: at most so many at once, and tokens of each."""
+    """Limits of a target's answers: `slots` at once, `new_tokens` tokens each."""
 
     slots: int
     new_tokens: int
