@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cosine_lab.experiments.progress import CellProgress, ProgressLine
 from cosine_node.cli.options import AsJson
 from cosine_node.terminal.printing import FAILURE_EXIT, INTERRUPT_EXIT
-from cosine_node.terminal.progress import CellProgress, ProgressLine
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:

@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any, Final
 
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, grouped
+from cosine_lab.experiments.progress import CellProgress
 from cosine_lab.report.intervals import bootstrap_interval, medians
 from cosine_node import zoo
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import SETTLE_S, Cast, running_nodes
-from cosine_node.terminal.progress import CellProgress
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions, Prompt
 from cosine_protocol.errors import UsageError

@@ -97,7 +97,10 @@ def sentence_of(outlook: Outlook, *, acceptance_rate: float = ACCEPTANCE) -> str
 
 def outlook_as_object(outlook: Outlook) -> dict[str, Any]:
     """All of it for machines."""
+    target_digest, numerics, _ = outlook.kind
     return {
+        "target_digest": target_digest,
+        "numerics": numerics,
         "stages": [
             {"peer_id": one.place.peer_id, "layers": str(one.place.layers), "pass_s": one.pass_s}
             for one in outlook.stages

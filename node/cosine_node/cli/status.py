@@ -212,10 +212,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
         "network": network,
         "nodes": nodes,
         "coverage": coverage_as_objects(_reached_records(survey)),
-        "outlook": [
-            {"target_digest": each.kind[0], "numerics": each.kind[1]} | outlook_as_object(each)
-            for each in outlooks(_reached_records(survey))
-        ],
+        "outlook": [outlook_as_object(each) for each in outlooks(_reached_records(survey))],
         "bans": bans_as_object(notes.bans),
         "problem": problem_of(survey, network),
     }

@@ -17,6 +17,7 @@ from cosine_node.models.model import MEASURE_S, read_names
 from cosine_node.serving.fetched_model import local_folder
 from cosine_node.serving.node import load_models
 from cosine_node.serving.node_options import NodeOptions
+from cosine_node.stages.part_sizes import size_text
 from cosine_node.terminal.events import Emit
 from cosine_p2p.gguf.header import part_names
 from cosine_protocol.errors import UsageError
@@ -136,8 +137,3 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
         return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
     models = load_models(options, emit)
     return models.served.curve, models
-
-
-def size_text(size_bytes: int) -> str:
-    """Bytes as people read them."""
-    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 2**30 else f"{size_bytes / 2**20:.0f} MiB"

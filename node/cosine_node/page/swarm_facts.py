@@ -48,10 +48,7 @@ def outlook_facts(reached: Sequence[NodeRecord]) -> list[Json]:
         return []
     from cosine_node.chains.outlook import outlook_as_object, outlooks
 
-    return [
-        {"target_digest": each.kind[0], "numerics": each.kind[1], **outlook_as_object(each)}
-        for each in outlooks(reached)
-    ]
+    return [outlook_as_object(each) for each in outlooks(reached)]
 
 
 def node_facts(sight: NodeSight, notes: OwnNotes) -> Json:

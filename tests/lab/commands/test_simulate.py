@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.experiments.progress import ProgressLine
 from cosine_lab.simulation import running
 from cosine_lab.simulation.report import SimulationReport
 from cosine_node.cli import main
-from cosine_node.terminal.progress import ProgressLine
 
 FIELDS = {
     *(

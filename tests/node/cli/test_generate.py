@@ -12,12 +12,12 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli import asking
-from cosine_node.cli.generate import config_lines, stage_of
+from cosine_node.cli.generate import config_lines
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.client import Swarm
-from cosine_p2p.request.results import AppliedConfig, Progress
+from cosine_p2p.request.results import AppliedConfig
 from cosine_p2p.text.target import Target
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
@@ -26,27 +26,6 @@ from tests.cosine_p2p.test_blocking import InProcess
 from tests.node.cli.conftest import Run
 from tests.swarm.reference import plain_stream, prompt_of, target_engine
 from tests.swarm.tool_letters import END, ToolLetters, calling_engine
-
-FIRST, SECOND = "12D3KooWfirstfirst", "12D3KooWsecondsecond"
-
-
-def progress(*, tokens: int = 0, serving: tuple[str, ...] = (), tried: tuple[str, ...] = ()) -> Progress:
-    return Progress(
-        tokens=tokens, rounds=0, accepted=0, serving=serving, tried=tried, drafters=(), why=(), decisions=0
-    )
-
-
-def test_a_verifier_is_asked_then_waited_for_then_generates() -> None:
-    verifiers = (FIRST, SECOND)
-    assert stage_of(progress(), verifiers) == "Asking verifier …rstfirst"
-    assert stage_of(progress(serving=(FIRST,)), verifiers) == "Waiting for the first token of verifier …rstfirst"
-    assert stage_of(progress(serving=(FIRST,), tokens=3), verifiers) == "Generating with verifier …rstfirst"
-    # Attempts in vain are counted, and the next verifier is asked.
-    assert stage_of(progress(tried=("a",)), verifiers) == "Asking verifier …ndsecond, after 1 attempt in vain"
-    assert stage_of(progress(tried=("a", "b")), verifiers) == "Asking verifier …rstfirst, after 2 attempts in vain"
-    after = stage_of(progress(serving=(SECOND,), tried=("a",)), verifiers)
-    assert after == "Waiting for the first token of verifier …ndsecond, after 1 attempt in vain"
-
 
 PROMPT = prompt_of(random.Random("command"))
 CHAT = GenerationDefaults(

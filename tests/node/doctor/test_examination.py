@@ -136,7 +136,7 @@ def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: py
     assert "nodes of the swarm" in models.find_model("ab" * 32, is_in_parts=True)[2].found
     folder, download_bytes, finding = models.find_model("somebody/model")
     assert (folder, download_bytes, finding.status) == (None, 3 << 30, CheckStatus.OK)
-    assert "downloaded at the first start, 3.00 GiB" in finding.found
+    assert "downloaded at the first start, 3.0 GiB" in finding.found
 
 
 def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_named(tmp_path: Path) -> None:
@@ -152,7 +152,7 @@ def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_na
 def test_weights_that_cannot_fit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(models, "free_memory_bytes", lambda: 1 << 20)
     found = broken(node_of("zoo:target", Role.VERIFIER))
-    assert "or more, and 1 MiB are free" in found.found and "--quantize int8" in found.fix
+    assert "or more, and 1.0 MiB are free" in found.found and "--quantize int8" in found.fix
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from cosine_node.terminal import progress
-from cosine_node.terminal.progress import CellProgress, ProgressLine
+from cosine_lab.experiments import progress
+from cosine_lab.experiments.progress import CellProgress, ProgressLine
 
 
 def at(*times_s: float) -> Iterator[float]:
