@@ -159,7 +159,7 @@ def _awaited(look: Callable[[], Any]) -> Iterator[Finding]:
 def main() -> None:
     """Examine, and write what is found."""
     verbose, plan = pickle.load(sys.stdin.buffer)
-    logging.basicConfig(level=logging.DEBUG if verbose else logging.ERROR)
+    logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING)
     out, sys.stdout = sys.stdout, sys.stderr
 
     def write(**told: object) -> None:

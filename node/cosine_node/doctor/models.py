@@ -1,5 +1,6 @@
 """The models of a node as `join` loads them: where they are, whether there is room, and whether they run here."""
 
+import logging
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,7 +92,7 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
             found = f"its weights take {size_text(least_bytes)} or more, and {size_text(free_bytes)} are free"
             yield failure(what, found, SMALLER)
             return
-    said = []
+    said: list[str] = []
 
     def note(event: str, fields: dict[str, object]) -> None:
         if event == "computes":
@@ -100,6 +101,8 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
             said.append(f"its KV cache holds {fields['kv_tokens']} tokens")
         emit(event, fields)
 
+    warned = _Warned(said)
+    logging.getLogger("cosine_node").addHandler(warned)
     try:
         began_s = time.monotonic()
         curve, models = _load(options, folder, note)
@@ -108,11 +111,24 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
     except UsageError as error:
         yield refusal(what, error, "Fetch the model again, or name another one with --model.")
         return
+    finally:
+        logging.getLogger("cosine_node").removeHandler(warned)
     if curve is not None:
         said.append(f"a pass of one token takes {1e3 * curve.seconds(1):.1f} ms")
     used = (free_bytes or 0) - (free_memory_bytes() or 0)
     memory = f", it takes {size_text(used)}" if used > 0 else ""
     yield fine(what, f"loaded and tried in {took_s:.1f} s{memory}; {'; '.join(said)}".removesuffix("; "))
+
+
+class _Warned(logging.Handler):
+    """Collects what `join` warns of."""
+
+    def __init__(self, said: list[str]) -> None:
+        super().__init__(logging.WARNING)
+        self._said = said
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._said.append(record.getMessage())
 
 
 def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCurve | None, object]:

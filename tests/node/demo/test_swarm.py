@@ -1,18 +1,15 @@
 """The processes of a demo: what they do until they are ready is seen, and what a failing one said is shown."""
 
 import asyncio
-import io
 import json
-import sys
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.demo.swarm import LOG_LINES, SILENCE_S, NodeDied, NodeProcess, blaming_the_dead, wait_for_all
+from cosine_node.demo.swarm import LOG_LINES, SILENCE_S, NodeDied, NodeProcess, blaming_the_dead
 from cosine_protocol.errors import CosineError, GenerationFailed
-from tests.node.terminal.test_printing import Terminal
 
 
 def node_with(log: Path) -> NodeProcess:
@@ -21,29 +18,6 @@ def node_with(log: Path) -> NodeProcess:
 
 def line(event: str, **fields: object) -> str:
     return json.dumps({"event": event, **fields}) + "\n"
-
-
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_stages_of_a_start_are_for_terminals_and_a_pipe_is_told_who_is_ready(
-    is_terminal: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TERM", "xterm")
-    log = tmp_path / "verifier.log"
-    log.write_text(line("took", stage="importing", seconds=2.5) + line("loading", model="m"))
-    out, said = Terminal() if is_terminal else io.StringIO(), list[str]()
-    monkeypatch.setattr(sys, "stderr", out)
-
-    async def run() -> None:
-        node = node_with(log)
-        told = asyncio.StreamReader()
-        told.feed_data(line("ready").encode())
-        node.process.stdout = told
-        await wait_for_all({node: 1}, said.append)
-
-    asyncio.run(run())
-    assert ("verifier: loading" in out.getvalue()) == is_terminal
-    assert is_terminal or not out.getvalue()
-    assert said == ["verifier: ready; importing 2.5 s"]
 
 
 def test_the_last_words_of_a_node_are_the_end_of_its_log_for_people(tmp_path: Path) -> None:

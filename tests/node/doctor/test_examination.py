@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 import os
 import pickle
 import shutil
@@ -9,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from cosine_node.doctor import models
 from cosine_node.doctor.examination import Examination, Step, main
 from cosine_node.doctor.examine import examine
 from cosine_node.doctor.finding import CheckStatus, Finding, fine
+from cosine_node.engine.curve import CostCurve
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import EngineChoice, EngineKind
 from cosine_node.models.hub import HubModel
@@ -147,6 +150,15 @@ def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_na
     assert "odd.gguf" in broken(node_of(str(odd), Role.VERIFIER, kind=EngineKind.LLAMA)).found
     found = broken(node_of("zoo:target", Role.VERIFIER, kind=EngineKind.LLAMA))
     assert "--engine llama runs GGUF files, and 'target' is none" in found.found
+
+
+def test_what_join_warns_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(*_: object) -> object:
+        logging.getLogger("cosine_node.engine").warning("%s models run slowly", "odd")
+        return SimpleNamespace(served=SimpleNamespace(curve=CostCurve(((1, 0.002),))))
+
+    monkeypatch.setattr(models, "load_models", load)
+    assert "odd models run slowly; a pass of one token takes 2.0 ms" in tried(node_of("zoo:target"))[-1].found
 
 
 def test_weights_that_cannot_fit_are_not_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,7 @@ from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode, PeerLost
+from cosine_protocol.errors import ErrorCode
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import NodeRecord, Role
@@ -152,26 +152,3 @@ def test_one_that_breaks_the_protocol_or_does_not_say_where_it_is_is_passed_over
         return scene.vivaldi.coordinate
 
     assert run_virtual(run()) == Vivaldi(Random(1).random).coordinate
-
-
-class Down(MemoryDirectory):
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        raise PeerLost("dht", "down")
-
-
-def test_a_directory_that_does_not_answer_is_asked_again_later() -> None:
-    async def run() -> int:
-        scene = Scene()
-        there, scene.surroundings._directory = scene.directory, Down()
-        await scene.add(record_of(DRAFTER, now_s=0.0), Fixed(NetworkCoordinate(0, 0, 0, 0, 0)))
-        looking = asyncio.ensure_future(scene.surroundings.run())
-        await asyncio.sleep(3 * EAGER_PAUSE_S)
-        assert scene.asked == 0
-        scene.surroundings._directory = there
-        await asyncio.sleep(3 * EAGER_PAUSE_S)
-        looking.cancel()
-        await asyncio.gather(looking, return_exceptions=True)
-        await scene.close()
-        return scene.asked
-
-    assert run_virtual(run()) > 0

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from rich.console import Console
 
 from cosine_node.cli.serve import SENTENCES
 from cosine_node.terminal.events import SENTENCES as SENTENCES_OF_NODES
-from cosine_node.terminal.events import STAGES, JsonLines, StartProgress, emitter, logging_as_json, telling, timed
+from cosine_node.terminal.events import STAGES, JsonLines, emitter, logging_as_json, telling, timed
 from cosine_p2p.session.request_log import request_log
 from cosine_protocol.errors import UsageError
 from tests.full_disk import full_disk
@@ -133,27 +132,6 @@ START: Final[tuple[tuple[str, dict[str, object]], ...]] = (
     ("worked", {"model": "org/model", "said": "drafted 12 tokens"}),
     ("stopped", {"passes": 3, "model": "org/model", "said": "drafted 20 tokens"}),
 )
-
-
-def test_each_stage_leaves_one_line_with_how_long_it_took() -> None:
-    out = io.StringIO()
-    now_s = iter(range(100))
-    progress = StartProgress(Console(file=out, width=100), clock=lambda: float(next(now_s)))
-    for event, fields in START:
-        progress.follow(event, fields)
-    done = [line for line in out.getvalue().splitlines() if line.startswith("✓")]
-    assert [line.split("  ")[0] for line in done] == [
-        "✓ Importing the libraries",
-        "✓ Fetching org/model from the Hugging Face hub",
-        "✓ Fetching layers 0:3 of 8 of org/model from the swarm",
-        "✓ Reading the weights of org/model",
-        "✓ Trying whether org/model runs exactly",
-        "✓ Measuring org/model on this machine",
-        "✓ Joining the network main",
-        "✓ Announcing for zoo:target",
-    ]
-    assert all(line.endswith("  1.0 s") for line in done)
-    assert len(done) == len(STAGES)
 
 
 class Terminal(io.StringIO):
