@@ -9,6 +9,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from tempfile import TemporaryFile
 from typing import IO, Any, Final
 
@@ -24,6 +25,8 @@ async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable
 
     The child and all that it started are killed if it says nothing for too long, or the caller stops waiting.
     """
+    # A running node makes what learns.
+    plan = replace(plan, nodes=tuple(replace(node, make_learner=None) for node in plan.nodes))
     step = Step("examination", 60.0, DISK)
     is_verbose = logging.getLogger().isEnabledFor(logging.DEBUG)
     with TemporaryFile() as errors:

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosine_node.engine.pool_size import AUTO
-from cosine_node.serving.learner import LearnerMaker
 from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
     # A client has neither the packages of a node nor nodes.
     from cosine_node.models.model import ModelSource
     from cosine_node.passes.emulation import Emulation
+    from cosine_node.serving.learner import LearnerMaker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +73,7 @@ class NodeOptions:
     emulation: "Emulation | None" = None
     runs_over_stages: bool = False
     keeps_spare_warm: bool = True
-    make_learner: LearnerMaker | None = None
+    make_learner: "LearnerMaker | None" = None
     shares_weights: bool = True
     layers: str = AUTO
     memory: str = AUTO
