@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from cosine_node.cli.join import DEFAULT_LEARN_MEMORY, Learning
 from cosine_node.models.engine_kind import EngineKind
 from cosine_node.serving import head, node, stage_node
-from cosine_node.serving.learner import LearnerMaker
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
@@ -40,8 +38,9 @@ def test_without_a_model_there_is_one_drafter(run: Run, started: list[Any]) -> N
     run("join", "--role", "drafter")
     ((network, (only,)),) = started
     assert (only.role, only.source.model, only.source.target) == (Role.DRAFTER, "zoo:draft-general", "zoo:target")
-    assert (network.metrics_port, only.source.engine.quantize) == (None, None)
-    assert network.metrics_host == "127.0.0.1"
+    assert (network.metrics_port, only.source.engine.quantize, only.make_learner) == (None, None, None)
+    run("join", "--role", "drafter", "--learn")
+    assert started[-1][1][0].make_learner is not None
 
 
 def test_a_repeated_model_is_a_drafter_each_and_what_is_given_once_holds_for_all(
@@ -114,18 +113,12 @@ def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(run: Run, started
     line = "join --role stage --model someone/model --layers 8:16 --memory 6GiB --dtype bfloat16"
     run(*line.split())
     run("join", "--role", "stage")
-    (_, named), (_, auto) = started
+    run("join", "--role", "stage", "--no-share-weights")
+    (_, named), (_, auto), (_, alone) = started
+    assert auto.shares_weights and not alone.shares_weights
     assert (named.role, named.source.model, named.source.engine.dtype) == (Role.STAGE, "someone/model", "bfloat16")
     assert (named.source.target, named.layers, named.memory) == ("someone/model", "8:16", "6GiB")
     assert (auto.source.model, auto.layers, auto.memory, auto.max_requests) == ("zoo:target", "auto", "auto", 16)
-
-
-@pytest.mark.parametrize("role", ["stage", "verifier"])
-def test_weights_are_shared_unless_told_otherwise(role: str, run: Run, started: list[Any]) -> None:
-    run("join", "--role", role)
-    run("join", "--role", role, "--no-share-weights")
-    given = [each[0] if isinstance(each, tuple) else each for _, each in started]
-    assert [each.shares_weights for each in given] == [True, False]
 
 
 def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
@@ -149,15 +142,15 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
         ("verifier --model zoo:target --model zoo:draft-code", "A verifier serves one --model"),
         ("drafter --over-stages", "--over-stages is for verifiers"),
         ("verifier --layers 0:4", "--layers and --memory are for --role stage"),
-        ("drafter --memory 1GiB", "--layers and --memory are for --role stage"),
         ("stage --quantize int8", "--quantize does not go with a model in parts"),
-        ("stage --kv-memory 1GiB", "--kv-memory does not go with a model in parts"),
-        ("stage --deterministic", "--deterministic does not go with"),
         ("stage --engine llama", "--engine llama does not go with"),
-        ("stage --emulate 60/6@10", "--emulate does not go with"),
-        ("stage --model a --model b", "A stage serves one --model"),
         ("stage --model ngram", "A stage holds the target model; ngram can only draft"),
         ("verifier --over-stages --dtype float16", "--dtype does not go with"),
+        ("verifier --learn", "--learn is for drafters"),
+        ("drafter --learn --model ngram", "ngram has no weights"),
+        ("drafter --learn-memory 1GiB", "add --learn"),
+        ("drafter --learn --learn-memory 1MiB", "4MiB or more"),
+        ("drafter --learn --learn-memory auto", "a size such as"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_one_sentence(
@@ -166,35 +159,3 @@ def test_what_does_not_go_together_is_refused_in_one_sentence(
     told = run("join", "--role", *line.split())
     assert not started
     assert said in told.err and told.err.startswith("Error: ") and told.err.count("\n") == 1
-
-
-def parsed(
-    *models: str, role: Role = Role.DRAFTER, learns: bool = True, memory: str = DEFAULT_LEARN_MEMORY
-) -> LearnerMaker | None:
-    return Learning(learn=learns, learn_memory=memory).maker(role, models)
-
-
-def test_a_drafter_learns_only_where_it_is_told_to() -> None:
-    assert parsed(learns=False) is None
-    assert parsed(role=Role.VERIFIER, learns=False) is None
-    assert parsed("zoo:draft-code") is not None
-
-
-@pytest.mark.parametrize(
-    ("changes", "models", "reason"),
-    [
-        ({"role": Role.VERIFIER}, (), "--learn is for drafters"),
-        ({"role": Role.STAGE}, (), "--learn is for drafters"),
-        ({}, ("zoo:draft-code", "ngram"), "ngram has no weights"),
-        ({"learns": False, "memory": "1GiB"}, (), "add --learn"),
-        ({"memory": "1MiB"}, (), "4MiB or more"),
-        ({"memory": "0.5"}, (), "a size such as"),
-        ({"memory": "auto"}, (), "a size such as"),
-        ({"memory": "much"}, (), "--learn-memory takes"),
-    ],
-)
-def test_what_does_not_go_with_learning_is_refused(
-    changes: dict[str, object], models: tuple[str, ...], reason: str
-) -> None:
-    with pytest.raises(UsageError, match=reason):
-        parsed(*models, **changes)  # type: ignore[arg-type]  # of several types
