@@ -1,101 +1,21 @@
 """The coordination of one request as its client sees it: who has it, and what was shown of authors. Pure."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Final
 
+from cosine_p2p.session.drafts import Claim, Drafts, SignedDraft, claims_of, without
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
-from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
-from cosine_protocol.digests import extend_digest, request_digest
+from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
-from cosine_protocol.limits import MAX_AUTHORS, MAX_MANDATE_S, MAX_WINDOW_NODES
-from cosine_protocol.nodes import BASE
+from cosine_protocol.limits import MAX_MANDATE_S
 from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.statements import check_signature, sign
-
-MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
-"""Bounds memory, for each author: twice what a drafter may have under way."""
-
-
-@dataclass(slots=True, eq=False)
-class SignedDraft:
-    """One fragment of an author. `is_checked`: its signature holds; `is_told`: the client has it."""
-
-    author: int
-    fragment: m.Fragment
-    draft: m.Draft
-    is_checked: bool = False
-    is_told: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Claim:
-    """The token `index` of a commit, which completes the prefix `digest`, is said to be an author's."""
-
-    index: int
-    author: int
-    digest: bytes
-
-
-def claims_of(commit: m.Commit, before: bytes) -> Iterator[Claim]:
-    """What a commit after the prefix `before` says of drafters."""
-    digest = before
-    for index, (token, author) in enumerate(zip(commit.tokens, commit.authors, strict=True)):
-        digest = extend_digest(digest, token)
-        if 0 < author <= MAX_AUTHORS:
-            yield Claim(index, author, digest)
-
-
-def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
-    """Author bytes in which the tokens of these claims are the verifier's own."""
-    left = bytearray(authors)
-    for claim in claims:
-        left[claim.index] = 0
-    return bytes(left)
-
-
-@dataclass(slots=True)
-class SignedDrafts:
-    """The fragments that may still show something; the oldest nodes of an author go first."""
-
-    _nodes: dict[int, Remembered[bytes, tuple[int, SignedDraft]]] = field(default_factory=dict)
-
-    def add(self, signed: SignedDraft) -> None:
-        """Take in a fragment; of nodes that the author has sent before, this one counts from now on."""
-        draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
-        digests: list[bytes] = []
-        positions: list[int] = []
-        for node in draft.nodes:
-            parent, position = draft.base, draft.position
-            if node.parent != BASE:
-                parent, position = digests[node.parent], positions[node.parent] + 1
-            digests.append(extend_digest(parent, node.token))
-            positions.append(position)
-            known = own.get(digests[-1])
-            # One that holds, or is told already, is not given up for another.
-            keeps = known is not None and (known[1].is_checked or known[1].is_told)
-            own.note(digests[-1], known if keeps and known is not None else (position, signed))
-
-    def find(self, claim: Claim) -> SignedDraft | None:
-        """The fragment in which the claim's token is a node of its author."""
-        own = self._nodes.get(claim.author)
-        found = None if own is None else own.get(claim.digest)
-        return None if found is None else found[1]
-
-    def forget_before(self, position: int) -> None:
-        """Forget nodes for output positions before this one, which are committed."""
-        for own in self._nodes.values():
-            for digest, (kept_position, _) in own.items():
-                if kept_position < position:
-                    own.pop(digest)
-
 
 # A mandate saves drafts the way through the client, and takes the time for decisions from the verifier. At T 0.8 it
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26):
@@ -158,27 +78,24 @@ def expected_coordinator(
 class Delegation:
     """Decides who coordinates a job's drafters, and checks a delegate. Times are those of the session's clock.
 
-    `taken_back` says why a delegate has to give the coordination back, if it has to.
+    `was_delegated` is true once a verifier has been asked to coordinate. `taken_back` is the reason why a delegate
+    must give the coordination back, empty if there is none.
     """
 
-    def __init__(self, job: Job, d_0: bytes) -> None:
+    def __init__(self, job: Job, d_0: bytes, drafts: Drafts) -> None:
         self._job = job
         self._d_0 = d_0
+        self._drafts = drafts
         self._peer_ids = tuple(record.peer_id for record in job.drafters)
         is_open = bool(job.drafters) and may_delegate(job.mandates, job.strategy, job.coordination)
         self.coordinator = Coordinator.UNDECIDED if is_open else Coordinator.CLIENT
         self.delegate = ""
         self.why = ""
         self.taken_back = ""
-        self._drafts: SignedDrafts | None = None
+        self.was_delegated = False
         self._silent_since_s: float | None = None
         self._tokens = 0
         self._proven_tokens = 0
-
-    @property
-    def was_delegated(self) -> bool:
-        """True once a verifier has been asked to coordinate."""
-        return self._drafts is not None
 
     def offer(
         self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
@@ -211,7 +128,7 @@ class Delegation:
             self.coordinator = Coordinator.VERIFIER
             self.delegate = link.peer_id
             self.why = f"the verifier coordinates: {'as you asked' if is_forced else delay}"
-            self._drafts = self._drafts or SignedDrafts()
+            self.was_delegated = True
             self._silent_since_s = now_s
             mandate = m.Mandate(
                 delegate=link.peer_id,
@@ -241,14 +158,9 @@ class Delegation:
         if self._job.distances is not None and 0 < author <= len(self._peer_ids):
             self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
-    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
-        """Take in a fragment that this client received itself, whose signature it has checked."""
-        if self._drafts is not None:
-            self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
-
     def note_credit(self, credit: m.Credit) -> m.Draft:
         """Take in what a verifier shows; it is checked once it matters. Raises `RemoteProtocolError`."""
-        if self._drafts is None or credit.author > len(self._peer_ids):
+        if not self.was_delegated or credit.author > len(self._peer_ids):
             raise RemoteProtocolError("a credit for an author that was not named")
         draft = decode_body(m.Draft, credit.body)
         self._drafts.add(SignedDraft(credit.author, m.Fragment(credit.body, credit.signature), draft))
@@ -256,11 +168,10 @@ class Delegation:
 
     def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
         """The author bytes of a commit after the prefix `before`, without those that nobody's signature shows."""
-        if self._drafts is None:
+        if not self.was_delegated:
             return commit.authors
-        claims = list(claims_of(commit, before))
+        claims = list(claims_of(commit.tokens, commit.authors, before))
         false = [claim for claim in claims if not self._is_shown(claim)]
-        self._drafts.forget_before(commit.position + len(commit.tokens))
         self._tokens += len(commit.tokens)
         self._proven_tokens += len(claims) - len(false)
         if false and self.coordinator is Coordinator.VERIFIER:
@@ -268,7 +179,7 @@ class Delegation:
         return without(commit.authors, false)
 
     def _is_shown(self, claim: Claim) -> bool:
-        signed = self._drafts.find(claim) if self._drafts is not None else None
+        signed = self._drafts.find(claim)
         if signed is not None and not signed.is_checked:
             author = self._peer_ids[claim.author - 1]
             try:

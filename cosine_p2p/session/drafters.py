@@ -9,7 +9,8 @@ from typing import Final, Protocol
 
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.request.results import DrafterReport
-from cosine_p2p.session.delegation import SILENCE_S, Delegation
+from cosine_p2p.session.delegation import SILENCE_S
+from cosine_p2p.session.drafts import Drafts, SignedDraft
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
@@ -139,11 +140,7 @@ class _Follower:
 
 
 class DraftingObserver(Protocol):
-    """Told what a session's drafters send, and what becomes of them."""
-
-    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
-        """A fragment has come whose signature holds."""
-        ...
+    """Told what becomes of a session's drafters."""
 
     def note_decision(self, author: int, why: str) -> None:
         """Something was decided about a drafter, or with author 0 about their number."""
@@ -159,8 +156,8 @@ class Drafters:
 
     `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
     other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
-    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, `delegation` and
-    `observer` of each checked fragment.
+    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, and
+    checked fragments are added to `drafts`.
     """
 
     def __init__(
@@ -174,8 +171,7 @@ class Drafters:
         offload: Offload,
         deliver: Callable[[Delivery | FragmentReceived], None],
         failures: PeerFailures,
-        delegation: Delegation,
-        observer: DraftingObserver | None = None,
+        drafts: Drafts,
     ) -> None:
         self._ledger = ledger
         self._job = job
@@ -185,8 +181,7 @@ class Drafters:
         self._offload = offload
         self._deliver = deliver
         self._failures = failures
-        self._delegation = delegation
-        self._observer = observer
+        self._drafts = drafts
         # A delegate's drafters believe the mandate alone.
         self._shares_feedback = job.shares_feedback and job.mandate is None
         self._wanted: set[int] = set()
@@ -224,9 +219,7 @@ class Drafters:
                 self._deliver(Delivery(peer_id, DRAFT, None, lost=str(error)))
                 continue
             author = self._ledger.author_of(peer_id)
-            for observer in (self._delegation, self._observer):
-                if observer is not None:
-                    observer.note_fragment(author, fragment, draft)
+            self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
             self._ledger.note_drafted(author, draft.nodes, draft.position)
             self._deliver(FragmentReceived(author, draft))
 

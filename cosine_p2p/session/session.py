@@ -48,8 +48,8 @@ from typing import Final
 
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.session.delegation import Coordinator, Delegation
-from cosine_p2p.session.draft_confidences import DraftConfidences
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
+from cosine_p2p.session.drafts import Drafts
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.pass_times import PassTimes
 from cosine_p2p.session.stall import CHECK_EVERY_S, Watch
@@ -180,8 +180,9 @@ class Session:
         failures: PeerFailures,
         speeds: PeerSpeeds,
         observer: DraftingObserver | None = None,
+        drafts: Drafts | None = None,
     ) -> None:
-        """`failures` is told of verifiers that fail or serve, `speeds` of their pace."""
+        """`failures` is told of verifiers that fail or serve, `speeds` of their pace. `drafts` are those signed."""
         self.job = job
         self._failures = failures
         self._speeds = speeds
@@ -194,10 +195,9 @@ class Session:
         self.ledger = DrafterLedger(job.drafters)
         self.d_0 = request_digest(job.request)
         self._digest = roll_digest(self.d_0, job.committed)
-        self._confidences = DraftConfidences(self.d_0)
-        self._confidences.follow(job.committed, bytes(len(job.committed)))
+        self._drafts = Drafts() if drafts is None else drafts
         self._strategy = job.strategy.make(self.d_0)
-        self.delegation = Delegation(job, self.d_0)
+        self.delegation = Delegation(job, self.d_0, self._drafts)
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         self._usual = speeds.usual(job.verifiers, now_s=_now_s())
@@ -213,8 +213,7 @@ class Session:
             offload=offload,
             deliver=self._inbox.put_nowait,
             failures=failures,
-            delegation=self.delegation,
-            observer=observer,
+            drafts=self._drafts,
         )
         self._dials = VerifierDials(self._queue, links, job.request, use=self._use, lose=self._lose)
         self._count = DrafterCount(None, left_tokens=0)
@@ -426,8 +425,6 @@ class Session:
                     if isinstance(event, DrafterLost) and self._observer is not None:
                         self._observer.note_lost(event.author)
             case event:
-                if isinstance(event, FragmentReceived):
-                    self._confidences.note(event.author, event.draft)
                 self._on_event(event)
         # What is still unread may be the very progress that is missed.
         if self._inbox.empty():
@@ -522,7 +519,6 @@ class Session:
             case m.Credit():
                 draft = self.delegation.note_credit(message)
                 self.ledger.note_offered(draft.nodes, draft.position)
-                self._confidences.note(message.author, draft)
             case m.Report(_, author, nodes, rtt_us, why, offered):
                 self.ledger.note_told_offered(offered or 0)
                 self.delegation.note_report(author, rtt_us / 1e6, now_s=_now_s())
@@ -561,7 +557,8 @@ class Session:
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()
         self._allow_drafters()
-        confidences = self._confidences.follow(commit.tokens, authors)
+        confidences = self._drafts.confidences(commit.tokens, authors, before)
+        self._drafts.forget_before(len(self.output))
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
 
     def _allow_drafters(self) -> None:

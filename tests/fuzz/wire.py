@@ -17,7 +17,7 @@ from cosine_p2p.directory.postings import (
     dht_key,
     subkey_bytes,
 )
-from cosine_p2p.session.delegation import SignedDraft, SignedDrafts
+from cosine_p2p.session.drafts import Drafts, SignedDraft
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_p2p.transport.full.questions import field, read_dial_back, read_identity, read_reservation, varint
 from cosine_p2p.transport.reach import Findings, judge_reach
@@ -250,7 +250,7 @@ def check_tree(data: bytes) -> None:
     A move's lowest bits say what it does and below which of the prefixes known so far.
     """
     d_0 = request_digest(request_of())
-    tree, drafts, known = LiveTree(d_0), SignedDrafts(), [d_0]
+    tree, drafts, known = LiveTree(d_0), Drafts(), [d_0]
     for how, sent in moves(data):
         base = known[(how >> 2) % len(known)]
         if how & 3 == 0:

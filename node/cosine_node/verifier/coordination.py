@@ -18,7 +18,7 @@ from cosine_node.verifier.admission import MAX_COORDINATED
 from cosine_node.verifier.request import VerifierRequest
 from cosine_node.verifier.served import log_of
 from cosine_p2p.request.offload import Offload, Threads
-from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of, without
+from cosine_p2p.session.drafts import Drafts, claims_of, without
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.session import Session
 from cosine_p2p.storage.memory import Remembered
@@ -127,8 +127,8 @@ class CoordinatedRequest:
 
     request: VerifierRequest
     link: OwnLink
+    drafts: Drafts = field(default_factory=Drafts)
     session: Session | None = None
-    _drafts: SignedDrafts = field(default_factory=SignedDrafts)
     _is_over: bool = False
     _lost: set[int] = field(default_factory=set)
     abandoned: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -159,8 +159,8 @@ class CoordinatedRequest:
     def _shown(self, commit: m.Commit) -> m.Commit:
         """Send the client the fragments that show whose drafts a commit accepted; the commit without the others."""
         hidden = []
-        for claim in claims_of(commit, self._digest):
-            signed = self._drafts.find(claim)
+        for claim in claims_of(commit.tokens, commit.authors, self._digest):
+            signed = self.drafts.find(claim)
             if signed is None:
                 hidden.append(claim)
             elif not signed.is_told:
@@ -170,13 +170,9 @@ class CoordinatedRequest:
                 )
                 self.request.channel.post(credit)
         self._digest = commit.digest
-        self._drafts.forget_before(commit.position + len(commit.tokens))
+        self.drafts.forget_before(commit.position + len(commit.tokens))
         authors = without(commit.authors, hidden) if self.session is not None else commit.authors
         return replace(commit, authors=authors)
-
-    def note_fragment(self, author: int, fragment: m.Fragment, draft: m.Draft) -> None:
-        """Keep a fragment whose signature holds."""
-        self._drafts.add(SignedDraft(author, fragment, draft, is_checked=True))
 
     def note_decision(self, author: int, why: str) -> None:
         """Tell the client of a decision."""
@@ -270,6 +266,7 @@ class RequestCoordinator:
             failures=PeerFailures(),
             speeds=PeerSpeeds(),
             observer=coordinated,
+            drafts=coordinated.drafts,
         )
         coordinated.session = session
         request.observer = coordinated.note

@@ -12,17 +12,12 @@ from hypothesis import strategies as st
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.session.delegation import (
-    MAX_KEPT_NODES,
     SILENCE_S,
-    Claim,
     Coordinator,
     Delegation,
-    SignedDraft,
-    SignedDrafts,
-    claims_of,
     expected_coordinator,
-    without,
 )
+from cosine_p2p.session.drafts import MAX_KEPT_NODES, Claim, Drafts, SignedDraft, claims_of, without
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Coordination, Mandates
@@ -57,6 +52,7 @@ class Scene:
     shares: bool = False
     stages: int = 0
     pupil: int = 0
+    drafts: Drafts = field(default_factory=Drafts)
     delegation: Delegation = field(init=False)
 
     def __post_init__(self) -> None:
@@ -75,7 +71,7 @@ class Scene:
             shares_feedback=self.shares,
             pupil=self.pupil,
         )
-        self.delegation = Delegation(job, D_0)
+        self.delegation = Delegation(job, D_0, self.drafts)
 
     def offer(
         self,
@@ -240,7 +236,7 @@ def test_after_it_was_taken_back_drafts_count_that_the_client_checked_itself() -
     scene.delegation.take_back("the verifier declined")
     shown = credit((5, 6))
     draft = m.Draft(7, 1, D_0, 0, NodeBlock.of([Node(BASE, 5, 1.0)]))
-    scene.delegation.note_fragment(1, m.Fragment(shown.body, shown.signature), draft)
+    scene.drafts.add(SignedDraft(1, m.Fragment(shown.body, shown.signature), draft, is_checked=True))
     authors = scene.delegation.checked_authors(commit((5, 6), b"\1\1"), D_0, now_s=NOW_S)
     assert (authors, scene.delegation.taken_back) == (b"\1\0", "")
 
@@ -332,7 +328,7 @@ def chained(
 
 
 def claims(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> list[Claim]:
-    return list(claims_of(commit(tokens, authors, after=after), roll_digest(D_0, after)))
+    return list(claims_of(tokens, authors, roll_digest(D_0, after)))
 
 
 def test_only_what_drafters_are_credited_with_is_a_claim() -> None:
@@ -342,7 +338,7 @@ def test_only_what_drafters_are_credited_with_is_a_claim() -> None:
 
 
 def test_a_node_shows_its_own_author_and_prefix_only() -> None:
-    drafts, sent = SignedDrafts(), chained((5, 6, 7))
+    drafts, sent = Drafts(), chained((5, 6, 7))
     drafts.add(sent)
     assert [drafts.find(claim) for claim in claims((5, 6), b"\1\1")] == [sent, sent]
     assert [drafts.find(claim) for claim in claims((5, 6), b"\2\1")] == [None, sent]
@@ -355,21 +351,21 @@ def test_a_node_shows_its_own_author_and_prefix_only() -> None:
 def test_a_chain_shows_each_of_its_tokens_wherever_it_begins(text: list[int], at: int, data: st.DataObject) -> None:
     at = min(at, len(text) - 1)
     start = data.draw(st.integers(0, at))
-    drafts, sent = SignedDrafts(), chained(tuple(text[start:]), after=tuple(text[:start]))
+    drafts, sent = Drafts(), chained(tuple(text[start:]), after=tuple(text[:start]))
     drafts.add(sent)
     (claim,) = claims((text[at],), b"\1", after=tuple(text[:at]))
     assert drafts.find(claim) is sent
 
 
 def test_what_is_committed_past_is_forgotten() -> None:
-    drafts = SignedDrafts()
+    drafts = Drafts()
     drafts.add(chained((5, 6)))
     drafts.forget_before(1)
     assert [drafts.find(claim) is None for claim in claims((5, 6), b"\1\1")] == [True, False]
 
 
 def test_a_flood_costs_its_author_alone() -> None:
-    drafts, first = SignedDrafts(), chained((5,), author=2)
+    drafts, first = Drafts(), chained((5,), author=2)
     drafts.add(first)
     for token in range(MAX_KEPT_NODES + 1):
         drafts.add(chained((token,)))
@@ -378,7 +374,19 @@ def test_a_flood_costs_its_author_alone() -> None:
 
 
 def test_one_whose_signature_holds_is_not_given_up_for_another() -> None:
-    drafts, good = SignedDrafts(), chained((5,), is_checked=True)
+    drafts, good = Drafts(), chained((5,), is_checked=True)
     drafts.add(good)
     drafts.add(chained((5,)))
     assert [drafts.find(claim) for claim in claims((5,), b"\1")] == [good]
+
+
+def test_each_committed_token_has_the_confidence_that_its_author_stated_last() -> None:
+    drafts = Drafts()
+    for author, confidence in ((1, 0.2), (2, 0.4), (1, 0.8)):
+        nodes = NodeBlock.of([Node(BASE, 5, confidence), Node(0, 6, 0.6)])
+        drafts.add(SignedDraft(author, m.Fragment(b"", bytes(64)), m.Draft(1, 1, D_0, 0, nodes), is_checked=True))
+    told = drafts.confidences((5, 6, 7), bytes([1, 1, 1]), D_0)
+    assert [None if each is None else round(each, 2) for each in told] == [0.8, 0.6, None]
+    [other] = drafts.confidences((5,), bytes([2]), D_0)
+    assert other == pytest.approx(0.4, abs=0.01)
+    assert drafts.confidences((5, 6), bytes([0, HOME_AUTHOR]), D_0) == (None, None)

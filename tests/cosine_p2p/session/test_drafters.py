@@ -8,8 +8,8 @@ import pytest
 
 from cosine_lab.emulation.virtual_loop import call_at_once
 from cosine_p2p.request.results import DrafterReport
-from cosine_p2p.session.delegation import Delegation
 from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, START_TIMEOUT_S, DrafterLedger, Drafters
+from cosine_p2p.session.drafts import Drafts
 from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.strategy.registry import STRATEGIES
@@ -82,7 +82,7 @@ class Swarm:
             offload=call_at_once,
             deliver=self.delivered.append,
             failures=PeerFailures(),
-            delegation=Delegation(made, D_0),
+            drafts=Drafts(),
         )
 
     async def get(self, peer_id: str, protocol: str) -> FakeLink:

@@ -15,7 +15,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import KEEP_LINKS_S, RequestCoordinator
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.session.delegation import SignedDraft, SignedDrafts, claims_of
+from cosine_p2p.session.drafts import Drafts, SignedDraft, claims_of
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
 from cosine_protocol.digests import request_digest
@@ -107,7 +107,7 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
 ) -> None:
     request = await coordinated(caller)
     await caller.until(m.Final)
-    shown, before, output = SignedDrafts(), request_digest(request), list[int]()
+    shown, before, output = Drafts(), request_digest(request), list[int]()
     proven, bodies = 0, []
     for message in caller.heard:
         if isinstance(message, m.Credit):
@@ -118,7 +118,7 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
             verify(**signed, digest=request_digest(request), signature=message.signature)
             shown.add(SignedDraft(1, fragment, decode_body(m.Draft, message.body)))
         elif isinstance(message, m.Commit):
-            claims = list(claims_of(message, before))
+            claims = list(claims_of(message.tokens, message.authors, before))
             assert all(shown.find(claim) for claim in claims)
             proven += len(claims)
             before = message.digest

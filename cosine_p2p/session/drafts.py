@@ -1,0 +1,107 @@
+"""The drafts of one request that may still come true: by whom, how likely, and who signed them. Pure."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from cosine_p2p.storage.memory import Remembered
+from cosine_protocol import messages as m
+from cosine_protocol.digests import extend_digest
+from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
+from cosine_protocol.nodes import BASE
+
+MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
+"""Bounds memory, for each author: twice what a drafter may have under way."""
+
+
+@dataclass(slots=True, eq=False)
+class SignedDraft:
+    """One fragment of an author. `is_checked`: its signature holds. `is_told`: the client has it."""
+
+    author: int
+    fragment: m.Fragment
+    draft: m.Draft
+    is_checked: bool = False
+    is_told: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The token `index` of a commit, which completes the prefix `digest`, is said to be an author's."""
+
+    index: int
+    author: int
+    digest: bytes
+
+
+def claims_of(tokens: Sequence[int], authors: bytes, before: bytes) -> Iterator[Claim]:
+    """What a commit of these tokens after the prefix `before` says of drafters."""
+    digest = before
+    for index, (token, author) in enumerate(zip(tokens, authors, strict=True)):
+        digest = extend_digest(digest, token)
+        if 0 < author <= MAX_AUTHORS:
+            yield Claim(index, author, digest)
+
+
+def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
+    """Author bytes in which the tokens of these claims are the verifier's own."""
+    left = bytearray(authors)
+    for claim in claims:
+        left[claim.index] = 0
+    return bytes(left)
+
+
+class _Node(NamedTuple):
+    """A drafted token at an output position."""
+
+    position: int
+    confidence: float
+    signed: SignedDraft
+
+
+@dataclass(slots=True)
+class Drafts:
+    """Nodes by author and by the digest of the prefix that they complete. The oldest of an author go first."""
+
+    _nodes: dict[int, Remembered[bytes, _Node]] = field(default_factory=dict)
+
+    def add(self, signed: SignedDraft) -> None:
+        """Add a fragment. Of nodes that the author has sent before, the new confidence counts."""
+        draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
+        digests: list[bytes] = []
+        positions: list[int] = []
+        for node in draft.nodes:
+            parent, position = draft.base, draft.position
+            if node.parent != BASE:
+                parent, position = digests[node.parent], positions[node.parent] + 1
+            digests.append(extend_digest(parent, node.token))
+            positions.append(position)
+            known = own.get(digests[-1])
+            # A fragment that holds, or that the client has, is not replaced by another.
+            keeps = known is not None and (known.signed.is_checked or known.signed.is_told)
+            shown = known.signed if keeps and known is not None else signed
+            own.note(digests[-1], _Node(position, node.confidence, shown))
+
+    def find(self, claim: Claim) -> SignedDraft | None:
+        """The fragment in which the claim's token is a node of its author."""
+        node = self._node(claim)
+        return None if node is None else node.signed
+
+    def confidences(self, tokens: Sequence[int], authors: bytes, before: bytes) -> tuple[float | None, ...]:
+        """How likely each committed token's author called it, None where that is not known."""
+        found: list[float | None] = [None] * len(tokens)
+        for claim in claims_of(tokens, authors, before):
+            node = self._node(claim)
+            found[claim.index] = None if node is None else node.confidence
+        return tuple(found)
+
+    def forget_before(self, position: int) -> None:
+        """Forget nodes for output positions before this one, which are committed."""
+        for own in self._nodes.values():
+            for digest, node in own.items():
+                if node.position < position:
+                    own.pop(digest)
+
+    def _node(self, claim: Claim) -> _Node | None:
+        own = self._nodes.get(claim.author)
+        return None if own is None else own.get(claim.digest)
