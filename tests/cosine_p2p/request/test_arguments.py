@@ -68,19 +68,6 @@ def test_what_is_read(kind: str, value: Any, read: Any) -> None:
     assert (found, type(found)) == (read, type(read))
 
 
-def test_bounds_are_told() -> None:
-    for value in (0, 6):
-        with pytest.raises(UsageError, match=f"^it must be a whole number from 1 to 5, not {value}.$"):
-            read_argument("it", value, KINDS["whole"])
-
-
-def test_advice_follows_where_a_mistake_is_common() -> None:
-    with pytest.raises(UsageError, match=r"not 'a'; write \['a'\]\.$"):
-        read_argument("it", "a", KINDS["texts"])
-    with pytest.raises(UsageError, match=r"not b'a'; decode bytes to text first\.$"):
-        read_argument("it", b"a", KINDS["text"])
-
-
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     refuse_unknown("stop", ["stop", "seed"])
     with pytest.raises(UsageError, match=r"^There is no option 'stpo'; there is stop\.$"):
