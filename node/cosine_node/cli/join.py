@@ -12,7 +12,6 @@ import typer
 from cosine_node.cli.companions import LEARNING, TRAINING
 from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.options import (
-    DEFAULT_DRAFTER,
     DEFAULT_TARGET,
     AsJson,
     DeniedPeers,
@@ -348,7 +347,7 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
     if role is Role.DRAFTER:
         if engine.is_deterministic:
             raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")
-        names = models or (DEFAULT_DRAFTER,)
+        names = models or (zoo.default_drafter(target),)
         return [ModelSource(model=name, target=target or zoo.default_target(name), engine=engine) for name in names]
     if len(models) > 1:
         raise UsageError(f"A {role} serves one --model; start a node for each target.")

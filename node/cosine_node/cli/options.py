@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 # The embedded models: a node runs with them before its owner has chosen any.
 DEFAULT_TARGET: Final = "zoo:target"
-DEFAULT_DRAFTER: Final = "zoo:draft-general"
 
 
 def option(name: str, metavar: str | None, text: str, panel: str | None = None, **more: Any) -> Any:

@@ -89,6 +89,12 @@ def default_target(model: str = "") -> str:
     return f"{SCHEME}{target_of(family)}"
 
 
+def default_drafter(target: str | None) -> str:
+    """What drafts for a target where nobody says it: the general drafter of an embedded one's own family."""
+    is_smol = target == f"{SCHEME}{SMOL_TARGET}"
+    return f"{SCHEME}{Family.SMOL}-{GENERAL}" if is_smol else f"{SCHEME}{_DRAFTER}{GENERAL}"
+
+
 def draft_head(target: str) -> str | None:
     """The draft head for a target, by the names that `--model` takes; None if none is on this machine."""
     has_one = target == f"{SCHEME}{SMOL_TARGET}" and _smol_place(SMOL_EAGLE) is not None

@@ -62,6 +62,8 @@ def test_what_a_model_option_names_is_found_or_refused(tmp_path: Path) -> None:
 
 def test_a_drafter_is_for_the_domain_and_the_target_that_its_name_tells() -> None:
     assert zoo.default_target("zoo:smol-code") == "zoo:smol-target"
+    assert zoo.default_drafter("zoo:smol-target") == "zoo:smol-general"
+    assert zoo.default_drafter("zoo:target") == zoo.default_drafter(None) == "zoo:draft-general"
     assert zoo.default_target("zoo:draft-code") == zoo.default_target("someone/model") == "zoo:target"
     for name, own in (
         ("smol-math", ("math",)),
