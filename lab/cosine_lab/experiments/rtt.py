@@ -10,7 +10,7 @@ the shortest loop is the strongest objection to ours, and does not depend on the
 2606.25091).
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from statistics import fmean
@@ -47,8 +47,6 @@ from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
 from cosine_lab.report.plots import LinePlot, Row, Rows, rows_where
 from cosine_node.zoo.family import Family
 
-RUN_TOKENS: Final = 4
-"""Runs of four tokens seldom recur in texts that do not repeat themselves."""
 REMOTE: Final = "cosine, no drafter at the verifier"
 ALONE: Final = "a drafter at the verifier, nobody else"
 COPYING: Final = "the verifier copies, nobody else"
@@ -212,38 +210,11 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
             "drafters": "one of the embedded family for each of five domains, a general one, one that copies text",
             "drafter_at_the_verifier": f"the {GENERALIST} one, on a device like the drafters'",
             "intervals": "95 %, by bootstrap over the prompts, each by its mean over their orders",
-            "distinct_runs": loops_of(options),
             "tuned_over": {name: entrant(name).grid for name in options.rivals},
         },
         "rows": rows,
         "findings": findings_of(rows, main_rtt_ms=options.main_rtt_ms, seed=options.seed),
     }
-
-
-def distinct_share(texts: Iterable[Sequence[int]]) -> float:
-    """Of all runs of `RUN_TOKENS` tokens in texts, the share that their own text has not had before; in (0, 1].
-
-    Texts too short for a run do not count; without any other the share is 1.
-    """
-    distinct = runs = 0
-    for text in texts:
-        found = [tuple(text[at : at + RUN_TOKENS]) for at in range(len(text) - RUN_TOKENS + 1)]
-        distinct += len(set(found))
-        runs += len(found)
-    return distinct / runs if runs else 1.0
-
-
-def loops_of(options: RttOptions) -> list[JsonRow]:
-    """The share of new runs of tokens in the texts of the sweep, by temperature and domain, and over all."""
-    found = []
-    for temperature in options.temperatures:
-        traces = Prompts(count=options.prompts).traces(temperature)
-        domains = sorted({trace.domain for trace in traces})
-        for name, among in (*((domain, {domain}) for domain in domains), ("all", set(domains))):
-            texts = [trace.stream[: options.max_new_tokens] for trace in traces if trace.domain in among]
-            shares = {"share": distinct_share(texts), "run_tokens": RUN_TOKENS}
-            found.append({"temperature": temperature, "domain": name, **shares})
-    return found
 
 
 def _tuned(options: RttOptions, say: Say) -> Tuned:
