@@ -1,49 +1,203 @@
-"""What speculation brings and what it may cost, exact in virtual time (60 ms a pass, 6 ms a draft token)."""
+"""What speculation brings and what it may cost, exact in virtual time.
 
+Passes of the verifier take 60 ms and a draft token 6 ms where no curve is named. In swarms that share a processor
+each drafter that drafts lengthens the verifier's passes by a share.
+"""
+
+import asyncio
 import random
+from collections.abc import Sequence
 from functools import cache
+from typing import Any, Final
 
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_p2p.request.results import Generation
-from tests.swarm.reference import draft_engine, prompt_of, target_engine
-from tests.thoroughness import quick_first
+from cosine_lab.simulation.stages import TOKEN_BYTES
+from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_node.engine.curve import CostCurve
+from cosine_protocol.request import Sampling
+from tests.swarm.chain_swarm import ChainSwarm
+from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
-TOKENS = 96
-NEVER_BELOW = 0.98
+pytestmark = pytest.mark.thorough
+
+NEVER_BELOW: Final = 0.98
+DEAR: Final = CostCurve(((1, 0.020), (2, 0.040), (4, 0.070)))
+CHEAP: Final = CostCurve(((1, 0.020), (4, 0.024), (8, 0.029), (16, 0.043), (32, 0.074)))
+FLAT: Final = CostCurve(((1, 0.020), (8, 0.021), (16, 0.024), (64, 0.05)))
+HEAD: Final = CostCurve(((1, 0.0012), (16, 0.0016)))
+SLOW_HEAD: Final = CostCurve(((1, 0.015), (16, 0.016)))
+SHARE: Final = 0.12
+WATCHED_S: Final = 0.01
+BESIDE: Final[dict[str, Any]] = {"share": SHARE, "curve": FLAT, "one_way_s": 0.005}
+"""A verifier with a drafter of its own, which shares its processor with others' drafters."""
 
 
-async def generated(strategy: str, fidelities: tuple[float, ...], one_way_s: float) -> Generation:
+async def share_processor(verifier: Member, drafters: Sequence[Member], *, share: float) -> None:
+    """Lengthen the verifier's passes by `share` for each drafter that has run a pass lately."""
+    before = [0] * len(drafters)
+    while True:
+        await asyncio.sleep(WATCHED_S)
+        now = [drafter.machine.use.passes for drafter in drafters]
+        verifier.machine.slowness = 1 + share * sum(a != b for a, b in zip(now, before, strict=True))
+        before = now
+
+
+async def asked(
+    fidelities: Sequence[float],
+    lengths: Sequence[int],
+    *,
+    strategy: str = "cosine",
+    one_way_s: float = 0.01,
+    temperature: float = 0.0,
+    share: float = 0.0,
+    curve: CostCurve | None = None,
+    head: CostCurve | None = None,
+    max_drafters: int | None = None,
+) -> list[float]:
+    """The seconds of requests of these lengths, one after the other, of a client that is new.
+
+    With a `head` the verifier has a drafter of its own with that curve, and has answered another client before.
+    """
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
-        await swarm.verifier(target_engine())
-        for number, fidelity in enumerate(fidelities):
-            await swarm.drafter(draft_engine(fidelity, number), domain=f"d{number}")
-        client = await swarm.client(strategy=strategy)
-        return await client.generate(prompt_of(random.Random("speed")), max_new_tokens=TOKENS)
+        verifier_options: dict[str, Any] = {} if curve is None else {"curve": curve}
+        if head is not None:
+            verifier_options |= {"home_engine": draft_engine(0.85, 9), "home_curve": head}
+        verifier = await swarm.verifier(target_engine(), **verifier_options)
+        drafters = [await swarm.drafter(draft_engine(f, n), domain=f"d{n}") for n, f in enumerate(fidelities)]
+        sharing = asyncio.ensure_future(share_processor(verifier, drafters, share=share))
+        rng = random.Random("speed" if curve is None else "dear" if head is None else "beside")
+        sampled: dict[str, Any] = {"temperature": temperature}
+        if head is not None:
+            earlier = await swarm.client(max_drafters=0)
+            await earlier.generate(prompt_of(rng), max_new_tokens=64, seed=99, **sampled)
+        client = await swarm.client(strategy=strategy, max_drafters=max_drafters)
+        done = [
+            await client.generate(prompt_of(rng), max_new_tokens=tokens, seed=number, **sampled)
+            for number, tokens in enumerate(lengths)
+        ]
+        sharing.cancel()
+        return [generation.seconds for generation in done]
 
 
 @cache
-def plain_s(one_way_s: float) -> float:
-    return run_virtual(generated("plain", (), one_way_s)).seconds
+def plain_s(lengths: tuple[int, ...], one_way_s: float, temperature: float, curve: CostCurve | None) -> list[float]:
+    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": temperature, "curve": curve}
+    return run_virtual(asked((), lengths, strategy="plain", **options))
 
 
-def speedup(fidelities: tuple[float, ...], one_way_s: float) -> float:
-    return plain_s(one_way_s) / run_virtual(generated("cosine", fidelities, one_way_s)).seconds
+def speedups(
+    fidelities: Sequence[float],
+    lengths: tuple[int, ...],
+    *,
+    one_way_s: float,
+    temperature: float = 0.0,
+    curve: CostCurve | None = None,
+    share: float = 0.0,
+) -> list[float]:
+    """How many times as fast as plain decoding each request is."""
+    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": temperature, "curve": curve}
+    ours = run_virtual(asked(fidelities, lengths, share=share, **options))
+    plain = plain_s(lengths, one_way_s, temperature, curve)
+    return [without_s / seconds for without_s, seconds in zip(plain, ours, strict=True)]
 
 
 @pytest.mark.parametrize(("one_way_s", "at_least"), [(0.005, 2.0), (0.02, 1.5), (0.05, 1.2)])
 def test_a_good_drafter_pays(one_way_s: float, at_least: float) -> None:
-    assert speedup((0.8,), one_way_s) > at_least
+    [speedup] = speedups((0.8,), (96,), one_way_s=one_way_s)
+    assert speedup > at_least
 
 
 def test_drafts_that_arrive_after_their_base_was_committed_past_still_count() -> None:
     """Half a pass of delay each way: every first fragment comes late, the drafter is always right."""
-    assert speedup((1.0,), 0.05) > 2.5
+    [speedup] = speedups((1.0,), (96,), one_way_s=0.05)
+    assert speedup > 2.5
 
 
-@pytest.mark.parametrize("fidelities", quick_first([(0.0,), (0.0, 0.1, 0.3, 0.2), (0.2,), (0.5,), (0.9,)]))
-@pytest.mark.parametrize("one_way_s", quick_first([0.02, 0.0, 0.005, 0.06, 0.15]))
+@pytest.mark.parametrize(
+    ("fidelities", "one_way_s"),
+    [
+        *(((0.0,), one_way_s) for one_way_s in (0.02, 0.0, 0.005, 0.06, 0.15)),
+        *((fidelities, 0.02) for fidelities in ((0.0, 0.1, 0.3, 0.2), (0.2,), (0.5,), (0.9,))),
+    ],
+)
 def test_never_slower_than_plain(fidelities: tuple[float, ...], one_way_s: float) -> None:
-    assert speedup(fidelities, one_way_s) >= NEVER_BELOW
+    [speedup] = speedups(fidelities, (96,), one_way_s=one_way_s)
+    assert speedup >= NEVER_BELOW
+
+
+@pytest.mark.parametrize(
+    ("fidelity", "temperature", "one_way_s"),
+    [
+        *((fidelity, 0.8, 0.01) for fidelity in (0.3, 0.1, 0.6, 0.9)),
+        *((0.3, 0.0, 0.01), (0.3, 0.8, 0.0), (0.3, 0.8, 0.05)),
+    ],
+)
+def test_where_drafts_are_dear_no_request_loses_a_percent(
+    fidelity: float, temperature: float, one_way_s: float
+) -> None:
+    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": temperature, "curve": DEAR, "share": SHARE}
+    assert min(speedups((fidelity,) * 3, (64, 128, 400), **options)) >= 0.99
+
+
+def test_looks_at_dear_drafters_cost_a_percent_of_the_time() -> None:
+    lengths = (200,) * 24
+    ours = run_virtual(asked((0.6, 0.6), lengths, curve=DEAR, share=SHARE))
+    assert sum(plain_s(lengths, 0.01, 0.0, DEAR)) / sum(ours) >= 0.99
+
+
+def test_dear_drafters_that_are_always_right_are_found() -> None:
+    assert speedups((1.0,), (200,) * 26, one_way_s=0.01, curve=DEAR, share=SHARE)[-1] > 1.02
+
+
+@pytest.mark.parametrize(("share", "one_way_s"), [(0.3, 0.01), (0.12, 0.01), (0.3, 0.0)])
+@pytest.mark.parametrize(
+    ("fidelity", "least"), [(0.0, (0.9, 0.97, 0.97)), (0.3, (0.9, 0.95, 0.97)), (0.9, (1.3, 1.3, 1.3))]
+)
+def test_where_drafts_are_cheap_a_new_client_pays_a_few_passes_once(
+    fidelity: float, least: tuple[float, ...], one_way_s: float, share: float
+) -> None:
+    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": 0.8, "curve": CHEAP, "share": share}
+    for found, bound in zip(speedups((fidelity,) * 3, (64, 64, 128), **options), least, strict=True):
+        assert found >= bound
+
+
+@pytest.mark.parametrize(("fidelity", "temperature"), [(0.4, 0.0), (0.4, 0.8), (0.0, 0.0), (0.7, 0.0)])
+def test_beside_a_good_head_no_request_of_a_new_client_takes_longer(fidelity: float, temperature: float) -> None:
+    options: dict[str, Any] = {"temperature": temperature, "head": HEAD, **BESIDE}
+    alone = run_virtual(asked((fidelity,) * 3, (64,) * 4, max_drafters=0, **options))
+    beside = run_virtual(asked((fidelity,) * 3, (64,) * 4, **options))
+    for without_s, seconds in zip(alone, beside, strict=True):
+        assert without_s / seconds >= 0.99
+
+
+def test_beside_a_slow_head_drafters_are_asked_from_the_start() -> None:
+    options: dict[str, Any] = {"head": SLOW_HEAD, **BESIDE}
+    alone = run_virtual(asked((1.0,) * 3, (64,) * 4, max_drafters=0, **options))
+    assert sum(alone) / sum(run_virtual(asked((1.0,) * 3, (64,) * 4, **options))) > 1.3
+
+
+@pytest.mark.parametrize(("mbit", "more"), [(10.0, 1.1), (100.0, 1.35)])
+def test_over_stages_a_prompt_takes_little_longer_than_its_activations_over_one_line(
+    mbit: float, more: float
+) -> None:
+    """Passes of a prompt are sent while others are computed."""
+
+    async def run() -> float:
+        swarm = ChainSwarm.make(uplink_bits_per_s=1e6 * mbit)
+        async with swarm.swarm:
+            for part in range(3):
+                await swarm.stage(f"{part}", part, parts=3)
+            await swarm.head()
+            client = await swarm.swarm.client(timeout_s=900.0)
+            seconds = 0.0
+            for number in range(2):
+                prompt, began_s = prompt_of(random.Random(number), 1000), asyncio.get_running_loop().time()
+                done = await client.generate(prompt, strategy="plain", max_new_tokens=1, seed=1)
+                assert done.token_ids == plain_stream(prompt, Sampling(seed=1), tokens=1)
+                seconds = asyncio.get_running_loop().time() - began_s
+            return seconds
+
+    line_s = 1000 * TOKEN_BYTES * 8 / (1e6 * mbit)
+    assert run_virtual(run()) < more * line_s + 0.2
