@@ -84,7 +84,7 @@ def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> 
             connection.sendall(head.encode() + body)
             gateway.ask(begun())
         _, told = gateway.events.get(timeout=TIMEOUT_S)
-        gateway.ask(assert_freed(gateway.swarm))
+        gateway.ask(assert_freed(gateway.swarm, within_s=1.0))
         assert told["error"] == "the client hung up"
 
 
