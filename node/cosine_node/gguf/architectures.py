@@ -68,16 +68,25 @@ def common_settings(model: GgufFile) -> dict[str, Any]:
     }
 
 
+TURNED: Final = "rope.dimension_count"
+"""The key of how many numbers of a head the rotary embedding turns."""
+
+
 def head_size(model: GgufFile) -> int:
     """The width of a head's keys."""
     width = model.size("embedding_length") // model.size("attention.head_count")
     return model.size("attention.key_length", default=width)
 
 
+def turned_size(model: GgufFile) -> int:
+    """The numbers of a head that the rotary embedding turns."""
+    return model.size(TURNED, default=head_size(model))
+
+
 def rope_parameters(model: GgufFile) -> dict[str, Any]:
     """The rotary embedding: its base, the part of a head that it turns, and how it is stretched."""
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": model.decimal("rope.freq_base", 10000.0)}
-    turned = model.size("rope.dimension_count", default=head_size(model)) / head_size(model)
+    turned = turned_size(model) / head_size(model)
     if turned != 1:
         found["partial_rotary_factor"] = turned
     # A factor without a kind is llama.cpp's oldest way, and its name then another.
@@ -277,7 +286,7 @@ def _routed(model: GgufFile, *, gating: int) -> dict[str, Any]:
 
 
 def _latent(model: GgufFile, *, gating: int) -> dict[str, Any]:
-    turned = model.size("rope.dimension_count")
+    turned = model.size(TURNED)
     # Files from before the keys and values of a head were apart have no names for their sizes.
     key = model.size("attention.key_length_mla", default=model.size("attention.key_length"))
     value = model.size("attention.value_length_mla", default=model.size("attention.value_length"))
@@ -361,7 +370,7 @@ class Architecture:
     norms_are_offsets: bool = False
     """True where transformers adds one to the weights of a norm, which the file has with it."""
     heeds: tuple[str, ...] = ()
-    """The settings among `UNHEEDED` with which it computes all the same."""
+    """The settings among `UNHEEDED` with which it computes all the same; `TURNED` if it can turn heads in part."""
 
 
 HALVES: Final[Mapping[str, Layout]] = {
@@ -385,7 +394,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     ),
     "gemma2": Architecture("gemma2", "Gemma2ForCausalLM", _gemma2, norms_are_offsets=True),
     "gemma3": Architecture("gemma3_text", "Gemma3ForCausalLM", _gemma3, norms_are_offsets=True),
-    "phi3": Architecture("phi3", "Phi3ForCausalLM", _phi3),
+    "phi3": Architecture("phi3", "Phi3ForCausalLM", _phi3, heeds=(TURNED,)),
     "granite": Architecture("granite", "GraniteForCausalLM", _granite, HALVES),
     "gpt-oss": Architecture(
         "gpt_oss",
@@ -397,13 +406,13 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "ffn_down_exps.weight": RowLayout(_alone, turns_experts=True),
         },
     ),
-    "glm4": Architecture("glm4", "Glm4ForCausalLM", _partly_turned),
+    "glm4": Architecture("glm4", "Glm4ForCausalLM", _partly_turned, heeds=(TURNED,)),
     "deepseek2": Architecture(
         "deepseek_v2",
         "DeepseekV2ForCausalLM",
         lambda model: _latent(model, gating=1),
         {**JOINED, "attn_k_b.weight": _keys_above_values},
-        heeds=("expert_weights_scale", "rope.scaling.yarn_log_multiplier"),
+        heeds=(TURNED, "expert_weights_scale", "rope.scaling.yarn_log_multiplier"),
     ),
     "mistral3": Architecture(
         "ministral3",
@@ -421,7 +430,7 @@ DEEPSEEK3: Final = Architecture(
     "DeepseekV3ForCausalLM",
     lambda model: _latent(model, gating=2),
     {**JOINED, "attn_k_b.weight": _keys_above_values},
-    heeds=("expert_weights_scale", "expert_group_count", "rope.scaling.yarn_log_multiplier"),
+    heeds=(TURNED, "expert_weights_scale", "expert_group_count", "rope.scaling.yarn_log_multiplier"),
 )
 """The architecture deepseek2 with sigmoids for experts."""
 

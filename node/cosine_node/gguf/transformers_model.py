@@ -9,11 +9,14 @@ import numpy.typing as npt
 
 from cosine_node.gguf.architectures import (
     LONG_ROPE,
+    TURNED,
     Architecture,
     RowLayout,
     architecture_of,
+    head_size,
     rope_scaling,
     sizes,
+    turned_size,
 )
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
@@ -88,6 +91,9 @@ def _known_architecture(model: GgufFile) -> Architecture:
         value = model.metadata.get(f"{model.architecture}.{key}", plain[0])
         if value not in plain and key not in architecture.heeds:
             raise _refusal(model, f"it has {key} {value!r}, which transformers does without")
+    if turned_size(model) != head_size(model) and TURNED not in architecture.heeds:
+        sentence = f"{turned_size(model)} of {head_size(model)} numbers of a head"
+        raise _refusal(model, f"its rotary embedding turns {sentence}, and that of transformers all")
     return architecture
 
 

@@ -169,6 +169,10 @@ REFUSED: Final[Mapping[str, tuple[TinyGguf, str]]] = {
     ),
     "what only llama.cpp computes": (TINY["llama"].told(attention__clamp_kqv=8.0), r"attention\.clamp_kqv 8\.0"),
     "experts weighted otherwise": (TINY["qwen3moe"].told(expert_gating_func=2), "weights its experts in a way"),
+    "heads that are turned in part": (
+        TINY["llama"].told(rope__dimension_count=8),
+        "turns 8 of 16 numbers of a head",
+    ),
     "heads that are not turned": (TINY["granite"].told(rope__scaling__finetuned=False), "turns no heads"),
     "a tensor too many": (
         replace(TINY["llama"], once={**TINY["llama"].once, "blk.0.attn_q_norm.weight": (16,)}),
