@@ -14,6 +14,8 @@ DETERMINISTIC: Final = " deterministic"
 """Ends the numerics of an engine whose tokens have the same bits in every pass."""
 LLAMA: Final = "llama.cpp"
 """The arithmetic of an engine that computes as llama.cpp does for the type of weights."""
+DTYPES: Final = ("float32", "bfloat16", "float16")
+"""The arithmetic of engines on PyTorch."""
 
 
 def arithmetic_of(numerics: str) -> str:

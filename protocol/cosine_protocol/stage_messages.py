@@ -104,7 +104,7 @@ class Join:
 
     `source` is the peer from whom operations come, `target` to whom they go, at `addresses`; the last stage has
     none. The pools of a chain are all alike: of `pool_tokens`, and `window_pool_tokens` for layers that look back
-    `window_tokens`. The first sequence to be opened has the number `first_sequence`.
+    `window_tokens`, which no stage has yet. The first sequence to be opened has the number `first_sequence`.
     """
 
     chain: ChainId

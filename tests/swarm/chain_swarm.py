@@ -141,21 +141,14 @@ class ConductedStage(SimulatedStage):
         await asyncio.sleep(self.conduct.late_s)
         await self._compute(call)
 
-    def open(
-        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
-    ) -> ChainBooks:
+    def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks:
         # Chains that check others have smaller pools.
         self._whole = lambda: ScriptedEngine(
             vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens, context_tokens=self._context_tokens
         )
         if len(self._open) >= self.conduct.most_chains:
             raise OutOfPages("No token slots are free together.")
-        inner = super().open(
-            pool_tokens=pool_tokens,
-            window_pool_tokens=window_pool_tokens,
-            window_tokens=window_tokens,
-            first_sequence=first_sequence,
-        )
+        inner = super().open(pool_tokens=pool_tokens, first_sequence=first_sequence)
         number = self._opened
         self._opened += 1
         self._open.add(number)

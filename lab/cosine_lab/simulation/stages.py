@@ -87,9 +87,7 @@ class SimulatedStage:
     async def start(self) -> None:
         await self.service.start()
 
-    def open(
-        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
-    ) -> ChainBooks:
+    def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks:
         engine = self._whole()
         assert isinstance(engine, PagedEngine)
         assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"

@@ -61,8 +61,6 @@ class ChainPlan:
     numerics: str
     vocab_tokens: int
     pool_tokens: int
-    window_pool_tokens: int | None = None
-    window_tokens: int | None = None
     first_sequence: int = 0
     ways_s: tuple[float, ...] = ()
 
@@ -84,8 +82,8 @@ class ChainPlan:
             end_layer=place.layers.end,
             layers=place.layers.layers,
             pool_tokens=self.pool_tokens,
-            window_pool_tokens=self.window_pool_tokens,
-            window_tokens=self.window_tokens,
+            window_pool_tokens=None,
+            window_tokens=None,
             first_sequence=self.first_sequence,
             source=self.places[number - 1].peer_id if number else head,
             target=None if following is None else following.peer_id,
@@ -343,13 +341,12 @@ async def open_chain(
     *,
     answer_s: Callable[[int], float] = lambda tokens: ANSWER_S,
     join_s: float = JOIN_S,
-    draw: Callable[[int], bytes] = secrets.token_bytes,
 ) -> AsyncIterator[RemoteChain]:
     """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`.
 
     Each stage has `join_s` to join, and all together `answer_s` to answer a pass over so many tokens.
     """
-    chain = draw(CHAIN_ID_BYTES)
+    chain = secrets.token_bytes(CHAIN_ID_BYTES)
     async with AsyncExitStack() as stack:
         channels: dict[int, Channel] = {}
         for number in reversed(range(len(plan.places))):
@@ -375,7 +372,7 @@ async def open_chain(
             if place.layers.is_last and SHAPING not in channel.features:
                 raise ChainLost(f"{place}: its version knows no {SHAPING}.", peer_id=place.peer_id)
             channels[number] = channel
-        remote = RemoteChain(plan, channels, secret=draw(SECRET_BYTES), answer_s=answer_s)
+        remote = RemoteChain(plan, channels, secret=secrets.token_bytes(SECRET_BYTES), answer_s=answer_s)
         listening = [asyncio.ensure_future(remote.listen(*each)) for each in channels.items()]
         try:
             yield remote

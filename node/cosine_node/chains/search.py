@@ -7,7 +7,7 @@ layers it announces, so that each begins where the one before ends.
 import math
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from types import MappingProxyType
 from typing import Final, NamedTuple
@@ -51,14 +51,10 @@ class StageSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundChain:
-    """Stages in order, the seconds of a traversal from the head and back to it, and chains without a stage of it.
-
-    `spares` has, for the peer id of each stage that can be done without, the best chain that avoids it.
-    """
+    """Stages in order, and the seconds of a traversal from the head over them and back to it."""
 
     stages: tuple[StageSight, ...]
     seconds: float
-    spares: dict[str, tuple[StageSight, ...]] = field(default_factory=dict)
 
 
 def loaded_pass_s(pass_s: float, *, busy: float) -> float:
@@ -98,7 +94,7 @@ def find_chain(
     standing: Mapping[str, int] = NO_LEVELS,
     apart: Collection[frozenset[str]] = (),
 ) -> FoundChain:
-    """The chain of least expected time among those of the highest standing, and its spares. Raises `NoChain`.
+    """The chain of least expected time among those of the highest standing. Raises `NoChain`.
 
     Stages of `avoided` peers, which failed lately or may have, are taken only where it is impossible without, and
     then those that weigh least together. Each level of
@@ -106,23 +102,15 @@ def find_chain(
     speed is announced, and belief is not. Pairs that are `apart` never follow each other.
     """
 
-    def shortest(among: Sequence[StageSight]) -> FoundChain | None:
-        ordered = sorted(
-            (one for one in among if one.place.layers.layers == layers),
-            key=lambda one: (one.place.layers.first, one.place.peer_id),
-        )
-        behind = [_Behind(avoided.get(one.place.peer_id, 0), _lacking(one, ordered, standing)) for one in ordered]
-        return _shortest(ordered, behind, layers=layers, head=head, rtt_s=rtt_s, apart=apart)
-
-    best = shortest(stages)
-    if best is None:
+    ordered = sorted(
+        (one for one in stages if one.place.layers.layers == layers),
+        key=lambda one: (one.place.layers.first, one.place.peer_id),
+    )
+    behind = [_Behind(avoided.get(one.place.peer_id, 0), _lacking(one, ordered, standing)) for one in ordered]
+    found = _shortest(ordered, behind, layers=layers, head=head, rtt_s=rtt_s, apart=apart)
+    if found is None:
         raise NoChain(_why_none(stages, layers))
-    spares = {}
-    for lost in best.stages:
-        spare = shortest([one for one in stages if one.place.peer_id != lost.place.peer_id])
-        if spare is not None:
-            spares[lost.place.peer_id] = spare.stages
-    return FoundChain(stages=best.stages, seconds=best.seconds, spares=spares)
+    return found
 
 
 class _Behind(NamedTuple):

@@ -21,7 +21,7 @@ import math
 import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -203,9 +203,7 @@ class ChainSource:
             await asyncio.sleep(max(waits_s, default=0.0))
             plan = self._plan(found, first_sequence)
             try:
-                # Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for.
-                opening = open_chain(self._transport, plan, answer_s=partial(self.answer_s, found), join_s=4.0)
-                self._chain = await self._opened.enter_async_context(opening)
+                self._chain = await self._opened.enter_async_context(self._opening(found, plan))
             except ChainLost as error:
                 LOG.info("no chain: %s", error)
                 reasons.append(error)
@@ -375,15 +373,27 @@ class ChainSource:
         if less_tokens >= self._needs.least_pool_tokens:
             wanted_tokens = min(wanted_tokens, less_tokens)
         self._spare_tokens = max(0, room_tokens - (self.pool_tokens or wanted_tokens))
+        return self._plan_over(
+            found, chosen[0].numerics, self.pool_tokens or wanted_tokens, first_sequence=first_sequence
+        )
+
+    def _plan_over(
+        self, found: FoundChain, numerics: str, pool_tokens: int, *, first_sequence: int = 0
+    ) -> ChainPlan:
+        ways_s = chain_ways_s(_peer_ids(found), head=self._transport.peer_id, rtt_s=self._known_rtt_s)
         return ChainPlan(
             places=tuple(one.place for one in found.stages),
             target_digest=self._needs.target_digest,
-            numerics=chosen[0].numerics,
+            numerics=numerics,
             vocab_tokens=self._needs.vocab_tokens,
-            pool_tokens=self.pool_tokens or wanted_tokens,
+            pool_tokens=pool_tokens,
             first_sequence=first_sequence,
-            ways_s=self._ways_s(found),
+            ways_s=ways_s[:-1],
         )
+
+    def _opening(self, found: FoundChain, plan: ChainPlan) -> AbstractAsyncContextManager[RemoteChain]:
+        # Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for.
+        return open_chain(self._transport, plan, answer_s=partial(self.answer_s, found), join_s=4.0)
 
     @asynccontextmanager
     async def second(
@@ -438,21 +448,10 @@ class ChainSource:
 
     async def _open_second(self, found: FoundChain, pool_tokens: int) -> SecondChain:
         assert self.numerics is not None, "beside a chain"
-        plan = ChainPlan(
-            places=tuple(one.place for one in found.stages),
-            target_digest=self._needs.target_digest,
-            numerics=self.numerics,
-            vocab_tokens=self._needs.vocab_tokens,
-            pool_tokens=pool_tokens,
-            first_sequence=0,
-            ways_s=self._ways_s(found),
-        )
+        plan = self._plan_over(found, self.numerics, pool_tokens)
         async with AsyncExitStack() as opening:
             try:
-                answer_s = partial(self.answer_s, found)
-                chain = await opening.enter_async_context(
-                    open_chain(self._transport, plan, answer_s=answer_s, join_s=4.0)
-                )
+                chain = await opening.enter_async_context(self._opening(found, plan))
             except ChainLost as error:
                 self._note_lost(error)
                 raise
@@ -468,9 +467,6 @@ class ChainSource:
     def _note_lost(self, error: ChainLost) -> None:
         if error.peer_id is not None and error.retry_after_s is None:
             self._note_failed(error.peer_id)
-
-    def _ways_s(self, found: FoundChain) -> tuple[float, ...]:
-        return chain_ways_s(_peer_ids(found), head=self._transport.peer_id, rtt_s=self._known_rtt_s)[:-1]
 
     def _search(
         self,

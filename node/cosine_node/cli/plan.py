@@ -23,6 +23,7 @@ from cosine_node.terminal.printing import short_peer_id, show
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
 
 READ: Final = "50GB"
@@ -30,7 +31,6 @@ READ: Final = "50GB"
 UP: Final = "20Mbit"
 RTT: Final = "30ms"
 """A home's uplink, and the way between homes of one country."""
-DTYPES: Final = ("float32", "bfloat16", "float16")
 RATES: Final = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 """The units of an uplink, in upper case."""
 

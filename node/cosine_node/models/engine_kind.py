@@ -14,6 +14,7 @@ from cosine_node.engine.processor import has_card, reads_float16
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
+from cosine_protocol.numerics import DETERMINISTIC, DTYPES, LLAMA, arithmetic_of, held_type_of
 
 LOG = logging.getLogger(__name__)
 
@@ -33,6 +34,22 @@ class EngineKind(StrEnum):
     AUTO = "auto"
     TORCH = "torch"
     LLAMA = "llama"
+
+
+QUANTISATIONS: Final = ("float16", "int8", "int4")
+"""The values of `--quantize` that numerics name; other quantisations are those of a model's own files."""
+
+
+def join_options(numerics: str) -> tuple[str, ...]:
+    """The options with which `cosine-node join` loads the same model in these numerics; none for unknown ones."""
+    arithmetic, held = arithmetic_of(numerics), held_type_of(numerics)
+    if arithmetic == LLAMA:
+        return ("--engine", EngineKind.LLAMA)
+    if arithmetic not in DTYPES:
+        return ()
+    quantised = ("--quantize", held) if held in QUANTISATIONS else ()
+    deterministic = ("--deterministic",) if numerics.endswith(DETERMINISTIC) else ()
+    return ("--engine", EngineKind.TORCH, "--dtype", arithmetic, *quantised, *deterministic)
 
 
 def parse_engine(text: str) -> EngineKind:

@@ -17,7 +17,6 @@ from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import Gpus, existing_ancestor, models_folder
 from cosine_node.doctor.packages import missing_packages
 from cosine_node.doctor.reach import Way, connect, judge_reachability
-from cosine_node.engine.numerics import DTYPES
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
 from cosine_node.page.target_sizes import PROBE_S, target_sizes
 from cosine_node.processes.answer import answer_of
@@ -26,6 +25,7 @@ from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_p2p.transport.reach import is_relayed
+from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
 
 Json = dict[str, Any]

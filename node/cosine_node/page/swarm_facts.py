@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib.util import find_spec
 from typing import Any
 
-from cosine_node.engine.numerics import join_options
+from cosine_node.models.engine_kind import join_options
 from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.survey import NodeSight, Survey

@@ -14,7 +14,7 @@ from transformers.utils.hub import cached_file
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.half_linear import HalfLinear
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
@@ -154,25 +154,14 @@ class StageModel:
     activations of all tokens [tokens, hidden] where the last layer is not here. Not thread-safe but for `abandon`.
     """
 
-    def __init__(
-        self, model: Any, layers: LayerRange, *, slots: int, way: PassWay, window_slots: int | None = None
-    ) -> None:
-        """Around a model that `load_part` made, with a pool of so many token slots, rounded up to whole pages.
+    def __init__(self, model: Any, layers: LayerRange, *, slots: int, way: PassWay) -> None:
+        """Wrap a model that `load_part` made, with a pool of `slots` tokens, rounded up to whole pages.
 
-        With `window_slots` layers with a sliding window have so many instead. Raises `UnsupportedModel` for a model
-        whose activations are more than one vector a token.
+        Raises `UnsupportedModel` for a model whose activations are more than one vector a token.
         """
-        pages = -(-slots // PAGE_TOKENS)
-        windows = None
-        if window_slots is not None:
-            # No token is allocated in it: it says how many window slots there are.
-            windows = WindowPages(pages=pages, tokens=window_slots, window_tokens=1)
-        self.packed = PackedModel(
-            model, slots=pages * PAGE_TOKENS, keeps_latents=way is PassWay.PACKED, windows=windows
-        )
+        self.slots = -(-slots // PAGE_TOKENS) * PAGE_TOKENS
+        self.packed = PackedModel(model, slots=self.slots, keeps_latents=way is PassWay.PACKED)
         self.layers = layers
-        self.slots = pages * PAGE_TOKENS
-        self.window_slots = None if windows is None else windows.slots
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device
         self.numerics = numerics(model)
@@ -197,22 +186,9 @@ class StageEngine(PagedEngine):
     whose logits are not finite stay fed: the head prunes them.
     """
 
-    def __init__(
-        self,
-        model: StageModel,
-        pool: PagePool,
-        *,
-        first_slot: int = 0,
-        first_window_slot: int = 0,
-        first_sequence: int = 0,
-    ) -> None:
+    def __init__(self, model: StageModel, pool: PagePool, *, first_slot: int = 0, first_sequence: int = 0) -> None:
         self.model = model
-        self._store = model.packed.store.part(
-            first_slot=first_slot,
-            slots=pool.capacity_tokens,
-            windows=pool.windows,
-            first_window_slot=first_window_slot,
-        )
+        self._store = model.packed.store.part(first_slot=first_slot, slots=pool.capacity_tokens)
         super().__init__(
             pool,
             vocab_tokens=model.vocab_tokens,
@@ -244,19 +220,6 @@ class StageEngine(PagedEngine):
             found = row_results(feeds, run) if is_last else run(list(range(tokens)))
             on_error.pop_all()
         return found
-
-    def leaving(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor:
-        """One pass as `forward`: what leaves the layers [tokens, width], of the last one scores [tokens, vocab]."""
-        tokens = sum(len(row.tokens) for row in rows)
-        self._check(activations, tokens)
-        feeds = list(zip(self.feed(rows), rows, strict=True))
-        with ExitStack() as on_error, torch.inference_mode():
-            on_error.callback(self.unfeed, rows)
-            left = self.model.packed.logits(
-                feeds, wanted=list(range(tokens)), entering=activations, store=self._store
-            )
-            on_error.pop_all()
-        return left
 
     def _check(self, activations: Tensor | None, tokens: int) -> None:
         if self.model.layers.is_first:

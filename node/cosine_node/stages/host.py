@@ -6,7 +6,7 @@ import torch
 
 from cosine_node.engine.base import OutOfPages, Row, RowResult
 from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.engine import StageEngine, StageModel
 from cosine_node.stages.operations import BadActivations
@@ -47,7 +47,7 @@ class StageHost:
         """`grammars` are the constraints that a last stage chooses under, where it can."""
         self._model = model
         self.grammars = grammars
-        self._taken: dict[int, tuple[range, range]] = {}
+        self._taken: dict[int, range] = {}
         self._opened = 0
         self.layers = model.layers
         self.numerics = model.numerics
@@ -62,39 +62,20 @@ class StageHost:
 
     def free_tokens(self, *, without: Collection[int] = ()) -> int:
         """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
-        taken = [slots for number, (slots, _) in self._taken.items() if number not in without]
+        taken = [slots for number, slots in self._taken.items() if number not in without]
         ends = [0, *(slots.stop for slots in taken)]
         begins = sorted([*(slots.start for slots in taken), self._model.slots])
         return max(begin - end for begin, end in zip(begins, sorted(ends), strict=True))
 
-    def open(
-        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
-    ) -> HostedChain:
+    def open(self, *, pool_tokens: int, first_sequence: int) -> HostedChain:
         """Sequences for a new chain, with a pool of its own. Raises `OutOfPages`."""
-        pages = -(-pool_tokens // PAGE_TOKENS)
-        slots = _free_range([slots for slots, _ in self._taken.values()], pages * PAGE_TOKENS, self._model.slots)
-        windows = None
-        window_slots = range(0)
-        if window_pool_tokens is not None and window_tokens is not None:
-            if window_pool_tokens > pages * PAGE_TOKENS:
-                raise OutOfPages(f"{window_pool_tokens} window tokens are more than the pool has.")
-            windows = WindowPages(pages=pages, tokens=window_pool_tokens, window_tokens=window_tokens)
-        if self._model.window_slots is not None:
-            if windows is None:
-                raise OutOfPages("The layers look back through windows, for which no pages are asked.")
-            others = [taken for _, taken in self._taken.values()]
-            window_slots = _free_range(others, windows.slots, self._model.window_slots)
-        engine = StageEngine(
-            self._model,
-            PagePool(tokens=pool_tokens, windows=windows),
-            first_slot=slots.start,
-            first_window_slot=window_slots.start,
-            first_sequence=first_sequence,
-        )
+        pool = PagePool(tokens=pool_tokens)
+        slots = _free_range(list(self._taken.values()), pool.capacity_tokens, self._model.slots)
+        engine = StageEngine(self._model, pool, first_slot=slots.start, first_sequence=first_sequence)
         engine.grammars = self.grammars
         number = self._opened
         self._opened += 1
-        self._taken[number] = (slots, window_slots)
+        self._taken[number] = slots
         return HostedChain(self._model, engine, number, lambda: self._taken.pop(number, None))
 
 

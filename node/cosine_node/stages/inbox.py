@@ -366,15 +366,14 @@ class Turn:
     Who takes many turns at once, as an operation is never cut, lets the others have as many.
     """
 
-    def __init__(self, *, turn_steps: int = TURN_STEPS) -> None:
-        self._turn_steps = turn_steps
-        self._left = turn_steps
+    def __init__(self) -> None:
+        self._left = TURN_STEPS
 
     async def spend(self, steps: int) -> None:
         """Take steps that were done; returns when it is this chain's turn again."""
         self._left -= steps
         while self._left <= 0:
-            self._left += self._turn_steps
+            self._left += TURN_STEPS
             # Behind all that can run now.
             await asyncio.sleep(0)
 

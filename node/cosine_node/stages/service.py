@@ -125,9 +125,7 @@ class ChainHost(Protocol):
         """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
         ...
 
-    def open(
-        self, *, pool_tokens: int, window_pool_tokens: int | None, window_tokens: int | None, first_sequence: int
-    ) -> ChainBooks: ...
+    def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks: ...
 
 
 class ServedChain:
@@ -356,8 +354,8 @@ class StageService:
         has_wrong_source = layers.is_first and join.source != head.peer_id
         if (join.target is None) != layers.is_last or has_wrong_source or join.chain in self._chains:
             raise PeerError(ErrorCode.MALFORMED, "the chain does not fit its stream")
-        if (join.window_pool_tokens is None) != (join.window_tokens is None):
-            raise PeerError(ErrorCode.MALFORMED, "windows have a size and a pool, or neither")
+        if join.window_pool_tokens is not None or join.window_tokens is not None:
+            raise PeerError(ErrorCode.UNSUPPORTED, "windows have no pool of their own here")
         if self._is_draining:
             raise PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving")
         books = self._room(head.peer_id, join, network)
@@ -387,12 +385,7 @@ class StageService:
             self._send_away(idle.pop(0))
         while True:
             try:
-                return self._host.open(
-                    pool_tokens=join.pool_tokens,
-                    window_pool_tokens=join.window_pool_tokens,
-                    window_tokens=join.window_tokens,
-                    first_sequence=join.first_sequence,
-                )
+                return self._host.open(pool_tokens=join.pool_tokens, first_sequence=join.first_sequence)
             except OutOfPages as error:
                 if not (idle and is_enough):
                     raise PeerError(ErrorCode.OVERLOADED, str(error), RETRY_AFTER_S) from None

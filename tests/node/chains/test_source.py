@@ -14,8 +14,6 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.engine import StageModel
 from cosine_p2p.directory.directory import MemoryDirectory
-from cosine_protocol.errors import PeerLost
-from cosine_protocol.protocols import STAGE
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import VOCAB
@@ -101,7 +99,6 @@ async def test_a_lost_stage_is_replaced_and_gives_the_same_token(models: list[St
         assert swarm.chosen() == ["stage 0", "stage 1"]
         # As much as the stages have, but for a second chain's part.
         assert swarm.source.pool_tokens == 112 == POOL_TOKENS * 3 // 4 // PAGE_TOKENS * PAGE_TOKENS
-        assert swarm.source.found is not None and list(swarm.source.found.spares) == ["stage 1"]
         expected = await first_token(chain, first_sequence=0)
         await swarm.kill(1)
         await chain.lost.wait()
@@ -128,24 +125,6 @@ async def test_without_a_spare_the_layers_are_named_soon(models: list[StageModel
         with pytest.raises(NoChain, match=r"^Layers 0:2 of 4 are held by nobody\.$"):
             await swarm.source.open(first_sequence=1)
         assert asyncio.get_running_loop().time() - began_s < OPEN_S + 1
-
-
-@in_loop
-async def test_a_stage_that_came_back_and_announced_itself_is_asked_at_once(models: list[StageModel]) -> None:
-    async with swarm_of(models[:2]) as swarm:
-        await swarm.announce(0)
-        await swarm.announce(1)
-        chain = await swarm.source.open(first_sequence=0)
-        await swarm.kill(1)
-        await chain.lost.wait()
-        with pytest.raises(NoChain, match=r"^Layers 2:4 of 4 are held by nobody\.$"):
-            await swarm.source.open(first_sequence=1)
-        again = swarm.stages.network.join("stage 1")
-        await again.serve(STAGE, swarm.stages.services[1].handle)
-        await swarm.announce(1, sequence=8)
-        await swarm.source.open(first_sequence=1)
-        assert swarm.chosen() == ["stage 0", "stage 1"]
-        await again.close()
 
 
 @in_loop
@@ -193,17 +172,6 @@ async def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: l
 
 
 @in_loop
-async def test_distances_count_and_those_measured_count_first(models: list[StageModel]) -> None:
-    async with swarm_of(models) as swarm:
-        for number in range(3):
-            await swarm.announce(number)
-        swarm.source._rtts_s = {"stage 1": 0.5, "stage 2": 0.001}
-        await swarm.source._look()
-        await swarm.source.open(first_sequence=0)
-        assert swarm.chosen() == ["stage 0", "stage 2"]
-
-
-@in_loop
 async def test_a_stage_whose_passes_seemed_to_take_no_time_takes_what_it_announces(
     models: list[StageModel],
 ) -> None:
@@ -215,29 +183,6 @@ async def test_a_stage_whose_passes_seemed_to_take_no_time_takes_what_it_announc
         await swarm.source.open(first_sequence=0)
         assert swarm.source.found is not None
         assert [stage.pass_s for stage in swarm.source.found.stages] == [0.001, 0.00100 + 1e-6]
-
-
-@in_loop
-async def test_a_directory_that_does_not_answer_leaves_what_is_known(models: list[StageModel]) -> None:
-    class Silent(MemoryDirectory):
-        is_silent = False
-
-        async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-            if self.is_silent:
-                raise PeerLost("", "nobody answers")
-            return await super().find(role, target, wanted=wanted)
-
-    async with swarm_of(models) as swarm:
-        silent = Silent()
-        swarm.directory = swarm.source._directory = silent
-        for number in range(3):
-            await swarm.announce(number)
-        looking = asyncio.ensure_future(swarm.source.run())
-        await asyncio.sleep(0)
-        silent.is_silent = True
-        await swarm.source.open(first_sequence=0)
-        assert swarm.chosen() == ["stage 0", "stage 1"]
-        looking.cancel()
 
 
 @in_loop

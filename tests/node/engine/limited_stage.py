@@ -37,7 +37,7 @@ def main(folder: str, first: str, end: str, layers: str, mebibytes: str, read: s
     limit(int(mebibytes))
     part = LayerRange(first=int(first), end=int(end), layers=int(layers))
     [model] = load_stages(folder, [part], slots=SLOTS)
-    chain = StageHost(model).open(pool_tokens=SLOTS, window_pool_tokens=None, window_tokens=None, first_sequence=0)
+    chain = StageHost(model).open(pool_tokens=SLOTS, first_sequence=0)
     sequence = chain.books.open(sampling=Sampling(), prompt_tokens=len(PROMPT))
     found = chain.run([Row.chain(sequence, PROMPT)], None if read == "-" else Path(read).read_bytes())
     if isinstance(found, bytes):

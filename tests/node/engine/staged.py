@@ -9,7 +9,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import Blocks, load_model
@@ -21,27 +21,15 @@ from cosine_protocol.stage_messages import LayerRange
 CPU = torch.device("cpu")
 
 
-def windows_of(pool_tokens: int, windowed: int | None, window_tokens: int) -> WindowPages | None:
-    """Window pages of a pool, so many tokens, if any."""
-    if windowed is None:
-        return None
-    return WindowPages(pages=-(-pool_tokens // PAGE_TOKENS), tokens=windowed, window_tokens=window_tokens)
-
-
 def ranges(*ends: int) -> list[LayerRange]:
     """The parts of a model that end before these layers, the last of which it has no more."""
     return [LayerRange(first=first, end=end, layers=ends[-1]) for first, end in zip((0, *ends), ends, strict=False)]
 
 
-def load_stages(
-    source: Path | str, parts: Sequence[LayerRange], *, slots: int, window_slots: int | None = None
-) -> list[StageModel]:
+def load_stages(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
     """Parts of a model, if the self-test finds them exact."""
     models = [(part, load_part(str(source), part, dtype=torch.float32)) for part in parts]
-    return [
-        StageModel(model, part, slots=slots, way=find_way(model), window_slots=window_slots)
-        for part, model in models
-    ]
+    return [StageModel(model, part, slots=slots, way=find_way(model)) for part, model in models]
 
 
 def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
@@ -52,17 +40,14 @@ def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int)
     ]
 
 
-def whole_engine(
-    source: Path | str, *, pool_tokens: int, windowed: int | None = None, window_tokens: int = 0
-) -> TorchEngine:
+def whole_engine(source: Path | str, *, pool_tokens: int) -> TorchEngine:
     """The engine that holds all of a model, deciding as `load_engine` does."""
     # As parts do, the whole of a GGUF file keeps its blocks.
     model: Any = load_model(str(source), dtype=torch.float32, blocks=Blocks.ALL)
     for weight in model.parameters():
         # Weights that lie in a mapped file are not aligned as allocated ones are, and products round by that.
         weight.data = weight.data.clone()
-    windows = windows_of(pool_tokens, windowed, window_tokens)
-    return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model), windows=windows)
+    return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model))
 
 
 def through(stages: Sequence[StageEngine], rows: Sequence[Row]) -> list[RowResult]:
@@ -162,22 +147,10 @@ class InStep:
         self._all("release", sequence)
 
 
-def in_step(
-    source: Path | str,
-    *cuts: Sequence[LayerRange],
-    pool_tokens: int,
-    windowed: int | None = None,
-    window_tokens: int = 0,
-) -> InStep:
+def in_step(source: Path | str, *cuts: Sequence[LayerRange], pool_tokens: int) -> InStep:
     """A whole engine and a chain for each way to cut the model."""
     chains = [
-        [
-            StageEngine(
-                stage, PagePool(tokens=pool_tokens, windows=windows_of(pool_tokens, windowed, window_tokens))
-            )
-            for stage in load_stages(source, cut, slots=pool_tokens, window_slots=windowed)
-        ]
+        [StageEngine(stage, PagePool(tokens=pool_tokens)) for stage in load_stages(source, cut, slots=pool_tokens)]
         for cut in cuts
     ]
-    whole = whole_engine(source, pool_tokens=pool_tokens, windowed=windowed, window_tokens=window_tokens)
-    return InStep(whole, *chains)
+    return InStep(whole_engine(source, pool_tokens=pool_tokens), *chains)

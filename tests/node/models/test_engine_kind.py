@@ -5,12 +5,18 @@ import pytest
 
 from cosine_node.engine.blocks.half_linear import has_half_products
 from cosine_node.engine.llama.engine import LlamaEngine
-from cosine_node.engine.numerics import join_options
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models import engine_kind
-from cosine_node.models.engine_kind import EngineChoice, EngineKind, check_engine_options, load_with, parse_engine
+from cosine_node.models.engine_kind import (
+    EngineChoice,
+    EngineKind,
+    check_engine_options,
+    join_options,
+    load_with,
+    parse_engine,
+)
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import tiny_gguf

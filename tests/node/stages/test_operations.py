@@ -10,12 +10,11 @@ from hypothesis import strategies as st
 
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import PREFIX, OutOfPages, Row, RowResult
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool, WindowPages
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.stages.operations import FeedRows, Operation, apply_to_books
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import OpenSequence, ReusePrefix
 
 VOCAB = 3
 PAGES = 8
@@ -23,9 +22,8 @@ CONTEXT = 90
 SIZES: dict[str, Any] = {"vocab_tokens": VOCAB, "context_tokens": CONTEXT, "numerics": "none"}
 
 
-def pool_of(windowed: bool) -> PagePool:
-    windows = WindowPages(pages=PAGES, tokens=5 * PAGE_TOKENS, window_tokens=10) if windowed else None
-    return PagePool(tokens=PAGES * PAGE_TOKENS, windows=windows)
+def new_pool() -> PagePool:
+    return PagePool(tokens=PAGES * PAGE_TOKENS)
 
 
 HEADS_OWN = ("_chain", "witness", "_scopes")
@@ -66,8 +64,8 @@ class RecordingChain:
 class LateStage:
     """A stage without a model, some operations behind its head."""
 
-    def __init__(self, windowed: bool) -> None:
-        self.books = PagedEngine(pool_of(windowed), **SIZES)
+    def __init__(self) -> None:
+        self.books = PagedEngine(new_pool(), **SIZES)
         self.applied = 0
 
     def apply(self, operation: Operation) -> None:
@@ -81,12 +79,12 @@ class LateStage:
 class Serving:
     """A head that is asked for random things, allowed or not, and what it looked like after each operation."""
 
-    def __init__(self, data: st.DataObject, *, windowed: bool) -> None:
+    def __init__(self, data: st.DataObject) -> None:
         self.data = data
         self.chain = RecordingChain()
-        self.head = ChainEngine(self.chain, pool_of(windowed), **SIZES)
+        self.head = ChainEngine(self.chain, new_pool(), **SIZES)
         self.states = [state_of(self.head)]
-        self.stages = [LateStage(windowed) for _ in range(3)]
+        self.stages = [LateStage() for _ in range(3)]
 
     def draw(self, low: int, high: int) -> int:
         return self.data.draw(st.integers(low, high))
@@ -160,13 +158,12 @@ class Serving:
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize("windowed", [False, True])
 @settings(max_examples=40)
 @given(st.data())
 def test_stages_that_apply_the_log_late_are_like_the_head_after_every_operation(
-    windowed: bool, data: st.DataObject
+    data: st.DataObject,
 ) -> None:
-    serving = Serving(data, windowed=windowed)
+    serving = Serving(data)
     for _ in range(3):
         serving.do(0)
         serving.states.append(state_of(serving.head))
@@ -175,11 +172,3 @@ def test_stages_that_apply_the_log_late_are_like_the_head_after_every_operation(
     for stage in serving.stages:
         serving.catch_up(stage, len(serving.chain.operations))
         assert state_of(stage.books) == state_of(serving.head)
-
-
-def test_books_that_are_not_the_heads_are_told_so() -> None:
-    books = PagedEngine(pool_of(False), **SIZES)
-    with pytest.raises(LocalProtocolError, match="Sequence 0 is the next one, not 4"):
-        apply_to_books(books, OpenSequence(4, Sampling(), 3, None))
-    with pytest.raises(LocalProtocolError, match="0 tokens of sequence 0 are known, not 16"):
-        apply_to_books(books, ReusePrefix(0, (0,) * 17))

@@ -13,13 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.partial_model import (
-    AbsentLayer,
-    AbsentOutput,
     LayerBefore,
-    StandInEmbedding,
-    few_layers,
 )
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
@@ -29,10 +24,9 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import InStep, in_step, load_stages, load_untried, ranges, through, whole_engine
+from tests.node.engine.staged import InStep, in_step, load_stages, ranges, through
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
-    COMMON,
     LATENT,
     OWN_ATTENTION,
     RECURRENT,
@@ -40,7 +34,6 @@ from tests.node.engine.tiny_models import (
     VOCAB,
     WINDOWED,
     build,
-    gemma3_that_sees,
 )
 from tests.node.stages.chains import FOUR, POOL_TOKENS, save_tiny
 from tests.thoroughness import soak_rest
@@ -101,22 +94,6 @@ def test_models_of_every_kind_can_be_cut_in_two(tmp_path: Path, make: Any) -> No
     engine.forward([Row(sequence, (9,), (5,), (3,))])
 
 
-def test_windows_hold_as_many_tokens_at_every_stage(tmp_path: Path) -> None:
-    build(TINY["gemma2-windows"]()).save_pretrained(tmp_path)
-    engine = in_step(tmp_path, ranges(1, 2, 4), pool_tokens=600, windowed=320, window_tokens=6)
-    check_in_step(engine, requests=5, tokens=8, tolerance=1e-4, longest=80)
-
-
-def test_likelihoods_of_prompts_and_rows_that_ask_nothing_come_through(folder: Path) -> None:
-    engine = in_step(folder, ranges(2, 4), pool_tokens=200)
-    first, second = (engine.open(sampling=Sampling(), prompt_tokens=9) for _ in range(2))
-    chain = tuple(range(9))
-    asks = Row(first, tuple(range(5, 14)), chain, (PREFIX, *chain[:-1]), scored_from=9, wants_nll=True)
-    results = engine.forward([asks, Row.chain(second, (4, 5, 6), scored_from=3)])
-    assert results[0].nll is not None
-    assert not any(result.choices for result in results)
-
-
 def test_a_stage_takes_no_activations_but_those_it_can_use(folder: Path) -> None:
     first, last = (StageEngine(model, PagePool(tokens=64)) for model in load_stages(folder, ranges(2, 4), slots=64))
     row = Row.chain(0, (3, 4, 5))
@@ -155,11 +132,8 @@ def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(folder: 
     assert [stage.live_tokens for stage in stages] == [3, 3]
 
 
-SLOTS = 96
-
-
 def opened(host: StageHost, pool_tokens: int) -> HostedChain:
-    return host.open(pool_tokens=pool_tokens, window_pool_tokens=None, window_tokens=None, first_sequence=0)
+    return host.open(pool_tokens=pool_tokens, first_sequence=0)
 
 
 def test_two_chains_at_a_stage_compute_what_each_computes_alone(halves: list[StageModel]) -> None:
@@ -189,35 +163,6 @@ def test_two_chains_at_a_stage_compute_what_each_computes_alone(halves: list[Sta
     assert [host.chains for host in hosts] == [0, 0]
 
 
-def test_bytes_of_another_length_and_what_is_not_finite_are_refused(halves: list[StageModel]) -> None:
-    first, last = (opened(StageHost(model), 32) for model in halves)
-    for stage in (first, last):
-        stage.books.open(sampling=Sampling(), prompt_tokens=3)
-    with pytest.raises(BadActivations, match="5 bytes of activations came for 1 tokens"):
-        last.run([Row.chain(0, (3,))], bytes(5))
-    weight = halves[0].packed.model.model.layers[0].mlp.down_proj.weight.data
-    before = weight.clone()
-    weight.fill_(torch.inf)
-    with pytest.raises(BadActivations, match="What the layers gave is not finite"):
-        first.run([Row.chain(0, (3,))], None)
-    weight.copy_(before)
-
-
-def test_slots_are_given_once_and_again_after_a_chain_has_ended(halves: list[StageModel]) -> None:
-    host = StageHost(halves[0])
-    chains = [opened(host, tokens) for tokens in (32, 16, 112)]
-    with pytest.raises(OutOfPages, match="No 16 of 160 token slots are free together"):
-        opened(host, 1)
-    chains[1].close()
-    with pytest.raises(OutOfPages, match="No 32 of 160"):
-        opened(host, 17)
-    opened(host, 9)
-    assert host.chains == 3
-    chains[0].close()
-    with pytest.raises(OutOfPages, match="window tokens are more than the pool has"):
-        host.open(pool_tokens=16, window_pool_tokens=1 << 30, window_tokens=4, first_sequence=0)
-
-
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 30), st.data())
 def test_ranges_never_overlap(sizes: list[int], all_slots: int, data: st.DataObject) -> None:
     taken: list[range] = []
@@ -234,23 +179,6 @@ def test_ranges_never_overlap(sizes: list[int], all_slots: int, data: st.DataObj
         is_ended = data.draw(st.booleans())
         if taken and is_ended:
             taken.pop(data.draw(st.integers(0, len(taken) - 1)))
-
-
-def test_a_stage_with_windows_of_its_own_needs_a_chain_with_windows(tmp_path: Path) -> None:
-    kinds = ["sliding_attention", "full_attention"]
-    config = tf.Gemma3TextConfig(
-        **(COMMON | {"num_hidden_layers": 2}), head_dim=16, sliding_window=5, layer_types=kinds
-    )
-    build(config).save_pretrained(tmp_path)
-    [model] = load_stages(tmp_path, ranges(1, 2)[:1], slots=SLOTS, window_slots=48)
-    host = StageHost(model)
-    assert model.window_slots == 48
-    with pytest.raises(OutOfPages, match="for which no pages are asked"):
-        opened(host, 32)
-    for _ in range(3):
-        host.open(pool_tokens=32, window_pool_tokens=16, window_tokens=5, first_sequence=0)
-    with pytest.raises(OutOfPages):
-        host.open(pool_tokens=16, window_pool_tokens=16, window_tokens=5, first_sequence=0)
 
 
 TRIED = ["llama", "llama-tied", "gpt2", "mixtral"]
@@ -306,20 +234,6 @@ def test_a_file_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
         load_part(str(tmp_path), LayerRange(first=1, end=3, layers=4), dtype=torch.float32)
 
 
-def test_what_a_part_lacks_has_stand_ins_with_the_plain_attributes_of_layers(tmp_path: Path) -> None:
-    whole = build(TINY["gemma2-windows"]())
-    whole.save_pretrained(tmp_path)
-    model = load_part(str(tmp_path), LayerRange(first=1, end=3, layers=4), dtype=torch.float32)
-    assert [isinstance(layer, AbsentLayer) for layer in model.model.layers] == [True, False, False, True]
-    assert isinstance(model.get_input_embeddings(), StandInEmbedding)
-    assert isinstance(model.get_output_embeddings(), AbsentOutput)
-    assert model.model.layers[0].hidden_size == whole.model.layers[0].hidden_size
-    embedded = model.get_input_embeddings()(torch.arange(500))
-    assert embedded.shape == (500, 64)
-    # Each token has activations of its own.
-    assert float(torch.corrcoef(embedded).fill_diagonal_(0).abs().max()) < 0.8
-
-
 def test_what_cannot_be_loaded_in_parts_is_refused_with_the_reason(tmp_path: Path) -> None:
     save_tiny(tmp_path / "llama")
     with pytest.raises(UnsupportedModel, match="it has 4 layers, not 5"):
@@ -350,20 +264,6 @@ UNCUT: dict[str, Any] = {
 }
 
 
-def test_stages_hold_their_share_of_weights_and_of_the_pool(folder: Path) -> None:
-    whole = whole_engine(folder, pool_tokens=100)
-    first, middle, last = load_untried(folder, ranges(1, 3, 4), slots=100)
-    for stage in (first, middle, last):
-        assert (stage.vocab_tokens, stage.context_tokens, stage.hidden_width) == (VOCAB, 256, 64)
-        assert (stage.numerics, stage.dtype, stage.slots) == ("float32", torch.float32, 112)
-        # Two heads of 16, keys and values, four bytes each.
-        assert stage.token_bytes == TokenBytes(len(stage.layers) * 2 * 16 * 2 * 4)
-    assert first.pool_bytes + middle.pool_bytes + last.pool_bytes == whole.pool_bytes
-    layer_bytes = (middle.weights_bytes - 64 * 4) // 2
-    assert first.weights_bytes - layer_bytes == pytest.approx(VOCAB * 64 * 4, abs=1000)
-    assert first.weights_bytes == last.weights_bytes
-
-
 @pytest.mark.parametrize("kind", soak_rest(UNCUT))
 def test_models_that_cannot_be_cut_are_refused(tmp_path: Path, kind: str) -> None:
     make, layers, reason = UNCUT[kind]
@@ -384,29 +284,3 @@ def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
     monkeypatch.setattr(LayerBefore, "forward", forward)
     with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
         load_stages(tmp_path, ranges(1, 4)[1:], slots=64)
-
-
-@pytest.mark.parametrize(
-    ("kind", "tried"), [("llama", [True, True, False, False]), ("gemma2-windows", [True, True, True, True])]
-)
-def test_a_self_test_of_a_part_goes_through_few_layers_of_each_kind(
-    tmp_path: Path, kind: str, tried: list[bool]
-) -> None:
-    build(TINY[kind]()).save_pretrained(tmp_path)
-    model = load_part(str(tmp_path), LayerRange.whole(4), dtype=torch.float32)
-    layers = list(model.model.layers)
-    with few_layers(model):
-        assert [not isinstance(layer, AbsentLayer) for layer in model.model.layers] == tried
-        assert bool(torch.isfinite(model(input_ids=torch.tensor([[3, 4, 5]])).logits).all())
-    assert list(model.model.layers) == layers
-
-
-def test_the_parts_of_a_model_that_sees_are_those_of_its_model_of_texts(tmp_path: Path) -> None:
-    whole = build(gemma3_that_sees())
-    whole.save_pretrained(tmp_path)
-    for part in (LayerRange(first=0, end=1, layers=2), LayerRange(first=1, end=2, layers=2)):
-        model = load_part(str(tmp_path), part, dtype=torch.float32)
-        layers = model.get_decoder().layers
-        assert [isinstance(layer, AbsentLayer) for layer in layers] == [index not in part for index in range(2)]
-        for name, weight in model.named_parameters():
-            torch.testing.assert_close(weight, whole.get_parameter(name), rtol=0, atol=0, msg=name)

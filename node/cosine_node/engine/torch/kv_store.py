@@ -93,28 +93,18 @@ class KvStore:
             raise LocalProtocolError(f"Layer {index} looks back {window} tokens, which it did not before.")
         return layer.pages
 
-    def part(
-        self, *, first_slot: int, slots: int, windows: WindowPages | None = None, first_window_slot: int = 0
-    ) -> "KvStore":
+    def part(self, *, first_slot: int, slots: int) -> "KvStore":
         """A store of some of the slots, without a spare one, once all layers are known; it counts them from 0.
 
-        Layers with a window have those of `windows`, from `first_window_slot` on, where this store has windows.
-        Raises `LocalProtocolError` for slots that there are not.
+        This store has no windows. Raises `LocalProtocolError` for slots that there are not.
         """
-        own = None if self.windows is None else windows
-        found = KvStore(slots=slots, windows=own)
-        if (own is None) != (self.windows is None) or not 0 <= first_slot <= self.slots - slots:
-            raise LocalProtocolError(f"The store has no {slots} slots from {first_slot} on, or other windows.")
-        window_slots = 0 if own is None else own.slots
-        if self.windows is not None and not 0 <= first_window_slot <= self.windows.slots - window_slots:
-            raise LocalProtocolError(f"The store has no {window_slots} window slots from {first_window_slot} on.")
+        if self.windows is not None or not 0 <= first_slot <= self.slots - slots:
+            raise LocalProtocolError(f"The store has no {slots} slots from {first_slot} on, or has windows.")
+        found = KvStore(slots=slots)
         parts: dict[int, Tensor] = {}
         for index, layer in self._layers.items():
-            place = (first_slot, slots)
-            if own is not None and layer.window is not None:
-                place = (first_window_slot, window_slots)
             for stored in layer.pages:
-                parts.setdefault(id(stored), stored.narrow(2, *place))
+                parts.setdefault(id(stored), stored.narrow(2, first_slot, slots))
             keys, values = (parts[id(stored)] for stored in layer.pages)
             found._layers[index] = _Layer(LayerPages(keys, values), layer.window)
         return found

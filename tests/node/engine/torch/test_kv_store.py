@@ -52,14 +52,6 @@ def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
     assert [int(slot) for slot in (whole.keys[0, 0, :, 0] == 0).nonzero()] == [6 * PAGE_TOKENS + 3]
 
 
-def test_a_layer_keeps_the_window_that_it_began_with() -> None:
-    store = KvStore(slots=SLOTS)
-    key, value = states(2, 8), states(2, 8)
-    store.layer(0, key, value, window=5)
-    with pytest.raises(LocalProtocolError, match="Layer 0 looks back 9 tokens"):
-        store.layer(0, key, value, window=9)
-
-
 def test_cleared_slots_hold_zeros_in_every_layer() -> None:
     store = KvStore(slots=SLOTS)
     latent = states(1, 3)
@@ -88,43 +80,19 @@ def test_of_a_token_a_model_keeps_its_latents_alone_and_shared_keys_once() -> No
 
 
 def test_parts_of_a_store_are_its_own_slots_counted_from_their_first() -> None:
-    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=5)
-    store = KvStore(slots=8 * PAGE_TOKENS, windows=windows)
+    store = KvStore(slots=8 * PAGE_TOKENS)
     latent = states(1, 4)
     store.layer(0, latent, latent)
     store.layer(1, states(2, 8), states(2, 6), window=5)
-    parts = [
-        store.part(
-            first_slot=first * PAGE_TOKENS,
-            slots=4 * PAGE_TOKENS,
-            windows=WindowPages(pages=4, tokens=2 * PAGE_TOKENS, window_tokens=5),
-            first_window_slot=first // 2 * PAGE_TOKENS,
-        )
-        for first in (0, 4)
-    ]
-    for number, part in enumerate(parts, 1):
+    for number, first in enumerate((0, 4), 1):
+        part = store.part(first_slot=first * PAGE_TOKENS, slots=4 * PAGE_TOKENS)
         keys, values = part.layer(0, latent, latent)
         assert keys is values
         keys.fill_(number)
         for stored in part.layer(1, states(2, 8), states(2, 6), window=5):
-            assert stored.shape[2] == 2 * PAGE_TOKENS
             stored.fill_(number)
         assert part.token_bytes == store.token_bytes
-    whole = store.layer(0, latent, latent).keys[0, 0, :, 0]
-    assert whole.tolist() == [1.0] * 64 + [2.0] * 64 + [0.0]
-    window = store.layer(1, latent, latent, window=5).values[0, 0, :, 0]
-    assert window.tolist() == [1.0] * 32 + [2.0] * 32 + [0.0] * PAGE_TOKENS
-
-
-def test_no_part_has_slots_that_the_store_lacks() -> None:
-    windows = WindowPages(pages=2, tokens=PAGE_TOKENS, window_tokens=5)
-    store = KvStore(slots=32)
-    store.part(first_slot=16, slots=16, windows=windows)
-    for first, slots in ((-1, 8), (17, 16), (0, 33)):
-        with pytest.raises(LocalProtocolError, match=r"no .* slots from"):
-            store.part(first_slot=first, slots=slots)
-    windowed = KvStore(slots=32, windows=windows)
-    with pytest.raises(LocalProtocolError, match="other windows"):
-        windowed.part(first_slot=0, slots=16)
-    with pytest.raises(LocalProtocolError, match="no 16 window slots from 1 on"):
-        windowed.part(first_slot=0, slots=16, windows=windows, first_window_slot=1)
+    for stored in (store.layer(0, latent, latent).keys, store.layer(1, latent, latent, window=5).values):
+        assert stored[0, 0, :, 0].tolist() == [1.0] * 64 + [2.0] * 64 + [0.0]
+    with pytest.raises(LocalProtocolError):
+        store.part(first_slot=5 * PAGE_TOKENS, slots=4 * PAGE_TOKENS)
