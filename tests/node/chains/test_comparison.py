@@ -139,24 +139,6 @@ def test_who_hides_what_it_sent_and_its_receiver_are_the_suspects(seed: int, lia
     assert (*named.ones, *named.others) == (f"a{(0, *cuts)[liar]}", f"a{(0, *cuts)[liar + 1]}")
 
 
-def test_noise_that_counts_as_none_makes_suspects_of_two() -> None:
-    """A liar that lets a little noise grow in the honest stage behind it is not out of it."""
-    values, rounding = true_values(1), TRACE_ROUNDING["float32"]
-    right, wrong = account(values, (2, 4), "b"), account(values, (2, 4), "a")
-    noisy = account(values, (2,), "x", noise=3 * rounding.clean, seed=5).stages[0].left
-    first, second, third = lied(wrong, 1, at=0, seed=3).stages
-    stages = replace(first, left=noisy), replace(second, entered=noisy), third
-    assert found(replace(wrong, stages=stages), right).ones == ("a0", "a2")
-
-
-def test_a_little_wrong_everywhere_is_wrong() -> None:
-    values, rounding = true_values(1), TRACE_ROUNDING["bfloat16"]
-    right = account(values, (4,), "b")
-    noisy = account(values, (4,), "a", noise=1.5 * rounding.wrong_median, seed=3)
-    named = found(noisy, right, "bfloat16")
-    assert (named.ones, named.others, str(named.layers)) == (("a0",), ("b0",), "0:4")
-
-
 @pytest.mark.parametrize(("wrong", "is_found"), [(0, False), (1, True)])
 def test_choices_that_differ_widely_are_the_last_stages(wrong: int, is_found: bool) -> None:
     values = true_values(1)

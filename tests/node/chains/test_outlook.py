@@ -41,21 +41,11 @@ def test_a_pass_takes_its_stages_and_its_way_and_a_text_as_many_passes_as_it_nee
     )
 
 
-def test_the_soonest_chain_counts_and_who_is_busy_takes_longer() -> None:
-    (found,) = outlooks([head(), stage(1, 0, 8, busy=1000), stage(2, 0, 8, pass_ms=15)])
-    assert [one.place.peer_id for one in found.stages] == [identity_of(2).peer_id]
-
-
 def test_where_layers_are_held_by_nobody_nothing_is_expected() -> None:
     (found,) = outlooks([stage(1, 0, 4)])
     assert sentence_of(found) == "Layers 4:8 of 8 are held by nobody."
     assert found.tokens_per_s() is None and outlook_as_object(found)["drafted_tokens_per_s"] is None
     assert outlooks([head()]) == []
-
-
-def test_data_types_are_told_apart() -> None:
-    found = outlooks([stage(1, 0, 8), stage(2, 0, 8), stage(3, 0, 4, numerics="bfloat16")])
-    assert [(each.kind[1], bool(each.stages)) for each in found] == [("float32", True), ("bfloat16", False)]
 
 
 def test_a_machine_gives_what_it_holds_and_is_as_fast_as_its_passes() -> None:

@@ -41,12 +41,6 @@ def test_where_a_machine_reads_faster_its_layers_are_worth_the_way() -> None:
     }
 
 
-def test_machines_that_are_alike_get_parts_that_are_alike() -> None:
-    plan = make_plan([machine(str(number), 6) for number in range(3)], NEEDS)
-    # Eight layers and the output layer, over the two machines that suffice.
-    assert sorted(stage.pass_s for stage in plan.stages) == pytest.approx([4.0, 5.0])
-
-
 def test_a_cache_takes_room_and_the_slowest_uplink_but_the_last_decides_about_prompts() -> None:
     needs = ModelNeeds(sizes=SIZES, layer_token_bytes=2**20, activation_bytes=16_000, pool_tokens=1024)
     machines = [machine("a", 9), machine("b", 9, up=4e6), machine("c", 9)]
@@ -54,12 +48,6 @@ def test_a_cache_takes_room_and_the_slowest_uplink_but_the_last_decides_about_pr
     assert all(stage.weights_bytes + stage.pool_bytes <= stage.machine.memory_bytes for stage in plan.stages)
     slowest = min(stage.machine.up_bits_per_s for stage in plan.stages[:-1])
     assert plan.prompt_s(2000) == pytest.approx(8 * 16_000 * 2000 / slowest)
-
-
-def test_drafts_make_a_pass_worth_more_tokens() -> None:
-    plan = make_plan([machine("one", 10, rtt_s=0.0)], NEEDS)
-    assert plan.tokens_per_s == pytest.approx(1 / 9)
-    assert plan.drafted_tokens_per_s(0.5) == pytest.approx((2 - 2**-8) / 9)
 
 
 def test_of_a_mixture_a_pass_reads_the_experts_that_its_tokens_are_sent_to() -> None:

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from cosine_node.chains import remote_chain
 from cosine_node.chains.remote_chain import open_chain
-from cosine_node.engine.base import PREFIX, BadLogits, Choice, Row, RowResult
+from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import answer_of, feed_messages, results_of, rows_of
-from cosine_node.stages.operations import ChainLost, NotComputed
+from cosine_node.stages.operations import ChainLost
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol.codec import decode, encode
@@ -142,28 +142,6 @@ async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
 
 async def no_answer(*_: object) -> None:
     return
-
-
-@in_loop
-async def test_a_request_goes_on_over_another_chain_with_the_same_text(
-    folder: Path, stages: list[StageModel]
-) -> None:
-    whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
-    [asked] = draw_requests(1, vocab_tokens=VOCAB, longest=20, seed=4)
-    assert asked.sampling.is_greedy
-    expected = serve_alone(whole, asked, 8)
-    async with served(stages) as swarm:
-        head = swarm.network.join("head")
-        async with open_chain(head, swarm.plan()) as chain:
-            engine = head_of(chain)
-            assert await off_loop(lambda: serve_alone(engine, asked, 3)) == expected[:3]
-            first = engine.open(sampling=Sampling(), prompt_tokens=1)
-        await until(lambda: swarm.is_idle)
-        async with open_chain(head, swarm.plan(first_sequence=first)) as chain:
-            engine = head_of(chain, first_sequence=first)
-            asked.prompt += [token for token, _ in expected[:3]]
-            found = await off_loop(lambda: serve_alone(engine, asked, 5))
-            assert [token for token, _ in found] == [token for token, _ in expected[3:]]
 
 
 @in_loop
@@ -322,13 +300,6 @@ def test_rows_and_results_survive(pair: tuple[list[Row], list[RowResult]], activ
     answer = decode(encode(Results(7, tuple(map(answer_of, found)))))
     assert isinstance(answer, Results)
     assert results_of(answer, fed, vocab_tokens=VOCAB) == found
-
-
-@pytest.mark.parametrize("error", [BadLogits("no numbers"), NotComputed("left out")])
-def test_faults_keep_their_kind(error: Any) -> None:
-    answer = Results(0, (answer_of(RowResult((), error=error)),))
-    [result] = results_of(answer, [Row.chain(1, [2])], vocab_tokens=VOCAB)
-    assert type(result.error) is type(error) and not result.choices
 
 
 FITTING = RowAnswer(0, (5,), struct.pack("<d", 0.5), (), None)

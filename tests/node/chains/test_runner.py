@@ -14,7 +14,6 @@ from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.operations import ChainLost, FeedRows, Operation
-from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from tests.node.stages.chains import in_loop
 
@@ -137,11 +136,3 @@ async def test_a_sequence_that_is_opened_while_a_chain_is_set_up_does_not_count_
     setattr(source, "open", slow)  # noqa: B010  # a request comes meanwhile
     await runner.find()
     assert runner.engine.open(sampling=Sampling(), prompt_tokens=1) == source.first_sequences[0]
-
-
-@in_loop
-async def test_a_pass_that_cannot_begin_says_so_when_it_is_awaited() -> None:
-    runner = runner_of(AnsweredLater())
-    await runner.find()
-    with pytest.raises(LocalProtocolError, match="Sequence 5 is not open"):
-        await runner.forward([Row.chain(5, [3])])

@@ -9,7 +9,6 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import (
-    MAX_CANDIDATES,
     URGENT_DEPTH,
     USUAL_RARITY,
     Branch,
@@ -179,37 +178,6 @@ def test_whatever_happens_blocks_attach_the_engine_agrees_and_first_choices_are_
         assert stream.guesses[position] == follower.first_choice(stream.tokens[:position])
 
 
-def test_nothing_is_drafted_before_an_assignment_but_the_prompt_is_read() -> None:
-    tree = tree_of()
-    row = planned(tree)
-    assert (row.tokens, row.scored_from, row.wants_nll) == ((1, 2, 3), 2, True)
-    assert tree.absorb(row, [said((5, 0.9))]) is None
-    assert tree.plan(0) is None
-    grown = tree.assign(branch())
-    assert grown is not None
-    assert (grown.base, grown.position, tokens_of(grown)) == (D_0, 0, [5])
-
-
-def test_width_one_drafts_a_chain_of_first_choices() -> None:
-    tree = tree_of()
-    tree.assign(branch(width=1))
-    for token in (5, 6, 7):
-        row = planned(tree)
-        assert row.candidates == 1
-        grown = tree.absorb(row, [said((token, 0.02))])
-        assert grown is not None
-        assert (grown.base, tokens_of(grown)) == (roll_digest(D_0, range(5, token)), [token])
-
-
-def test_a_wide_branch_asks_for_candidates_and_feeds_the_most_probable_first() -> None:
-    tree = tree_of()
-    tree.assign(branch(width=2))
-    row = planned(tree)
-    assert row.candidates == MAX_CANDIDATES
-    tree.absorb(row, [said((5, 0.5), (6, 0.3), (7, 0.15))])
-    assert planned(tree).tokens == (5, 6)
-
-
 @pytest.mark.parametrize("bound", [{"depth": 2}, {"window": 3}])
 def test_depth_and_window_bound_what_is_drafted_and_a_commit_or_rejection_makes_room(bound: dict[str, Any]) -> None:
     tree = tree_of()
@@ -299,46 +267,6 @@ def test_a_block_of_very_many_nodes_still_fits_a_message() -> None:
         assert all(node.parent < index for index, node in enumerate(grown.nodes))
 
 
-def test_positions_that_were_drafted_and_sent_are_counted_and_those_drafted_right() -> None:
-    counts = DrafterCounts()
-    tree = tree_of(counts=counts)
-    tree.advance(0, (4,))
-    assert (counts.offered_positions, counts.taken_tokens) == (0, 0)
-    tree.assign(branch(tree.digest, width=1))
-    for token in (5, 6, 7):
-        grown_by(tree, said((token, 0.9)))
-    tree.advance(1, (5, 6))
-    assert (counts.offered_positions, counts.taken_tokens) == (2, 2)
-    # Below a token that was not drafted there is nothing that could have been taken.
-    tree.advance(3, (1, 2))
-    assert (counts.offered_positions, counts.taken_tokens) == (3, 2)
-    held = DrafterCounts()
-    tree = tree_of(held_passes=3, counts=held)
-    tree.assign(branch(width=1))
-    sent: set[int] = set()
-    for token in range(4, 9):
-        if grown := tree.absorb(planned(tree), [said((token, 0.6))]):
-            sent.update(tokens_of(grown))
-    tree.advance(0, range(4, 9))
-    assert held.offered_positions == held.taken_tokens == len(sent)
-    assert 0 < len(sent) < 5
-
-
-def test_the_context_needed_is_that_of_the_deepest_node() -> None:
-    tree = tree_of((1, 2, 3), (4,))
-    assert tree.tokens_fed_after(planned(tree)) == 4
-
-
-def test_outcomes_teach_the_calibration() -> None:
-    calibration = Calibration()
-    tree = DraftTree(D_0, (1,), (), calibration)
-    tree.assign(branch(width=1))
-    before = calibration(0.5, is_first=True)
-    grown_by(tree, said((5, 0.5)))
-    tree.advance(0, (6,))
-    assert calibration(0.5, is_first=True) < before
-
-
 # What a constraint forces.
 
 
@@ -372,22 +300,6 @@ def test_what_follows_a_likely_token_is_drafted_with_it_and_no_pass_is_spent_on_
     assert sorted(row.tokens) == sorted(letters("trunul"))
     tree.absorb(row, [said((letters("0")[0], 0.9))] * 6)
     assert not set(planned(tree).tokens) & set(letters("trunul"))
-
-
-def test_forced_tokens_go_no_deeper_than_the_client_asks() -> None:
-    tree = guided("truefalse")
-    block = tree.assign(branch(depth=3))
-    assert block is not None and len(block.nodes) == 3
-
-
-def test_once_tokens_are_committed_what_they_force_follows_them() -> None:
-    tree = guided("[tn](ru|ul)e")
-    tree.assign(branch())
-    block = tree.advance(0, letters("tr"))
-    assert block is not None and text_of([node.token for node in block.nodes]) == "ue"
-    assert tree.advance(2, letters("ue")) is None
-    # A text that breaks its constraint, by a verifier that ignores it, forces nothing.
-    assert tree.advance(4, letters("t")) is None
 
 
 def paths_of(block: Block) -> list[tuple[int, ...]]:

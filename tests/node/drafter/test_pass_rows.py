@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
-from cosine_node.drafter.request import BUDGET_TOKENS, IDLE_S, DraftRows, FollowedRequest
+from cosine_node.drafter.request import BUDGET_TOKENS, DraftRows, FollowedRequest
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.runner import count_tokens
@@ -89,21 +89,6 @@ def test_a_crowd_takes_little_of_anothers_time_though_the_curve_does_not_tell_wh
     assert elapsed_s < 1.1 * CROWD * own_s * passes
     all_join_s = CURVE.seconds(16) + 15 * REQUEST_S
     assert all_join_s > 4 * CROWD * own_s
-
-
-def test_one_client_alone_has_the_whole_pass() -> None:
-    following = Following(["a"] * 10)
-    assert len(following.draft()) == 10
-    assert len(following.draft()) == 10
-
-
-def test_who_is_silent_is_not_drafted_for_and_has_no_share() -> None:
-    following = Following(["a", "b", "b", "b"])
-    silent = following.turns[0]
-    silent.heard_at_s = -2 * IDLE_S
-    drafted = following.draft()
-    assert silent not in drafted
-    assert len(drafted) == 3
 
 
 def test_a_pass_is_full_at_its_budget_and_a_long_prompt_comes_first_in_its_turn() -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
@@ -12,7 +12,6 @@ import pytest
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.request import IDLE_S
 from cosine_node.drafter.service import (
     FORGOTTEN_S,
@@ -22,7 +21,6 @@ from cosine_node.drafter.service import (
     DrafterConfig,
     DrafterService,
 )
-from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_places import IDLE_WANTED_S
 from cosine_p2p.strategy.tree import LiveTree
@@ -43,9 +41,7 @@ from tests.node.peers import (
     TOKENIZER,
     Bench,
     Caller,
-    SickEngine,
     expected_output,
-    is_lost,
     played,
     request_of,
     serving,
@@ -149,16 +145,6 @@ async def test_a_follower_says_how_well_it_knows_the_prompt_and_drafts_the_strea
 
 
 @played(play, max_requests=2)
-async def test_a_client_with_all_places_gives_one_to_another(bench: Bench, caller: Caller) -> None:
-    greedy = await bench.caller()
-    for number in (1, 2):
-        greedy.post(start(request_of(greedy.peer_id), number=number))
-        await greedy.until(m.Started)
-    await followed(caller)
-    assert await greedy.until(m.Busy) == m.Busy(2, RETRY_AFTER_S)
-
-
-@played(play, max_requests=2)
 async def test_a_silent_client_gives_its_place_up_where_another_wants_it_and_in_the_end(
     bench: Bench, caller: Caller
 ) -> None:
@@ -217,28 +203,6 @@ async def test_drafting_stops_at_the_window_and_goes_on_with_an_advance(bench: B
     assert sum(len(draft.nodes) for draft in more) == 2
 
 
-@pytest.mark.parametrize(("last_s", "width", "widest"), [(0.01, 8, 8), (0.08, 8, 2), (0.02, 8, 8), (0.08, 1, 1)])
-def test_where_each_node_costs_as_much_as_the_first_passes_stay_short(
-    last_s: float, width: int, widest: int
-) -> None:
-    """Whatever width is asked for; a pass over eight nodes takes `last_s`, over one 10 ms."""
-
-    widths: list[int] = []
-
-    class Noting(ScriptedEngine):
-        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-            widths.extend(len(row.tokens) for row in rows)
-            return super().forward(rows)
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=LONG)
-        caller.post(start(request), assign(request_digest(request), width=width, depth=32, window=256))
-        await caller.hear_for(1.0)
-
-    play(scene, Noting(), curve=CostCurve(((1, 0.01), (8, last_s), (64, 8 * last_s))))
-    assert max(widths[1:]) == widest
-
-
 @played(play)
 async def test_drafting_stops_two_seconds_after_the_client_was_last_heard(bench: Bench, caller: Caller) -> None:
     request = await followed(caller, window=1)
@@ -265,36 +229,6 @@ async def test_a_draining_drafter_lets_go_and_takes_nobody(bench: Bench, caller:
     assert (await caller.until(m.Busy)).number == 2
 
 
-@played(play)
-async def test_a_stream_that_ends_frees_its_requests(bench: Bench, caller: Caller) -> None:
-    other = await bench.caller()
-    await followed(other, window=64)
-    await bench.hang_up(other)
-    await caller.hear_for(0.1)
-    assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
-
-
-@pytest.mark.parametrize(
-    ("engine", "prompt", "answer"),
-    [
-        (SickEngine(sick_tokens=frozenset({50}), model_seed=3), (50, 1), m.Error),
-        (ScriptedEngine(pool_tokens=64), (1,) * 60, m.Busy),
-    ],
-    ids=["bad logits", "no memory"],
-)
-def test_a_request_that_fails_does_so_alone(
-    engine: ScriptedEngine, prompt: tuple[int, ...], answer: type[m.Error | m.Busy]
-) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await followed(caller)
-        caller.post(start(request_of(caller.peer_id, prompt=prompt), number=2))
-        told = await caller.until(answer, number=2)
-        assert not isinstance(told, m.Error) or told.code == ErrorCode.BAD_LOGITS
-        assert bench.service.requests == 1
-
-    play(scene, engine)
-
-
 @pytest.mark.parametrize("tokens", [(64,), (1, 1 << 30)])
 @played(play)
 async def test_tokens_outside_the_vocabulary_hurt_no_other_request(
@@ -311,28 +245,6 @@ async def test_tokens_outside_the_vocabulary_hurt_no_other_request(
     heard = await other.hear_for(0.5)
     assert fragments_in(heard)
     assert not [message for message in heard if isinstance(message, m.Error)]
-
-
-@played(play)
-async def test_a_message_of_another_kind_is_an_error_and_of_another_protocol_the_end(
-    bench: Bench, caller: Caller
-) -> None:
-    caller.post(m.Started(1, 0.5, 1), m.Release(9), m.Advance(9, 0, (1,)))
-    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
-    caller.post(m.Cancel(1))
-    assert await is_lost(caller)
-
-
-@played(play)
-async def test_requests_take_turns_however_much_they_ask_for(bench: Bench, caller: Caller) -> None:
-    callers = [caller, *[await bench.caller() for _ in range(5)]]
-    requests = [request_of(c.peer_id, prompt=(i, i + 1), max_new_tokens=LONG) for i, c in enumerate(callers)]
-    for each, request in zip(callers, requests, strict=True):
-        each.post(start(request), assign(request_digest(request), depth=64, width=256, window=1024))
-    heard = await asyncio.gather(*(c.hear_for(1.5) for c in callers))
-    sent = [sum(len(draft.nodes) for draft in fragments_in(messages)) for messages in heard]
-    assert min(sent) >= 20
-    assert max(sent) <= 2 * min(sent)
 
 
 @played(play)
@@ -503,78 +415,11 @@ def test_past_its_tokens_or_its_end_a_mandate_is_good_for_nothing(is_late: bool)
     play(scene, clock=lambda: now_s[0])
 
 
-def test_after_its_end_a_delegate_may_still_release() -> None:
-    now_s = [CLOCK_S]
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
-        await caller.until(m.Started)
-        now_s[0] += 1e9
-        caller.post(m.Release(1))
-        await caller.until(m.Final)
-        assert not any(isinstance(message, m.Error) for message in caller.heard)
-        assert bench.service.requests == 0
-
-    play(scene, clock=lambda: now_s[0])
-
-
 async def advanced(caller: Caller, tokens: tuple[int, ...], *, begin: int = 0, each: int = 1) -> None:
     """Commit the tokens of an output, so many at a time, with time to draft between."""
     for position in range(begin, len(tokens), each):
         caller.post(m.Advance(1, position, tokens[position : position + each]))
         await caller.hear_for(0.1)
-
-
-def shared(request: Request, *, number: int = 1, committed: tuple[int, ...] = ()) -> tuple[m.Start, m.Assign]:
-    """A start of a client that shares feedback, and an assignment."""
-    base = roll_digest(request_digest(request), committed)
-    return (
-        m.Start(number, request, committed, shares_feedback=True),
-        assign(base, number=number, position=len(committed)),
-    )
-
-
-def test_a_text_is_kept_once_where_its_client_lets_it_also_if_it_is_followed_twice() -> None:
-    kept: list[VerifiedStream] = []
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=30)
-        output = expected_output(request, bench.engine)
-        caller.post(*shared(request))
-        await caller.until(m.Started)
-        await advanced(caller, output[:10])
-        caller.post(m.Release(1))
-        await caller.until(m.Final)
-        caller.post(*shared(request, committed=output[:15]))
-        await caller.until(m.Started)
-        await advanced(caller, output, begin=15)
-        assert kept == []
-        caller.post(m.Release(1))
-        await asyncio.sleep(RETURN_S + 2 * TICK_S)
-        [stream] = kept
-        assert (stream.client, stream.prompt, stream.tokens) == (caller.peer_id, request.prompt, output)
-        assert stream.guesses[:10] == output[:10] and stream.guesses[16:] == output[16:]
-        assert stream.guesses[11:15] == (NO_GUESS,) * 4
-        counts = bench.service.counts
-        assert counts.first_choices == counts.right_first_choices == sum(g != NO_GUESS for g in stream.guesses)
-
-    play(scene, keep_stream=kept.append)
-
-
-def test_a_text_is_kept_when_the_node_leaves() -> None:
-    kept: list[VerifiedStream] = []
-
-    async def run() -> None:
-        async with drafting(keep_stream=kept.append) as bench:
-            caller = await bench.caller()
-            request = request_of(caller.peer_id, max_new_tokens=30)
-            caller.post(*shared(request))
-            await caller.until(m.Started)
-            await advanced(caller, expected_output(request, bench.engine)[:20])
-
-    run_virtual(run())
-    assert [len(stream.tokens) for stream in kept] == [20]
 
 
 def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:

@@ -5,11 +5,14 @@ from dataclasses import dataclass
 from itertools import count
 from typing import Any, Final
 
+import torch
 import transformers as tf
+from torch import nn
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
+from cosine_node.engine.blocks.half_linear import has_half_products, hold_in_half
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import llama_library
@@ -18,11 +21,12 @@ from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.loading import Blocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.stages.engine import StageEngine
-from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf
+from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS
 from tests.node.engine.staged import load_untried, ranges
@@ -32,6 +36,7 @@ from tests.node.engine.tiny_models import (
     OWN_ATTENTION,
     RECURRENT,
     SHARING,
+    STEPPED,
     VOCAB,
     WINDOWED,
     build,
@@ -69,6 +74,28 @@ def chain_engine(pool_tokens: int) -> ChainEngine:
     )
 
 
+def halved_llama() -> Any:
+    """`tiny_llama` with its weights held in float16."""
+    model = tiny_llama()
+    hold_in_half(model)
+    return model
+
+
+def rounded(model: Any) -> Any:
+    """The same model with the weights of its linear layers rounded to float16."""
+    with torch.no_grad():
+        for module in model.modules():
+            if type(module) is nn.Linear:
+                # One that is the embedding too is a matrix of its own then.
+                module.weight = nn.Parameter(module.weight.half().float())
+    return model
+
+
+def llama_of_blocks(blocks: Blocks) -> Any:
+    """`tiny_llama` from a file in Q8_0, its matrices in blocks or dequantised."""
+    return load_model(str(unfolded_gguf("Q8_0")), dtype=torch.float32, blocks=blocks).eval()
+
+
 def reduced_engine(pool_tokens: int) -> ReducedVocabularyEngine:
     known = DraftVocabulary(tuple(range(0, VOCAB, 3)))
     inner = build(tf.LlamaConfig(**{**COMMON, "vocab_size": len(known.target_ids) + 1}))
@@ -91,19 +118,29 @@ class Kind:
     model: Callable[[], Any] | None = None
 
 
-def _torch(make: Callable[[], Any], way: PassWay = PassWay.PACKED) -> Kind:
-    return Kind(lambda pool_tokens: TorchEngine(build(make()), pool_tokens=pool_tokens, way=way))
+def _torch(make: Callable[[], Any], reference: Callable[[], Any] | None = None, **options: Any) -> Kind:
+    return Kind(
+        lambda pool_tokens: TorchEngine(make(), pool_tokens=pool_tokens, **options),
+        make if reference is None else reference,
+    )
+
+
+def _built(config: Callable[[], Any], way: PassWay = PassWay.PACKED) -> Kind:
+    return _torch(lambda: build(config()), way=way)
 
 
 MODELS: Final[Mapping[str, Kind]] = {
-    "torch": Kind(lambda pool_tokens: TorchEngine(tiny_llama(), pool_tokens=pool_tokens), tiny_llama),
+    "torch": _torch(tiny_llama),
+    "torch with padded rows": _torch(tiny_llama, pads_rows=True),
+    "weights in blocks": _torch(lambda: llama_of_blocks(Blocks.ALL), lambda: llama_of_blocks(Blocks.NONE)),
+    **({"weights in float16": _torch(halved_llama, lambda: rounded(tiny_llama()))} if has_half_products() else {}),
     "llama.cpp": Kind(lambda pool_tokens: llama_engine(pool_tokens=pool_tokens), tiny_llama),
     "llama.cpp with few lanes": Kind(
         lambda pool_tokens: llama_engine(pool_tokens=pool_tokens, lanes=7, pass_tokens=5), tiny_llama
     ),
     "chain of stages": Kind(chain_engine, tiny_llama),
 }
-"""Those that hold all of one and the same model."""
+"""Those that hold all of a Llama."""
 COUPLED: Final[Mapping[str, Kind]] = {
     **MODELS,
     "reduced vocabulary": Kind(reduced_engine),
@@ -116,10 +153,12 @@ COUPLED: Final[Mapping[str, Kind]] = {
 """Those whose choice depends on nothing but its path and the request's sampling."""
 ALL: Final[Mapping[str, Kind]] = {**COUPLED, "retokenized": Kind(retokenized_engine)}
 ATTENTIONS: Final[Mapping[str, Kind]] = {
-    "windowed": _torch(WINDOWED["Gemma2"]),
-    "latent": _torch(LATENT["DeepseekV3"]),
-    "sharing": _torch(SHARING["Gemma3n"]),
-    "own attention": _torch(OWN_ATTENTION["bloom"], PassWay.CACHED),
-    "recurrent": _torch(RECURRENT["mamba2"], PassWay.CACHED),
+    "windowed": _built(WINDOWED["Gemma2"]),
+    "windowed with padded rows": _torch(lambda: build(WINDOWED["Gemma2"]()), pads_rows=True),
+    "latent": _built(LATENT["DeepseekV3"]),
+    "sharing": _built(SHARING["Gemma3n"]),
+    "own attention": _built(OWN_ATTENTION["bloom"], PassWay.CACHED),
+    "recurrent": _built(RECURRENT["mamba2"], PassWay.CACHED),
+    "stepped": _built(STEPPED["mamba"], PassWay.STEPPED),
 }
 """PyTorch with models whose keys and values lie otherwise."""

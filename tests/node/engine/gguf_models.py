@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from gguf import GGUFReader, GGUFValueType, GGUFWriter
 
+from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from tests.node.engine.tiny_models import tiny_llama
 
@@ -29,6 +30,12 @@ def gguf_of(model: Any, name: str, *, weights: str = "F32") -> Path:
 def tiny_gguf(weights: str = "F32") -> Path:
     """`tiny_llama` as a file."""
     return gguf_of(tiny_llama(), "tiny", weights=weights)
+
+
+@lru_cache
+def unfolded_gguf(weights: str) -> Path:
+    """The folder that such a file is unfolded to."""
+    return unfold(tiny_gguf(weights), cache_folder=Path(_FOLDER.name))
 
 
 def changed_gguf(

@@ -50,14 +50,14 @@ ACCEPTED = {
 }
 
 
-def in_dtypes(makes: Mapping[str, Any], rounded: Container[str]) -> list[Any]:
-    """Each model in float32, some of them in fewer bits as well; the others in those are left to `make soak`."""
+def in_dtypes(makes: Mapping[str, Any], of_each_kind: Container[str]) -> list[Any]:
+    """Models, one of each kind quickly in float32; all in float32 or these in fewer bits are a step further."""
     return [
-        pytest.param(make, dtype, id=f"{name}-{dtype}", marks=[THOROUGH] if name in rounded else [pytest.mark.soak])
-        if dtype is not torch.float32
-        else pytest.param(make, dtype, id=name)
+        pytest.param(make, dtype, id=f"{name}-{dtype}", marks=marks)
         for name, make in makes.items()
         for dtype in DTYPES
+        for steps in [(name not in of_each_kind) + (dtype is not torch.float32)]
+        for marks in [[[], [THOROUGH], [pytest.mark.soak]][steps]]
     ]
 
 

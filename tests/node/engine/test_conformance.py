@@ -27,14 +27,14 @@ def each(kinds: Mapping[str, Kind]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("kind", [pytest.param(kind, id=name) for name, kind in kinds.items()])
 
 
-@each(COUPLED)
+@each({**COUPLED, **ATTENTIONS})
 @pytest.mark.parametrize("seed", quick_first(range(3)))
 def test_random_walks_equal_fresh_forwards(seed: int, kind: Kind) -> None:
     walk = Walk(seed, kind.make(1024), kind.model() if kind.model else kind.make(1024))
     check_walk(walk, seed)
 
 
-@each(COUPLED)
+@each({**COUPLED, **ATTENTIONS})
 def test_texts_are_those_of_plain_decoding_whatever_else_is_served(kind: Kind) -> None:
     engine = kind.make(4096)
     asked = draw_requests(6, vocab_tokens=VOCAB, longest=60, seed=1)
@@ -43,10 +43,11 @@ def test_texts_are_those_of_plain_decoding_whatever_else_is_served(kind: Kind) -
     assert serve_together(engine, asked, at_once=4, seed=1, tolerance=NEAR_TIE) == 0
 
 
-@each(MODELS)
+@each({**MODELS, **ATTENTIONS})
 def test_greedy_decoding_equals_generate(kind: Kind) -> None:
+    assert kind.model is not None
     prompt = [random.Random(1).randrange(3, VOCAB) for _ in range(9)]
-    expected = tiny_llama().generate(
+    expected = kind.model().generate(
         torch.tensor([prompt]), do_sample=False, max_new_tokens=24, eos_token_id=None, pad_token_id=0
     )
     [asked] = draw_requests(1, vocab_tokens=VOCAB, longest=4, seed=0)
@@ -107,11 +108,12 @@ def test_the_next_turn_of_a_chat_is_as_if_it_had_fed_everything(
 
 @each(MODELS)
 def test_nll_is_that_of_a_plain_forward(kind: Kind) -> None:
+    assert kind.model is not None
     engine, tokens = kind.make(512), [5, 9, 77, 140, 3, 8]
     sequence = engine.open(sampling=Sampling(), prompt_tokens=6)
     row = replace(Row.chain(sequence, tokens, scored_from=5), wants_nll=True)
     [result] = engine.forward([row])
-    losses = torch.nn.functional.cross_entropy(fresh_logits(tiny_llama(), tokens)[:-1], torch.tensor(tokens[1:]))
+    losses = torch.nn.functional.cross_entropy(fresh_logits(kind.model(), tokens)[:-1], torch.tensor(tokens[1:]))
     assert result.nll == pytest.approx(float(losses), rel=1e-5)
     assert len(result.choices) == 1
 

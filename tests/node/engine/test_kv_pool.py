@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from cosine_node.engine.base import OutOfPages, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS, FreePages, PagePool, WindowPages
 from cosine_node.engine.paged import SPARE_PAGES, PagedEngine
-from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 
@@ -29,15 +28,6 @@ def test_what_is_taken_was_free_and_what_is_put_back_is_found_again(
             free.put(page)
         assert free.count == pages - len(taken)
         assert all(free.is_free(page) == (page not in taken) for page in range(pages))
-
-
-def test_slots_come_in_order_and_pages_follow_each_other() -> None:
-    pool = PagePool(tokens=100)
-    assert pool.capacity_tokens == 112
-    assert pool.allocate(1, 20) == list(range(20))
-    assert pool.allocate(2, 1) == [48]
-    pool.release(1)
-    assert pool.allocate(2, 16) == list(range(49, 65))
 
 
 def test_owners_that_grow_together_keep_their_slots_in_one_run() -> None:
@@ -78,36 +68,6 @@ def test_what_a_shared_page_has_left_goes_to_its_owner_only() -> None:
         pool.allocate(2, 1)
 
 
-def test_own_pages_follow_the_shared_ones() -> None:
-    pool = PagePool(tokens=96)
-    pool.allocate(1, 16)
-    [first, *_] = pool.allocate(2, 40)
-    page = first // PAGE_TOKENS
-    pool.cache([page])
-    pool.share(3, [page])
-    pool.release(1)
-    pool.release(2)
-    assert pool.allocate(3, 1) == [first + PAGE_TOKENS]
-
-
-def test_nothing_is_freed_twice() -> None:
-    pool = PagePool(tokens=48)
-    pool.allocate(1, 20)
-    pool.free(1, [3])
-    for owner, slots in ((1, [3]), (1, [4, 4]), (1, [47]), (2, [5])):
-        with pytest.raises(LocalProtocolError):
-            pool.free(owner, slots)
-    with pytest.raises(LocalProtocolError):
-        pool.uncache([0])
-    with pytest.raises(LocalProtocolError):
-        pool.share(2, [0, 2])
-    with pytest.raises(LocalProtocolError):
-        pool.cache([0, 2])
-    pool.release(1)
-    pool.release(1)
-    assert pool.free_pages == 3
-
-
 WINDOW = 40
 
 
@@ -137,17 +97,6 @@ def test_pages_in_use_keep_their_window_pages_and_no_two_have_the_same(steps: li
         assert windows.available_pages == 4 - sum(bool(count) for count in users)
 
 
-def test_the_longest_idle_page_makes_room_first() -> None:
-    windows = WindowPages(pages=8, tokens=3 * PAGE_TOKENS, window_tokens=WINDOW)
-    for page in (0, 1, 2):
-        windows.take(page)
-    for page in (1, 0, 2):
-        windows.leave(page)
-    windows.join(1)
-    windows.take(5)
-    assert [windows.has(page) for page in (0, 1, 2, 5)] == [False, True, True, True]
-
-
 def test_a_pool_without_window_pages_left_feeds_nothing() -> None:
     windows = WindowPages(pages=8, tokens=2 * PAGE_TOKENS, window_tokens=WINDOW)
     pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
@@ -157,17 +106,6 @@ def test_a_pool_without_window_pages_left_feeds_nothing() -> None:
     assert pool.free_pages == 6
     pool.release(1)
     assert (pool.free_pages, windows.available_pages) == (8, 2)
-
-
-def test_a_page_with_slots_left_stays_in_sight() -> None:
-    windows = WindowPages(pages=8, tokens=4 * PAGE_TOKENS, window_tokens=WINDOW)
-    pool = PagePool(tokens=8 * PAGE_TOKENS, windows=windows)
-    slots = pool.allocate(1, 40)
-    pool.free(1, [slots[3]])
-    pool.look_only_at(1, set())
-    # The first page has a slot that the next token takes, the last one is not full yet.
-    assert [windows.has(slot // PAGE_TOKENS) for slot in (slots[0], slots[16], slots[32])] == [True] * 3
-    assert (pool.near_pages(1), windows.available_pages) == (2, 2)
 
 
 @given(st.integers(1, 70), st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), max_size=12))

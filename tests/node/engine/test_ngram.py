@@ -61,19 +61,6 @@ def test_longer_suffixes_are_preferred() -> None:
     assert choice.margin > 0
 
 
-def test_the_estimate_grows_with_length_and_agreement() -> None:
-    lengths = [_after([*range(n), 20, 30, *range(n)]).candidates[0][1] for n in (1, 2, 3, 4)]
-    assert lengths == sorted(set(lengths))
-    agreeing = [_after([1, 2] * n + [1]).candidates[0][1] for n in (1, 2, 3, 9)]
-    assert agreeing == sorted(set(agreeing))
-    assert _after([1, 2, 1, 3, 1]).candidates[0][1] < agreeing[1]
-
-
-def test_frequent_and_recent_followers_come_first() -> None:
-    assert [token for token, _ in _after([1, 2, 1, 3, 1]).candidates] == [3, 2]
-    assert [token for token, _ in _after([1, 2, 1, 2, 1, 3, 1]).candidates][:2] == [2, 3]
-
-
 @pytest.mark.parametrize("seed", range(4))
 def test_candidates_are_a_probability_with_something_left(seed: int) -> None:
     rng = random.Random(seed)
@@ -85,27 +72,6 @@ def test_candidates_are_a_probability_with_something_left(seed: int) -> None:
         assert len({token for token, _ in choice.candidates}) == len(estimates), f"seed {seed}"
         assert choice.token == (choice.candidates[0][0] if estimates else 0), f"seed {seed}"
         assert 0 <= choice.margin < math.inf, f"seed {seed}"
-
-
-def test_nothing_is_left_in_its_index_and_what_was_reused_is_found() -> None:
-    engine = _engine()
-    text = [*range(20, 40), 5, *range(20, 30)]
-    for reused in (0, 16):
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=len(text), scope="a")
-        assert engine.reuse_prefix(sequence, text) == reused
-        assert engine.forward([_chain(sequence, text[reused:])])[0].choices[-1].token == 30
-        engine.keep(sequence, range(len(text) - reused))
-        engine.release(sequence)
-        assert (engine.live_tokens, engine._indices) == (0, {})
-
-
-def test_nll_of_repetitive_text_is_lower() -> None:
-    rng = random.Random(1)
-    repetitive = _nll([1, 2, 3, 4, 5] * 20)
-    noise = _nll([rng.randrange(VOCAB) for _ in range(100)])
-    assert repetitive is not None
-    assert noise is not None
-    assert repetitive < 1 < noise
 
 
 def test_nll_is_that_of_a_distribution() -> None:

@@ -2,8 +2,6 @@
 
 import random
 from collections.abc import Sequence
-from hashlib import blake2b
-from typing import Any
 
 import pytest
 
@@ -107,17 +105,6 @@ def test_only_equal_scopes_share() -> None:
     assert cache.begin(text, None)[1] == 0
 
 
-def test_what_is_not_kept_is_not_shared() -> None:
-    cache = Cache(pages=8)
-    text = _text(32)
-    number = cache.open()
-    cache.feed(Row(number, tuple(text), tuple(range(32)), (PREFIX, *range(31))))
-    cache.engine.keep(number, range(31))
-    assert cache.begin(text)[1] == 16
-    cache.engine.keep(number, [31])
-    assert cache.begin([*text, 0])[1] == 32
-
-
 def test_a_released_sequence_takes_room_only_as_long_as_nobody_needs_it() -> None:
     cache = Cache(pages=4)
     text = _text(40)
@@ -138,22 +125,6 @@ def test_a_released_sequence_takes_room_only_as_long_as_nobody_needs_it() -> Non
         cache.engine.reserve(other, 49)
 
 
-def test_a_token_is_hashed_once_whatever_follows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    hashed = list[int]()
-
-    def counting(data: bytes, **options: Any) -> Any:
-        hashed.append(len(data))
-        return blake2b(data, **options)
-
-    cache = Cache(pages=20)
-    number = cache.open()
-    monkeypatch.setattr("cosine_node.engine.prefix_cache.blake2b", counting)
-    for _ in range(10 * PAGE_TOKENS):
-        cache.feed_chain(number, [1])
-    cache.engine.release(number)
-    assert (len(hashed), len(set(hashed))) == (10, 1)
-
-
 def test_the_prefix_used_last_is_forgotten_last() -> None:
     cache = Cache(pages=6)
     texts = [_text(33, seed=seed) for seed in range(3)]
@@ -164,21 +135,6 @@ def test_the_prefix_used_last_is_forgotten_last() -> None:
     # The third took the end of the second, for a page more than was free; this takes what is left of it.
     cache.engine.reserve(cache.open(None), 32)
     assert [cache.engine.reuse_prefix(cache.open(), text) for text in texts] == [32, 0, 32]
-
-
-def test_a_copy_of_ones_own_takes_the_place_of_a_forgotten_block() -> None:
-    cache = Cache(pages=6)
-    text = _text(33)
-    first, second = cache.open(), cache.open()
-    for number in (first, second):
-        assert cache.engine.reuse_prefix(number, text) == 0
-    for number in (first, second):
-        cache.feed_chain(number, text[:32])
-    cache.engine.release(first)
-    cache.engine.reserve(cache.open(None), 64)
-    assert cache.engine.reuse_prefix(cache.open(), text) == 0
-    cache.engine.release(second)
-    assert cache.engine.reuse_prefix(cache.open(), text) == 32
 
 
 class Walk:

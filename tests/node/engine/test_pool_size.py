@@ -11,7 +11,6 @@ from cosine_node.engine.pool_size import (
     PASS_TOKENS,
     SHARED_MEMORY_PART,
     USUAL_TOKENS,
-    WINDOW_SPARE_TOKENS,
     PoolSize,
     PoolTokens,
     TokenBytes,
@@ -35,13 +34,6 @@ def container(folder: Path, *, limit: str, used_bytes: int, read_bytes: int) -> 
     (folder / "memory.current").write_text(f"{used_bytes}\n")
     (folder / "memory.stat").write_text(f"anon 5\ninactive_file {read_bytes}\n")
     return folder
-
-
-def test_it_is_what_programs_could_still_get(tmp_path: Path, meminfo: Path) -> None:
-    assert free_memory_bytes(meminfo, tmp_path / "none") == 70 * MIB
-    meminfo.write_text("MemTotal:  9 kB\n")
-    assert free_memory_bytes(meminfo, tmp_path) is None
-    assert free_memory_bytes(tmp_path / "none", tmp_path) is None
 
 
 @pytest.mark.parametrize(
@@ -141,21 +133,6 @@ def test_a_pool_of_a_size_is_as_large_as_that_size_allows(
         assert larger.bytes_of(token) > size_bytes
     else:
         assert found.tokens >= requests * CONTEXT_TOKENS
-
-
-def test_layers_with_a_window_hold_the_windows_of_all_requests() -> None:
-    token = TokenBytes(1000, windowed=800, window_tokens=128)
-    size = PoolSize(requests=4, is_verifier=True)
-    found = size.tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
-    windowed = 4 * (128 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
-    assert found == PoolTokens(tokens=400_000, windowed=windowed)
-    assert found.bytes_of(token) == 400_000 * 200 + windowed * 800
-
-
-def test_a_drafter_holds_whole_prompts_in_all_layers() -> None:
-    token = TokenBytes(1000, windowed=800, window_tokens=128)
-    found = PoolSize(requests=4).tokens(token, context_tokens=100_000, free_bytes=1 << 40, on_card=True)
-    assert found.windowed is None
 
 
 @pytest.mark.parametrize(

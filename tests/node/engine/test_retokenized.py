@@ -7,8 +7,6 @@ from random import Random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
@@ -73,28 +71,6 @@ def test_a_known_text_is_drafted_token_by_token_as_the_target_writes_it(
     assert inner.passes <= len(own.encode(TEXT)) + MAX_PASSES
 
 
-@settings(max_examples=30)
-@given(
-    words=st.lists(
-        st.sampled_from(["ferry", "the", "gulls", "café", "x", "12", "你好", "naïve", "Ωmega"]), min_size=2
-    ),
-    joint=st.sampled_from([" ", ", ", "\n", ": ", " ("]),
-    direction=st.sampled_from(DIRECTIONS),
-)
-def test_any_words_are_drafted_as_the_target_writes_them(
-    words: list[str], joint: str, direction: tuple[PlainTokens, PlainTokens]
-) -> None:
-    text = joint.join(words) + " ."
-    target, own = direction
-    ids = target.encode(text)
-    engine, _ = reciting(target, own, text)
-    said = drafts_along(engine, ids, prompt_tokens=len(target.encode(words[0])))
-    expected = ids[len(target.encode(words[0])) :]
-    # What follows the last split of the text may be taken together with the question mark after its end.
-    settled = len(expected) - len(target.encode(" ."))
-    assert [choice.token for choice in said[:settled]] == list(expected[:settled])
-
-
 def test_a_draft_is_as_sure_as_all_that_was_said_for_it() -> None:
     engine, _ = reciting(PAIRS, BYTES)
     choice = choice_after(engine, chain(opened(engine), prompt_of(PAIRS)))
@@ -104,20 +80,6 @@ def test_a_draft_is_as_sure_as_all_that_was_said_for_it() -> None:
     assert token == choice.token
     assert confidence == pytest.approx(CERTAINTY**letters)
     assert choice.margin == choice.candidates[0][1]
-
-
-def test_what_is_left_of_a_text_needs_no_pass() -> None:
-    engine, inner = reciting(BYTES, PAIRS)
-    sequence = opened(engine)
-    prompt = prompt_of(BYTES)
-    said = choice_after(engine, chain(sequence, prompt))
-    passes = inner.passes
-    name = len(prompt)
-    for letter in BYTES.encode(" finally")[:-1]:
-        assert said.token == letter
-        said = choice_after(engine, chain(sequence, [letter], first=name, parent=name - 1))
-        name += 1
-    assert inner.passes == passes
 
 
 @both_ways
@@ -135,31 +97,6 @@ def test_a_contradicted_draft_leaves_no_trace(target: PlainTokens, own: PlainTok
     assert choice_after(engine, chain(sequence, [drafted], first=300, parent=last)).candidates
 
 
-def test_branches_of_one_sequence_are_asked_in_one_pass() -> None:
-    engine, inner = reciting(PAIRS, BYTES)
-    sequence = opened(engine)
-    prompt = PAIRS.encode("When the")
-    engine.forward([chain(sequence, prompt)])
-    branches = [PAIRS.encode(" ferry")[0], PAIRS.encode(" gulls")[0]]
-    row = Row(sequence, tuple(branches), (50, 51), (len(prompt) - 1,) * 2, candidates=1)
-    passes = inner.passes
-    said = engine.forward([row])[0].choices
-    assert inner.passes - passes <= MAX_PASSES
-    alone = [choice_after(engine, chain(opened(engine), [*prompt, branch])) for branch in branches]
-    assert list(said) == alone
-
-
-def test_an_unscored_place_that_is_asked_about_later_is_fed_anew() -> None:
-    inner = ScriptedEngine(vocab_tokens=256)
-    engine = retokenized(inner, target=PAIRS, own=BYTES)
-    sequence = opened(engine)
-    engine.forward([chain(sequence, PAIRS.encode("When the ferry finally"))])
-    shorter = PAIRS.encode("When the")
-    said = choice_after(engine, chain(sequence, shorter, first=60))
-    assert engine.live_tokens == inner.live_tokens
-    assert said == choice_after(engine, chain(opened(engine), shorter))
-
-
 @both_ways
 def test_characters_of_many_bytes_are_never_cut_by_the_drafter(target: PlainTokens, own: PlainTokens) -> None:
     engine, _ = reciting(target, own, "Fish: 🐟🐟, 你好 and 🐟 . . ")
@@ -172,13 +109,6 @@ def test_characters_of_many_bytes_are_never_cut_by_the_drafter(target: PlainToke
         name = len(drafted) - 1
         said = choice_after(engine, chain(sequence, [said.token], first=name, parent=name - 1))
     assert target.decode(drafted) == wanted
-
-
-def test_after_half_a_character_that_nobody_drafted_nothing_is_said() -> None:
-    engine, inner = reciting(BYTES, PAIRS)
-    half = BYTES.encode("When 🐟")[:-2]
-    assert choice_after(engine, chain(opened(engine), half)) == Choice(0, 0.0)
-    assert inner.passes == 0
 
 
 @both_ways
@@ -262,23 +192,6 @@ def test_the_likelihood_of_a_prompt_is_told_by_target_token() -> None:
     assert nll == pytest.approx(own_nll * (len(own_ids) - 1) / (len(ids) - 1))
 
 
-def test_every_own_text_begins_with_the_lead_and_none_goes_on_after_an_end() -> None:
-    heard: list[tuple[int, ...]] = []
-
-    class Listener(Reciter):
-        def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-            heard.extend(row.tokens for row in rows)
-            ended = [RowResult((Choice(399, 1.0, ((399, 0.5),)),)) for _ in rows]
-            return super().forward(rows) if len(heard) == 1 else ended
-
-    inner = Listener(PAIRS, "When the ferry left", vocab_tokens=400)
-    engine = retokenized(inner, target=BYTES, own=PAIRS, lead=(7,), ends=frozenset({399}))
-    choice = choice_after(engine, chain(opened(engine), BYTES.encode("When the ferr")))
-    assert heard[0] == (7, *PAIRS.encode("When the ferr"))
-    assert len(heard) <= 3
-    assert choice.candidates
-
-
 def test_pool_and_context_are_counted_in_target_tokens() -> None:
     inner = ScriptedEngine(vocab_tokens=256, context_tokens=200, pool_tokens=64)
     engine = retokenized(inner, target=PAIRS, own=BYTES)
@@ -293,18 +206,6 @@ def test_pool_and_context_are_counted_in_target_tokens() -> None:
     engine.reserve(sequence, 2)
     engine.release(sequence)
     assert inner.open_sequences == 0
-
-
-@pytest.mark.parametrize("limits", [{"pool_tokens": 16}, {"context_tokens": 40}], ids=["pool", "context"])
-def test_where_the_text_has_no_room_nothing_is_said(limits: dict[str, int]) -> None:
-    inner = ScriptedEngine(vocab_tokens=256, **limits)
-    engine = retokenized(inner, target=PAIRS, own=BYTES)
-    longest = max(range(VOCAB_TOKENS[PAIRS]), key=lambda token: len(PAIRS.decode((token,))))
-    sequence = opened(engine)
-    row = chain(sequence, [longest] * min(6, engine.context_tokens))
-    assert len(BYTES.encode(PAIRS.decode(row.tokens))) > min(limits.values())
-    assert engine.forward([row]) == [RowResult((Choice(0, 0.0),))]
-    assert engine.live_tokens == inner.live_tokens == 0
 
 
 def test_a_sick_pass_is_the_fault_of_its_row_alone() -> None:

@@ -43,10 +43,6 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert read.target_ids == (0, 4, 49_151)
 
 
-def test_a_folder_without_one_has_the_whole_vocabulary(tmp_path: Path) -> None:
-    assert DraftVocabulary.read(tmp_path) is None
-
-
 @pytest.mark.parametrize("text", ["[]", "[3, 3]", "[4, 1]", "[-1, 2]", "[1.5]", "[true, 2]", '{"1": 2}', "[1,"])
 def test_a_file_that_is_no_rising_list_of_ids_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text, "utf-8")
@@ -115,20 +111,9 @@ def test_candidates_are_those_of_the_full_vocabulary(twins: tuple[Engine, Engine
         assert [chance for _, chance in ours.candidates] == pytest.approx(chances, abs=1e-4)
 
 
-def test_unknown_tokens_are_all_read_alike(twins: tuple[Engine, Engine]) -> None:
-    _, reduced = twins
-    first, second = (fed(reduced, (3, 0, unknown, 12, 6), Sampling()) for unknown in (1, 197))
-    assert first == second
-
-
 def test_an_unknown_token_shares_the_likelihood_of_the_reserved_id(twins: tuple[Engine, Engine]) -> None:
     _, reduced = twins
     known, unknown = (fed(reduced, (3, token), Sampling()) for token in (0, 1))
     assert known.nll is not None
     assert unknown.nll is not None
     assert unknown.nll > known.nll + math.log(VOCAB - len(KNOWN.target_ids))
-
-
-def test_a_vocabulary_of_another_target_is_refused(twins: tuple[Engine, Engine]) -> None:
-    with pytest.raises(UsageError, match="another target"):
-        ReducedVocabularyEngine(twins[1], KNOWN, vocab_tokens=150)

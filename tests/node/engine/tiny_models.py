@@ -122,9 +122,6 @@ LATENT: Final[dict[str, Any]] = {
     "DeepseekV3": lambda: tf.DeepseekV3Config(**_LATENT_MOE),
     "MiniCPM3": lambda: tf.MiniCPM3Config(**_LATENT),
     "DeepseekV2": lambda: tf.DeepseekV2Config(**_LATENT_MOE),
-    "Glm4MoeLite": lambda: tf.Glm4MoeLiteConfig(**_LATENT_MOE),
-    "Youtu": lambda: tf.YoutuConfig(**_LATENT),
-    "AXK1": lambda: tf.AXK1Config(**_LATENT_MOE),
     "LongcatFlash": lambda: tf.LongcatFlashConfig(
         **{
             name: value for name, value in _LATENT.items() if name not in ("intermediate_size", "num_hidden_layers")

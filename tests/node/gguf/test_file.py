@@ -31,12 +31,6 @@ def test_sizes_are_those_of_the_metadata(tmp_path: Path) -> None:
     assert model.draft_vocabulary is None
 
 
-def test_heads_may_differ_by_layer_and_have_sizes_of_their_own(tmp_path: Path) -> None:
-    heads = {"llama.attention.head_count_kv": [1, 2], "llama.attention.key_length": 16}
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", heads))
-    assert model.kv_bytes_per_token(4) == (1 + 2) * (16 + HEAD_SIZE) * 4
-
-
 def test_a_draft_vocabulary_leaves_a_token_for_all_others(tmp_path: Path) -> None:
     model = GgufFile.open(write_sample(tmp_path / "a.gguf", {DRAFT_VOCABULARY: [3, 5, 9]}))
     assert model.draft_vocabulary == (3, 5, 9)

@@ -1,9 +1,7 @@
 """The tokenizer of a GGUF file that is served gives llama.cpp's tokens, or the file is refused in one sentence."""
 
-import json
 import logging
 from collections.abc import Sequence
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -13,19 +11,16 @@ from tokenizers import Tokenizer
 from cosine_node import zoo
 from cosine_node.gguf import tokenizer
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.tokenizer import llama_tokens, stated_files, tokenizer_files, tried
+from cosine_node.gguf.tokenizer import llama_tokens, tokenizer_files, tried
 from cosine_node.gguf.trial_texts import trial_texts
 from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.gguf.header import read_header
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
-from cosine_p2p.gguf.tokenizer import files_of, word_steps
+from cosine_p2p.gguf.tokenizer import files_of
 from cosine_p2p.gguf.vocabulary import Vocabulary
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.thoroughness import quick_first
-
-EQUAL = {("qwen2", "bailingmoe")}
-"""Expressions that find the same words: white space before a line end may itself be line ends."""
 
 
 @pytest.fixture(scope="module")
@@ -46,25 +41,6 @@ def vocabulary_of(metadata: dict[str, Any], **keys: object) -> Vocabulary:
 def tokens_of(vocabulary: Vocabulary, texts: Sequence[str]) -> list[list[int]]:
     read = Tokenizer.from_buffer(files_of(vocabulary)["tokenizer.json"])
     return [read.encode(text).ids for text in texts]
-
-
-def words(name: str) -> list[list[tuple[str, tuple[int, int]]]]:
-    steps = {"version": "1.0", "added_tokens": [], "pre_tokenizer": word_steps(PRE_TOKENIZERS[name])}
-    splitter = Tokenizer.from_str(json.dumps(steps | {"model": tokenizer.NO_TOKENS})).pre_tokenizer
-    return [splitter.pre_tokenize_str(text) for text in trial_texts(())]
-
-
-def distinct_names() -> list[str]:
-    first: dict[tuple[str, ...], str] = {}
-    for name, way in PRE_TOKENIZERS.items():
-        if not way.has_pieces:
-            first.setdefault(way.expressions, name)
-    return list(first.values())
-
-
-def test_the_texts_tell_all_ways_from_each_other() -> None:
-    found = {name: words(name) for name in distinct_names()}
-    assert {pair for pair in combinations(found, 2) if found[pair[0]] == found[pair[1]]} == EQUAL
 
 
 def test_control_tokens_are_among_the_texts_and_bounded() -> None:
@@ -134,11 +110,6 @@ def test_what_was_tried_is_remembered(
     monkeypatch.setattr(tokenizer, "version", lambda name: "2")
     assert tokenizer_files(model, cache_folder=tmp_path / "cache") == first
     assert len(asked) == 2
-
-
-def test_tokens_without_texts_are_not_tried(tmp_path: Path) -> None:
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf"))
-    assert tokenizer_files(model, cache_folder=tmp_path) == stated_files(model) == {}
 
 
 @pytest.mark.parametrize("name", quick_first([*PRE_TOKENIZERS][::-1]))

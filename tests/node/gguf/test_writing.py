@@ -131,23 +131,6 @@ def test_the_chat_template_is_found_in_its_file_or_in_the_tokenizers_config_amon
     assert model.chat_template() == "two"
 
 
-def test_what_is_no_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"it has no config\.json"):
-        StoredModel.read(tmp_path)
-    (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(UsageError, match=r"config\.json holds no JSON object"):
-        StoredModel.read(tmp_path)
-    (tmp_path / "config.json").write_text("{")
-    with pytest.raises(UsageError, match=r"config\.json cannot be read"):
-        StoredModel.read(tmp_path)
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(UsageError, match=r"it has no \*\.safetensors files"):
-        StoredModel.read(tmp_path).weights()
-    shutil.copy(zoo.folder("draft-code") / "config.json", tmp_path / "model.safetensors")
-    with pytest.raises(UsageError, match="not a readable safetensors file"):
-        StoredModel.read(tmp_path).weights()
-
-
 @pytest.mark.parametrize("name", ["target", "draft-code"])
 def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: Path) -> None:
     folder = zoo.folder(name)
@@ -193,16 +176,3 @@ def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
         "head_dim": 8,
         "max_position_embeddings": 64,
     }
-
-
-def test_a_tensor_of_another_model_is_named(tmp_path: Path) -> None:
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", vector="blk.0.ssm_a.weight"))
-    with pytest.raises(UsageError, match=r"has a tensor blk\.0\.ssm_a\.weight"):
-        dict(transformers_weights(model, ["model.embed_tokens.weight"]))
-
-
-def test_a_number_that_is_none_is_named(tmp_path: Path) -> None:
-    wrong = {"llama.feed_forward_length": 64, "llama.rope.freq_base": "10000"}
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", wrong))
-    with pytest.raises(UsageError, match=r"llama\.rope\.freq_base that is no number"):
-        transformers_config(model)

@@ -3,8 +3,6 @@
 import asyncio
 import random
 from collections.abc import Sequence
-from contextlib import aclosing
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,9 +11,7 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
-from cosine_node.drafter import service as drafter_service
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, GenerationFailed
@@ -88,36 +84,6 @@ def test_refusals_are_counted_by_their_reason() -> None:
     assert (dict(verifier.refused), verifier.opened, drafter.busy > 0) == ({}, 2, True)
 
 
-def test_pages_that_are_taken_are_counted() -> None:
-    async def run() -> VerifierCounts:
-        async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=64))
-            await asked_at_once(swarm, 3, max_new_tokens=38)
-            return verifying(verifier)
-
-    counts = run_virtual(run())
-    assert counts.preempted > 0
-    assert counts.committed_tokens == 3 * 38
-
-
-def test_a_pass_for_nobody_is_counted_as_abandoned() -> None:
-    async def run() -> VerifierCounts:
-        async with SimulatedSwarm() as swarm:
-            curve = CostCurve(((1, 0.01), (100, 0.01), (200, 60.0)))
-            verifier = await swarm.verifier(target_engine(), curve=curve)
-            client = await swarm.client()
-            leaving = await client.start(PROMPT * 40, max_new_tokens=8)
-            async with aclosing(leaving.chunks()) as chunks:
-                with pytest.raises(TimeoutError):
-                    async with asyncio.timeout(0.5):
-                        await anext(chunks)
-            await asyncio.sleep(1.0)
-            return verifying(verifier)
-
-    counts = run_virtual(run())
-    assert (counts.passes_abandoned, dict(counts.ended)) == (1, {"cancelled": 1})
-
-
 class Broken(ScriptedEngine):
     """Fails at every pass."""
 
@@ -145,17 +111,3 @@ def test_passes_that_fail_are_counted_and_their_requests_end_in_error() -> None:
     for counts in (run_virtual(verified()), run_virtual(drafted())):
         assert (counts.passes_failed, dict(counts.ended)) == (1, {"error": 1})
         assert sum(counts.pass_s.counts) == 0
-
-
-def test_fragments_for_a_client_that_reads_too_slowly_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drafter_service, "MAX_FRAGMENT_BACKLOG_BYTES", -1)
-
-    async def run() -> Any:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine())
-            drafter = await swarm.drafter(draft_engine(0.9))
-            await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
-            return drafting(drafter)
-
-    counts = run_virtual(run())
-    assert (counts.sent_fragments, counts.sent_nodes, counts.dropped_fragments > 0) == (0, 0, True)

@@ -151,9 +151,3 @@ def test_a_users_first_tokens_come_before_what_others_of_its_client_had_long_bef
     assert turns.first([greedy, modest]) == {greedy, modest}
     turns.note(greedy, 2 * EVEN_TOKENS + FIRST_TOKENS, present=[greedy, modest])
     assert turns.first([greedy, modest]) == {modest}
-
-
-def test_what_a_user_was_given_says_nothing_between_clients() -> None:
-    turns, old, new = Turns(), User("old", b"its user"), User("new", b"its user")
-    turns.note(old, 900.0, present=[old])
-    assert turns.first([old, new]) == {old, new}

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.feed_pace import ChainPace, OneAtATime
+from cosine_node.passes.feed_pace import ChainPace
 
 QUICK = CostCurve(((1, 0.01), (8, 0.02)))
 SLOW = CostCurve(((1, 0.02), (8, 0.03)))
@@ -20,12 +20,6 @@ def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0, tokens
     """A pass of one token that took the way, the stages, and so long in queues."""
     taken_s = WAY_S + sum(curve.seconds(tokens) for curve in (QUICK, SLOW, QUICK)) + queued_s
     pace.note_ended(now_s, begun_s=now_s - taken_s, tokens=tokens)
-
-
-def test_one_at_a_time_waits_for_the_pass_under_way() -> None:
-    pace = OneAtATime()
-    assert pace.wait_s(1.0, under_way=0) == 0.0
-    assert pace.wait_s(1.0, under_way=1) == math.inf
 
 
 @pytest.mark.parametrize(("tokens", "period_s"), [(1, 0.02), (8, 0.03)])
@@ -68,14 +62,6 @@ def test_stages_that_are_slower_than_they_said_are_fed_more_slowly_and_then_as_b
     assert pace.period_s(1) == pytest.approx(SLOW.seconds(1))
 
 
-def test_another_chain_is_another_way() -> None:
-    pace = pace_of()
-    pass_through(pace, 1.0)
-    pace.replace_stages([QUICK])
-    assert pace.traversal_s(1) == pytest.approx(0.01)
-    assert pace.period_s(1) == pytest.approx(0.01)
-
-
 @pytest.mark.parametrize(
     # A stage takes 20 ms for a token and 0.3 ms for each more; a line of 1 Gbit/s, 100 and 10 with 8 KiB a token.
     ("token_s", "tokens"),
@@ -87,13 +73,6 @@ def test_the_passes_of_a_prompt_are_the_shorter_the_slower_a_line_is(token_s: fl
     assert pace.chunk_tokens(2000, most=512) == tokens
     # They follow each other as fast as the line takes them, whatever stages would.
     assert pace.period_s(512) == pytest.approx(max(0.18, 512 * token_s))
-
-
-def test_a_prompt_that_is_fed_at_one_place_or_whole_is_not_cut_further() -> None:
-    curve = CostCurve(((1, 0.02), (512, 0.02)))
-    assert ChainPace([curve], token_s=lambda: 1.0).chunk_tokens(2000, most=512) == 512
-    assert OneAtATime().chunk_tokens(2000, most=512) == 512
-    assert ChainPace([curve] * 2, token_s=lambda: 1.0).chunk_tokens(2000, most=8) == 8
 
 
 def test_a_prompt_is_cut_less_where_one_pass_has_to_be_back_before_the_next() -> None:

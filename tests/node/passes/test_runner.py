@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Sequence
 
 import pytest
@@ -19,7 +18,6 @@ from cosine_node.passes.runner import (
     MIN_CHANGE,
     MIN_INTERVAL_S,
     MIN_PASSES,
-    WINDOW_PASSES,
     PacedRunner,
     Pass,
     PassSpeed,
@@ -80,19 +78,6 @@ def test_a_thread_runs_the_pass_and_the_loop_goes_on() -> None:
     assert (len(done.results), done.elapsed_s > 0) == (1, True)
 
 
-def test_an_error_of_a_pass_reaches_whoever_asked_for_it() -> None:
-    async def run() -> None:
-        engine = ScriptedEngine()
-        runner = ThreadRunner(engine)
-        row = row_of(engine)
-        engine.release(row.sequence)
-        with pytest.raises(Exception, match="not open"):
-            await runner.forward([row])
-        runner.close()
-
-    asyncio.run(run())
-
-
 def test_inline_a_pass_lasts_what_the_curve_says() -> None:
     async def run() -> tuple[float, float]:
         engine = ScriptedEngine()
@@ -122,19 +107,6 @@ def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> Non
         assert inner.is_closed
 
     run_virtual(run())
-
-
-def test_pacing_holds_in_real_time() -> None:
-    async def run() -> float:
-        engine = ScriptedEngine()
-        paced = PacedRunner(ThreadRunner(engine), CostCurve(((1, 0.05),)))
-        done = await paced.forward([row_of(engine)])
-        paced.close()
-        return done.elapsed_s
-
-    began_s = time.perf_counter()
-    assert asyncio.run(run()) >= 0.049
-    assert time.perf_counter() - began_s >= 0.049
 
 
 def test_passes_that_are_timed_are_told_to_the_speed() -> None:
@@ -174,17 +146,6 @@ def test_a_busy_start_is_corrected_by_the_passes_that_follow() -> None:
     assert speed.refresh(LATER_S)
     assert round(speed.pass_s, 6) == 0.01
     assert not speed.refresh(LATER_S + 2 * MIN_INTERVAL_S)
-
-
-def test_it_is_told_only_now_and_then() -> None:
-    speed = speed_after(*[2.0] * MIN_PASSES)
-    assert not speed.refresh(LATER_S - 0.1)
-    assert speed.refresh(LATER_S)
-    for _ in range(WINDOW_PASSES):
-        speed.note(tokens=1, elapsed_s=0.04)
-    assert not speed.refresh(LATER_S + MIN_INTERVAL_S - 0.1)
-    assert speed.refresh(LATER_S + MIN_INTERVAL_S)
-    assert round(speed.pass_s, 6) == 0.04
 
 
 @pytest.mark.parametrize(
@@ -236,18 +197,6 @@ class Node:
         loop.call_at(due_s, self.work.set)
         await self.idle_passes.wait(self.work)
         return loop.time() - due_s
-
-
-def test_passes_under_the_load_of_before_do_not_hide_what_is_now() -> None:
-    async def run() -> float:
-        node = Node()
-        for _ in range(1000):
-            node.speed.note(tokens=1, elapsed_s=0.2)
-        await node.wait(work_after_s=FIRST_PAUSE_S + 10)
-        assert node.speed.refresh(FIRST_PAUSE_S + 10)
-        return node.speed.pass_s
-
-    assert run_virtual(run()) == pytest.approx(REAL.seconds(1))
 
 
 def test_an_idle_day_costs_little() -> None:

@@ -15,7 +15,6 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.node.engine.gguf_architectures import (
     EXPERT_SIZES,
-    FEED,
     FUSED,
     GATED,
     HEAD,
@@ -130,27 +129,12 @@ def pieces(first: Sequence[str], special: Sequence[str], **keys: Any) -> dict[st
     return {"model": "llama", "pre": "default", "tokens": tokens, "token_type": kinds, "scores": scores, **named}
 
 
-_QKV_BIASES: Final = biases(LLAMA, "attn_q", "attn_k", "attn_v")
 _GPT_OSS: Final = {
     **attention(HEAD),
     **weights(post_attention_norm=(WIDTH,), attn_sinks=(HEADS,)),
     **without(MIXED, "ffn_norm"),
 }
 _LATENT: Final = 16
-_DEEPSEEK2: Final = {
-    **weights(
-        attn_norm=(WIDTH,),
-        attn_q_a=(_LATENT, WIDTH),
-        attn_q_a_norm=(_LATENT,),
-        attn_q_b=(HEADS * HEAD, _LATENT),
-        attn_kv_a_mqa=(_LATENT + 8, WIDTH),
-        attn_kv_a_norm=(_LATENT,),
-        attn_k_b=(HEADS, _LATENT, HEAD - 8),
-        attn_v_b=(HEADS, QUARTER, _LATENT),
-        attn_output=(WIDTH, HEADS * QUARTER),
-    ),
-    **GATED,
-}
 
 FAMILIES: Final[tuple[GgufFamily, ...]] = (
     GgufFamily(
@@ -183,26 +167,6 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         ),
         steps=("ĊĊ", "H", "i", "<|eot_id|>"),
         text="Hi",
-    ),
-    GgufFamily(
-        name="Qwen2.5 7B Instruct",
-        architecture="qwen2",
-        metadata=sizes(layers=1, rope__freq_base=1000000.0),
-        layer={**LLAMA, **_QKV_BIASES},
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "qwen2",
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>"],
-            shown=["<tool_call>", "</tool_call>"],
-            bos_token_id="<|endoftext|>",
-            eos_token_id="<|im_end|>",
-            padding_token_id="<|endoftext|>",
-            add_bos_token=False,
-        ),
-        template=CHATML,
-        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
-        steps=("Ċ", "<tool_call>", "H", "</tool_call>", "<|im_end|>"),
-        text="<tool_call>H</tool_call>",
     ),
     GgufFamily(
         name="Qwen3 4B",
@@ -287,29 +251,6 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         text="Hi",
     ),
     GgufFamily(
-        name="Mistral Nemo Instruct 2407",
-        architecture="llama",
-        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000000.0),
-        layer={**attention(HEAD), **GATED},
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "tekken",
-            ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"],
-            bos_token_id="<s>",
-            eos_token_id="</s>",
-            unknown_token_id="<unk>",
-            add_bos_token=True,
-            add_eos_token=False,
-        ),
-        template=(
-            "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ m.content }}[/INST]"
-            "{% else %}{{ m.content }}{{ eos_token }}{% endif %}{% endfor %}"
-        ),
-        prompt="<s>[INST]ab[/INST]",
-        steps=("[/INST]", "H", "i", "</s>"),
-        text="Hi",
-    ),
-    GgufFamily(
         name="Gpt Oss 20b",
         architecture="gpt-oss",
         metadata={
@@ -351,106 +292,6 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         text="<|channel|>f<|message|>H<|end|>!",
     ),
     GgufFamily(
-        name="Granite 3.3 2b Instruct",
-        architecture="granite",
-        metadata=sizes(
-            layers=1, attention__scale=0.015625, embedding_scale=12.0, residual_scale=0.22, logit_scale=8.0
-        ),
-        layer=LLAMA,
-        once=TIED,
-        tokenizer=byte_pairs(
-            "refact",
-            ["<|end_of_text|>", "<|start_of_role|>", "<|end_of_role|>"],
-            bos_token_id="<|end_of_text|>",
-            eos_token_id="<|end_of_text|>",
-            padding_token_id="<|end_of_text|>",
-            add_bos_token=False,
-        ),
-        template=(
-            "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}<|end_of_text|>\n"
-            "{% endfor %}{% if add_generation_prompt %}<|start_of_role|>assistant<|end_of_role|>{% endif %}"
-        ),
-        prompt=("<|start_of_role|>user<|end_of_role|>ab<|end_of_text|>\n<|start_of_role|>assistant<|end_of_role|>"),
-        steps=("<|end_of_role|>", "H", "i", "<|end_of_text|>"),
-        text="Hi",
-        # What is embedded counts twelve times, what a layer adds a fifth.
-        gain=6.0 * 12 / 0.22,
-    ),
-    GgufFamily(
-        name="Falcon3 7B Instruct",
-        architecture="llama",
-        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000042.0),
-        layer={**attention(HEAD), **GATED},
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "falcon3",
-            ["<|endoftext|>", "<|pad|>"],
-            shown=["<|system|>", "<|user|>", "<|assistant|>"],
-            bos_token_id="<|endoftext|>",
-            eos_token_id="<|endoftext|>",
-            padding_token_id="<|pad|>",
-            add_bos_token=False,
-        ),
-        template=(
-            "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% if m.role == 'assistant' %}{{ eos_token }}"
-            "{% endif %}{{ '\\n' }}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
-        ),
-        prompt="<|user|>\nab\n<|assistant|>\n",
-        steps=("Ċ", "H", "i", "<|endoftext|>"),
-        text="Hi",
-    ),
-    GgufFamily(
-        name="Smollm2 360M Instruct",
-        architecture="llama",
-        metadata=sizes(layers=1, rope__freq_base=100000.0),
-        layer=LLAMA,
-        once=TIED,
-        tokenizer=byte_pairs(
-            "smollm",
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<repo_name>", "<file_sep>"],
-            bos_token_id="<|im_start|>",
-            eos_token_id="<|im_end|>",
-            padding_token_id="<|im_end|>",
-            unknown_token_id="<|endoftext|>",
-            add_bos_token=False,
-        ),
-        template=CHATML,
-        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
-        steps=("Ċ", "H", "i", "<|im_end|>"),
-        text="Hi",
-    ),
-    GgufFamily(
-        name="C4ai Command R V01",
-        architecture="command-r",
-        metadata=sizes(layers=1, logit_scale=0.0625, rope__freq_base=8e6, attention__layer_norm_epsilon=3e-3),
-        layer=without({**attention(), **GATED}, "ffn_norm"),
-        once=TIED,
-        tokenizer=byte_pairs(
-            "command-r",
-            [
-                *("<PAD>", "<BOS_TOKEN>", "<EOS_TOKEN>", "<|START_OF_TURN_TOKEN|>"),
-                *("<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>", "<|SYSTEM_TOKEN|>"),
-            ],
-            bos_token_id="<BOS_TOKEN>",
-            eos_token_id="<|END_OF_TURN_TOKEN|>",
-            padding_token_id="<PAD>",
-            add_bos_token=True,
-            add_eos_token=False,
-        ),
-        template=(
-            "{{ bos_token }}{% for m in messages %}<|START_OF_TURN_TOKEN|>"
-            "{{ '<|CHATBOT_TOKEN|>' if m.role == 'assistant' else '<|USER_TOKEN|>' }}{{ m.content }}"
-            "<|END_OF_TURN_TOKEN|>{% endfor %}"
-            "{% if add_generation_prompt %}<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>{% endif %}"
-        ),
-        prompt=(
-            "<BOS_TOKEN><|START_OF_TURN_TOKEN|><|USER_TOKEN|>ab<|END_OF_TURN_TOKEN|>"
-            "<|START_OF_TURN_TOKEN|><|CHATBOT_TOKEN|>"
-        ),
-        steps=("<|CHATBOT_TOKEN|>", "H", "i", "<|END_OF_TURN_TOKEN|>"),
-        text="Hi",
-    ),
-    GgufFamily(
         name="GLM 4 9B 0414",
         architecture="glm4",
         metadata=sizes(layers=1, head=HEAD, rope__dimension_count=HEAD // 2),
@@ -478,46 +319,5 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         steps=("<|assistant|>", "Ċ", "H", "<|user|>"),
         text="\nH",
         values={"post_ffw_norm": 8.0},
-    ),
-    GgufFamily(
-        name="DeepSeek V2 Chat",
-        architecture="deepseek2",
-        metadata={
-            **sizes(layers=1, kv_heads=1),
-            "attention.key_length": _LATENT + 8,
-            "attention.value_length": _LATENT,
-            "attention.key_length_mla": HEAD,
-            "attention.value_length_mla": QUARTER,
-            "attention.q_lora_rank": _LATENT,
-            "attention.kv_lora_rank": _LATENT,
-            "rope.dimension_count": 8,
-            "leading_dense_block_count": 1,
-            "expert_count": 4,
-            "expert_used_count": 2,
-            "expert_shared_count": 1,
-            "expert_feed_forward_length": FEED,
-            "expert_weights_scale": 1.0,
-            "expert_weights_norm": False,
-        },
-        layer=_DEEPSEEK2,
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "deepseek-llm",
-            ["<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>"],
-            shown=["<｜User｜>", "<｜Assistant｜>"],
-            bos_token_id="<｜begin▁of▁sentence｜>",
-            eos_token_id="<｜end▁of▁sentence｜>",
-            padding_token_id="<｜end▁of▁sentence｜>",
-            add_bos_token=True,
-            add_eos_token=False,
-        ),
-        template=(
-            "{{ bos_token }}{% for m in messages %}"
-            "{{ '<｜Assistant｜>' if m.role == 'assistant' else '<｜User｜>' }}"
-            "{{ m.content }}{% endfor %}{% if add_generation_prompt %}<｜Assistant｜>{% endif %}"
-        ),
-        prompt="<｜begin▁of▁sentence｜><｜User｜>ab<｜Assistant｜>",
-        steps=("<｜Assistant｜>", "H", "i", "<｜end▁of▁sentence｜>"),
-        text="Hi",
     ),
 )

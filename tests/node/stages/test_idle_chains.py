@@ -173,30 +173,6 @@ def test_heads_that_only_beat_give_their_room_to_one_that_asks(whole: StageModel
     play(whole, scene)
 
 
-def test_a_head_that_works_is_not_sent_away(whole: StageModel) -> None:
-    async def scene(stages: ServedStages, opened: AsyncExitStack) -> None:
-        working = [Head(stages, f"head {number}", number, HALF) for number in range(2)]
-        for head in working:
-            assert isinstance(await head.join(opened), Joined)
-        for turn in range(8):
-            for head in working:
-                assert isinstance(await head.work(), Results)
-            await asyncio.sleep(0.9 * IDLE_S)
-            other = Head(stages, f"other {turn}", 100 + turn, 16)
-            refusal = await other.join(opened)
-            assert isinstance(refusal, m.Error) and refusal.code == ErrorCode.OVERLOADED
-        # For more than there is nobody is sent away.
-        await working[1].work()
-        await asyncio.sleep(0.5 * IDLE_S)
-        await working[1].work()
-        await asyncio.sleep(0.6 * IDLE_S)
-        other = Head(stages, "greedy", 200, HALF + 16)
-        assert isinstance(await other.join(opened), m.Error)
-        assert stages.services[0].chains == 2
-
-    play(whole, scene)
-
-
 def test_heads_of_one_network_do_not_have_all_of_the_pool(whole: StageModel) -> None:
     async def scene(stages: ServedStages, opened: AsyncExitStack) -> None:
         quarter = HALF // 2

@@ -69,22 +69,6 @@ def test_a_feed_knows_how_long_its_activations_took_to_come() -> None:
 
 
 @in_loop
-async def test_where_the_stage_did_not_read_on_nobody_knows_how_long_they_took() -> None:
-    inbox = filled(feed_of(3))
-    first, *parts = feed_of(6, number=1)
-    inbox.put(first)
-    for part in parts[:-1]:
-        inbox.put(part)
-    waiting = asyncio.ensure_future(inbox.room())
-    await asyncio.sleep(0)
-    await inbox.take()
-    await waiting
-    inbox.put(parts[-1], now_s=9.0)
-    found = await inbox.take()
-    assert isinstance(found, QueuedFeed) and found.came_s is None
-
-
-@in_loop
 async def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_feed() -> None:
     inbox = filled(feed_of(6)[:-1])
     assert inbox.bytes > MOST_BYTES and inbox.has_room
@@ -99,12 +83,6 @@ async def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_
         inbox.put(PruneNodes(1, tuple(range(1000))))
         numbers += 1
     assert 10 < numbers < 40
-
-
-def test_a_feed_that_the_stage_before_left_out_has_no_activations() -> None:
-    [left_out] = feed_messages(0, [Row.chain(1, [2])])
-    inbox = filled([left_out])
-    assert [feed.activations for feed in inbox.later() if isinstance(feed, QueuedFeed)] == [None]
 
 
 def test_wrong_lengths_are_refused() -> None:
@@ -139,57 +117,9 @@ def test_operations_that_change_nothing_are_refused(operation: BookOperation) ->
         StageInbox(token_bytes=0, most_bytes=MOST_BYTES).put(operation)
 
 
-ROW = Row(1, (5, 6), (7, 8), (PREFIX, 7))
-
-
 def will_be_dropped(row: Row, parents: Mapping[int, int], later: Iterable[object]) -> bool:
     nodes = {name: TokenNode(parent, 0, 0) for name, parent in parents.items()}
     return LookAhead().drops([row], lambda sequence: nodes, later)
-
-
-@pytest.mark.parametrize(
-    ("later", "is_dropped"),
-    [
-        ([ReleaseSequence(1)], True),
-        ([ReleaseSequence(2), PruneNodes(2, (7,)), KeepPath(2, (3,))], False),
-        ([KeepPath(1, (7,)), ReleaseSequence(1)], False),
-        ([PruneNodes(1, (8,)), PruneNodes(1, (7,))], True),
-    ],
-    ids=str,
-)
-def test_what_lies_behind_a_feed_decides_about_it(later: list[object], is_dropped: bool) -> None:
-    assert will_be_dropped(ROW, {3: PREFIX}, later) == is_dropped
-
-
-BELOW = Row(1, (9,), (9,), (8,))
-
-
-@pytest.mark.parametrize(
-    ("rows", "is_dropped"),
-    [
-        ((BELOW,), True),
-        ((Row(1, (9, 9), (9, 10), (8, PREFIX)),), False),
-        ((BELOW, Row(2, (9,), (9,), (PREFIX,))), False),
-        ((Row(1, (9,), (10,), (3,)), Row(2, (9,), (9,), (8,))), True),
-    ],
-    ids=["all below", "also others", "also of others", "none below"],
-)
-def test_a_feed_is_computed_where_a_later_one_that_is_feeds_below_it(
-    rows: tuple[Row, ...], is_dropped: bool
-) -> None:
-    later = QueuedFeed(2, rows, None, 0)
-    assert will_be_dropped(ROW, {3: PREFIX}, [later, PruneNodes(1, (7,))]) == is_dropped
-    # What hangs below one that would be left out with it counts as well.
-    last = QueuedFeed(3, (Row(1, (9, 9), (11, 12), (9, 3)),), None, 0)
-    hangs = 9 in rows[0].nodes
-    assert will_be_dropped(ROW, {3: PREFIX}, [later, last, PruneNodes(1, (7,))]) == (is_dropped and not hangs)
-    assert will_be_dropped(ROW, {3: PREFIX}, [PruneNodes(1, (7,)), later])
-
-
-def test_a_node_whose_parent_becomes_the_prefix_outlives_a_new_node_of_its_parents_name() -> None:
-    row = Row(1, (5,), (4,), (3,))
-    assert not will_be_dropped(row, {3: PREFIX}, [KeepPath(1, (3,)), PruneNodes(1, (3,))])
-    assert will_be_dropped(row, {3: PREFIX}, [PruneNodes(1, (3,))])
 
 
 @given(st.data())

@@ -10,7 +10,6 @@ import transformers as tf
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.curve import measure_curve
-from cosine_node.engine.loading_stage import MEASURING, TESTING, stages_told
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages import opening
@@ -30,11 +29,6 @@ def draft(folder: Path, *, layers: str = "auto", memory: str = "1GiB") -> StageD
     return StageDraft(
         StageSource(model="tiny", target="tiny", layers=layers, engine=engine, memory=memory, requests=2), folder
     )
-
-
-def test_named_layers_are_held_whatever_others_hold(folder: Path) -> None:
-    made = draft(folder, layers="1:3")
-    assert str(made.choose(ranges(1, 3, 4))) == str(made.named) == "1:3"
 
 
 @pytest.mark.parametrize("layers", ["3:1", "0:5", "2", "-1:2"])
@@ -95,15 +89,6 @@ def test_a_part_for_which_the_system_gives_no_memory_is_told_in_one_sentence(
     assert made.named is not None
     with pytest.raises(UsageError, match="Layers 1:3 and their KV cache do not fit into the memory of cpu; hold"):
         made.load(made.named, measure_s=0.1)
-
-
-def test_who_waits_for_a_part_is_told_when_it_is_tried_and_measured(folder: Path) -> None:
-    made = draft(folder, layers="1:3")
-    assert made.named is not None
-    told: list[str] = []
-    with stages_told(told.append):
-        made.load(made.named, measure_s=0.1)
-    assert told == [TESTING, MEASURING]
 
 
 def test_a_part_without_room_for_a_request_is_told(folder: Path) -> None:

@@ -10,8 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.stages.projections import AT_ONCE_TOKENS, Projections, project, read_projections
-from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.limits import PROJECTION_BYTES, PROJECTIONS
 
 SEED: Final = bytes(range(16))
 TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -56,15 +54,3 @@ def test_a_difference_shows_about_as_long_as_it_is(width: int, seed: bytes, scal
 
 def test_what_is_not_finite_or_too_large_is_told_as_such() -> None:
     assert not np.isfinite(told(torch.full((1, 64), 3e38))).all()
-
-
-@pytest.mark.parametrize(("size", "tokens", "numerics"), [(7, 1, "float32"), (8, 0, "float32"), (8, 1, "int8")])
-def test_bytes_that_are_no_vectors_are_refused(size: int, tokens: int, numerics: str) -> None:
-    with pytest.raises(LocalProtocolError):
-        project(bytes(size), tokens=tokens, numerics=numerics, seed=SEED)
-
-
-def test_another_length_than_of_the_tokens_says_nothing() -> None:
-    size = PROJECTIONS * PROJECTION_BYTES
-    assert read_projections(bytes(size), tokens=2) is None
-    assert read_projections(b"", tokens=1) is None

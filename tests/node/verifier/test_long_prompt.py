@@ -10,7 +10,6 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.verifier.scheduler import MOST_TOKENS
 from cosine_protocol import messages as m
-from cosine_protocol.errors import ErrorCode
 from tests.node.engine.tiny_models import VOCAB, build
 from tests.node.peers import request_of
 from tests.node.verifier.test_service import opening, verifying
@@ -77,12 +76,3 @@ def test_a_long_prompt_is_prefilled_in_chunks_and_followed_by_the_tokens_of_gene
     assert passes > tokens // MOST_TOKENS
     # A lost chunk would show.
     assert text != generated(PROMPT[MOST_TOKENS:tokens])
-
-
-def test_a_pool_with_less_room_than_the_prompt_has_a_shorter_context_and_refuses_it() -> None:
-    engine = TorchEngine(long_model(), pool_tokens=32_768)
-    assert engine.context_tokens == 32_768
-    refusal, _ = ask(engine, PROMPT)
-    assert isinstance(refusal, m.Error)
-    assert refusal.code == ErrorCode.PROMPT_TOO_LONG
-    assert "the context has 32768" in refusal.message

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_pass import CROWD, MAX_JOINED
+from cosine_node.passes.fair_pass import CROWD
 from cosine_node.verifier.pass_rows import (
-    MIN_PATH_PROBABILITY,
     CandidateNode,
     PassRows,
     PassUnderWay,
@@ -24,7 +23,6 @@ from cosine_node.verifier.request import RequestStage, ServedRequest, Speculatio
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.errors import CosineError, ErrorCode, PeerError
-from cosine_protocol.limits import HOME_AUTHOR
 from cosine_protocol.nodes import BASE, Node
 from tests.node.peers import FLAT, request_of
 from tests.node.verifier.replaying import unfed
@@ -100,20 +98,6 @@ def test_the_pending_token_is_fed_once_and_what_follows_it_hangs_below_it() -> N
     assert serving.fed() == []
 
 
-def test_who_waits_for_a_pass_comes_first() -> None:
-    serving = Serving(2)
-    first, second = serving.decoding
-    serving.engine.forward([first.decode_row([])])
-    [(one, _), (other, _)] = serving.rows.next_rows()
-    assert (one, other) == (second, first)
-
-
-def test_drafts_stretch_a_pass_by_little() -> None:
-    # Each token costs as much as the one before.
-    assert Serving(1, curve=LINEAR).fed() == [[9]]
-    assert [len(tokens) for tokens in Serving(4, curve=LINEAR).fed()] == [2, 1, 1, 1]
-
-
 @pytest.mark.parametrize(("curve", "fed"), [(GENTLE, [9, 10, 11, 12, 20, 21]), (HALF, [9])])
 def test_a_request_is_fed_what_its_account_allows(curve: CostCurve, fed: list[int]) -> None:
     """Its drafts would pay on both if they were as good as its client says, of which nothing is known yet."""
@@ -121,27 +105,6 @@ def test_a_request_is_fed_what_its_account_allows(curve: CostCurve, fed: list[in
     [request] = serving.decoding
     request.account = SpeculationAccount()
     assert sorted(serving.fed()[0]) == sorted(fed)
-
-
-def test_what_stands_beside_home_drafts_is_fed_as_far_as_the_account_allows() -> None:
-    """The verifier's own drafter has drafted 10 and 11; that was planned."""
-    fed = []
-    for home in (False, True):
-        serving = Serving(1, curve=HALF, is_ordered=False)
-        [request] = serving.decoding
-        request.account, request.has_home_drafts = SpeculationAccount(), home
-        request.tree.attach(request.tree.root.digest, request.tree.position, WIDE[:2], [HOME_AUTHOR] * 2)
-        fed.append(serving.fed())
-        assert request.beside_home == 0
-    assert fed == [[[9]], [[9, 10]]]
-
-
-def test_drafts_take_nobody_s_pages() -> None:
-    serving = Serving(3, pool_tokens=48)
-    [(first, _), *_] = serving.rows.next_rows()
-    assert first is serving.decoding[0]
-    assert serving.rows.memory.preempted == 0
-    assert not serving.failed
 
 
 def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
@@ -161,29 +124,7 @@ def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
     assert 0 < min(served[request.number] for request in crowd) < passes / 10
 
 
-def test_a_crowd_joins_nearly_every_pass_where_its_rows_are_free() -> None:
-    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
-    passes = 5 * (MAX_JOINED + 1)
-    rows = sum(len(serving.take_turn(request_s=0.0)) for _ in range(passes))
-    assert rows == passes / (MAX_JOINED + 1) * (16 * MAX_JOINED + 2)
-
-
-def test_a_crowd_goes_at_once_where_nobody_else_is_ready() -> None:
-    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
-    *crowd, modest = serving.decoding
-    assert serving.take_turn(request_s=1.0) == serving.decoding
-    assert serving.take_turn(request_s=1.0) == [crowd[0], modest]
-    serving.requests.remove(modest)
-    assert serving.take_turn(request_s=1.0) == crowd
-
-
 # Selection: nodes enter a pass with their parents, within the budget, as many as pay.
-
-
-def tree_with(*nodes: Node, position: int = 0) -> LiveTree:
-    tree = LiveTree(bytes(16), position)
-    tree.attach(tree.root.digest, position, nodes, [1] * len(nodes))
-    return tree
 
 
 @given(
@@ -216,29 +157,6 @@ def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
     present, known = ({(c.owner, c.node) for c in some} for some in (chosen, candidates))
     parents = {(c.owner, c.node.parent) for c in chosen}
     assert parents & known <= present
-
-
-def test_a_node_is_taken_where_it_is_free_and_must_be_worth_what_it_delays() -> None:
-    def is_taken(probability: float, curve: CostCurve, fed_tokens: int) -> bool:
-        found = candidate_nodes(0, tree_with(Node(BASE, 1, probability)), max_depth=8)
-        assert len(found) == 1
-        return bool(select_nodes(found, fed_tokens=fed_tokens, curve=curve, budget_tokens=128))
-
-    assert is_taken(0.01, FLAT, 1)
-    assert not is_taken(0.98, LINEAR, 1)
-    curve = CostCurve(((1, 0.06), (8, 0.06), (108, 0.26)))
-    assert [is_taken(0.5, curve, fed_tokens) for fed_tokens in (20, 80)] == [True, False]
-
-
-def test_candidates_multiply_the_best_claims_down_a_path_and_end_where_hope_does() -> None:
-    tree = tree_with(Node(BASE, 1, 0.5), Node(0, 2, 0.1), Node(1, 3, 0.01), Node(2, 4, 1.0), position=5)
-    tree.attach(tree.root.digest, 5, (Node(BASE, 1, 0.8),), (2,))
-    found = candidate_nodes(0, tree, max_depth=8)
-    assert [c.path_probability for c in found] == pytest.approx([0.8, 0.08])
-    assert MIN_PATH_PROBABILITY > 0.08 * 0.01
-    tree = tree_with(*(Node(index - 1, index, 1.0) for index in range(6)), position=5)
-    assert [c.node.position for c in candidate_nodes(0, tree, max_depth=3)] == [5, 6, 7]
-    assert candidate_nodes(0, tree, max_depth=0) == []
 
 
 # Memory: whoever came first keeps its pages; the youngest gives its own up, and begins again when there is room.

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.constraints.grammars import Place
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import FollowerIndex
@@ -140,40 +140,6 @@ def verdict(
 CHAIN = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(1, 12, 0.9)]
 
 
-@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 9])
-def test_chunks_feed_all_of_a_prompt_and_only_the_last_asks_for_a_choice(chunk: int) -> None:
-    state = unfed(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    fed: list[int] = []
-    while state.unfed_tokens:
-        row = state.prefill_row(chunk)
-        fed += row.tokens
-        state.note_fed(len(row.tokens))
-        assert len(row.tokens) - row.scored_from == (not state.unfed_tokens)
-        assert row.parents == (PREFIX, *row.nodes[:-1])
-    assert fed == [1, 2, 3, 4, 5]
-
-
-def test_after_a_preemption_all_but_the_pending_token_is_recomputed() -> None:
-    state = state_of(request_of("c", prompt=(1, 2, 3)), output=(4, 5))
-    state.preempt(sequence=7)
-    row = state.prefill_row(100)
-    assert (row.sequence, row.tokens, row.scored_from) == (7, (1, 2, 3, 4), 4)
-    state.note_fed(4)
-    assert (state.stage, state.unfed_tokens, state.can_use_pass) == (RequestStage.DECODE, 0, True)
-    # While the prompt is fed, it begins anew.
-    state = unfed(request_of("c", prompt=(1, 2, 3)))
-    state.note_fed(2)
-    state.preempt(sequence=7)
-    assert state.prefill_row(3) == Row(7, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 1), scored_from=2)
-
-
-def test_a_row_names_parents_before_children() -> None:
-    state = state_of(request_of("c"))
-    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
-    row = state.decode_row(list(state.tree.walk())[::-1])
-    assert row == Row(0, (9, 10, 11, 12), (0, 1, 2, 3), (PREFIX, 0, 1, 2))
-
-
 SIBLINGS = [Node(BASE, 10, 0.9), Node(BASE, 20, 0.1), Node(1, 21, 0.5), Node(1, 22, 0.4)]
 TWICE = [Node(BASE, 10, 0.9), Node(0, 11, 0.9), Node(BASE, 11, 0.5), Node(2, 10, 0.5)]
 ALL_RIGHT = {9: 10, 10: 11, 11: 12, 12: 13}
@@ -231,15 +197,6 @@ def test_near_ties_are_counted_on_the_path_only() -> None:
     state.near_tie = 0.1
     choices = [Choice(10, 0.05), Choice(11, 1.0), Choice(50, 0.05), Choice(13, 0.0)]
     assert state.judge(row, choices).near_ties == 2
-
-
-def test_a_commit_moves_stream_tree_and_credit() -> None:
-    state = state_of(request_of("c"))
-    step = verdict(state, CHAIN, {9: 10, 10: 11, 11: 30, 12: 31}, [2, 1, 1])
-    state.commit(step)
-    assert (step.position, state.output) == (1, [9, 10, 11, 30])
-    assert state.tree.root.digest == roll_digest(state.d_0, state.output)
-    assert (state.tree.position, len(state.tree), state.accepted) == (4, 0, {2: 1, 1: 1})
 
 
 def attach_at_random(state: VerifierRequest, rng: random.Random, stream: tuple[int, ...]) -> list[TreeNode]:
@@ -352,14 +309,6 @@ def test_a_debt_is_paid_back_by_plain_passes_or_a_good_one(lost_passes: int) -> 
     assert ledger.account.may_speculate
 
 
-def test_half_a_pass_is_free() -> None:
-    for spent, may in ((0.0, True), (1.49, True), (1.51, False)):
-        account = SpeculationAccount()
-        if spent:
-            account.charge(spent_s=spent * PLAIN_S, tokens=1, plain_pass_s=PLAIN_S)
-        assert account.may_speculate is may
-
-
 CHEAP = CostCurve(((1, PLAIN_S), (4, 1.2 * PLAIN_S), (8, 1.33 * PLAIN_S), (16, 1.6 * PLAIN_S)))
 DEAR = CostCurve(((1, PLAIN_S), (2, 2 * PLAIN_S), (4, 3.5 * PLAIN_S)))
 """A second token costs as much as the first."""
@@ -386,16 +335,6 @@ def judged(account: SpeculationAccount, *, right: int, wrong: int) -> Speculatio
         account.rates.learn(tree, tokens)
         tree.advance(tokens)
     return account
-
-
-def test_what_a_client_says_of_its_drafts_is_tried_only_where_that_can_be_afforded() -> None:
-    new = SpeculationAccount()
-    assert most_nodes(new, CHEAP) == 3
-    assert most_nodes(new, DEAR) == 0
-    # After three hundred tokens of plain decoding one percent of the time pays for three wrong nodes.
-    old = SpeculationAccount()
-    old.charge(spent_s=300 * PLAIN_S, tokens=300, plain_pass_s=PLAIN_S)
-    assert most_nodes(old, DEAR) == 3
 
 
 @pytest.mark.parametrize(

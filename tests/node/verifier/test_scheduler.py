@@ -17,11 +17,9 @@ from cosine_node.passes.fair_places import Turns, User
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
 from cosine_node.verifier.scheduler import (
     MAX_WAIT_PASSES,
-    MIN_BUDGET_TOKENS,
     MOST_TOKENS,
     STALL,
     PassSchedule,
-    pass_budget_tokens,
     pass_chunk_tokens,
     schedule_pass,
 )
@@ -171,22 +169,3 @@ def test_prompts_share_what_a_pass_has_room_for(
 ) -> None:
     found = scheduled(requests, curve).chunks
     assert (found, list(found)) == (chunks, list(chunks))
-
-
-def test_the_first_prompt_is_fed_however_many_short_ones_come() -> None:
-    left, passes = 400, 0
-    while left > 0:
-        left -= scheduled([Ready(left), *[Ready(10)] * 20, DECODES], HINGE).chunks[0]
-        passes += 1
-    assert passes == 13
-
-
-def test_more_that_decode_than_fit_go_by_how_long_they_waited() -> None:
-    schedule = scheduled([DECODES, Ready(0, 1), Ready(0, 2)], FLAT, budget_tokens=2)
-    assert schedule.decoding == (1, 2)
-
-
-def test_the_budget_follows_from_the_measured_curve() -> None:
-    assert pass_budget_tokens(FLAT) == MOST_TOKENS
-    assert pass_budget_tokens(STEEP) == MIN_BUDGET_TOKENS
-    assert pass_budget_tokens(HINGE) == 128

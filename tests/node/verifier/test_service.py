@@ -34,7 +34,6 @@ from tests.node.peers import (
     Caller,
     SickEngine,
     expected_output,
-    is_lost,
     played,
     request_of,
     serving,
@@ -188,22 +187,6 @@ async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]
     return callers
 
 
-@pytest.mark.parametrize("asked", [4, 200])
-@played(play, max_requests=4)
-async def test_a_client_that_takes_all_places_gives_some_to_others(
-    bench: Bench, caller: Caller, asked: int
-) -> None:
-    """At once, and of its youngest requests; it is told to come back."""
-    other = await bench.caller()
-    for number in range(1, asked + 1):
-        other.post(opening(request_of(other.peer_id, max_new_tokens=LONG), number=number))
-    await other.until(m.Opened, number=4)
-    request = request_of(caller.peer_id, max_new_tokens=12)
-    assert await finished(caller, request) == expected_output(request, bench.engine)
-    error = await other.until(m.Error, number=4)
-    assert (error.code, error.retry_after_s) == (ErrorCode.OVERLOADED, RETRY_AFTER_S)
-
-
 @played(play, max_requests=2)
 async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: Bench, caller: Caller) -> None:
     first, _ = await occupied(bench, clients=2)
@@ -217,21 +200,6 @@ async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: 
     caller.post(opening(request_of(caller.peer_id), number=3), m.Cancel(3))
     assert (await caller.until(m.Error, number=3)).code == ErrorCode.OVERLOADED
     assert third[0].peer_id in bench.network.transports
-
-
-@played(play, max_requests=3)
-async def test_of_those_that_wait_clients_come_in_turns(bench: Bench, caller: Caller) -> None:
-    holders = await occupied(bench, clients=3)
-    greedy, modest = await bench.caller(), await bench.caller()
-    for number in range(1, 5):
-        greedy.post(opening(request_of(greedy.peer_id, max_new_tokens=LONG), number=number))
-    await greedy.hear_for(0.1)
-    modest.post(opening(request_of(modest.peer_id, max_new_tokens=LONG)))
-    await modest.hear_for(0.1)
-    for holder in holders[:2]:
-        holder.post(m.Cancel(1))
-    await modest.until(m.Opened)
-    assert bench.service.requests == 3
 
 
 def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
@@ -253,14 +221,6 @@ def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_i
             assert bench.service.requests == 0
 
     run_virtual(run())
-
-
-@played(play)
-async def test_a_number_in_use_is_refused_and_the_first_request_goes_on(bench: Bench, caller: Caller) -> None:
-    request = request_of(caller.peer_id, max_new_tokens=12)
-    caller.post(opening(request), opening(request))
-    assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
-    assert len(await collected(caller)) > 5
 
 
 @played(play)
@@ -294,14 +254,6 @@ async def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody(bench: Be
 
 
 @played(play)
-async def test_a_message_of_another_protocol_costs_the_stream_and_its_requests(
-    bench: Bench, caller: Caller
-) -> None:
-    caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)), m.Release(1))
-    assert await is_lost(caller)
-
-
-@played(play)
 async def test_a_cancelled_request_ends_with_its_account(bench: Bench, caller: Caller) -> None:
     caller.post(opening(request_of(caller.peer_id, max_new_tokens=LONG)))
     await caller.until(m.Commit)
@@ -311,17 +263,6 @@ async def test_a_cancelled_request_ends_with_its_account(bench: Bench, caller: C
     assert account.reason == m.FinishReason.CANCELLED
     assert account.tokens < LONG
     assert bench.service.requests == 0
-
-
-@played(play)
-async def test_a_stream_that_ends_frees_its_requests_at_the_next_pass(bench: Bench, caller: Caller) -> None:
-    other = await bench.caller()
-    other.post(opening(request_of(other.peer_id, max_new_tokens=LONG)))
-    await other.until(m.Commit)
-    assert bench.service.requests == 1
-    await bench.hang_up(other)
-    await caller.hear_for(0.1)
-    assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
 
 class FragileEngine(ScriptedEngine):

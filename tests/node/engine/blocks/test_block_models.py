@@ -12,11 +12,9 @@ from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from tests.node.engine.gguf_architectures import TINY, VOCAB
 from tests.node.engine.gguf_models import tiny_folder, tiny_gguf
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.thoroughness import THOROUGH
+from tests.thoroughness import THOROUGH, quick_first
 
 TEXT: Final = [3 + 7 * place * place % (VOCAB - 3) for place in range(40)]
 QUICK: Final = ("llama", "gemma3", "qwen3moe")
@@ -53,19 +51,6 @@ def test_every_architecture_has_the_logits_of_its_dequantised_weights(name: str,
     assert apart < 1e-5 * config.get_text_config().num_hidden_layers
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-@pytest.mark.parametrize("weights", ["Q4_0", "Q4_1", "Q8_0", "F16"])
-def test_texts_are_those_of_the_dequantised_weights(weights: str, temperature: float, tmp_path: Path) -> None:
-    folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
-    in_blocks = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
-    dense = load_engine(folder, dtype="float32", device="cpu", pool_tokens=64)
-    # The weights are the same, so that one may go on where the other stopped.
-    assert in_blocks.numerics == dense.numerics == f"gguf:{weights}+float32"
-    asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
-    said, expected = ([token for token, _ in serve_alone(each, asked, 12)] for each in (in_blocks, dense))
-    assert said == expected
-
-
 def test_no_matrix_takes_more_than_in_the_file(tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf("Q4_1"), cache_folder=tmp_path))
     engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64)
@@ -90,7 +75,7 @@ def test_experts_take_no_more_than_in_the_file(name: str, tmp_path: Path) -> Non
     assert sum(held) == sum(tensor.size_bytes for tensor in stored)
 
 
-@pytest.mark.parametrize("name", ["llama", "qwen3moe", "gpt-oss"])
+@pytest.mark.parametrize("name", quick_first(["llama", "qwen3moe", "gpt-oss"]))
 def test_passes_may_be_deterministic(name: str, tmp_path: Path) -> None:
     _, folder = file_of(name, tmp_path)
     engine = load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, is_deterministic=True)

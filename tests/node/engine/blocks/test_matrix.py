@@ -6,7 +6,6 @@ import torch
 from gguf import GGMLQuantizationType, dequantize
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks import matrix as module
 from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout, BlockLinear, BlockMatrix
 
 ROWS, COLUMNS = 11, 512
@@ -61,15 +60,6 @@ def test_each_expert_has_a_matrix_of_its_own(tile_weights: int) -> None:
         expected = vectors @ numbers.T
         found = experts.times_expert(expert, vectors)
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
-
-
-def test_several_tiles_at_once_as_on_a_card_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    matrix, _ = matrix_of("Q4_K")
-    vectors = torch.randn((2, COLUMNS), generator=torch.Generator().manual_seed(0))
-    monkeypatch.setattr(module, "CPU_WEIGHTS", 6 * COLUMNS)
-    at_once = matrix.times(vectors)
-    monkeypatch.undo()
-    assert torch.allclose(at_once, matrix.times(vectors), rtol=1e-5)
 
 
 def test_it_takes_the_bytes_of_the_file_and_less_than_a_row_for_each_tile() -> None:

@@ -1,7 +1,7 @@
 """Checkpoints of tiny random models with an MTP layer, under the names of published ones, and what they draft.
 
-The references are straight-line: the formula of DeepSeek-V3 (arXiv 2412.19437, section 2.2) and the layers it
-contains, from the weights in the file, a text at a time.
+The reference is straight-line: the formula of DeepSeek-V3 (arXiv 2412.19437, section 2.2) around the last layer of
+a decoder of transformers, a text at a time.
 """
 
 import json
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-import torch.nn.functional as F
 import transformers as tf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
@@ -96,8 +95,7 @@ class Reference:
         if not self._is_qwen:
             names = [f"model.layers.{LAYERS}.{each}" for each in ("enorm", "hnorm", "eh_proj", "shared_head.norm")]
         self._names = names
-        plain = {"glm4_moe": self._glm_layer, "qwen3_5": self._qwen_layer}
-        self._layer = plain.get(name) or (lambda x: _own_layer(decoder, x))
+        self._decoder = decoder
 
     def drafts(self, text: list[int], tokens: int) -> list[Tensor]:
         """The logits [vocab] that so many tokens after a text and the target's next one are drafted by.
@@ -120,7 +118,7 @@ class Reference:
         embedding_norm, hidden_norm, projection, last_norm = self._names
         embedded = self._weights["model.embed_tokens.weight"][tokens]
         both = torch.cat((self._norm(embedded, embedding_norm), self._norm(features, hidden_norm)), -1)
-        return self._norm(self._layer(both @ self._of(projection).T), last_norm)
+        return self._norm(_own_layer(self._decoder, both @ self._of(projection).T), last_norm)
 
     def _of(self, name: str) -> Tensor:
         return self._weights[f"{name}.weight"]
@@ -128,79 +126,6 @@ class Reference:
     def _norm(self, x: Tensor, name: str) -> Tensor:
         scale = self._of(name) + (1.0 if self._is_qwen else 0.0)
         return x * torch.rsqrt(x.square().mean(-1, keepdim=True) + self.config.rms_norm_eps) * scale
-
-    def _glm_layer(self, x: Tensor) -> Tensor:
-        at = f"model.layers.{LAYERS}."
-
-        def linear(x: Tensor, name: str) -> Tensor:
-            return F.linear(x, self._of(at + name), self._weights.get(f"{at}{name}.bias"))
-
-        def gated(x: Tensor, name: str) -> Tensor:
-            return linear(
-                F.silu(linear(x, f"{name}.gate_proj")) * linear(x, f"{name}.up_proj"), f"{name}.down_proj"
-            )
-
-        inside = self._norm(x, f"{at}input_layernorm")
-        query, key, value = (by_head(linear(inside, f"self_attn.{each}_proj")) for each in "qkv")
-        query, key = (
-            rotated(self._norm(each, f"{at}self_attn.{name}"), self.config)
-            for each, name in ((query, "q_norm"), (key, "k_norm"))
-        )
-        x = x + linear(attended(query, key, value), "self_attn.o_proj")
-        inside = self._norm(x, f"{at}post_attention_layernorm")
-        scores = torch.sigmoid(linear(inside, "mlp.gate"))
-        biased = scores + self._weights[f"{at}mlp.gate.e_score_correction_bias"]
-        rows = []
-        for row, chosen, score in zip(inside, biased.topk(2).indices.tolist(), scores, strict=True):
-            shares = score[chosen] / score[chosen].sum()
-            experts = [gated(row, f"mlp.experts.{expert}") for expert in chosen]
-            rows.append(sum(share * made for share, made in zip(shares, experts, strict=True)))
-        share = float(self.config.routed_scaling_factor)
-        return x + torch.stack(rows) * share + gated(inside, "mlp.shared_experts")
-
-    def _qwen_layer(self, x: Tensor) -> Tensor:
-        at = "mtp.layers.0."
-
-        def linear(x: Tensor, name: str) -> Tensor:
-            return x @ self._of(at + name).T
-
-        inside = self._norm(x, f"{at}input_layernorm")
-        query, gate = by_head(linear(inside, "self_attn.q_proj"), 32).chunk(2, -1)
-        key, value = (by_head(linear(inside, f"self_attn.{each}_proj")) for each in "kv")
-        query, key = (
-            rotated(self._norm(each, f"{at}self_attn.{name}"), self.config)
-            for each, name in ((query, "q_norm"), (key, "k_norm"))
-        )
-        gates = torch.sigmoid(gate.transpose(0, 1).flatten(1))
-        x = x + linear(attended(query, key, value) * gates, "self_attn.o_proj")
-        inside = self._norm(x, f"{at}post_attention_layernorm")
-        return x + linear(F.silu(linear(inside, "mlp.gate_proj")) * linear(inside, "mlp.up_proj"), "mlp.down_proj")
-
-
-def by_head(x: Tensor, width: int = 16) -> Tensor:
-    """[tokens, heads * width] as [heads, tokens, width]."""
-    return x.view(len(x), -1, width).transpose(0, 1)
-
-
-def rotated(x: Tensor, config: Any) -> Tensor:
-    """Rotary embedding of the first part of each head, [heads, tokens, width]."""
-    turned = int(config.rope_parameters["partial_rotary_factor"] * x.shape[-1])
-    theta = float(config.rope_parameters["rope_theta"])
-    frequencies = theta ** -(torch.arange(0, turned, 2) / turned)
-    angles = torch.arange(x.shape[1])[:, None] * torch.cat((frequencies, frequencies))
-    part, rest = x[..., :turned], x[..., turned:]
-    first, second = part.chunk(2, -1)
-    return torch.cat((part * angles.cos() + torch.cat((-second, first), -1) * angles.sin(), rest), -1)
-
-
-def attended(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Causal attention of grouped heads, [tokens, heads * width]."""
-    key, value = (x.repeat_interleave(len(query) // len(x), 0) for x in (key, value))
-    scores = query @ key.mT * query.shape[-1] ** -0.5
-    later = torch.ones(scores.shape[1:], dtype=torch.bool).triu(1)
-    chances = scores.masked_fill(later, -torch.inf).softmax(-1)
-    outputs: Tensor = chances @ value
-    return outputs.transpose(0, 1).flatten(1)
 
 
 def _own_layer(decoder: Any, x: Tensor) -> Tensor:

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_node.engine.base import PREFIX, OutOfPages
+from cosine_node.engine.base import PREFIX
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.llama.lanes import IdleLanes, LanePart, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
+from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane
 from cosine_node.engine.prefix_cache import BlockHashes, PrefixCache
 
 TEXT = list(range(3 * PAGE_TOKENS))
@@ -114,16 +114,6 @@ def test_without_a_free_lane_the_branch_extended_longest_ago_is_given_up() -> No
     assert not trees.lanes.give_up_branch()
 
 
-def test_the_last_lane_of_a_sequence_is_cut_back_to_where_it_goes_on() -> None:
-    trees = Trees(lanes=1, nodes=[(PREFIX, 0, 0), (0, 1, 1), (1, 2, 2)])
-    trees.lanes.cut_back(0, 0, 1, prefix_tokens=0)
-    trees.feed(0, 1, 3)
-    assert trees.texts() == ["ad"]
-    assert not trees.lanes.numbers(0, 1, 2)
-    with pytest.raises(OutOfPages):
-        trees.lanes.cut_back(1, PREFIX, 0, prefix_tokens=0)
-
-
 class Released:
     """A cache with prefixes of sequences that are no more; sequence 0 is the first."""
 
@@ -163,21 +153,3 @@ def test_released_prefixes_keep_one_copy_of_their_whole_blocks_until_the_cache_f
         released.idle.tidy([])
         assert released.held_tokens == released.cache.cached_tokens
     assert (released.idle.prefixes, released.lanes.free_lanes) == ([], 4)
-
-
-def test_a_lane_is_free_once_an_open_sequence_holds_all_of_it() -> None:
-    released = Released()
-    released.release(0, TEXT)
-    [idle] = released.idle.prefixes
-    released.idle.tidy([PrefixLane(3, idle.slots[:])])
-    assert (released.idle.prefixes, released.lanes.free_lanes) == ([], 4)
-
-
-def test_a_prefix_is_put_together_from_the_lanes_that_hold_it() -> None:
-    first, second = (PrefixLane(n, array("q", range(100 * n, 100 * n + 48))) for n in (1, 2))
-    slots = first.slots[:16] + second.slots[16:]
-    assert parts_of(slots, [first, second]) == [LanePart(1, 0, 16), LanePart(2, 16, 48)]
-    assert shared_tokens(slots, [first]) == 16
-    assert shared_tokens(slots[:40], [first, second]) == 32
-    with pytest.raises(StopIteration):
-        parts_of(slots, [first])

@@ -2,8 +2,6 @@
 
 import ctypes.util
 import gc
-import logging
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -20,8 +18,6 @@ from cosine_node.engine.llama import library as module
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.loading import (
     check_exactness,
-    default_threads,
-    error_of,
     find_device,
     load_llama,
     plain_logits,
@@ -74,20 +70,6 @@ def test_what_is_no_library_or_not_llamas_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path / "none.so", tmp_path / "text.so", Path(ctypes.util.find_library("c") or "libc.so.6")):
         with pytest.raises(UsageError, match=r"llama\.cpp in .* cannot be used"):
             LlamaLibrary(path)
-
-
-def test_its_lines_are_logged_and_its_errors_kept(caplog: Any) -> None:
-    library = llama_library()
-    library.errors.clear()
-    with caplog.at_level(logging.DEBUG, logger=module.LOG.name):
-        for level, text in [(2, b"a fact\n"), (5, b"."), (1, b"a detail\n"), (4, b"one: a fault\n")]:
-            library._take_line(level, text, None)
-        for number in range(20):
-            library._take_line(4, f"fault {number}".encode(), None)
-    assert [record.levelname for record in caplog.records[:2]] == ["DEBUG", "INFO"]
-    assert caplog.records[0].getMessage() == "a fact"
-    assert library.errors == [f"fault {number}" for number in range(12, 20)]
-    library.errors.clear()
 
 
 def load(path: Path) -> LlamaModel:
@@ -205,16 +187,6 @@ def test_a_file_with_a_tower_for_images_is_refused_with_the_reason(tmp_path: Pat
         load_llama(gguf_with_tower(tmp_path / "odd.gguf"), device="cpu", pool_tokens=64)
 
 
-def test_a_file_needs_no_suffix(tmp_path: Path) -> None:
-    (tmp_path / "sha256-0123").write_bytes(tiny_gguf().read_bytes())
-    assert load_llama(tmp_path / "sha256-0123", device="cpu", pool_tokens=64).vocab_tokens == VOCAB
-
-
-def test_more_lanes_than_llama_has_are_refused() -> None:
-    with pytest.raises(UsageError, match=r"llama\.cpp cannot run this model: .*n_seq_max"):
-        LlamaContext(load(tiny_gguf()), tokens=256, lanes=1000, pass_tokens=32, threads=1)
-
-
 def test_devices_are_found_by_the_names_that_users_give() -> None:
     cards: Any = SimpleNamespace(devices=lambda: {"cuda0": 7, "cuda1": 8, "mtl0": 9})
     none: Any = SimpleNamespace(devices=dict)
@@ -227,11 +199,6 @@ def test_devices_are_found_by_the_names_that_users_give() -> None:
     for name in ("tpu", "cuda:x", ""):
         with pytest.raises(UsageError, match=r"is no device of llama\.cpp"):
             find_device(cards, name)
-
-
-def test_small_models_leave_the_machine_to_others() -> None:
-    assert default_threads(1000) == 1
-    assert default_threads(10**9) == len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("weights", ["F32", "F16", "Q8_0"])
@@ -272,9 +239,3 @@ def test_a_fault_is_refused_in_a_sentence(
     plant(monkeypatch)
     with pytest.raises(UsageError, match=r"tiny cannot be served exactly .* gave other logits"):
         check_exactness(engine, name="tiny", is_exact=weights == "F32")
-
-
-def test_a_constant_added_to_all_logits_is_no_error() -> None:
-    logits: Any = np.random.default_rng(0).standard_normal(50, dtype=np.float32)
-    assert error_of(logits + 5, logits) < 1e-5
-    assert np.isnan(error_of(logits * np.float32(np.nan), logits))

@@ -9,7 +9,7 @@ import transformers as tf
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.torch import cached_model
-from cosine_node.engine.torch.cached_model import CachedModel, PathBatch, RowPaths, layer_kinds
+from cosine_node.engine.torch.cached_model import CachedModel, PathBatch, RowPaths
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.pass_way import PassWay
@@ -85,17 +85,6 @@ def forward_lengths(engine: TorchEngine, monkeypatch: pytest.MonkeyPatch) -> lis
     return lengths
 
 
-def test_a_known_state_saves_feeding_a_shared_prefix_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine, prompt = engine_of("lfm2"), list(range(40))
-    first, second = (engine.open(sampling=Sampling(), prompt_tokens=40, scope="scope") for _ in range(2))
-    token = feed(engine, first, prompt)
-    lengths = forward_lengths(engine, monkeypatch)
-    reused = engine.reuse_prefix(second, prompt)
-    assert (reused, feed(engine, second, prompt[reused:])) == (32, token)
-    feed(engine, second, [token])
-    assert lengths == [8, 1]
-
-
 def test_layers_that_forget_their_state_are_fed_few_tokens_one_by_one_and_many_from_the_beginning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -148,14 +137,6 @@ def test_what_entered_layers_is_kept_for_the_tokens_of_trees_too(name: str) -> N
 def test_a_model_whose_layers_a_draft_head_cannot_read_is_refused(name: str) -> None:
     with pytest.raises(UnsupportedModel, match="a draft head cannot"):
         TorchEngine(build(MODELS[name]()), pool_tokens=256, way=way_of(name), feature_layers=(1,))
-
-
-def test_memory_beside_the_pool_is_told() -> None:
-    engine = engine_of("mamba2", pool_tokens=8192)
-    # Two layers, each with 4 places of a convolution over 128 + 2 * 8 channels, and 8 heads of 16 times 8.
-    state_bytes = 2 * (4 * (128 + 2 * 8) + 8 * 16 * 8) * 4
-    assert engine.pool_bytes == 8192 // 256 * state_bytes
-    assert engine._passes.token_bytes.total == state_bytes // 256
 
 
 @pytest.mark.parametrize("dtype", soak_rest([torch.bfloat16, torch.float32, torch.float16]), ids=str)
@@ -235,13 +216,6 @@ def test_a_model_with_a_state_that_is_no_cache_of_transformers_is_refused_in_one
     assert "\n" not in str(caught.value)
 
 
-def test_layers_of_an_unknown_kind_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    foreign = type("ForeignLayer", (tf.cache_utils.DynamicLayer,), {})
-    monkeypatch.setitem(tf.cache_utils.DYNAMIC_LAYER_TYPE_MAPPING, "full_attention", foreign)
-    with pytest.raises(UnsupportedModel, match=r"'bloom'.*layers of the kind ForeignLayer"):
-        layer_kinds(OWN_ATTENTION["bloom"]())
-
-
 def grown(prefix: int) -> SequenceTree:
     """A sequence of tokens 100, 101, ... in slots 0, 1, ..."""
     tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
@@ -266,15 +240,6 @@ def test_a_tree_is_a_path_for_each_leaf_and_shared_tokens_are_written_once() -> 
     assert batch.slots() == [10, 11, 12, 13]
 
 
-def test_what_an_earlier_pass_fed_is_past_where_all_paths_share_it() -> None:
-    tree = grown(2)
-    fed(tree, Row(0, (5, 6, 7), (0, 1, 2), (PREFIX, 0, 0)), 10)
-    batch = fed(tree, Row(0, (8, 9), (3, 4), (1, 2)), 20).whole()
-    assert batch.past == (0, 1, 10)
-    assert tokens(batch) == [[6, 8], [7, 9]]
-    assert batch.slots() == [20, 21]
-
-
 def test_a_stem_is_fed_from_its_last_known_state_on_and_branches_below_it() -> None:
     paths = fed(grown(6), Row(0, (5, 6, 7, 8), (0, 1, 2, 3), (PREFIX, 0, 0, 2)), 10)
     assert (paths.known_slots, paths.stem_end) == ([0, 1, 2, 3, 4, 5], 7)
@@ -283,14 +248,3 @@ def test_a_stem_is_fed_from_its_last_known_state_on_and_branches_below_it() -> N
     assert stem.slots() == [10]
     assert (branches.past, tokens(branches)) == ((0, 1, 2, 3, 4, 5, 10), [[6], [7, 8]])
     assert branches.slots() == [11, 12, 13]
-
-
-def test_a_long_stem_is_cut_after_the_last_whole_page_and_where_a_piece_is_full() -> None:
-    paths = fed(grown(0), Row.chain(0, list(range(11))), 10)
-    assert [tokens(piece)[0] for piece in paths.split(0, page_tokens=4, most_tokens=100)] == [
-        [0, 1, 2, 3, 4, 5, 6, 7],
-        [8, 9, 10],
-    ]
-    pieces = paths.split(0, page_tokens=4, most_tokens=5)
-    assert [len(tokens(piece)[0]) for piece in pieces] == [5, 3, 2, 1]
-    assert [len(piece.past) for piece in pieces] == [0, 5, 8, 10]

@@ -7,12 +7,10 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.torch import cuda_graphs
-from cosine_node.engine.torch.cuda_graphs import TRIED_PASSES, BucketPass, CaptureTrial
+from cosine_node.engine.torch.cuda_graphs import TRIED_PASSES, CaptureTrial
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import BatchShape
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import FLAT, FLAT_SIZES, VOCAB, build, tiny_llama
@@ -141,33 +139,6 @@ def test_one_pass_that_was_disturbed_decides_nothing() -> None:
     assert trial.is_over and trial.is_captured
 
 
-@pytest.mark.parametrize("longer_s", [-0.5, 0.5])
-def test_a_shape_whose_captured_passes_take_longer_holds_no_memory(
-    longer_s: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now_s = 0.0
-    decode = BucketPass._decode
-
-    def slow(one: BucketPass) -> torch.Tensor:
-        nonlocal now_s
-        now_s += longer_s
-        return decode(one)
-
-    def clock() -> float:
-        nonlocal now_s
-        now_s += 1.0
-        return now_s
-
-    monkeypatch.setattr(BucketPass, "_decode", slow)
-    monkeypatch.setattr(cuda_graphs.CudaGraphs.__init__, "__kwdefaults__", {"clock": clock})
-    packed, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
-    for _ in range(2 * (1 + TRIED_PASSES) + 2):
-        torch.testing.assert_close(_pass(packed, [20, 20]), _pass(in_place, [20, 20]))
-    assert packed._graphs is not None
-    held = {shape.sequences for shape, _ in packed._graphs._passes.items()}
-    assert (2 in held) is (longer_s < 0.0)
-
-
 def test_one_shape_serves_passes_of_other_sizes_after_each_other() -> None:
     padded, in_place = (PackedModel(tiny_llama(), slots=400, pads_rows=pads_rows) for pads_rows in (True, False))
     for contexts in ([20, 33, 5], [2, 3, 4, 60], [50, 2, 90], [9]):
@@ -184,23 +155,3 @@ def test_features_of_padded_passes_lie_in_the_slots_of_their_tokens() -> None:
         _pass(in_place, contexts)
         fed = range(sum(contexts))
         torch.testing.assert_close(padded.activations(fed), in_place.activations(fed))
-
-
-def test_the_least_recently_used_shape_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[BatchShape] = []
-    build = cuda_graphs.BucketPass
-
-    def noted(
-        decoder: Any, store: Any, features: Any, shape: BatchShape, device: Any, *, memory: Any
-    ) -> BucketPass:
-        made.append(shape)
-        return build(decoder, store, features, shape, device, memory=memory)
-
-    monkeypatch.setattr(cuda_graphs, "BucketPass", noted)
-    monkeypatch.setattr(cuda_graphs, "MAX_BUCKETS", 2)
-    monkeypatch.setattr(cuda_graphs, "CaptureTrial", lambda: trial_of(captured_s=1.0, uncaptured_s=2.0))
-    packed = PackedModel(tiny_llama(), slots=400, pads_rows=True)
-    made.clear()
-    for contexts in ([20], [20, 20], [20], [20, 20, 20], [20], [20, 20]):
-        _pass(packed, contexts)
-    assert [shape.sequences for shape in made] == [1, 2, 4, 2]

@@ -1,7 +1,7 @@
 """A GGUF file that PyTorch is to serve has llama.cpp's logits, or is refused in one sentence."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -101,21 +101,6 @@ def test_a_file_of_more_than_half_the_free_memory_is_not_tried(
     monkeypatch.setattr(gguf_trial, "llama_logits", None)
     assert check_against_llama(file, load, cache_folder=tmp_path / "marks") is not None
     assert not (tmp_path / "marks").exists()
-
-
-def test_few_logits_of_a_large_vocabulary_are_compared(tmp_path: Path) -> None:
-    file, load = loading("llama", tmp_path)
-    asked: list[int] = []
-
-    def tell(path: Path, tokens: Sequence[int], step: int) -> Sequence[Sequence[float]]:
-        asked.append(step)
-        return told_here(path, tokens, step)
-
-    for most in (VOCAB, VOCAB // 2, VOCAB // 2 - 1):
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(gguf_trial, "MOST_COMPARED", most)
-            tried(file, load, tell)
-    assert asked == [1, 2, 3]
 
 
 def test_only_what_is_served_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_self_test import find_row_tiles, product_kernels
-from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.row_tiles import (
     FIXED_ROWS,
     TRIED_ROWS,
@@ -60,11 +59,6 @@ def test_requests_give_the_same_bits_together_as_alone_and_without_it_they_do_no
     assert differences(CASES["Llama"](), is_deterministic=False, requests=8) > 0
 
 
-@pytest.mark.thorough
-def test_longer_requests_give_the_same_bits_as_alone() -> None:
-    assert differences(CASES["Llama"](), is_deterministic=True, requests=8, longest=220) == 0
-
-
 @pytest.mark.soak
 @THOROUGH
 @pytest.mark.parametrize("name", soak_rest(CASES))
@@ -104,11 +98,6 @@ def test_the_numbers_of_rows_that_are_alike_in_all_kernels_are_found(
     assert measure_tiles(kernels, dtype=torch.float32, device=CPU) == RowTiles(tuple(sizes))
 
 
-def test_larger_numbers_of_rows_are_not_tried_where_they_are_not_wanted() -> None:
-    kernels = [rounding_where(lambda rows: False)]
-    assert measure_tiles(kernels, dtype=torch.float32, device=CPU, most_rows=32).limit == 32
-
-
 @pytest.mark.parametrize(
     ("rows", "tiles"),
     [
@@ -142,39 +131,6 @@ def test_rows_are_cut_into_tiles_with_little_padding(rows: int, tiles: tuple[int
 )
 def test_rows_fill_vectors_or_reach_none(widths: list[int], sizes: tuple[int, ...]) -> None:
     assert RowTiles((1, 4, 8, 12, 16, 17, 32, 64)).in_whole_vectors(widths) == RowTiles(sizes)
-
-
-def test_rows_are_padded_with_zeros() -> None:
-    tiles = RowTiles((4, 8))
-    assert [tiles.padded(rows) for rows in (1, 4, 5, 8)] == [4, 4, 8, 8]
-    padded = tiles.pad(torch.ones(2, 9, 3))
-    assert padded.shape == (2, 12, 3)
-    assert (float(padded.sum()), float(padded[:, 9:].abs().sum())) == (54.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("name", "widths"),
-    [
-        # Queries, keys, gate and up, down, logits.
-        ("Llama", [64, 64, 64, 64, 128]),
-        # Attention and its output, both of the feed-forward, logits.
-        ("GPT2", [64, 64, 64, 64, 256]),
-        # Queries, keys, two of the experts, the router, logits.
-        ("Mixtral", [64, 64, 64, 64, 64, 128]),
-    ],
-)
-def test_every_product_of_a_model_is_measured_once_for_each_shape(name: str, widths: list[int]) -> None:
-    kernels = product_kernels(build(ARCHITECTURES[name]()))
-    for kernel in kernels:
-        assert len(kernel.compute(torch.ones(3, kernel.width))) == 3
-    assert sorted(kernel.width for kernel in kernels) == widths
-
-
-def test_the_products_of_a_flat_decoder_are_its_joined_ones() -> None:
-    flat = PackedModel(build(ARCHITECTURES["Llama"]()), slots=16).flat
-    assert flat is not None
-    outputs = [kernel.compute(torch.ones(2, kernel.width)).shape[1] for kernel in flat.kernels()]
-    assert outputs == [128, 64, 64, 200]
 
 
 @pytest.mark.parametrize("name", ["Mixtral", "Qwen2Moe", "Qwen3Moe", "GPT2"])

@@ -11,25 +11,20 @@ import transformers as tf
 from torch import Tensor
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.prefix_cache import PrefixCache
 from cosine_node.engine.self_test import Group, SelfTestTexts
 from cosine_node.engine.torch import attention, pass_plan
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import (
-    ATTEMPTS,
     LEAST_TOLERANCE,
     MOST_UNITS,
-    ROUNDINGS,
     cached_logits,
     check_exactness,
-    error_of,
     find_way,
     roundings,
     short_windows,
     token_bytes_of,
 )
-from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_plan import (
     AttentionCall,
     AttentionMask,
@@ -255,12 +250,6 @@ def _named(names: Any) -> list[Any]:
     return [pytest.param(value, id=name) for name, value in names.items()]
 
 
-@pytest.mark.parametrize("dtype", soak_rest(DTYPES), ids=str)
-@pytest.mark.parametrize("make", _named({**FAMILIES, **WINDOW_FAMILIES}))
-def test_sound_models_are_accepted(make: Callable[[], Any], dtype: torch.dtype) -> None:
-    check_exactness(trained(make()).to(dtype))
-
-
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", soak_rest(DTYPES), ids=str)
 @pytest.mark.parametrize("plant", _named(FAULTS))
@@ -354,24 +343,6 @@ def test_windows_are_short_during_the_self_test_only() -> None:
         assert not has_window
 
 
-def test_a_self_test_is_24_passes_over_few_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    model, passes = tiny_llama(), list[int]()
-    logits, forward = PackedModel.logits, model.forward
-
-    def packed(self: PackedModel, feeds: Any, *, wanted: list[int]) -> Tensor:
-        passes.append(sum(len(row.tokens) for _, row in feeds))
-        return logits(self, feeds, wanted=wanted)
-
-    def own(*, input_ids: Tensor, **extra: Any) -> Any:
-        passes.append(input_ids.numel())
-        return forward(input_ids=input_ids, **extra)
-
-    monkeypatch.setattr(PackedModel, "logits", packed)
-    monkeypatch.setattr(model, "forward", own)
-    check_exactness(model)
-    assert (len(passes), sum(passes)) == (24, 412)
-
-
 def test_a_model_of_a_part_of_its_files_configuration_is_tried() -> None:
     [config] = tiny_configs("emu3")
     model = build(config)
@@ -406,32 +377,6 @@ def test_a_model_that_cannot_be_compared_is_refused(make: Callable[[], Any], sai
         check_exactness(make())
 
 
-def test_a_constant_added_to_all_logits_is_no_error() -> None:
-    expected = torch.tensor([1.0, 2.0, 6.0, 3.0])
-    assert error_of(expected + 7, expected) == pytest.approx(0)
-    moved = expected + torch.tensor([0.0, 1.5, 0.0, 0.0]) * expected.std()
-    assert error_of(moved, expected) == pytest.approx(1.5 * 3 / 4)
-
-
-@pytest.mark.parametrize(
-    ("context_tokens", "has_window", "positions"),
-    [(256, False, (0, 1, 253, 254, 255)), (256, True, (251, 252, 253, 254, 255)), (0, False, (0, 1, 2, 3, 4))],
-)
-def test_some_tokens_stand_at_the_end_of_the_context(
-    context_tokens: int, has_window: bool, positions: tuple[int, ...]
-) -> None:
-    texts = SelfTestTexts.of(vocab_tokens=VOCAB, context_tokens=context_tokens, has_window=has_window, attempt=0)
-    assert texts.far_positions == positions
-
-
-def test_the_texts_of_every_attempt_differ() -> None:
-    texts = [
-        SelfTestTexts.of(vocab_tokens=50_000, context_tokens=256, has_window=False, attempt=attempt)
-        for attempt in range(ATTEMPTS)
-    ]
-    assert len({token for text in texts for token in (*text.long, *text.siblings)}) == ATTEMPTS * (6 + 5)
-
-
 @pytest.mark.parametrize(
     "make",
     [ARCHITECTURES["Llama"], ARCHITECTURES["GPT2"], ARCHITECTURES["OPT"], WINDOWED["Gemma3"], WINDOWED["GptOss"]],
@@ -454,19 +399,6 @@ def test_the_reference_is_what_generate_computes(make: Callable[[], Any]) -> Non
         torch.testing.assert_close(expected[text[: len(TEXTS.long) + step]], logits[0], rtol=0, atol=1e-5)
 
 
-def test_rounding_moves_every_text_of_a_sound_model_a_little_each_time() -> None:
-    model = tiny_llama()
-    with torch.inference_mode():
-        expected = cached_logits(model, TEXTS)
-        found, again = (roundings(model, TEXTS, expected) for _ in range(2))
-    assert found == again
-    assert found.keys() == expected.keys()
-    for of_text in found.values():
-        for errors in (of_text.of_ways, of_text.of_copies):
-            assert len(set(errors)) >= ROUNDINGS
-            assert 0 < min(errors) <= max(errors) < 1e-5
-
-
 MAKES = ARCHITECTURES | {f"{name}-window": make for name, make in WINDOWED.items()}
 MAKES |= OWN_ATTENTION | RECURRENT | STEPPED | {"deepseek_v3": lambda: tiny_configs("deepseek_v3")[0]}
 QUICK = ["Llama", "Gemma2-window", "falcon-multi-query", "qwen3_next", "deepseek_v3"]
@@ -485,9 +417,3 @@ def test_the_memory_of_a_token_is_known_before_weights_are_read(name: str, dtype
     assert told is not None
     assert told.total == pytest.approx(expected.total, rel=off)
     assert (told.windowed, told.window_tokens) == (expected.windowed, expected.window_tokens)
-
-
-def test_it_is_that_of_the_layers_keys_and_values_and_unknown_of_a_model_that_cannot_be_run() -> None:
-    assert token_bytes_of(ARCHITECTURES["Llama"](), torch.bfloat16) == TokenBytes(2 * 2 * 2 * 16 * 2)
-    config = tf.RwkvConfig(vocab_size=200, hidden_size=64, num_hidden_layers=2)
-    assert token_bytes_of(config, torch.float32) is None

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,8 +14,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
 from cosine_node.engine.torch import loading
 from cosine_node.engine.torch.loading import check_options, load_engine, resolve_device, resolve_dtype
-from cosine_node.engine.torch.partial_model import copy_out_of_files
-from cosine_node.engine.torch.support import UnsupportedModel, numerics
+from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import (
@@ -59,16 +57,6 @@ def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
     assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
     with pytest.raises(UsageError, match="one request takes 256"):
         load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
-
-
-def test_what_a_draft_head_reads_is_part_of_the_memory_that_a_pool_takes(llama_folder: str) -> None:
-    size = PoolSize(size_bytes=1 << 20)
-    plain = load_engine(llama_folder, device="cpu", pool_tokens=size)
-    engine = load_engine(llama_folder, device="cpu", pool_tokens=size, feature_layers=(0, 2))
-    key_bytes = plain.pool_bytes // (plain.free_tokens + 1)
-    # The keys and values have a slot more than there are tokens.
-    assert engine.pool_bytes == engine.free_tokens * (key_bytes + 2 * 64 * 4) + key_bytes
-    assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * (key_bytes + 2 * 64 * 4)
 
 
 def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_path: Path) -> None:
@@ -117,45 +105,6 @@ def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any]
             device=options.get("device", "cpu"),
             quantize=options.get("quantize"),
         )
-
-
-def test_a_gpu_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    with pytest.raises(UsageError, match="This machine has no device 'cuda'; use --device cpu or auto"):
-        check_options(dtype="auto", device="cuda", quantize=None)
-
-
-@pytest.mark.parametrize(
-    ("is_installed", "device", "quantize", "package"),
-    [
-        ((False, False), "cpu", "int8", "torchao"),
-        ((False, True), "cuda", "int4", "torchao"),
-        ((True, False), "cuda", "int4", "accelerate"),
-    ],
-)
-def test_a_missing_backend_is_named(
-    monkeypatch: pytest.MonkeyPatch, is_installed: tuple[bool, bool], device: str, quantize: str, package: str
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(loading, "is_torchao_available", lambda: is_installed[0])
-    monkeypatch.setattr(loading, "is_accelerate_available", lambda: is_installed[1])
-    with pytest.raises(
-        UsageError, match=f"--quantize {quantize} needs the package {package}.*pip install {package}"
-    ):
-        check_options(dtype="auto", device=device, quantize=quantize)
-
-
-@pytest.mark.parametrize(
-    ("stored", "name"),
-    [
-        (None, "bfloat16"),
-        ({"quant_method": "gptq"}, "bfloat16/gptq"),
-        (SimpleNamespace(quant_method=SimpleNamespace(value="awq")), "bfloat16/awq"),
-    ],
-)
-def test_numerics_name_the_dtype_and_how_weights_are_held(stored: object, name: str) -> None:
-    config = SimpleNamespace(quantization_config=stored)
-    assert numerics(SimpleNamespace(dtype=torch.bfloat16, config=config)) == name
 
 
 @pytest.mark.parametrize("dtype", soak_rest(["bfloat16", "float32"]))
@@ -220,15 +169,6 @@ def test_a_missing_folder_and_missing_or_damaged_weights(tmp_path: Path) -> None
         load_engine(str(tmp_path), device="cpu", pool_tokens=32)
 
 
-def test_unknown_hub_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    def absent(*_: object, **__: object) -> None:
-        raise OSError("no-such/model is not a repository\nand a long explanation")
-
-    monkeypatch.setattr(loading, "AutoConfig", SimpleNamespace(from_pretrained=absent))
-    with pytest.raises(UsageError, match="No model can be read from 'no-such/model'"):
-        load_engine("no-such/model", device="cpu", pool_tokens=32)
-
-
 def test_a_model_without_a_cache_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
     tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=r"'rwkv' cannot be used.*choose a") as caught:
@@ -278,12 +218,3 @@ def test_weights_are_held_once_and_stay_in_their_file_where_all_are_used_as_they
     build(make()).save_pretrained(tmp_path)
     model = load_engine(str(tmp_path), dtype="float32", pool_tokens=512)._passes.model
     assert weights_in_files(model) == {name for name, _ in model.named_parameters() if are_left}
-
-
-@pytest.mark.parametrize(("count", "is_copied"), [(1, False), (2, True)])
-def test_a_small_part_may_be_held_twice(count: int, is_copied: bool) -> None:
-    model = torch.nn.ParameterList(
-        torch.nn.Parameter(torch.frombuffer(bytearray(4 * 64), dtype=torch.float32)) for _ in range(30)
-    )
-    copy_out_of_files(model, but=list(model)[:count])
-    assert weights_in_files(model) == {str(number) for number in range(count if is_copied else 30)}

@@ -13,7 +13,6 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_plan import (
     KERNEL_KEYS,
-    KEY_QUANTUM,
     MAX_PADDED_QUERIES,
     AttentionCall,
     AttentionMask,
@@ -21,7 +20,6 @@ from cosine_node.engine.torch.pass_plan import (
     Indices,
     PassPlan,
     PathPlan,
-    bucket_of,
     mask_of,
     pad,
     path_parts,
@@ -135,35 +133,10 @@ def test_rows_keep_their_masks_in_a_rectangle_whose_padding_sees_one_key() -> No
         assert not row[0] and row[1:].all()
 
 
-@pytest.mark.parametrize(
-    ("shape", "fit"),
-    [
-        ((1, 1, 64), (1, 1, 128)),
-        ((3, 2, 192), (4, 2, 192)),
-        ((5, 5, 320), (8, 8, 384)),
-        ((64, 1, 1024), (64, 1, 1024)),
-        ((33, 2, 64), None),
-        ((1, 17, 64), None),
-    ],
-)
-def test_a_pass_takes_the_next_larger_shape(shape: tuple[int, int, int], fit: tuple[int, int, int] | None) -> None:
-    found = bucket_of(BatchShape(sequences=shape[0], queries=shape[1], keys=shape[2]))
-    expected = None if fit is None else BatchShape(sequences=fit[0], queries=fit[1], keys=fit[2])
-    assert found == expected
-
-
 def plan_of(*slots: list[int], pads_rows: bool = False) -> PassPlan:
     """A pass of one new sequence for each list of slots, its tokens a chain."""
     feeds = [fed(Row.chain(number, range(len(each))), each) for number, each in enumerate(slots)]
     return PassPlan(feeds, store=KvStore(slots=99), device=CPU, pads_rows=pads_rows)
-
-
-def test_a_decode_from_one_run_of_slots_needs_neither_mask_nor_index() -> None:
-    run, scattered = plan_of([4]).calls(None)[0], plan_of([4, 9, 2]).calls(None)[0]
-    assert run.is_run_of_one and run.is_one
-    assert run.bias(torch.float32, 2) is None
-    assert not scattered.is_one
-    assert numbers(scattered.slots) == [4, 9, 2]
 
 
 def test_a_run_out_of_order_is_masked_in_the_order_it_is_read() -> None:
@@ -190,12 +163,6 @@ def test_outputs_come_back_in_the_order_of_the_pass(pads_rows: bool) -> None:
     assert plan.order is None or pads_rows
 
 
-def test_one_short_row_is_not_padded() -> None:
-    plan = plan_of([3, 4], list(range(20, 40)), pads_rows=True)
-    assert plan.order is None
-    assert [call.sequences for call in plan.calls(None)] == [1, 1]
-
-
 FORK = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
 
 
@@ -210,34 +177,6 @@ def path_plan_of(
     return PathPlan(list(feeds), store=store, device=CPU, tiles=tiles, is_abandoned=lambda: is_abandoned)
 
 
-def test_a_run_is_read_to_the_end_of_its_page_where_the_rest_is_hidden() -> None:
-    [call] = path_plan_of(fed(Row.chain(0, [5, 6]), [16, 17])).calls(None)
-    assert (call.slots.start, call.slots.count, call.slots.index) == (16, KEY_QUANTUM, None)
-    bias = call.bias(torch.float32, 1)
-    assert bias is not None
-    assert (bias[0, 0] == 0).tolist() == [
-        [True] + [False] * (KEY_QUANTUM - 1),
-        [True] * 2 + [False] * (KEY_QUANTUM - 2),
-    ]
-
-
-@pytest.mark.parametrize("slots", [[5, 6], [16, 18], [17, 16], [63, 64]])
-def test_other_slots_are_gathered_and_padded_with_a_key_of_their_own(slots: list[int]) -> None:
-    [call] = path_plan_of(fed(Row.chain(0, [5, 6]), slots)).calls(None)
-    assert call.slots.index is not None
-    assert call.slots.index.tolist() == slots + slots[:1] * (KEY_QUANTUM - 2)
-
-
-def test_each_path_of_a_tree_is_a_call_and_outputs_go_back_in_order() -> None:
-    plan = path_plan_of(fed(FORK, [16, 17, 18, 19]))
-    first, second = plan.calls(None)
-    assert (first.queries.start, first.queries.count) == (0, 2)
-    assert (second.queries.start, second.queries.count) == (2, 2)
-    assert second.slots.index is not None
-    assert second.slots.index[:3].tolist() == [16, 18, 19]
-    assert plan.order is None
-
-
 def long_tree(prefix: int, row: Row) -> tuple[SequenceTree, Row]:
     """A row below a kept prefix of so many tokens in a run of pages."""
     tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
@@ -250,28 +189,6 @@ def dense_calls_of(prefix: int, row: Row, *, hidden_keys: int = 1024) -> tuple[l
     dense = path_plan_of(long_tree(prefix, row), slots=1100, hidden_keys=hidden_keys).dense_calls()
     assert dense is not None
     return list(dense.calls), dense.order
-
-
-def test_where_hidden_keys_may_change_something_each_path_is_a_call() -> None:
-    assert path_plan_of(long_tree(20, FORK)).dense_calls() is None
-
-
-def test_the_paths_of_a_tree_are_keys_beside_each_other_in_whole_blocks() -> None:
-    [call], order = dense_calls_of(70, FORK)
-    assert order is None
-    assert (call.queries.start, call.queries.count, call.sequences) == (0, 4, 1)
-    first, second = [*range(64, 70), 70, 71], [*range(64, 70), 70, 72, 73]
-    assert numbers(call.slots) == [*range(64), *first, *[0] * 24, *second, *[0] * 23]
-    bias = call.bias(torch.float32, 1)
-    assert bias is not None
-    seen = [row.nonzero()[:, 0].tolist() for row in bias[0, 0] == 0]
-    assert seen == [
-        # A token that several paths have is a query of the first.
-        [*range(64), *range(64, 71)],
-        [*range(64), *range(64, 72)],
-        [*range(64), *range(96, 104)],
-        [*range(64), *range(96, 105)],
-    ]
 
 
 @pytest.mark.parametrize(("prefix", "calls"), [(416, 1), (470, 1), (480, 2), (509, 2), (512, 1), (1000, 2)])
@@ -289,39 +206,6 @@ def test_a_key_stays_with_those_that_the_kernel_takes_it_with_when_alone(prefix:
             assert (columns // KERNEL_KEYS == places // KERNEL_KEYS).all()
             assert (columns % KEY_BLOCK == places % KEY_BLOCK).all()
             assert (np.diff(slots[columns]) > 0).all()
-
-
-def test_a_chain_is_one_call_over_its_pages() -> None:
-    [call], _ = dense_calls_of(12, Row.chain(0, [1] * 8))
-    assert (call.slots.start, call.slots.count, call.slots.index) == (0, 32, None)
-
-
-@pytest.mark.parametrize(("tokens", "is_copied"), [(30, False), (40, True)])
-def test_many_tokens_are_attended_over_whole_blocks_and_no_foreign_page(tokens: int, is_copied: bool) -> None:
-    [call], _ = dense_calls_of(0, Row.chain(0, [1] * tokens))
-    assert call.slots.count == -(-tokens // KEY_BLOCK) * KEY_BLOCK
-    assert (call.slots.index is not None) == is_copied
-    if is_copied:
-        assert numbers(call.slots) == [*range(tokens), *[0] * (call.slots.count - tokens)]
-
-
-def test_a_long_chain_has_calls_without_the_keys_after_their_tokens() -> None:
-    calls, _ = dense_calls_of(0, Row.chain(0, [1] * 150))
-    assert [(call.queries.count, call.slots.count) for call in calls] == [(64, 64), (64, 128), (22, 160)]
-
-
-def test_beyond_the_keys_that_are_known_paths_are_cut_at_their_pages() -> None:
-    calls, _ = dense_calls_of(60, Row.chain(0, [1] * 30), hidden_keys=64)
-    assert [(call.queries.count, call.slots.count) for call in calls] == [(4, 64), (16, 80), (10, 96)]
-
-
-def test_a_pass_is_padded_with_its_last_token_which_is_not_written() -> None:
-    plan = path_plan_of(fed(Row.chain(0, [5, 6, 7]), [16, 17, 18]), fed(Row.chain(1, [8, 9]), [32, 33]))
-    assert plan.input_ids.tolist() == [[5, 6, 7, 8, 9, 9, 9, 9]]
-    assert plan.position_ids.tolist() == [[0, 1, 2, 0, 1, 1, 1, 1]]
-    assert numbers(plan.written) == [16, 17, 18, 32, 33]
-    assert plan.order is not None
-    assert plan.order.tolist() == [0, 1, 2, 3, 4, 0, 0, 0]
 
 
 def test_an_abandoned_pass_is_stopped() -> None:
