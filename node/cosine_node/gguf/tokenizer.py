@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.trial_texts import trial_texts
-from cosine_node.processes.answer import answer_of
+from cosine_node.processes.llama import ask_llama
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from cosine_p2p.gguf.tokenizer import files_of, word_steps
 from cosine_p2p.gguf.vocabulary import BYTE_PAIRS, Vocabulary
@@ -25,8 +25,6 @@ from cosine_protocol.errors import UsageError
 LOG = logging.getLogger(__name__)
 
 LLAMA_PACKAGE: Final = "xllamacpp"
-LLAMA_PROCESS: Final = "cosine_node.engine.llama.tokenizing"
-"""The module that tells llama.cpp's tokens, in a process of its own."""
 LLAMA_TIMEOUT_S: Final = 30.0
 """llama.cpp reads 262,144 tokens with 514,906 merges and splits the texts in about two seconds."""
 WAYS_TIMEOUT_S: Final = 30.0
@@ -155,13 +153,5 @@ def _with_known_way(
 
 def llama_tokens(file: Path, texts: Sequence[str]) -> Tokens:
     """Asks the installed llama.cpp, in a process of its own."""
-    try:
-        answer = answer_of(LLAMA_PROCESS, str(file), told=list(texts), timeout_s=LLAMA_TIMEOUT_S)
-    except TimeoutError:
-        raise UsageError(f"llama.cpp did not read its vocabulary within {LLAMA_TIMEOUT_S:.0f} s") from None
-    except (OSError, ValueError):
-        raise UsageError("llama.cpp stopped at its vocabulary") from None
-    if "error" in answer:
-        raise UsageError(answer["error"])
-    tokens: Tokens = answer["tokens"]
+    tokens: Tokens = ask_llama("tokens", file, list(texts), timeout_s=LLAMA_TIMEOUT_S)
     return tokens

@@ -19,15 +19,13 @@ from cosine_node.engine.pool_size import free_memory_bytes
 from cosine_node.engine.torch.support import model_class_of
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import known_sources
-from cosine_node.processes.answer import answer_of
+from cosine_node.processes.llama import ask_llama
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 
 LLAMA_PACKAGE: Final = "xllamacpp"
-LLAMA_PROCESS: Final = "cosine_node.engine.llama.telling"
-"""The module that tells llama.cpp's logits, in a process of its own."""
 LLAMA_TIMEOUT_S: Final = 300.0
 """In so long a hard disk of 100 MB/s reads 30 GB. What takes longer is served untried; what hangs delays the start
 of the node by as much."""
@@ -117,15 +115,7 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def llama_logits(file: Path, tokens: Sequence[int], step: int) -> Logits:
     """Asks the installed llama.cpp, in a process of its own."""
-    try:
-        answer = answer_of(LLAMA_PROCESS, str(file), told=[list(tokens), step], timeout_s=LLAMA_TIMEOUT_S)
-    except TimeoutError:
-        raise UsageError(f"llama.cpp did not load it within {LLAMA_TIMEOUT_S:.0f} s") from None
-    except (OSError, ValueError):
-        raise UsageError("llama.cpp stopped at it") from None
-    if "error" in answer:
-        raise UsageError(answer["error"])
-    logits: Logits = answer["logits"]
+    logits: Logits = ask_llama("logits", file, [list(tokens), step], timeout_s=LLAMA_TIMEOUT_S)
     return logits
 
 

@@ -1,7 +1,7 @@
 """A GGUF file that PyTorch is to serve has llama.cpp's logits, or is refused in one sentence."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from cosine_node.engine.llama.library import is_installed
-from cosine_node.engine.llama.telling import llama_logits as told_here
+from cosine_node.engine.llama.process import logits
 from cosine_node.engine.torch import gguf_trial
 from cosine_node.engine.torch.gguf_trial import check_against_llama, llama_logits, tried
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
@@ -25,6 +25,10 @@ from tests.thoroughness import quick_first
 pytestmark = pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent")
 
 Change = Callable[[Any], None]
+
+
+def told_here(file: Path, tokens: Sequence[int], step: int) -> list[list[float]]:
+    return logits(file, (tokens, step))
 
 
 def loading(name: str, folder: Path, change: Change = lambda _: None) -> tuple[GgufFile, Callable[[], Any]]:
@@ -87,7 +91,7 @@ def test_a_file_that_llama_cpp_does_not_run_is_served_untried(tmp_path: Path, ca
 
 def test_a_file_that_stops_llama_cpp_is_served_untried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file, load = loading("llama", tmp_path)
-    monkeypatch.setattr(gguf_trial, "LLAMA_PROCESS", "no.such.module")
+    monkeypatch.setattr("cosine_node.processes.llama.LLAMA_PROCESS", "no.such.module")
     with pytest.raises(UsageError, match=r"llama\.cpp stopped at it"):
         llama_logits(file.path, [1, 2], 1)
     assert tried(file, load, llama_logits) is not None

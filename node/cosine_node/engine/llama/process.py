@@ -1,0 +1,83 @@
+"""A process that answers one question about a GGUF file by llama.cpp, so that it can be ended.
+
+llama.cpp stops a process at a file that makes no sense to it, and keeps memory that PyTorch needs afterwards.
+
+Run as a module, `python -m cosine_node.engine.llama.process QUESTION FILE`, told in JSON by stdin. The answer is
+`{"answer"}` or `{"error"}`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from ctypes import c_int32
+from pathlib import Path
+from typing import Any, Final
+
+from cosine_node.engine.llama.library import llama_library
+from cosine_node.engine.llama.loading import default_threads
+from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel
+from cosine_node.gguf.file import GgufFile
+from cosine_protocol.errors import CosineError, UsageError
+
+CONTEXT_TOKENS: Final = 256
+"""llama.cpp's own step."""
+BYTES_OF_A_SPACE: Final = 3
+"""Length of the letter that stands for a space in some vocabularies; no byte of a text becomes more tokens."""
+ADDED_TOKENS: Final = 8
+"""Room for what llama.cpp puts before and after a text."""
+
+
+def loads(file: Path, _: object) -> None:
+    """Load a file without its weights. Raises `CosineError`."""
+    model = LlamaModel(llama_library(), GgufFile.open(file), has_weights=False)
+    LlamaContext(model, tokens=CONTEXT_TOKENS, lanes=1, pass_tokens=1, threads=1)
+
+
+def logits(file: Path, told: tuple[Sequence[int], int]) -> list[list[float]]:
+    """Return every step-th logit after each of some tokens; `told` are the tokens and the step.
+
+    Raises `CosineError` for a file that llama.cpp cannot load, or that our engine of it does not run.
+    """
+    tokens, step = told
+    model = LlamaModel(llama_library(), GgufFile.open(file))
+    threads = default_threads(model.parameters)
+    context = LlamaContext(model, tokens=CONTEXT_TOKENS, lanes=1, pass_tokens=len(tokens), threads=threads)
+    fed = [FedToken(token, place, [0], True) for place, token in enumerate(tokens)]
+    found: list[list[float]] = context.logits(fed)[:, ::step].tolist()
+    return found
+
+
+def tokens(file: Path, texts: Sequence[str]) -> list[list[int]]:
+    """Return the tokens of each text, control tokens read as such. Raises `UsageError` for a damaged file."""
+    library = llama_library()
+    params = library.c.llama_model_default_params()
+    params.vocab_only = True
+    params.n_gpu_layers = 0
+    handle = library.c.llama_model_load_from_file(str(file).encode(), params)
+    if handle is None:
+        raise UsageError("; ".join(library.errors[:1]) or "it does not say why")
+    vocabulary = library.c.llama_model_get_vocab(handle)
+    found = []
+    for text in texts:
+        data = text.encode()
+        room = BYTES_OF_A_SPACE * len(data) + ADDED_TOKENS
+        buffer = (c_int32 * room)()
+        count = library.c.llama_tokenize(vocabulary, data, len(data), buffer, room, True, True)
+        found.append(list(buffer[: max(0, count)]))
+    return found
+
+
+QUESTIONS: Final[Mapping[str, Callable[[Path, Any], Any]]] = {"loads": loads, "logits": logits, "tokens": tokens}
+
+
+def main() -> None:
+    question, file = sys.argv[1:]
+    try:
+        answer = {"answer": QUESTIONS[question](Path(file), json.load(sys.stdin))}
+    except CosineError as error:
+        answer = {"error": str(error)}
+    sys.stdout.write(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
