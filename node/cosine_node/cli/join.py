@@ -1,6 +1,7 @@
 """`cosine-node join`: serve as a drafter, a verifier, or a stage of one. `doctor` is `join --check`."""
 
 import asyncio
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from inspect import signature
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from cosine_node.serving.learner import LearnerMaker
     from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 
+LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
 """The value of `--draft-model` that leaves out the draft head which ships for a target."""
 DEFAULT_LEARN_MEMORY: Final = "64MiB"
@@ -358,12 +360,18 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
 
 
 def _shipped_head(source: "ModelSource") -> str | None:
-    """The draft head that ships for a target, where its engine is one that a head can read."""
+    """The draft head made for a target, where it is on this machine and the target's engine is one it can read."""
     from cosine_node import zoo
 
     head = zoo.draft_head(source.model)
-    is_readable = head is not None and source.engine.kind_for(zoo.resolve(source.model)) is EngineKind.TORCH
-    return head if is_readable else None
+    if head is None or source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
+        return None
+    try:
+        zoo.resolve(head)
+    except UsageError as error:
+        LOG.warning("%s runs without its draft head, and slower: %s", source.model, error)
+        return None
+    return head
 
 
 def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:
