@@ -36,7 +36,7 @@ COSINE: Final = Way.COSINE.value
 HOME: Final = "home drafter"
 """The verifier's own drafter, and nobody else."""
 BOTH: Final = "cosine, home drafter"
-VERIFIER_OPTIONS: Final[Mapping[str, str]] = {"engine": "torch", "dtype": "bfloat16", "threads": "1"}
+VERIFIER_OPTIONS: Final[Mapping[str, str]] = {"engine": "torch", "threads": "1"}
 """How the verifier runs where nobody says it."""
 
 
