@@ -75,6 +75,8 @@ def generate(
         asked = replace(asked, tools=_read_tools(tools), tool_choice=_choice(tool_choice))
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
+    if not (as_json or done.text or chat):
+        told += "\nThe target ended the text at once. If it is a model for chats, ask it with --chat."
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 
 
