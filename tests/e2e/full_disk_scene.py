@@ -13,7 +13,8 @@ from tests.e2e.reference import encoded, greedy
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 96
 DISK: Final = "24m"
-JOIN: Final = ("join", "--threads", "1", "--dtype", "float32")
+JOIN: Final = ("join", "--threads", "1", "--dtype", "float32", "--emulate", "60/6")
+"""Passes that take long enough for a drafter to pay: otherwise a client that remembers may ask none."""
 
 
 def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
