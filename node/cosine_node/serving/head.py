@@ -25,6 +25,7 @@ from cosine_node.engine.torch.loading import read_config
 from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.home_model import load_home
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
+from cosine_node.passes.runner import in_ending_thread
 from cosine_node.serving.announced_node import join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode, observing
@@ -93,7 +94,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         folder = opened.folder
         model = HeadModel.read(await asyncio.to_thread(opened.names), folder)
         load = partial(load_home, emit=emit, measure_s=MEASURE_S)
-        home = await asyncio.to_thread(load, options.home) if options.home else None
+        home = await in_ending_thread(load, options.home) if options.home else None
         joined = opened.joined or await joining()
         if joined is None:
             return
@@ -109,7 +110,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         while (chain := await _next_chain(source, emit, stop)) is not None:
             emit("measuring", {"model": model.names.model_name})
             try:
-                served = await asyncio.to_thread(_served, model, source, chain)
+                served = await in_ending_thread(_served, model, source, chain)
             except ChainLost as lost:
                 # While it was measured; the next one is looked for without the stage at fault.
                 LOG.warning("%s", lost)

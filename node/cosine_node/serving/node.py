@@ -13,7 +13,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
-from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner
+from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
@@ -71,7 +71,7 @@ async def run_nodes(
         loaded = []
         for (claimed, _), each in zip(places, options, strict=True):
             try:
-                models = await asyncio.to_thread(load_models, each, emit)
+                models = await in_ending_thread(load_models, each, emit)
                 loaded.append((models, await _learner(each, models.served, claimed.identity)))
             except UsageError as error:
                 if len(options) == 1:
@@ -171,6 +171,7 @@ class RunningNode(AnnouncedNode):
         )
         self._served = served
         self._options = options
+        self._engine_thread = ThreadRunner(served.engine)
         self._runner: Runner
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # Passes over a chain follow each other as fast as its slowest stage takes them.
@@ -178,12 +179,12 @@ class RunningNode(AnnouncedNode):
         self._emulated = options.emulation.name if options.emulation else ""
         if options.emulation:
             # An emulated device is as fast as its name says.
-            self._runner = PacedRunner(ThreadRunner(served.engine), curve)
+            self._runner = PacedRunner(self._engine_thread, curve)
         elif chain is not None:
             self._runner = chain
             chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
         else:
-            self._runner = TimedRunner(ThreadRunner(served.engine), speed)
+            self._runner = TimedRunner(self._engine_thread, speed)
         if options.emulation is None:
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
@@ -250,7 +251,7 @@ class VerifierNode(RunningNode):
             if isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target is not None):
                 home.engine.grammars = served.engine.grammars
             # As fast as it is or, emulated, as its profile says.
-            runner: Runner = ThreadRunner(home.engine)
+            runner: Runner = ThreadRunner(home.engine, beside=self._engine_thread)
             curve = home.curve
             if options.emulation is not None:
                 curve = options.emulation.curve(Role.DRAFTER)

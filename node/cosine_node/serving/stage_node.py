@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.loading_stage import stages_told
 from cosine_node.models.model import MEASURE_S, ModelNames
-from cosine_node.passes.runner import PassSpeed
+from cosine_node.passes.runner import PassSpeed, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
@@ -79,7 +79,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
             return
         emit("loading", {"model": what})
         with stages_told(lambda reached: emit(reached, {"model": what})):
-            loaded = await asyncio.to_thread(draft.load, layers, measure_s=MEASURE_S)
+            loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
         node = StageNode(joined, loaded, names)

@@ -10,6 +10,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_node.verifier import home_drafter
 from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import tiny_llama
@@ -27,8 +28,8 @@ class ListeningEngine(HeadEngine):
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         for row in rows:
-            if isinstance(row.activations, torch.Tensor):
-                self.read += zip(row.tokens, row.activations, strict=True)
+            if isinstance(row.activations, KeptFeatures):
+                self.read += zip(row.tokens, row.activations.read(), strict=True)
         return super().forward(rows)
 
 

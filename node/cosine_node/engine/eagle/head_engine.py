@@ -16,6 +16,7 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import row_results
 from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -122,8 +123,8 @@ class HeadEngine(PagedEngine):
         """The features beside the tokens of a row that is in its tree, [tokens, width]."""
         found, known = [], 0
         if row.activations is not None:
-            assert isinstance(row.activations, Tensor), "they are a target's on PyTorch"
-            found.append(self.head.fuse(row.activations))
+            assert isinstance(row.activations, KeptFeatures), "they are a target's on PyTorch"
+            found.append(self.head.fuse(row.activations.read()))
             known = len(row.activations)
         own, slots = set(row.nodes), []
         for parent in row.parents[known:]:

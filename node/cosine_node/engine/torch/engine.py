@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import Activations, Row, RowResult
+from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import failure_of, row_queries, told_tokens
+from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.row_tiles import RowTileSet
@@ -82,10 +83,10 @@ class TorchEngine(PagedEngine):
         weight: Tensor = self._passes.model.get_input_embeddings().weight
         return weight.detach()
 
-    def activations(self, sequence: int, first: int, last: int) -> Activations:
+    def activations(self, sequence: int, first: int, last: int) -> KeptFeatures:
         """What the layers that a draft head reads made of the tokens of a prefix from index `first` up to `last`.
 
-        [tokens, layers * width]. Raises `LocalProtocolError` for a sequence that is not open.
+        Raises `LocalProtocolError` for a sequence that is not open.
         """
         return self._passes.activations(self.tree(sequence).slots[first:last])
 

@@ -1,6 +1,7 @@
 """What a model makes of tokens between its layers, kept for a draft head by the slots of the pool."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,24 @@ def feature_bytes(model: Any, layers: Sequence[int]) -> int:
     width: int = model.config.get_text_config().hidden_size if layers else 0
     element_bytes: int = model.dtype.itemsize
     return len(layers) * width * element_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeptFeatures:
+    """`cosine_node.engine.base.Activations` of tokens by their slots among all `kept` [slots, layers * hidden].
+
+    Nothing is computed before `read`, which a pass calls: other threads compute nothing (`in_ending_thread`).
+    """
+
+    kept: Tensor
+    slots: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def read(self) -> Tensor:
+        """[tokens, layers * hidden]."""
+        return self.kept[torch.tensor(self.slots, dtype=torch.int64, device=self.kept.device)]
 
 
 class PassFeatures:
@@ -64,9 +83,9 @@ class PassFeatures:
                 made = made[torch.as_tensor(places, dtype=torch.int64, device=made.device)]
             self._kept[torch.from_numpy(slots).to(made.device)] = made[: len(slots)]
 
-    def of(self, slots: Sequence[int]) -> Tensor:
-        """What was made of the tokens in these slots, [slots, layers * hidden]."""
-        return self._kept[torch.tensor(slots, dtype=torch.int64, device=self._kept.device)]
+    def of(self, slots: Sequence[int]) -> KeptFeatures:
+        """What was made of the tokens in these slots."""
+        return KeptFeatures(self._kept, slots)
 
     def _note(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
         def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from cosine_node.engine.base import OutOfMemory
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import PassFeatures
+from cosine_node.engine.torch.pass_features import KeptFeatures, PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
@@ -59,8 +59,8 @@ class PassModel(ABC):
         Raises `PassAbandoned` once told to, and `OutOfMemory`.
         """
 
-    def activations(self, slots: Sequence[int]) -> Tensor:
-        """What some layers made of the tokens in these slots, [slots, layers * hidden]."""
+    def activations(self, slots: Sequence[int]) -> KeptFeatures:
+        """What some layers made of the tokens in these slots."""
         return self._features.of(slots)
 
     def abandon(self) -> None:

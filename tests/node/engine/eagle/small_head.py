@@ -47,6 +47,4 @@ def made_of(tokens: Sequence[int]) -> torch.Tensor:
     row = Row.chain(sequence, tokens)
     engine.forward([row])
     engine.keep(sequence, row.nodes)
-    made = engine.activations(sequence, 0, len(tokens))
-    assert isinstance(made, torch.Tensor)
-    return made
+    return engine.activations(sequence, 0, len(tokens)).read()

@@ -7,6 +7,7 @@ import torch
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
+from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from cosine_train.training.head_steps import unrolled
@@ -22,12 +23,16 @@ def head_engine() -> HeadEngine:
     return HeadEngine(HEAD, embedding_of(TARGET), pool_tokens=256)
 
 
+def kept(features: torch.Tensor) -> KeptFeatures:
+    return KeptFeatures(features, range(len(features)))
+
+
 def read_text(engine: HeadEngine, *, first: int = 1, sampling: Sampling | None = None) -> tuple[int, RowResult]:
     """Feed the text from the token `first` on beside what the target made of those before."""
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
-    seen = made_of(TEXT)[first - 1 : -1]
+    seen = kept(made_of(TEXT)[first - 1 : -1])
     row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5, activations=seen)
     (result,) = engine.forward([row])
     return sequence, result
@@ -66,7 +71,7 @@ def test_drafts_give_the_further_steps_of_training() -> None:
     tokens = TEXT[1 : anchor + 2]
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
-    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=made_of(TEXT)[: len(tokens)])
+    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=kept(made_of(TEXT)[: len(tokens)]))
     drafted = [engine.forward([row])[0].choices[-1].token]
     for step in (1, 2, 3):
         name = len(tokens) + step

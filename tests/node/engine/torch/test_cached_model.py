@@ -128,8 +128,7 @@ def test_what_entered_layers_is_kept_for_the_tokens_of_trees_too(name: str) -> N
         entered.register_forward_pre_hook(lambda _, args: seen.append(args[0][0]))
     with torch.inference_mode():
         model(input_ids=torch.tensor([text]))
-    made = engine.activations(sequence, 0, len(text))
-    assert isinstance(made, torch.Tensor)
+    made = engine.activations(sequence, 0, len(text)).read()
     assert torch.allclose(made, torch.cat(seen, -1), atol=1e-4)
 
 
