@@ -12,7 +12,7 @@ from cosine_protocol.records import NodeRecord
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
 ELDERS_PART: Final = 4
-"""A quarter as many nodes of full cells as are wanted; with more, all readers would meet the same."""
+"""A quarter as many nodes of full cells as are wanted."""
 ELDERS: Final = limits.MAX_CELL_OWNERS // 4
 """The lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
 SIBLINGS: Final = 16  # one for each hex digit
@@ -22,10 +22,9 @@ class CellWalk:
     """Chooses the cells to read next until all nodes are found, or `wanted` nodes near `origin`.
 
     Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
-    are read, the nearest to `origin` first, near as in Kademlia (Maymounkov and Mazieres 2002): the one whose digit
-    XOR ours is the least. A region is known once its cell is not full, and its nodes make up a sample. Of those in
-    the full cells above, which every reader reads, a few by lot are added, of the oldest owners before others:
-    whoever fills cells with records of his own does not hide those that were there first.
+    are read, the nearest to `origin` by XOR first (Kademlia, Maymounkov and Mazieres 2002). A region is known once
+    its cell is not full, and its nodes make up a sample, with a few by lot from the full cells above, the oldest
+    owners first: whoever fills cells does not hide those that were there before.
     """
 
     def __init__(self, origin: str, wanted: int | None) -> None:
@@ -71,7 +70,7 @@ class CellWalk:
         return near + [self._found[owner] for owner in above[: self._wanted // ELDERS_PART]]
 
     def _width(self) -> int:
-        """The number of cells worth reading together: what the known regions let expect to be enough."""
+        """The number of cells worth reading together, by what the known regions hold."""
         if self._wanted is None:
             return len(self._waiting)
         known = tuple(self._known)

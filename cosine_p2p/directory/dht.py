@@ -14,14 +14,9 @@ from cosine_p2p.directory.postings import (
     MAX_DEPTH,
     PostingChecker,
     RecordOpener,
-    RecordStore,
-    StoredValue,
-    dht_key,
-    subkey_bytes,
 )
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
-from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
@@ -41,7 +36,7 @@ class Placement:
 
     @property
     def needed(self) -> int:
-        """The holders that are enough: most of those asked, so that a few liars cannot decide."""
+        """Most of those asked, so that a few liars cannot decide."""
         return self.asked // 2 + 1 if self.asked else 0
 
     @property
@@ -63,7 +58,7 @@ NoteFound = Callable[[Role, str, Sequence[SealedRecord]], object]
 
 
 class Cells(Protocol):
-    """The store of cells. `HivemindTransport` is one, `MemoryCells` another."""
+    """The store of cells, such as `HivemindTransport`."""
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         """For each cell name the signed records in it, by owner, the oldest owner first. Raises `PeerLost`."""
@@ -74,61 +69,17 @@ class Cells(Protocol):
     ) -> Placement:
         """Store a signed record at other nodes; a renewal goes to those that held the last one.
 
-        Raises `PeerLost` where no other node of the network answers, and `LocalProtocolError` for what no node
-        would store.
+        Raises `PeerLost` where no other node answers, and `LocalProtocolError` for what no node would store.
         """
         ...
-
-
-class MemoryCells:
-    """One honest storing node, other than every peer of the process that asks it: the same cells and checks.
-
-    `source_of` gives the address range of an owner.
-    """
-
-    def __init__(
-        self,
-        *,
-        network: str,
-        clock: Callable[[], float] = time.time,
-        membership: Membership | None = None,
-        source_of: Callable[[str], str] = lambda owner: "",
-    ) -> None:
-        self.store = RecordStore()
-        self._opener = RecordOpener()
-        self._checker = PostingChecker(network, self._opener, membership)
-        self._clock = clock
-        self._source_of = source_of
-
-    async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        return {
-            cell: {posting.owner: posting.data for posting in self.store.get(dht_key(cell), self._clock())}
-            for cell in cells
-        }
-
-    async def write(
-        self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
-    ) -> Placement:
-        key, now_s = dht_key(cell), self._clock()
-        try:
-            posting = self._checker.check(
-                key=key,
-                subkey=subkey_bytes(owner),
-                value=encode_body(StoredValue(cell, data)),
-                expires_at_s=expires_at_s,
-                now_s=now_s,
-            )
-        except RemoteProtocolError:
-            return Placement(holders=0, asked=1)
-        return Placement(holders=int(self.store.put(key, posting, now_s, source=self._source_of(owner))), asked=1)
 
 
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
-    `note_addresses` is told where nodes that were found may be dialled, `note_found` what was found of a role and
-    target; `recalled` was found in an earlier run. `dropped` counts refused records, `holders` are the other nodes
-    that held our record when it was announced last.
+    `note_addresses` is told where nodes may be dialled, `note_found` what was found; `recalled` was found in an
+    earlier run. `dropped` counts refused records, `holders` the other nodes that held our record when it was
+    announced last.
     """
 
     def __init__(
@@ -162,8 +113,8 @@ class DhtDirectory:
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
         """Store `record` under each name, the target's or the hex of its digest, and under `ALL_TARGETS`.
 
-        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record then.
-        Nodes of earlier versions hold none under `ALL_TARGETS`, which is no failure.
+        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record. Nodes of
+        earlier versions hold none under `ALL_TARGETS`, which is no failure.
         """
         self.holders = 0
         for name in names:
@@ -188,11 +139,9 @@ class DhtDirectory:
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
 
-        `ALL_TARGETS` stands for every target. With `wanted`, and more nodes than that, a sample of at least so
-        many: the nodes whose key's hash lies near an origin that no other peer can foresee, so that all nodes are
-        found equally often and what is read hardly grows with the network. Raises `PeerLost` if the DHT does not
-        answer, and `ClockOff` where nobody is found and records tell that this machine's clock is far from those of
-        peers.
+        With `wanted`, a sample of at least so many: nodes near an origin that no other peer can foresee. Raises
+        `PeerLost` if the DHT does not answer, and `ClockOff` where nobody is found and this machine's clock is far
+        from those of peers.
         """
         # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
         self._look_ups += 1
@@ -226,7 +175,7 @@ class DhtDirectory:
         return self._recalled.get((role, target))
 
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
-        """Write where we wrote last; now and then, or where that is refused, look for the first cell with room."""
+        """Write where we wrote last; sometimes, or where that is refused, look for the first cell with room."""
         now_s = self._clock()
         kept_in, until_s = self._kept.get(name, ("", 0.0))
         if now_s < until_s:

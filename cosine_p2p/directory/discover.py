@@ -1,7 +1,6 @@
-"""The DHT as nodes answer from it: a client without a DHT of its own asks several over `/cosine/discover/1.0.0`.
+"""The DHT as nodes answer from it: a client without a DHT node asks several over `/cosine/discover/1.0.0`.
 
-Records come signed, so an answer can lack some but not change any. Answers are put together: of each owner the
-newest record that its signature proves. A node that withholds, lies or is gone costs no more than its own answer.
+Records come signed, so an answer can lack some but not change any: of each owner the newest record counts.
 """
 
 import asyncio
@@ -40,7 +39,7 @@ READ_TIMEOUT_S: Final = 20.0
 # Once a node has answered, the others have as long again, but at least this.
 MIN_PATIENCE_S: Final = 1.0
 KEEP_LINKS_S: Final = 15.0
-"""Above the pause between look-ups that belong together."""
+"""Longer than the pause between look-ups that belong together."""
 
 Answer = Mapping[str, Sequence[bytes]]
 NoteRecord = Callable[[NodeRecord], object]
@@ -49,8 +48,8 @@ NoteRecord = Callable[[NodeRecord], object]
 class DiscoverCells:
     """Implements `Cells` for a reader; end it with `close`.
 
-    Asks `initial_peers` first, then nodes discovered in records. `note_record` is told of each record as soon as it
-    is known, while others are still asked. In `asked` are the nodes asked so far, and whether they answered.
+    Asks `initial_peers` first, then nodes discovered in records. `note_record` is told of each record at once.
+    `asked`: the nodes asked so far, and whether they answered.
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class DiscoverCells:
         self.asked: dict[str, bool] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """Ask until enough nodes have answered, meeting more on the way.
+        """Ask until enough nodes have answered.
 
         Raises `PeerLost` with the reason of each node if none answers, `UsageError` for too long a name.
         """
@@ -101,7 +100,7 @@ class DiscoverCells:
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """A client announces nothing, so nobody holds what it would."""
+        """A client announces nothing."""
         return Placement(holders=0, asked=1)
 
     async def close(self) -> None:
@@ -135,10 +134,7 @@ class DiscoverCells:
 
 
 class _LookUp:
-    """One look-up: the nodes asked, those that answered, why others did not, and the records in answers.
-
-    `newest` has the newest record of each cell and owner, `new` those that nobody has been told of yet.
-    """
+    """One look-up. `newest`: the newest record of each cell and owner. `new`: records not reported yet."""
 
     def __init__(self, nodes: "_AskedNodes", cells: Sequence[str], opener: RecordOpener, now_s: float) -> None:
         self.asked: set[str] = set()
@@ -154,7 +150,7 @@ class _LookUp:
         self._patience_s: float | None = None
 
     def add(self, answer: Answer) -> None:
-        """Take in records; each is checked before it is compared: else a forged late one would hide a true one."""
+        """Take in records; each is checked before it is compared: else a forged one would hide a true one."""
         for cell, data in ((cell, data) for cell, records in answer.items() for data in records):
             if (cell, data) in self._seen:
                 continue

@@ -1,7 +1,6 @@
-"""The way of one look-up through a Kademlia network: several paths that share no node. Pure; the DHT does the rest.
+"""The way of one look-up through a Kademlia network: several paths that share no node. Pure.
 
-Baumgart and Mies 2007, "S/Kademlia", section 4.4: a node that answers with its accomplices alone spoils the path
-that asked it, and no other.
+Baumgart and Mies 2007, "S/Kademlia", section 4.4: a node that answers with its accomplices spoils one path.
 """
 
 from bisect import insort
@@ -9,17 +8,17 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 PATHS: Final = 3
-"""With three, a look-up asks about three times as many nodes as with one (decision 31 measures both)."""
+"""A look-up asks about three times as many nodes as with one (decision 31)."""
 WIDTH: Final = 20
-"""Kademlia's k, and hivemind's: a path ends when so many nodes nearest to the key have answered on it."""
+"""Kademlia's k: a path ends when so many nodes nearest to the key have answered on it."""
 
 
 class DisjointPaths:
     """One look-up of `key`. Node ids are integers, near as their XOR is small.
 
-    `starts` are known nodes, which are dealt to the paths by distance; `anchors`, peers that the user named, are
-    dealt too and asked first, however far they are. `excluded` are never asked. Ask what `next_node` gives until it
-    gives None for every path with nothing under way; report each with `note_answer` or `note_silence`.
+    `starts` are known nodes, dealt to the paths by distance; `anchors`, peers that the user named, are asked first.
+    `excluded` are never asked. Ask what `next_node` gives until it gives None for every path with nothing under
+    way; report each with `note_answer` or `note_silence`.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class DisjointPaths:
         return range(len(self._heard))
 
     def next_node(self, path: int) -> int | None:
-        """The node to ask next on a path, which no other path will ask; None while, or since, there is none."""
+        """The node to ask next on a path; None while, or since, there is none."""
         while self._anchors[path]:
             anchor = self._anchors[path].pop()
             if anchor not in self._asked:
@@ -64,7 +63,7 @@ class DisjointPaths:
         return None
 
     def note_answer(self, node: int, told: Iterable[int]) -> None:
-        """A node has answered and named neighbours; those that another path has asked count no more on its own."""
+        """A node has answered and named neighbours."""
         path = self._asked[node]
         assert path is not None
         self.answered[node] = path
@@ -77,11 +76,9 @@ class DisjointPaths:
             insort(self._heard[takers[place % len(takers)]], distance)
 
     def note_silence(self, node: int) -> None:
-        """A node has not answered; the next one takes its place on the path."""
         self._silent.add(node)
 
     def nearest(self, path: int) -> list[int]:
-        """The nodes that answered on a path, the nearest first."""
         mine = [node for node, its_path in self.answered.items() if its_path == path]
         return sorted(mine, key=lambda node: node ^ self._key)
 

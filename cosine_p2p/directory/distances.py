@@ -1,8 +1,7 @@
-"""The round-trip times between peers as far as a client knows them: measured, told by a verifier, estimated. Pure.
+"""Round-trip times between peers as far as a client knows them: measured, told by a verifier, estimated. Pure.
 
-What was measured counts before what is claimed. A client measures its own links; a verifier that coordinated tells
-how far from it the drafters were, and its word counts at that verifier alone. Only where neither is known, the
-coordinates in the records count, which are claims (docs/security.md).
+A client measures its own links; a verifier that coordinated tells how far from it the drafters were. Only where
+neither is known, the coordinates in the records count, which are claims (docs/security.md).
 """
 
 from collections.abc import Sequence
@@ -29,7 +28,7 @@ class Distances:
         self._found: dict[str, Sequence[NodeRecord]] = {}
 
     def measured(self, records: Sequence[NodeRecord], links: PeerLinks, protocol: str) -> dict[str, float]:
-        """The round-trip times to those nodes that a link is open to; they also say where this client is."""
+        """The round-trip times to nodes with an open link; they also place this client."""
         self._found[protocol] = records
         rtts_s = {}
         for record in records:
@@ -41,12 +40,11 @@ class Distances:
         return rtts_s
 
     def measure_again(self, links: PeerLinks) -> None:
-        """Take in what links to the nodes found last have measured since."""
         for protocol, records in self._found.items():
             self.measured(records, links, protocol)
 
     def to_verifier(self, verifier: NodeRecord, links: PeerLinks) -> float | None:
-        """The round-trip time to a verifier, measured or estimated; None if nothing is known."""
+        """Seconds, measured or estimated; None if nothing is known."""
         link = links.alive(verifier.peer_id, VERIFY)
         if link is not None and link.rtt_s:
             return link.rtt_s
@@ -55,10 +53,7 @@ class Distances:
     def by_verifier(
         self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks, *, now_s: float
     ) -> dict[str, float]:
-        """The round trips of drafts where the verifier coordinates: between each drafter, as far as known, and it.
-
-        Where nothing is known of any, those to this client are better than nothing.
-        """
+        """The round trips of drafts where the verifier coordinates; those to this client if nothing is known."""
         measured_s = self.measured(drafters, links, DRAFT)
         rtts_s = {}
         for drafter in drafters:
@@ -70,7 +65,7 @@ class Distances:
         return rtts_s or measured_s
 
     def by_client(self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks) -> dict[str, float]:
-        """The round trips of drafts where the client coordinates: from each drafter, as far as known, past it."""
+        """The round trips of drafts where the client coordinates: from each drafter, past it."""
         rtts_s = self.measured(drafters, links, DRAFT)
         for drafter in drafters:
             rtt_s = estimated_rtt_s(self.place.coordinate, drafter.coordinate)
@@ -90,7 +85,7 @@ class Distances:
         return {"place": self.place.state(), "told": told}
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in what another process kept `away_s` ago; what is broken is left out."""
+        """Take in what another process kept `away_s` ago, without what is broken."""
 
         def read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
             match entry:

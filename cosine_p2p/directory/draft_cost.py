@@ -3,14 +3,13 @@
 from typing import Final
 
 SELDOM_PAYS: Final = 2500
-"""In thousandths: three drafts bring 1.5 tokens beside the verifier's own where each is right in 0.7 of cases, more
-than drafters are."""
+"""In thousandths: three drafts that are each right in 0.7 of cases bring 1.5 tokens."""
 NEVER_PAYS: Final = 3500
 """The same where each is right in 0.91 of cases."""
 
 
 def drafts_sentence(four_tokens_permille: int | None) -> str:
-    """Why drafts do not pay where a pass over four tokens takes so much of one over one; "" where they may."""
+    """Why drafts do not pay at a verifier with this cost of four tokens; "" where they may."""
     if four_tokens_permille is None or four_tokens_permille < SELDOM_PAYS:
         return ""
     verdict = "drafts do not pay here" if four_tokens_permille >= NEVER_PAYS else "drafts hardly pay here"

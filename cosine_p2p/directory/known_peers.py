@@ -39,11 +39,7 @@ class KnownPeer:
 
 
 def order_peers(initial: Sequence[str], known: Sequence[KnownPeer], *, now_s: float) -> tuple[str, ...]:
-    """The addresses to dial, in the order in which their peers are asked.
-
-    Initial peers come first, for the user chose them; but those that did not answer lately come last, after others
-    that did.
-    """
+    """The addresses to dial, in order: initial peers first, but silent ones after others that answered."""
     silent = {peer.peer_id for peer in known if not peer.has_answered and now_s - peer.asked_at_s < SILENCE_S}
     met = [peer for peer in known if peer.has_answered][:MAX_DIALLED]
     trusted = [maddr for maddr in initial if maddr.rpartition("/")[2] not in silent]

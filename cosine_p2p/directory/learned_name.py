@@ -13,17 +13,13 @@ _LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DI
 
 @dataclass(frozen=True, slots=True)
 class LearnedName:
-    """Such a name in parts. It is the node's own word.
-
-    `model` is the name of the shipped weights, `number` that of the version, `digest` the beginning of its digest.
-    """
+    """Such a name in parts, the node's own word: model, number of the version, start of its digest."""
 
     model: str
     number: int
     digest: str
 
     def __str__(self) -> str:
-        """The name. The model's part is cut where the whole is too long for a record."""
         ending = f"+learned-{self.number}-{self.digest}"
         return self.model.encode()[: MAX_NAME_BYTES - len(ending)].decode(errors="ignore") + ending
 

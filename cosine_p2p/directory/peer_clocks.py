@@ -29,19 +29,19 @@ class PeerClocks:
         self._told_s: dict[bool, float] = {}
 
     def note(self, source: str, *, issued_s: float, oldest_s: float, now_s: float) -> None:
-        """Something has come that the source issued at `issued_s` of its clock, `oldest_s` ago at most."""
+        """Something came that the source issued at `issued_s` of its clock, `oldest_s` ago at most."""
         most_s = now_s - issued_s
         self._samples.note(source, (most_s - oldest_s, most_s), now_s)
 
     def ahead_s(self, now_s: float) -> tuple[float, float] | None:
-        """The seconds, from the least to the most, that this clock is ahead of the median source's."""
+        """Seconds, from the least to the most, that this clock is ahead of the median source's."""
         fresh = [bounds_s for _, bounds_s in self._samples.items(now_s)]
         if not fresh:
             return None
         return median_low(least_s for least_s, _ in fresh), -median_low(-most_s for _, most_s in fresh)
 
     def problem(self, now_s: float) -> str:
-        """A sentence without its full stop where the median of the sources is far from this clock; else ""."""
+        """A sentence without its full stop where the median source is far from this clock; else ""."""
         bounds_s = self.ahead_s(now_s)
         off_s = max(bounds_s[0], -bounds_s[1]) if bounds_s else 0.0
         if not bounds_s or off_s <= WARNED_S:
@@ -56,7 +56,7 @@ class PeerClocks:
         return f"{found}, and {limit}; `sudo timedatectl set-ntp true` sets a clock"
 
     def news(self, now_s: float) -> str:
-        """The problem, once in `TELL_EVERY_S`; where one peer alone told it, once more when there are several."""
+        """The problem once in `TELL_EVERY_S`, and once more when several peers tell it."""
         problem, is_sure = self.problem(now_s), len(self._samples.items(now_s)) > 1
         if not problem or abs(now_s - self._told_s.get(is_sure, -math.inf)) < TELL_EVERY_S:
             return ""
@@ -65,7 +65,6 @@ class PeerClocks:
 
 
 def span(seconds: float) -> str:
-    """A time for people, in the largest unit of which there are at least two."""
     for size_s, name in ((86_400.0, "days"), (3600.0, "h"), (60.0, "min")):
         if seconds >= 2 * size_s:
             return f"{seconds / size_s:.0f} {name}"

@@ -1,7 +1,6 @@
 """Records as they lie in the DHT: pure checks of stored values, and the bounded store of one node.
 
-The DHT shows a validator only the hash of a key, so the stored value repeats the name of its cell; the record's
-signature covers that name too.
+The DHT shows a validator only the hash of a key, so the stored value, and the record's signature, name the cell.
 """
 
 from collections import Counter
@@ -18,7 +17,7 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol.codec import decode_body, encode_body
-from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, cell_name, check_times, open_undated_record
@@ -53,10 +52,7 @@ class StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A checked record: `value` is what the DHT stores, `data` the signed record in it.
-
-    `expires_at_s` (Unix seconds) is never later than the record's own.
-    """
+    """A checked record: `value` is what the DHT stores, `data` the signed record in it."""
 
     owner: str
     value: bytes
@@ -82,7 +78,7 @@ def hash_prefix(owner: str) -> str:
 
 
 class RecordOpener:
-    """`open_record` that checks a signature once, for a bounded number of records, and notes owners' `clocks`."""
+    """`open_record` that checks each signature once, and notes owners' `clocks`."""
 
     def __init__(self) -> None:
         self.clocks = PeerClocks()
@@ -98,7 +94,7 @@ class RecordOpener:
         valid_at_s: float | None = None,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> NodeRecord:
-        """Raises what `open_record` raises. With `valid_at_s` a record need not be valid now, but then.
+        """Raises what `open_record` raises. With `valid_at_s` a record must be valid then, not now.
 
         `note` is told of one that is the owner's, whether or not it is valid.
         """
@@ -142,7 +138,7 @@ class PostingChecker:
         now_s: float,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> Posting:
-        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass; `note` as in `open`.
+        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass.
 
         A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
         """
@@ -173,14 +169,6 @@ class PostingChecker:
             self._membership.check(record.certificate or b"", peer_id=owner)
         return record
 
-    def accepts(self, *, key: bytes, subkey: bytes, value: bytes, expires_at_s: float, now_s: float) -> bool:
-        """True if `check` passes."""
-        try:
-            self.check(key=key, subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=now_s)
-        except RemoteProtocolError:
-            return False
-        return True
-
 
 def _owner_of(subkey: bytes) -> str:
     if len(subkey) > limits.MAX_PEER_ID_BYTES + 8:
@@ -210,9 +198,8 @@ class _Held:
 class RecordStore:
     """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes.
 
-    Each comes from a `source`, the address range of the peer that brought it, or "" where that is not told apart.
-    Where there is no room, whoever came first stays; but the source with the most places gives the youngest of them
-    to one that has at least two fewer.
+    Each comes from a `source`, an address range, or "". Where there is no room, whoever came first stays; but the
+    source with the most places gives the youngest of them to one that has at least two fewer.
     """
 
     def __init__(self, *, max_bytes: int = MAX_STORED_BYTES) -> None:
@@ -258,7 +245,7 @@ class RecordStore:
         return True
 
     def _has_room_in_cell(self, key: bytes, source: str, now_s: float) -> bool:
-        """True where one more of `source` fits, after another had to leave if need be."""
+        """Make room for one more of `source`, if it may have it."""
         live = {
             owner: held for owner, held in self._cells.get(key, {}).items() if held.posting.expires_at_s >= now_s
         }
@@ -275,7 +262,7 @@ class RecordStore:
         return True
 
     def _has_room(self, cost_bytes: int, source: str) -> bool:
-        """True where so many bytes more of `source` fit, after others had to leave if need be."""
+        """Make room for so many bytes more of `source`, if it may have it."""
         while self._bytes + cost_bytes > self._max_bytes:
             largest = max(self._sources.values(), key=len, default={})
             if len(self._sources.get(source, ())) + 1 >= len(largest):
@@ -284,7 +271,7 @@ class RecordStore:
         return True
 
     def get(self, key: bytes, now_s: float) -> list[Posting]:
-        """The live postings under `key`, by the time of their owners' first, the oldest first."""
+        """The live postings under `key`, the oldest owner first."""
         return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
 
     def _purge(self, now_s: float) -> None:

@@ -15,12 +15,10 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 REUSE_S: Final = 2.0
-"""Short requests gain, for a look-up and the check of what it found take some 20 ms on two cores, as long
-as two passes of a small target (measured)."""
+"""A look-up and the check of what it found take some 20 ms on two cores (measured), as long as two short passes."""
 KEEP_S: Final = 120.0
-"""So long a request begins with what an older look-up found, while the next one is under way: whoever reads an
-answer before the next question takes a minute or two, and records live for five. Where peers are 20 ms away a
-look-up takes 0.2 to 0.3 s, a fifth of a short answer of a small model (measured)."""
+"""So long a request begins with an older look-up, while the next one is under way; records live for five minutes.
+Where peers are 20 ms away a look-up takes 0.2 to 0.3 s (measured)."""
 PAUSES_S: Final = (0.5, 1.5)
 """A DHT may take a moment to show a node that has just joined."""
 MAX_FINDS: Final = 64
@@ -40,9 +38,9 @@ _Key = tuple[Role, str, int | None]
 class RecentFinds:
     """Looks nodes up in a directory, unless that was done lately and no link was lost since.
 
-    What is older than `reuse_s` but not than `KEEP_S` is used once more, and looked up again meanwhile, and so is
-    what the directory recalls from an earlier run. With a `reuse_s` of 0 everything is looked up. `clock` gives
-    seconds. What found nobody is kept of drafters alone: a request does without them, and waits for a verifier.
+    What is older than `reuse_s` but not than `KEEP_S`, or recalled from an earlier run, is used once more, and
+    looked up again meanwhile. With a `reuse_s` of 0 everything is looked up. What found nobody is kept of drafters
+    alone.
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class RecentFinds:
         self._recalled = Remembered[_Key, bool](MAX_FINDS)
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """Live records as of the last seconds, as `Directory.find` does."""
+        """Live records as of the last seconds. Raises as `Directory.find`."""
         key = role, target, wanted
         now_s = self._clock()
         known = self._finds.get(key, now_s)
@@ -73,7 +71,6 @@ class RecentFinds:
         return known.records
 
     def begin_renewal(self, role: Role, target: str, *, wanted: int | None = None) -> None:
-        """Look up for the next `find`, unless that was done lately."""
         key, now_s = (role, target, wanted), self._clock()
         known = self._finds.get(key, now_s)
         is_old = known is None or now_s - known.found_at_s >= self._reuse_s
@@ -82,7 +79,7 @@ class RecentFinds:
             task.add_done_callback(lambda _: self._renewing.pop(key))
 
     async def find_anew(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """What a look-up finds that ends from now on, one for all who ask meanwhile. Raises as `Directory.find`."""
+        """The result of one look-up from now on, for all who ask meanwhile. Raises as `Directory.find`."""
         key = role, target, wanted
         looking = self._looking.get(key)
         if looking is None:
@@ -92,10 +89,7 @@ class RecentFinds:
         return await asyncio.shield(looking)
 
     async def find_some(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """The same, once more after each of some pauses while nobody is found.
-
-        Raises what `Directory.find` does, but `ClockOff` only after the last: peers can make it come up.
-        """
+        """`find`, repeated after pauses while nobody is found. Raises `ClockOff` only after the last."""
         for pause_s in PAUSES_S:
             with suppress(ClockOff):
                 if found := await self.find(role, target, wanted=wanted):
@@ -104,11 +98,10 @@ class RecentFinds:
         return await self.find(role, target, wanted=wanted)
 
     def is_recalled(self, role: Role, target: str, *, wanted: int | None = None) -> bool:
-        """True while what `find` gives is of an earlier run."""
         return bool(self._recalled.get((role, target, wanted)))
 
     async def look_again(self, role: Role, target: str, *, wanted: int | None = None) -> None:
-        """Wait until what was recalled is looked up; where that fails, the next `find` looks up by itself."""
+        """Wait until what was recalled is looked up; where that fails, the next `find` does it."""
         key = role, target, wanted
         if key in self._renewing:
             await asyncio.wait((self._renewing[key],))
@@ -117,7 +110,6 @@ class RecentFinds:
             self._finds.pop(key)
 
     def _recall(self, key: _Key, now_s: float) -> _Find | None:
-        """What an earlier run found, once."""
         role, target, _ = key
         records = self._directory.recall(role, target) if self._reuse_s else None
         is_known = bool(records) or (records is not None and role is Role.DRAFTER)
@@ -148,7 +140,6 @@ class RecentFinds:
             LOG.info("%ss could not be looked up again: %s", key[0], error)
 
     async def close(self) -> None:
-        """End what is under way."""
         tasks = [*self._renewing.values(), *self._looking.values()]
         for task in tasks:
             task.cancel()

@@ -1,14 +1,10 @@
 """The choice of nodes to ask: verifiers in order of preference, drafters of different expertise. Pure.
 
-Records are seconds old, so whoever looks best in them looks best to everybody: if all took the best, all would take
-the same. Nodes whose expected speed differs by less than `NEAR_EQUAL` are therefore taken in random order.
-
-Nothing that a verifier announces buys belief. Those of the highest standing come first (`trust.standing`), and
-speed decides among them. Speed must be earned too: what this client measured counts before what a record says, and
-whoever was never measured counts as no faster than the median: of those measured, or of what all announce where
-nobody was. Measured ones come first among near-equals. Where nobody has standing, since a user wants no audits, in
-one of `EXPLORE_EVERY` requests the fastest of the others by its own words is asked first, if it says to be faster
-than all that were measured.
+Whoever looks best in records looks best to everybody, so nodes whose expected speed differs by less than
+`NEAR_EQUAL` are taken in random order. Announcements buy no belief: verifiers of the highest standing come first
+(`trust.standing`). What this client measured counts before a record, and one that was never measured counts as no
+faster than the median. Where nobody has standing, one of `EXPLORE_EVERY` requests asks first the fastest stranger
+by its own words.
 """
 
 import math
@@ -34,7 +30,7 @@ NEAR_EQUAL: Final = 1.25
 EXPLORE_EVERY: Final = 8
 """The share of requests that a stranger can attract by what it announces, and that finds a faster one."""
 WANTED_SPARES: Final = 2
-"""One that goes on where the one that is asked fails, and one that judges both."""
+"""One that continues where the present one fails, and one that judges both."""
 SPARE_LEVEL: Final = 3
 """Four checks: enough for one that is asked seldom, and audited each time."""
 PUPIL_EVERY: Final = 8
@@ -67,9 +63,9 @@ def rank_verifiers(
 ) -> tuple[NodeRecord, ...]:
     """Verifiers that may be asked, best first.
 
-    The best has the highest level of `standing`, a place free and the shortest pass under its load, plus the RTT;
-    near-equals come in random order. With a `dtype` they compute in that, or have it as their numerics. `rtts_s`
-    and `passes_s` hold what was measured by peer id. Those `avoided` come after all others.
+    The best has the highest level of `standing`, a place free and the shortest pass under its load plus RTT. A
+    `dtype` may be their arithmetic or numerics. `rtts_s` and `passes_s` are measured, by peer id. Those `avoided`
+    come last.
     """
     allowed = [
         record
@@ -91,7 +87,7 @@ def rank_verifiers(
 
 
 def _explored(ranked: list[NodeRecord], passes_s: Mapping[str, float]) -> list[NodeRecord]:
-    """The order with the stranger in front that has a place free and says to be the fastest of all, if one does."""
+    """The order with the fastest stranger in front, if it says to be the fastest of all."""
     best_us = 1e6 * min(passes_s[record.peer_id] for record in ranked if record.peer_id in passes_s)
     strangers = [record for record in ranked if record.peer_id not in passes_s and not _is_full(record)]
     fastest = min(strangers, key=lambda record: record.pass_us, default=None)
@@ -109,8 +105,8 @@ def newcomer_among(
 ) -> NodeRecord | None:
     """The verifier to try next among those that have not the highest standing; None if nobody is worth it.
 
-    It is the fastest by its own words that has a place free: if it is clearly faster than those of the highest
-    standing, or if fewer than `WANTED_SPARES` others have `SPARE_LEVEL`.
+    The fastest by its own words with a place free: if it is clearly faster than those of the highest standing, or
+    if fewer than `WANTED_SPARES` others have `SPARE_LEVEL`.
     """
     top = max(standing.values(), default=0)
     level = {record.peer_id: standing.get(record.peer_id, 0) for record in records}
@@ -131,7 +127,7 @@ def newcomer_among(
 
 
 def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, float]) -> list[float]:
-    """The measured passes, and the announced ones of others, where these are not faster than the median."""
+    """The measured passes, and the announced ones of others, at least the median."""
     announced_us = [float(record.pass_us or 1) for record in records]
     measured_us = [1e6 * passes_s[record.peer_id] for record in records if record.peer_id in passes_s]
     usual_us = median_low(measured_us or announced_us)
@@ -151,10 +147,10 @@ def requests_of(
     seed: int,
     standing: Mapping[str, int] = NO_LEVELS,
 ) -> list[Offer]:
-    """The request in each form that ranked verifiers of one target offer to serve, with those that do, best first.
+    """The request in each form that ranked verifiers of one target serve, with those that do, best first.
 
-    `wanted` are the options, with bad words as tokens; where they name no seed, it is `seed`. Raises
-    `PromptTooLong`, and `OptionRefused` for too many tokens that end a text, or a constraint that cannot be.
+    `wanted` are the options, with bad words as tokens. Raises `PromptTooLong`, and `OptionRefused` for too many
+    tokens that end a text, or an invalid constraint.
     """
     target = verifiers[0]
     eos = _ends(target, wanted)
@@ -203,10 +199,9 @@ def requests_of(
 def _offer_rank(
     offer: Offer, *, verifiers: Sequence[NodeRecord], standing: Mapping[str, int], whole: Request
 ) -> tuple[int, bool, bool]:
-    """The place of an offer: after the highest standing in it come those with room for all that is wanted.
+    """The place of an offer: by highest standing, then those with room for all that is wanted.
 
-    Where nobody has standing a context that most others could not judge is no offer to take first: several shorter
-    ones come before it.
+    Where nobody has standing a context that most others could not judge is not taken first.
     """
     request, able = offer
     level = max(standing.get(record.peer_id, 0) for record in able)
@@ -218,7 +213,6 @@ def _offer_rank(
 
 
 def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
-    """What the options `logprobs` and `prompt_logprobs` ask of a verifier, None for nothing."""
     of_output, of_prompt = wanted.get("logprobs"), wanted.get("prompt_logprobs")
     if of_output is None and of_prompt is None:
         return None
@@ -226,7 +220,7 @@ def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
 
 
 def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
-    """The forms of a request whose log-probabilities are not too many. Raises `OptionRefused` if all have."""
+    """The forms whose log-probabilities are not too many. Raises `OptionRefused` if all have."""
     found, refusal = [], ""
     for request, able in forms:
         asked = request.logprobs
@@ -247,7 +241,7 @@ def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
 
 
 def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text: the target's or others in their place, and further ones."""
+    """Raises `OptionRefused` for too many."""
     own = target.eos if wanted.get("eos") is None else wanted["eos"]
     eos = tuple(dict.fromkeys((*(() if wanted.get("ignore_eos") else own), *wanted.get("stop_token_ids", ()))))
     if len(eos) > MAX_EOS_TOKENS:
@@ -258,7 +252,6 @@ def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
-    """What is asked for beside the parameters that all peers know, None if nothing is."""
     given = {name: wanted[name] for name, _ in fields_of(Shaping) if name in wanted}
     given["logit_bias"] = tuple(TokenBias(*each) for each in sorted(wanted.get("logit_bias", {}).items()))
     if not eos:
@@ -268,7 +261,7 @@ def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
 
 
 def _constraint(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Constraint | None:
-    """What is asked for of the whole text, None if nothing is. Raises `OptionRefused`."""
+    """Raises `OptionRefused`."""
     kinds = [kind for kind in ConstraintKind if wanted.get(kind.option) is not None]
     if not kinds:
         return None
@@ -296,7 +289,7 @@ def pick_drafters(
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
 ) -> tuple[NodeRecord, ...]:
-    """At most `limit` drafters, one of each expertise before a second of any; each kind ranked as verifiers are."""
+    """At most `limit` drafters, one of each expertise before a second of any."""
     allowed = [
         record
         for record in records
@@ -321,10 +314,7 @@ def pick_pupil(
     chance: Chance,
     trust: Collection[str] = (),
 ) -> NodeRecord | None:
-    """A drafter that learns from texts of the verifier's target and is not asked, by lot among those with a place.
-
-    There is one in one of `PUPIL_EVERY` requests only, so that each of them is asked now and then.
-    """
+    """A drafter that learns and is not asked, by lot, in one of `PUPIL_EVERY` requests."""
     learners = [
         record
         for record in records
@@ -348,7 +338,7 @@ def _ranked(
     *,
     levels: Mapping[str, int] = NO_LEVELS,
 ) -> list[NodeRecord]:
-    """Best first, near-equals by level; each full one far behind all that have a place free."""
+    """Best first, near-equals by level; full ones behind all others."""
     if not records:
         return []
     waits_us = _waits_us(records, passes_us, rtts_s)

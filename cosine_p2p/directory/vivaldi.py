@@ -1,8 +1,7 @@
 """A peer's own network coordinate, moved a little by each round-trip time that it measures. Pure.
 
-The algorithm is Vivaldi with height vectors and an adaptive timestep (Dabek et al., SIGCOMM 2004, sections 3.5 and
-5.4). Others' coordinates are their own word, and a peer can delay its answers: so a sample moves a peer that knows
-its place by little, and nothing that is said moves it by more than `MAX_STEP_S`.
+Vivaldi with height vectors and an adaptive timestep (Dabek et al., SIGCOMM 2004, sections 3.5 and 5.4). Others'
+coordinates are their own word, so no sample moves a peer by more than `MAX_STEP_S`.
 """
 
 import math
@@ -21,8 +20,8 @@ ERROR_SHARE: Final = 0.25
 MAX_RTT_S: Final = 2.0
 """What takes longer was no measurement of a distance, but of a machine that was busy."""
 MAX_STEP_S: Final = 0.05
-"""Times its error, nobody moves further with one sample. Where 4 of 32 peers in 16 cities claim absurd places,
-estimates between the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
+"""Times its error, a bound of each step. Where 4 of 32 peers in 16 cities claim absurd places, estimates between
+the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
 LEAST_ERROR: Final = 0.05
 """Nobody is believed to be surer, so that nobody's word alone decides; 5 % is less than links vary."""
 LEAST_HEIGHT_S: Final = 1e-4
@@ -45,12 +44,11 @@ class Vivaldi:
 
     @property
     def coordinate(self) -> NetworkCoordinate:
-        """The place as others are told it."""
         x_us, y_us, z_us = (round(1e6 * axis_s) for axis_s in self._point_s)
         return NetworkCoordinate(x_us, y_us, z_us, round(1e6 * self._height_s), round(1000 * self._error))
 
     def note_rtt(self, other: NetworkCoordinate, rtt_s: float) -> None:
-        """Take in a measured round-trip time to a peer that says where it is; ignored if it is none."""
+        """Take in a round-trip time to a peer that says where it is."""
         if not 0.0 < rtt_s <= MAX_RTT_S:
             return
         other_error = min(1.0, max(LEAST_ERROR, other.error_permille / 1000))
@@ -80,11 +78,10 @@ class Vivaldi:
         return [part / length for part in drawn] if length else (1.0, 0.0, 0.0)
 
     def state(self) -> list[object]:
-        """The place as values of JSON."""
         return pack_fields(self.coordinate)
 
     def restore(self, state: object) -> None:
-        """Go on from where an earlier process was; what is broken is ignored."""
+        """Take in the state of an earlier process; a broken one is ignored."""
         try:
             kept: NetworkCoordinate = unpack_fields(NetworkCoordinate, state)
         except MalformedMessage:
@@ -95,7 +92,7 @@ class Vivaldi:
 
 
 def estimated_rtt_s(one: NetworkCoordinate | None, other: NetworkCoordinate | None) -> float | None:
-    """The round-trip time between two peers by their own words; None where one says nothing or is too unsure."""
+    """Seconds between two peers by their own words; None where one says nothing or is too unsure."""
     if one is None or other is None or max(one.error_permille, other.error_permille) > 1000 * USABLE_ERROR:
         return None
     return one.rtt_s(other)

@@ -1,7 +1,7 @@
-"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) taken apart, remembered, and judged.
+"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) parsed, remembered, and judged. Pure.
 
-Anybody may announce anybody's address. What a user gave is dialled as it is; of what strangers' records name,
-public addresses are, and private ones only in a swarm that the user's own addresses show to be private. Pure.
+Anybody may announce anybody's address. What a user gave is dialled as it is; of strangers' addresses only public
+ones are, private ones too where the user's own are private.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,8 +30,7 @@ class Address:
     """A multiaddr that begins with a host and a port.
 
     `layers` names the protocols over the port, in order. Of two `peer_ids` the first is a relay, which listens
-    there, and the second the peer that is reached through it. The port of a dnsaddr, whose records hold whole
-    addresses, is 0.
+    there. The port of a dnsaddr is 0.
     """
 
     host_kind: str
@@ -49,12 +48,10 @@ class Address:
 
     @property
     def peer_id(self) -> str:
-        """The peer whose address it is, "" if it does not say."""
         return self.peer_ids[-1] if self.peer_ids else ""
 
     @property
     def relay(self) -> str | None:
-        """The peer id of the relay, if there is one."""
         return self.peer_ids[0] if self.layers == _RELAYED else None
 
     def __str__(self) -> str:
@@ -63,10 +60,7 @@ class Address:
 
 
 def split_multiaddr(text: str) -> list[tuple[str, str]]:
-    """The (protocol, value) pairs of a multiaddr, values in their canonical form, "" where there is none.
-
-    Raises `ValueError` with a clause that says what is wrong.
-    """
+    """The (protocol, canonical value or "") pairs of a multiaddr. Raises `ValueError` with a clause."""
     first, *words = text.split("/")
     if first or not words:
         raise ValueError("it does not begin with a slash")
@@ -113,7 +107,7 @@ def parse_address(text: str, *, needs_peer: bool = False) -> Address:
 
 
 def parse_dialable(text: str) -> Address:
-    """An address that a light client can dial. Raises `ValueError` unless it is plain TCP and ends in a peer id."""
+    """An address that a light client can dial: plain TCP, ending in a peer id. Raises `ValueError`."""
     address = parse_address(text, needs_peer=True)
     if not address.is_plain_tcp or not address.port:
         raise ValueError("not an address over TCP that ends in a peer id")
@@ -144,7 +138,7 @@ class AddressBook:
         self._addresses.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     def of(self, peer_id: str) -> dict[Address, str]:
-        """This peer's addresses that can be dialled, each with its multiaddr; its id at the end may be left out."""
+        """This peer's dialable addresses, each with its multiaddr."""
         end = f"/p2p/{peer_id}"
         found: dict[Address, str] = {}
         for maddr in self._addresses.get(peer_id) or ():
@@ -157,9 +151,8 @@ class AddressBook:
 
 
 MAX_TRIES: Final = 16
-"""Dials of one public host that have not led to a peer; as many nodes as a home network may have."""
+"""Dials of one public host without success; as many nodes as a home network may have."""
 TRIES_WINDOW_S: Final = 60.0
-"""The time in which these are counted, as long as a peer that failed is first avoided."""
 MAX_HOSTS: Final = 4096
 """Bounds memory."""
 _SHARED: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: carriers' and overlay networks
@@ -201,7 +194,7 @@ class DialPolicy:
     """Decides about hosts that records name. `given` are the IP addresses of peers that the user named.
 
     One in a private network permits private networks, one of this machine permits those and this machine. Times are
-    of one clock that never goes back.
+    of one monotonic clock.
     """
 
     def __init__(self, given: Iterable[str]) -> None:
@@ -209,7 +202,6 @@ class DialPolicy:
         self._tries = Remembered[str, list[float]](MAX_HOSTS)
 
     def permits(self, host: str, *, now_s: float) -> bool:
-        """True if this IP address may be dialled now."""
         reach = reach_of(host)
         if reach is not Reach.PUBLIC:
             return Reach.NOBODY < reach <= self._widest
@@ -217,7 +209,6 @@ class DialPolicy:
         return len(recent) < MAX_TRIES
 
     def note_try(self, host: str, *, now_s: float) -> None:
-        """A dial begins."""
         tries = self._tries.get(host) or []
         self._tries.note(host, [*tries[1 - MAX_TRIES :], now_s])
 
@@ -227,15 +218,11 @@ class DialPolicy:
 
 
 PREFIX_BITS: Final = {"ip4": 24, "ip6": 48}
-"""The smallest networks that are routed by themselves, such as a provider gives to one customer: other than keys,
-many of them are hard to have."""
+"""The smallest networks that are routed by themselves: other than keys, many of them are hard to get."""
 
 
 def range_of(maddr: str) -> str:
-    """The network of a public IP address, such as `203.0.113.0/24`; of a relayed peer that of its relay.
-
-    "" for other addresses: in a private network all machines are somebody's own.
-    """
+    """The network of a public IP address, such as `203.0.113.0/24`; of a relayed peer the relay's; else ""."""
     try:
         address = parse_address(maddr)
     except ValueError:
@@ -246,5 +233,5 @@ def range_of(maddr: str) -> str:
 
 
 def claimed_range(maddrs: Iterable[str]) -> str:
-    """The network of the first public address among those that somebody names, "" where there is none."""
+    """The network of the first public address, "" without any."""
     return next(filter(None, map(range_of, maddrs)), "")

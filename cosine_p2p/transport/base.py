@@ -11,22 +11,17 @@ class Stream(Protocol):
     def peer_id(self) -> str: ...
 
     async def read(self) -> bytes:
-        """Some bytes, or `b""` once the peer has ended the stream or is gone.
-
-        Raises `PeerLost` where only now is known that the peer does not serve the protocol.
-        """
+        """Some bytes, `b""` at the end. Raises `PeerLost` if the peer turns out not to serve the protocol."""
         ...
 
     async def write(self, data: bytes) -> None:
         """Send all of `data`; waits while the peer is slow. Raises `PeerLost`."""
         ...
 
-    def close(self) -> None:
-        """End the stream at once, both ways. Never raises."""
-        ...
+    def close(self) -> None: ...
 
     def note_flood(self) -> None:
-        """Tell whoever decides about bans that the peer loses this stream for a flood. Never raises."""
+        """Report that the peer loses this stream for a flood. Never raises."""
         ...
 
 
@@ -40,17 +35,13 @@ class Transport(Protocol):
     def peer_id(self) -> str: ...
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream. Raises `PeerLost` with the reason, if that is known without a round trip."""
+        """Open a stream. Raises `PeerLost` if a failure is known without a round trip."""
         ...
 
     async def address_of(self, peer_id: str) -> str:
         """The multiaddr at the other end of the connection to a peer, as seen here; "" where none is known."""
         ...
 
-    async def serve(self, protocol: str, handler: StreamHandler) -> None:
-        """Run `handler` for every stream a peer opens on `protocol`."""
-        ...
+    async def serve(self, protocol: str, handler: StreamHandler) -> None: ...
 
-    async def close(self) -> None:
-        """Stop serving and end every stream."""
-        ...
+    async def close(self) -> None: ...

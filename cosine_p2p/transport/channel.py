@@ -43,17 +43,16 @@ AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or re
 FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)
 """Those of this version that every end names."""
 READ_RATE: Final = 4000.0
-"""Units a second that are read of a peer: a message is one, and each KiB of it another. To read and act on one took
-12 to 67 microseconds, so a flood takes a quarter of a core.
-A gateway with sixteen requests, each with three drafters, and these send 440 a second at most where a pass takes
-60 ms and one of a drafter 6 ms, and 2,270 with 10 and 1 ms."""
+"""Units a second that are read of a peer: one a message and one a KiB of it. One took 12 to 67 microseconds, so a
+flood takes a quarter of a core. A gateway with 16 requests of three drafters each is sent 440 a second where a pass
+takes 60 ms and a draft 6 ms, and 2,270 at 10 and 1 ms."""
 READ_BURST: Final = 2000.0
-"""The units of half a second, 0.13 s of work at most, and more than the largest frame is."""
+"""Half a second's units, 0.13 s of work at most, and more than the largest frame."""
 READ_PLACES: Final = 16
-"""The requests of that measurement. Where a node serves more at once, as much more is read of a peer."""
+"""The requests of that measurement; with more, more is read of a peer."""
 FLOOD_S: Final = 30.0
-"""Who is at the limit for so long has sent 117 MiB or 120,000 messages more than the others; the longest
-prompts of sixteen requests, 8 MiB, take two seconds."""
+"""At the limit for so long, a peer has sent 117 MiB or 120,000 messages too many; the longest prompts of 16
+requests, 8 MiB, take two seconds."""
 FLOODED: Final = "it sends more than is read of a peer, for too long"
 PING_NUMBERS: Final = range(1 << 16, 1 << 32)
 """Too many to guess one that is open, and all of one length on the wire."""
@@ -61,34 +60,33 @@ PING_NUMBERS: Final = range(1 << 16, 1 << 32)
 
 @dataclass(slots=True)
 class StepCounts:
-    """Counts that a serving peer reports with each heartbeat, so that the other end can tell alive from stalled."""
+    """What a serving peer reports with each heartbeat, to tell alive from stalled."""
 
     steps: int = 0
     prefill_tokens: int = 0
 
 
 def read_budget(*, factor: float = 1.0, flood_s: float = math.inf) -> CallBudget:
-    """A budget of what is read of each peer, for all streams that share it; `flood_s` as in `CallBudget`."""
+    """A budget of what is read of each peer, for all streams that share it."""
     return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST, flood_s=flood_s)
 
 
 def serving_budget(*, places: int = READ_PLACES) -> CallBudget:
-    """The same for a service with so many places: it also ends the streams of who stays at the limit."""
+    """The same for a service with so many places; it also ends the streams of flooders."""
     return read_budget(factor=max(1.0, places / READ_PLACES), flood_s=FLOOD_S)
 
 
 def draw_ping_number() -> int:
-    """A number that no peer can foresee: it would answer early, and seem nearer than it is."""
+    """A number that no peer can foresee: it would answer early and seem nearer."""
     return PING_NUMBERS.start + secrets.randbelow(len(PING_NUMBERS))
 
 
 class Channel:
     """One stream as messages. Use `async with`; exactly one task may call `receive`.
 
-    Whoever sends more than its part of `budget` is read later, so that others are read meanwhile, and is lost where
-    the budget silences it: `is_flooded` then. With more `requests` of ours than `READ_PLACES` as much more is read.
-    `receive` answers pings by itself and raises `PeerLost` when the stream ends or stays silent for
-    `SILENCE_S`, and `RemoteProtocolError` when the peer breaks the protocol.
+    A peer that sends more than its part of `budget` is read later, and lost where the budget silences it
+    (`is_flooded`). `receive` answers pings and raises `PeerLost` when the stream ends or is silent for `SILENCE_S`,
+    and `RemoteProtocolError` when the peer breaks the protocol.
     """
 
     def __init__(
@@ -101,7 +99,7 @@ class Channel:
         learns: bool = False,
         lacks: Collection[str] = (),
     ) -> None:
-        """An end that `learns` says so in its hello, and does not name the features that it `lacks`."""
+        """`learns`: named in the hello. `lacks`: features that are not."""
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
@@ -147,7 +145,7 @@ class Channel:
         self._stream.close()
 
     def post(self, message: m.Message) -> bool:
-        """Queue a message without waiting; False, and nothing queued, if the peer reads too slowly."""
+        """Queue a message without waiting; False if the peer reads too slowly."""
         frame = encode_frame(encode(message))
         if self._waiting_bytes + len(frame) > MAX_WAITING_BYTES:
             return False
@@ -166,11 +164,10 @@ class Channel:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes queued and not yet handed to the stream."""
         return self._waiting_bytes
 
     async def receive(self) -> m.Message:
-        """The next message that is not part of the channel's own upkeep: the first hello, pings and pongs."""
+        """The next message that is not the channel's own upkeep."""
         while True:
             message = await self._next_message()
             if not self.greeted.is_set():
@@ -263,11 +260,9 @@ async def serve_channel(
     budget: CallBudget | None = None,
     learns: bool = False,
 ) -> None:
-    """Serve one stream until it ends: every message goes to `handle`, the end with its reason to `on_end`.
+    """Serve one stream until it ends: messages go to `handle`, the end with its reason to `on_end`.
 
-    The streams that one service serves share its `budget`. A drafter that `learns` says so in its hello.
-
-    A peer that breaks the protocol is told so with an `Error` and loses its stream.
+    A peer that breaks the protocol gets an `Error` and loses its stream.
     """
     async with Channel(stream, protocol, progress=progress, budget=budget, learns=learns) as channel:
         reason = "serving it was given up"

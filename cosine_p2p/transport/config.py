@@ -26,11 +26,10 @@ _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportConfig:
-    """Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
+    """Settings of a full node. Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
 
-    A node that others cannot dial is reached through `relays`, and through initial peers that relay; `is_relay`
-    offers that to others. One in `client_mode` dials only, and stores nothing for others: it listens on no port
-    unless it `listens` to take part in hole punching. `gate` decides who is talked to.
+    A node that others cannot dial is reached through `relays` and initial peers that relay; `is_relay` offers that
+    to others. In `client_mode` a node stores nothing for others, and listens only with `listens`, to punch holes.
     """
 
     identity_file: Path
@@ -48,12 +47,11 @@ class TransportConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """True if the node can only be reached from its own machine; then no router is asked for a port."""
+        """True if only its own machine reaches the node."""
         return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)
 
     @property
     def has_ports(self) -> bool:
-        """True if the node listens."""
         return self.listens or not self.client_mode
 
     def check(self) -> None:
@@ -82,15 +80,11 @@ def _split(maddr: str, *, example: str) -> list[tuple[str, str]]:
 
 
 def peer_of(maddr: str) -> str:
-    """The peer id at the end of a checked address."""
     return maddr.rsplit("/p2p/", 1)[1]
 
 
 def check_ports_free(host_maddrs: Sequence[str]) -> None:
-    """Raises `UsageError` if somebody listens there already.
-
-    p2pd sets SO_REUSEPORT, so a second one would start without complaint and steal half the connections.
-    """
+    """Raises `UsageError` if somebody listens there already: p2pd sets SO_REUSEPORT and would not complain."""
     for maddr in host_maddrs:
         address = _parsed(maddr)
         if address is None or address.host_kind not in ("ip4", "ip6"):

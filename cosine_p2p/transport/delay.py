@@ -3,16 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from cosine_p2p.transport.base import Stream, StreamHandler, Transport
-from cosine_p2p.transport.round_trips import Openings, RoundTrips
+from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_protocol.errors import PeerLost
 
 
 class DelayedStream:
-    """A stream whose bytes leave and arrive `one_way_s` later, in order and without extra loss of rate.
-
-    `note_heard` is called whenever something has come.
-    """
+    """A stream whose bytes leave and arrive `one_way_s` later. `note_heard` is called whenever something comes."""
 
     def __init__(self, stream: Stream, one_way_s: float, note_heard: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
@@ -69,39 +65,6 @@ class DelayedStream:
 
 async def _sleep_until(due: float) -> None:
     await asyncio.sleep(max(0.0, due - asyncio.get_running_loop().time()))
-
-
-class DelayedTransport:
-    """A transport whose peers all seem further away than they are, by `one_way_s`.
-
-    The first stream to a peer, and others, wait as if they took `round_trips` over such a way.
-    """
-
-    def __init__(self, transport: Transport, one_way_s: float, *, round_trips: RoundTrips) -> None:
-        self._transport = transport
-        self._one_way_s = one_way_s
-        self._openings = Openings(round_trips)
-
-    @property
-    def peer_id(self) -> str:
-        return self._transport.peer_id
-
-    async def dial(self, peer_id: str, protocol: str) -> Stream:
-        now_s = asyncio.get_running_loop().time
-        round_trips = sum(self._openings.round_trips(peer_id, now_s=now_s()))
-        await asyncio.sleep(2 * self._one_way_s * round_trips)
-        stream = await self._transport.dial(peer_id, protocol)
-        self._openings.connect(peer_id, now_s())
-        return DelayedStream(stream, self._one_way_s, lambda: self._openings.note_heard(peer_id, now_s()))
-
-    async def address_of(self, peer_id: str) -> str:
-        return await self._transport.address_of(peer_id)
-
-    async def serve(self, protocol: str, handler: StreamHandler) -> None:
-        await self._transport.serve(protocol, delayed(handler, one_way_s=self._one_way_s))
-
-    async def close(self) -> None:
-        await self._transport.close()
 
 
 def delayed(handler: StreamHandler, *, one_way_s: float) -> StreamHandler:

@@ -16,7 +16,7 @@ _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 
 
 async def hosts_of(given: Sequence[Address]) -> list[str]:
-    """The IP addresses of the peers a user named; names that mean nothing now are left out."""
+    """The IP addresses of peers, without names that do not resolve now."""
     loop = asyncio.get_running_loop()
 
     async def resolved(address: Address) -> list[str]:
@@ -31,7 +31,7 @@ async def hosts_of(given: Sequence[Address]) -> list[str]:
 
 
 def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
-    """This machine's addresses on the ways to some others, and to the internet; nothing is sent."""
+    """This machine's addresses on the ways to others and the internet; nothing is sent."""
     found = set()
     for remote in (*remotes, *_ELSEWHERE):
         family = socket.AF_INET6 if ":" in remote else socket.AF_INET
@@ -42,7 +42,7 @@ def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
 
 
 def mtu_bytes(host: str) -> int | None:
-    """The longest packet on the way to an IP address, as far as this machine knows; None where it does not tell."""
+    """The longest packet on the way to an IP address, None where this machine does not know it."""
     is_v6 = ":" in host
     # Linux's, ip(7) and ipv6(7); Python does not name them.
     level, option = (socket.IPPROTO_IPV6, 24) if is_v6 else (socket.IPPROTO_IP, 14)

@@ -32,7 +32,7 @@ Sink = Callable[[Delivery], None]
 
 
 class PeerLink(Protocol):
-    """A way to a peer that several requests share; `Link` is one."""
+    """A connection to a peer that several requests share, such as `Link`."""
 
     @property
     def peer_id(self) -> str: ...
@@ -43,7 +43,7 @@ class PeerLink(Protocol):
         ...
 
     async def named_features(self) -> frozenset[str]:
-        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
+        """Wait for the peer's features. Raises `PeerLost`."""
         ...
 
     @property
@@ -60,29 +60,22 @@ class PeerLink(Protocol):
 
 
 class PeerLinks(Protocol):
-    """The ways to the peers of a session; `Links` are those over a transport."""
-
     async def get(self, peer_id: str, protocol: str) -> PeerLink:
-        """The live link to a peer, opened if need be. Raises `PeerLost`."""
+        """The live link to a peer, opened if needed. Raises `PeerLost`."""
         ...
 
-    def alive(self, peer_id: str, protocol: str) -> PeerLink | None:
-        """The live link to a peer, if there is one."""
-        ...
+    def alive(self, peer_id: str, protocol: str) -> PeerLink | None: ...
 
 
 async def check_knows(link: PeerLink, request: Request) -> None:
-    """Return once a peer that knows all that a request asks for has said so. Raises `OlderPeer` or `PeerLost`."""
+    """Wait until a peer has said that it knows all that a request needs. Raises `OlderPeer` or `PeerLost`."""
     needed = features_of(request)
     if needed and not needed <= await link.named_features():
         raise OlderPeer(link.peer_id, f"its version knows no {' or '.join(sorted(needed))}")
 
 
 class Link:
-    """A channel whose messages are handed to the request they carry the number of.
-
-    `on_flood` is called where it ends because the peer sends more than is read of one with so many requests.
-    """
+    """A channel whose messages go to the request with their number. `on_flood` is called if the peer floods."""
 
     def __init__(self, channel: Channel, on_flood: Callable[[], None] = lambda: None) -> None:
         self.channel = channel
@@ -112,11 +105,9 @@ class Link:
 
     @property
     def features(self) -> frozenset[str] | None:
-        """Features both ends have; None before the peer has named its own."""
         return self.channel.features if self.channel.greeted.is_set() else None
 
     async def named_features(self) -> frozenset[str]:
-        """Features both ends have, once the peer has named its own. Raises `PeerLost`."""
         if not self.channel.greeted.is_set():
             greeting = asyncio.ensure_future(self.channel.greeted.wait())
             try:
@@ -129,16 +120,14 @@ class Link:
 
     @property
     def remote_progress(self) -> StepCounts:
-        """The progress that the peer reported last."""
         return self.channel.remote_progress
 
     @property
     def rtt_s(self) -> float:
-        """Measured round-trip time, 0 before the first answer."""
+        """Measured round-trip time in seconds, 0 before the first answer."""
         return self.channel.rtt_s or 0.0
 
     def subscribe(self, number: int, sink: Sink) -> None:
-        """Hand messages of a request to `sink` until `unsubscribe`."""
         self._sinks[number] = sink
         self.channel.requests = len(self._sinks)
 
@@ -214,7 +203,7 @@ def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
 
 @dataclass(slots=True, weakref_slot=True)
 class _Opening:
-    """A link that some wait for, or how its dial failed: who waited has it no better one after the other."""
+    """A link being dialled, or how its dial failed, for all who wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -224,8 +213,7 @@ class _Opening:
 class Links:
     """All links of one client, opened when first needed and kept.
 
-    A peer that floods loses its link, `on_flood` is told of it, and it is not dialled for as long as the budget of
-    what is read of each peer silences it.
+    A peer that floods loses its link, and is not dialled while the budget silences it; `on_flood` is told of it.
     """
 
     def __init__(self, transport: Transport, *, on_flood: Callable[[str], None] = lambda _: None) -> None:
@@ -237,7 +225,7 @@ class Links:
         self._opening = WeakValueDictionary[tuple[str, str], _Opening]()
 
     async def get(self, peer_id: str, protocol: str) -> Link:
-        """The live link to a peer, dialled if need be. Raises `PeerLost`, of one dial for all who wait for it."""
+        """The live link to a peer, dialled if needed. Raises `PeerLost`; one dial is for all who wait."""
         opening = self._opening.setdefault((peer_id, protocol), _Opening())
         opening.waiting += 1
         try:
@@ -268,12 +256,10 @@ class Links:
         return link
 
     def alive(self, peer_id: str, protocol: str) -> Link | None:
-        """The live link to a peer, if there is one."""
         link = self._links.get((peer_id, protocol))
         return link if link is not None and link.is_alive else None
 
     async def drop(self, peer_id: str, protocol: str) -> None:
-        """Close the link to a peer, if there is one."""
         link = self._links.pop((peer_id, protocol), None)
         if link is not None:
             await link.close()

@@ -1,11 +1,9 @@
-"""Libraries of which only a part is imported: their packages wait with what they import for others.
+"""Import a part of a library without running the `__init__` of its packages.
 
-hivemind's packages import torch, and py-libp2p's dozens of libraries for transports that no client has. While we
-import our part, a package is there without running its `__init__`, and a name that this would import comes from
-where it would import it. Whatever a program asks of the library afterwards runs it, so that everything is there.
-Modules that our part imports for the names of types alone are left out: empty classes stand for what is in them.
-
-The protobufs of such a library lie in a pool of its own: hivemind and py-libp2p both register `crypto.proto`.
+hivemind's packages import torch, and py-libp2p's dozens of libraries. While our part is imported, a package exists
+without running its `__init__`, and names come from where that would import them. Later imports by a program run it.
+Modules that are imported for the names of types alone are replaced by empty classes. The protobufs of such a
+library lie in a pool of its own: both register `crypto.proto`.
 """
 
 import ast
@@ -26,7 +24,7 @@ from google.protobuf import descriptor_pool
 
 @contextmanager
 def imported_in_part(name: str, *, without: Collection[str] = ()) -> Iterator[None]:
-    """Import a library so inside, `without` some modules, unless a program has imported it whole already."""
+    """Import a library in this way, `without` some modules, unless it was imported whole before."""
     if name in sys.modules:
         yield
         return
@@ -85,14 +83,14 @@ class PartialLibrary:
         return spec
 
     def complete(self) -> None:
-        """Run the `__init__` of the library itself, which imports the rest in the order that it is written for."""
+        """Run the `__init__` of the library itself."""
         whole = sys.modules.get(self._name)
         if isinstance(whole, WaitingPackage):
             whole.stop_waiting()
 
     @contextmanager
     def _apart(self) -> Iterator[None]:
-        """Register protobufs in the library's own pool, and silence what libraries warn of in themselves."""
+        """Register protobufs in the library's own pool, and silence its warnings."""
         default_pool = descriptor_pool.Default
         descriptor_pool.Default = lambda: self._pool
         try:
@@ -139,7 +137,6 @@ class WaitingPackage(ModuleType):
         return getattr(self, name)
 
     def stop_waiting(self) -> None:
-        """Become the package that it stands for."""
         if isinstance(self, WaitingPackage):
             run = self._run
             for name in ("_library", "_run", "_names"):

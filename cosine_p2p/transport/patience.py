@@ -1,7 +1,7 @@
-"""Patience at the way into a network: peers of whom none answers are asked again for a while.
+"""Patience at the way into a network: peers are asked again for a while where none answers.
 
-Of programs that start together a bootstrap node need not be the first that is ready, and one whose network daemon
-died is back in a moment: nobody gives up for that, be it a client, a node or a gateway.
+Of programs that start together a bootstrap node need not be ready first, and a network daemon that died is back in
+a moment.
 """
 
 import asyncio
@@ -39,7 +39,7 @@ def join_patience_s() -> float:
 
 
 async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, note: Note = LOG.warning) -> _T:
-    """What `ask` gives, which is called again for so long where nobody answers. Raises as it does in the end."""
+    """What `ask` gives, called again for `patience_s` while nobody answers. Raises as the last call."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_s
     while True:
@@ -53,7 +53,7 @@ async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, 
 
 
 async def unless_stopped(work: Awaitable[_T], stop: asyncio.Event) -> _T | None:
-    """What `work` gives; None, and it is cancelled, where `stop` is set first. Raises what `work` raises."""
+    """What `work` gives; None, and it is cancelled, where `stop` is set first. Raises as `work`."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

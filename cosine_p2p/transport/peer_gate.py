@@ -1,7 +1,7 @@
-"""The one place that decides which peers a transport talks to: members of a private swarm, and nobody denied.
+"""Decides which peers a transport talks to: members of a private swarm, and nobody denied.
 
-Between members each stream begins with a `Member` message both ways, before the hello (docs/protocol.md, section
-3). The dialler shows its certificate first, so a node of a private swarm answers anybody else with one error alone.
+Between members each stream begins with a `Member` message both ways (docs/protocol.md, section 3). The dialler
+shows its certificate first: a node of a private swarm answers anybody else with one error alone.
 """
 
 import asyncio
@@ -43,12 +43,12 @@ class PeerGate:
             raise NotAMember("it is denied")
 
     def note_disconnected(self, peer_id: str) -> None:
-        """Count that a peer was disconnected for a flood; who comes back each time is banned."""
+        """Count a disconnection for a flood, which leads to a ban."""
         if self._denied is not None:
             self._denied.note_disconnected(peer_id)
 
     def check(self, peer_id: str, certificate: bytes) -> None:
-        """Raises `NotAMember` unless a peer that shows this certificate may be talked to."""
+        """Raises `NotAMember` unless a peer with this certificate may be talked to."""
         self.check_denied(peer_id)
         if self.membership is not None:
             self.membership.check(certificate, peer_id=peer_id)
@@ -91,7 +91,7 @@ class PeerGate:
         return GatedStream(stream, self, bytes(greeting.rest))
 
     async def admit(self, stream: Stream) -> Stream | None:
-        """A stream that a peer dialled; None if it may not, which it was told with one error."""
+        """A stream that a peer dialled; None if it was refused with one error."""
         if self.membership is None and self._denied is None:
             return stream
         greeting = _Greeting(stream)
@@ -111,7 +111,7 @@ class PeerGate:
         return GatedStream(stream, self, bytes(greeting.rest))
 
     def _checked(self, message: m.Message, peer_id: str) -> m.Member:
-        """What a peer shows, if it is enough. Raises `NotAMember`."""
+        """Raises `NotAMember`."""
         if isinstance(message, m.Error):
             raise NotAMember(f"it does not admit us: {message.message}")
         if not isinstance(message, m.Member):
@@ -120,7 +120,7 @@ class PeerGate:
         return message
 
     async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, told: int, theirs: m.Member) -> None:
-        """Bring the one with the older list of revoked certificates up to date. Raises `NotAMember`.
+        """Send the newer list of revoked certificates to the other end. Raises `NotAMember`.
 
         Ours is of the sequence that was `told`: another stream may have brought a newer one since.
         """
@@ -135,7 +135,7 @@ class PeerGate:
 
 
 class GatedStream:
-    """A stream whose peer is checked again whenever it says something: certificates end while streams are kept."""
+    """A stream whose peer is checked whenever it says something: certificates expire."""
 
     def __init__(self, stream: Stream, gate: PeerGate, rest: bytes) -> None:
         self.peer_id = stream.peer_id
@@ -165,9 +165,9 @@ class GatedStream:
 
 
 async def refuse(stream: Stream, reason: str) -> None:
-    """Answer with the one error that is all a peer gets that is not admitted, and end the stream once it hangs up.
+    """Answer with one error and end the stream once the peer hangs up.
 
-    Closed at once, with what it sent unread, the stream would be reset and the answer dropped with it.
+    Closed at once, with unread bytes, the stream would be reset and the answer lost.
     """
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
@@ -190,7 +190,7 @@ class _Greeting:
         self._stream = stream
 
     async def present(self, membership: Membership) -> int:
-        """Show our certificate; the sequence of the list of revoked ones that we told of."""
+        """Show our certificate; the sequence of revocations that was named."""
         told = membership.sequence
         await self.send(m.Member(membership.certificate, told))
         return told

@@ -8,8 +8,7 @@ from typing import Final
 from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
 
 OBSERVERS: Final = 4
-"""libp2p believes an address at which others see it once so many have seen the same; without, it does not punch
-(go-libp2p 0.32, `ActivationThresh`)."""
+"""libp2p punches holes once so many peers have seen it at one address (go-libp2p 0.32, `ActivationThresh`)."""
 
 
 class ReachKind(StrEnum):
@@ -49,10 +48,10 @@ class Reachable:
 class Findings:
     """What a node has found out about itself.
 
-    `own` are the addresses that it listens at, `dialled_back` those at which a peer has reached it, `circuits`
-    those through relays, `seen_at` the addresses at which public peers see it, by peer. `asked_back` counts the
-    peers that have tried to reach it, `public_peers` those that it is connected to; `is_alone` where it was told of
-    none, `is_named` where the user has named the addresses that lead to it.
+    `own`: where it listens. `dialled_back`: where a peer has reached it. `circuits`: addresses through relays.
+    `seen_at`: where public peers see it, by peer. `asked_back`: number of peers that tried to reach it.
+    `public_peers`: number of connected ones. `is_alone`: it was told of no peers. `is_named`: the user has named
+    its addresses.
     """
 
     own: tuple[str, ...]
@@ -66,7 +65,6 @@ class Findings:
 
 
 def judge_reach(found: Findings) -> Reachable:
-    """Say how the node is reachable, and which addresses it is to announce."""
     public = [maddr for maddr in found.own if reach_at(maddr) is Reach.PUBLIC]
     only = "over IPv6 alone" if _is_v6_only(found.own) else ""
     relays = tuple(dict.fromkeys(filter(None, map(_relay_of, found.circuits))))
@@ -101,7 +99,7 @@ def judge_reach(found: Findings) -> Reachable:
 
 
 def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
-    """Whether peers that meet through a relay can come to a direct way, and why not."""
+    """Whether peers that meet through a relay can connect directly, and why not."""
     ends: dict[tuple[str, str], dict[str, int]] = {}
     for peer_id, maddr in seen_at.items():
         if (address := parsed(maddr)) is not None:
@@ -115,12 +113,11 @@ def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
 
 
 def is_open_to_all(maddrs: Iterable[str]) -> bool:
-    """True if one of some addresses can be dialled over plain TCP, as light clients dial."""
+    """True if one of the addresses can be dialled over plain TCP, as light clients dial."""
     return any(address.is_plain_tcp for address in map(parsed, maddrs) if address is not None)
 
 
 def is_relayed(announced: Sequence[str]) -> bool:
-    """True if a node announces only ways through relays."""
     return bool(announced) and all(_relay_of(maddr) for maddr in announced)
 
 
@@ -133,17 +130,13 @@ def parsed(maddr: str) -> Address | None:
 
 
 def reach_at(maddr: str) -> Reach:
-    """The machines that the IP address in a multiaddr can mean; of a relayed one that of the relay."""
+    """The reach of the IP address in a multiaddr, of a relayed one that of the relay."""
     address = parsed(maddr)
     return reach_of(address.host) if address is not None else Reach.NOBODY
 
 
 def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
-    """Addresses of a node in the order in which others can use them: for all, in its network, on its machine.
-
-    Of a kind those that light clients dial come first, and before those the hosts that lead to others, `local`: the
-    rest are of networks within the machine.
-    """
+    """Addresses of a node as others can use them: public, of its network (`local` hosts first), of its machine."""
 
     def rank(maddr: str) -> tuple[int, bool, bool]:
         address = parsed(maddr)
@@ -162,7 +155,6 @@ def _relay_of(maddr: str) -> str | None:
 
 
 def _of_this_network(own: Iterable[str]) -> tuple[str, ...]:
-    """The addresses that mean this machine to most others: no loopback beside others, no private beside public."""
     by_reach: dict[Reach, list[str]] = {}
     for maddr in own:
         by_reach.setdefault(reach_at(maddr), []).append(maddr)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_node.serving.status_service import StatusService
-from cosine_p2p.directory.directory import Directory, MemoryDirectory
+from cosine_p2p.directory.directory import Directory
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.trust.mandates import Mandates

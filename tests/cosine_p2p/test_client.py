@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_protocol.errors import (

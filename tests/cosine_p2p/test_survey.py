@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.directory.directory import MemoryDirectory
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_p2p.survey import NodeSight, Surveyor
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel, serve_channel

@@ -12,6 +12,7 @@ import numpy as np
 
 from cosine_lab.emulation.links import FifoServer, LinkModel, SeededRoute
 from cosine_lab.emulation.machine import SimulatedMachine
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport, Route
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.records import DIGEST
@@ -31,7 +32,6 @@ from cosine_node.stages.inbox import QueuedFeed
 from cosine_node.stages.service import ChainBooks, Offload, ServedChain, StageService
 from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange, Passed

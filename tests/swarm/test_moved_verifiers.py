@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.session.session import ASK_AGAIN_S, FOUND_AGAIN_S, OTHERS_SERVE_S
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_protocol.errors import GenerationFailed, PeerLost

@@ -6,12 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryCells
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.status_service import StatusService
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.directory.dht import DhtDirectory, MemoryCells
+from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import messages as m

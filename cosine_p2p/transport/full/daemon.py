@@ -1,7 +1,6 @@
 """One p2pd child process: started, dialled through, listened for, and ended with nothing left behind.
 
-hivemind reports a dead daemon as alive and lets calls through it hang; here every call has a deadline and `ended`
-tells.
+hivemind reports a dead daemon as alive and lets calls hang; here every call has a deadline and `ended` tells.
 """
 
 import asyncio
@@ -67,8 +66,7 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
 
 
 class _PendingCalls(dict[Any, Any]):
-    """Our calls that have no answer yet. Of a call that was given up a moment ago hivemind would take the answer as
-    for any other, and its reader of all answers would end by that."""
+    """Our open calls. An answer to a call that was given up would end hivemind's reader of all answers."""
 
     def __contains__(self, call_id: object) -> bool:
         call = self.get(call_id)
@@ -76,7 +74,7 @@ class _PendingCalls(dict[Any, Any]):
 
 
 class _HandlerTasks(dict[Any, Any]):
-    """Peers' calls that are being answered. hivemind would keep those for ever that a peer takes back."""
+    """Peers' calls that are being answered. hivemind would keep those that a peer takes back."""
 
     def __setitem__(self, call_id: Any, task: Any) -> None:
         super().__setitem__(call_id, task)
@@ -84,7 +82,6 @@ class _HandlerTasks(dict[Any, Any]):
 
 
 def mend_calls(control: Any) -> None:
-    """Let a hivemind control client go on after calls that we or a peer gave up."""
     control._pending_calls = _PendingCalls(control._pending_calls)
     control._handler_tasks = _HandlerTasks(control._handler_tasks)
 
@@ -122,7 +119,6 @@ class Daemon:
         mend_calls(self._control)
 
     async def ended(self) -> int:
-        """Wait for the process to end; its exit code."""
         return int(await self.p2p._child.wait())
 
     async def serve(self, protocol: str, accept: Accept) -> None:
@@ -142,7 +138,6 @@ class Daemon:
             raise PeerLost(self.peer_id, f"the local network daemon does not answer ({error})") from None
 
     async def withdraw(self, protocol: str) -> None:
-        """Let peers open no more streams on `protocol`. Never raises."""
         with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 await self._control.remove_stream_handler(protocol)
@@ -150,7 +145,7 @@ class Daemon:
     async def open(
         self, peer_id: str, protocol: str, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """The two ends of a new stream. Raises `PeerLost` with the reason, at the latest after `timeout_s`."""
+        """A new stream. Raises `PeerLost` with the reason, at the latest after `timeout_s`."""
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.STREAM_OPEN,
             streamOpen=p2pd_pb2.StreamOpenRequest(peer=_peer_bytes(peer_id), proto=[protocol]),
@@ -158,7 +153,7 @@ class Daemon:
         return await self._call(request, peer_id, timeout_s)
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout_s: float) -> None:
-        """Connect to a peer at the best of its addresses. Raises `PeerLost`."""
+        """Raises `PeerLost`."""
         addresses = [Multiaddr(maddr.removesuffix(f"/p2p/{peer_id}")).to_bytes() for maddr in maddrs]
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
@@ -168,19 +163,18 @@ class Daemon:
         writer.close()
 
     async def disconnect(self, peer_id: str) -> None:
-        """Cut all connections to a peer. Never raises."""
         with suppress(OSError, EOFError, TimeoutError, P2PDaemonError):
             async with asyncio.timeout(CONTROL_TIMEOUT_S):
                 await self._control.disconnect(PeerID.from_base58(peer_id))
 
     async def visible_maddrs(self) -> tuple[str, ...]:
-        """Our own addresses, as p2pd announces them. Raises `OSError`, `EOFError` or `TimeoutError`."""
+        """Our own addresses as p2pd announces them. Raises `OSError`, `EOFError` or `TimeoutError`."""
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             _, maddrs = await self._control.identify()
         return tuple(f"{maddr}/p2p/{self.peer_id}" for maddr in maddrs)
 
     async def ways(self) -> dict[str, tuple[str, ...]]:
-        """The addresses at the other ends of the connections to each peer; raises as `visible_maddrs` does."""
+        """The addresses of connections by peer. Raises as `visible_maddrs`."""
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             peers = await self._control.list_peers()
         ways: dict[str, tuple[str, ...]] = {}
@@ -190,7 +184,6 @@ class Daemon:
         return ways
 
     async def close(self) -> None:
-        """End the process and our connections to it; returns once both are gone."""
         await _end(self.p2p)
         shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -223,10 +216,10 @@ class Daemon:
 async def start_daemon(
     config: TransportConfig, *, host_maddrs: Sequence[str], peers: Sequence[str], is_private: bool = False
 ) -> Daemon:
-    """Start p2pd and connect to `peers`, at least one of which must answer; `is_private` where they cannot dial it.
+    """Start p2pd and connect to `peers`, at least one of which must answer; `is_private` if they cannot dial it.
 
     Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers, or p2pd
-    where it ended without a word.
+    where it ended silently.
     """
     if config.has_ports:
         check_ports_free(host_maddrs)

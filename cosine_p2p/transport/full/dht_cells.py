@@ -21,8 +21,7 @@ from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolE
 logger = logging.getLogger(__name__)
 
 REPLICAS_EACH: Final = 5
-"""hivemind's number of replicas, on each path. With all nodes of a path instead, hardly more look-ups find the
-record (decision 31)."""
+"""hivemind's number of replicas, on each path (decision 31)."""
 ASKED_AT_ONCE: Final = 3
 """Kademlia's alpha, on each path."""
 OPERATION_TIMEOUT_S: Final = 20.0
@@ -30,10 +29,10 @@ OPERATION_TIMEOUT_S: Final = 20.0
 MIN_PATIENCE_S: Final = 1.0
 """Once a path has ended, the others have twice as long as it took, and this."""
 MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
-"""Bounds the signatures checked for one cell. What many nodes show comes first: half of forty nodes that lie fill
-1,280 places, enough for 85 records with as many copies as fifteen honest nodes hold of one."""
+"""Bounds the signatures checked for one cell. Half of forty nodes that lie fill 1,280 places: enough for 85 records
+with as many copies as fifteen honest nodes hold of one."""
 CHECKED_IN_A_ROW: Final = 16
-"""Other work of the event loop waits for so many signatures at most: 2 ms at 115 us each (measured)."""
+"""Signatures checked before the event loop runs other work: 2 ms at 115 us each (measured)."""
 
 _Weights = Counter[tuple[str, bytes, float]]
 """Of an owner, value and expiry: the places by which it came before the last one, over all nodes that show it."""
@@ -41,17 +40,12 @@ _Weights = Counter[tuple[str, bytes, float]]
 
 @dataclass(slots=True)
 class _Search:
-    """A look-up under way: its paths, and what nodes showed."""
-
     paths: DisjointPaths
     weights: _Weights = field(default_factory=Counter)
 
 
 class DhtCells:
-    """Implements `Cells` for a running DHT node of hivemind with our rules.
-
-    `anchors` are the peer ids of the initial peers. What this node stores itself, it finds as well.
-    """
+    """Implements `Cells` on a DHT node of hivemind. `anchors` are the peer ids of the initial peers."""
 
     def __init__(self, node: Any, *, checker: PostingChecker, store: RecordStore, anchors: Collection[Any]) -> None:
         self._node = node
@@ -74,9 +68,9 @@ class DhtCells:
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """Store a signed record here and at the nearest nodes of each path, and look whether they show it.
+        """Store a signed record here and at the nearest nodes of each path, and check that they show it.
 
-        A renewal goes to the nodes that held the last one, whose word is enough until the next search.
+        A renewal goes to the nodes that held the last one, without a check.
         """
         value, now_s = encode_body(StoredValue(cell, data)), time.time()
         try:
@@ -105,12 +99,11 @@ class DhtCells:
         return Placement(holders=sum(holding), asked=len(replicas))
 
     def begin_again(self) -> None:
-        """The network is another one: others may be to hold our records, and who was silent answers perhaps."""
+        """Forget holders and silent nodes: the network is another one."""
         self._holders.clear()
         self._node.blacklist.clear()
 
     async def _is_held_by(self, peer_id: Any, cell: str, posting: Posting) -> bool:
-        """Store a record at a node and ask for it: True if it is shown."""
         if not await self._store_at(peer_id, cell, posting):
             return False
         key = _key_of(cell)
@@ -152,7 +145,7 @@ class DhtCells:
         return found, peer_ids
 
     async def _checked(self, cell: str, weights: _Weights) -> dict[str, bytes]:
-        """The newest record of each owner, of those that pass, the oldest owner first.
+        """The newest valid record of each owner, the oldest owner first.
 
         Nodes show the oldest first, and what many nodes show weighs more than what a liar puts in front.
         """
@@ -173,7 +166,7 @@ class DhtCells:
 
 
 class _BatchedFinds:
-    """Asks a node in one call for the keys that come up in the same turn of the loop. End it with `close`."""
+    """Asks a node in one call for the keys of one turn of the loop. End it with `close`."""
 
     def __init__(self, node: Any, peer_ids: dict[int, Any]) -> None:
         self._node = node
@@ -210,7 +203,7 @@ class _BatchedFinds:
 
 
 async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> None:
-    """Go along all paths of a look-up; those that end much later than the first are left."""
+    """Follow all paths of a look-up; those that end much later than the first are left."""
     loop = asyncio.get_running_loop()
     began_s, until_s = loop.time(), math.inf
     waiting: dict[asyncio.Task[None], int] = {}
@@ -237,7 +230,6 @@ async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> Non
 
 
 async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFinds) -> None:
-    """Ask a node and note what it shows and tells."""
     answer = await asking.ask(node_id, key)
     if answer is None:
         search.paths.note_silence(node_id)

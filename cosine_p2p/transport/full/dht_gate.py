@@ -1,8 +1,7 @@
-"""The remote calls of hivemind's DHT through a peer gate: of a private swarm with certificates both ways.
+"""The remote calls of hivemind's DHT through a peer gate, in a private swarm with certificates both ways.
 
-hivemind has a field for an access token in every request and answer. In a private swarm it holds the certificate of
-the sender, which p2pd has authenticated; beside it travels the newest list of revoked certificates, where the other
-end knows an older one (docs/protocol.md, section 10).
+The access token in each request and answer holds the sender's certificate; beside it travels the newest list of
+revoked certificates, where the other end knows an older one (docs/protocol.md, section 10).
 """
 
 import asyncio
@@ -19,7 +18,7 @@ SEQUENCE_BYTES: Final = 8
 
 
 class GatedHandlers:
-    """The handlers of a hivemind protocol; a peer that the gate does not let through gets the reason alone."""
+    """The handlers of a hivemind protocol; a peer that the gate refuses gets the reason alone."""
 
     def __init__(self, protocol: Any, gate: PeerGate) -> None:
         self._protocol = protocol
@@ -53,12 +52,10 @@ class GatedHandlers:
 
 
 class GatedStub:
-    """The calls to one peer. In a private swarm a peer that has shown no membership yet is asked for it first.
+    """The calls to one peer. In a private swarm one that has shown no membership yet is asked for it first.
 
-    Time is taken here, and hivemind given none: below Python 3.12 `asyncio.wait_for`, with which it takes time,
-    loses a cancellation that comes together with the answer, so that a loop of calls would never end.
-
-    Raises `NotAMember` for a peer that the gate does not let through; hivemind takes it for one that is silent.
+    Timeouts are applied here: below Python 3.12 hivemind's `asyncio.wait_for` loses a cancellation that comes with
+    the answer. Raises `NotAMember`, which hivemind takes for silence.
     """
 
     def __init__(self, stub: Any, peer: Any, gate: PeerGate) -> None:

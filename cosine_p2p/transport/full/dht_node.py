@@ -1,9 +1,8 @@
-"""hivemind's DHT node with our rules: nothing but checked, signed records is stored, cached, or passed on.
+"""hivemind's DHT node with our rules: only checked, signed records are stored, cached, or passed on.
 
-What hivemind does and these pieces undo (read from its source, pinned by tests): its caches may shadow a full cell
-with one record; its storage lets a replayed old record shorten a newer one's life; one bad record makes a reader
-drop a whole cell; one node claiming a late expiry ends a search; a node chooses its own id, so that one peer can be
-all the nodes near a key.
+What these pieces undo (read from hivemind's source, pinned by tests): caches may shadow a full cell with one
+record; a replayed old record shortens a newer one's life; one bad record makes a reader drop a whole cell; one node
+claiming a late expiry ends a search; a node chooses its own id, so that one peer can be all the nodes near a key.
 """
 
 import asyncio
@@ -40,12 +39,10 @@ MIN_PATIENCE_S: Final = 0.5
 
 
 class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
-    """A `RecordStore` as hivemind's look-ups read it: each read gives a fresh dictionary, the oldest owner first.
+    """A `RecordStore` as hivemind's look-ups read it: a fresh dictionary each time, the oldest owner first.
 
-    It takes nothing: what is stored goes through `DhtService`. Of an empty store it stands in for hivemind's cache,
-    which any peer may fill. And it lists nothing: hivemind would send each node that it meets all that this may be
-    near to, which a second of new nodes could ask for without end. Owners renew their records in a third of their
-    life, and a look-up asks thirty nodes.
+    It stores nothing: that goes through `DhtService`. It lists nothing: hivemind would send each new node all that
+    this may be near to. Of an empty store it stands in for hivemind's cache.
     """
 
     def __init__(self, store: RecordStore) -> None:
@@ -72,14 +69,14 @@ class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no ty
 
 
 def node_id_of(peer_id: Any) -> Any:
-    """The place of a peer in the DHT, which follows from its key: nobody can be in two places."""
+    """The place of a peer in the DHT follows from its key: nobody can be in two places."""
     return DHTID.generate(source=peer_id.to_base58())
 
 
 def place_by_peer_id(protocol: Any) -> None:
-    """Let a hivemind protocol meet, and hear of, nodes under no ids but those that follow from their peer ids.
+    """Accept nodes only under the ids that follow from their peer ids.
 
-    Of the neighbours that a node tells, only as many as it would tell by the rules are heard, the nearest.
+    Of the neighbours that a node tells, only the nearest `bucket_size` are heard.
     """
     update, find = protocol.update_routing_table, protocol.call_find
 
@@ -108,7 +105,7 @@ async def start_dht(
     gate: PeerGate,
     is_silent: Callable[[str], bool],
 ) -> Any:
-    """A DHT node on a running p2pd that talks to whom `gate` lets through, and dials nobody who `is_silent`.
+    """A DHT node on a running p2pd, behind `gate`; it dials nobody who `is_silent`.
 
     Raises `PeerLost` if none of `peers` answers.
     """
@@ -160,7 +157,6 @@ async def start_dht(
 
 
 async def _addresses(p2p: Any) -> dict[str, str]:
-    """The address at the other end of a connection to each connected peer; none where p2pd does not say."""
     try:
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             peers = await p2p._client.list_peers()
@@ -179,8 +175,8 @@ async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
 async def _greet(node: Any, peers: Collection[Any]) -> bool:
     """Ping peers, which puts them into the routing table; True if one answered.
 
-    hivemind's own way in leaves a sleeping task behind, which asyncio reports when a program ends, and takes its
-    whole timeout where one peer of several is gone.
+    hivemind's own way leaves a sleeping task behind, and takes its whole timeout where one of several peers is
+    gone.
     """
     loop = asyncio.get_running_loop()
     began_s = loop.time()

@@ -1,7 +1,6 @@
-"""What a node of the DHT does for others: hivemind's calls, with our rules of who stores what, and within a budget.
+"""What a DHT node does for others: hivemind's calls, with our rules of who stores what, within a budget.
 
-A node stores what the owner itself brings, one value a subkey, and nothing in caches. What one call may ask for is
-bounded, and so is what one peer and one address range may ask for in a time.
+A node stores what the owner itself brings, one value a subkey, and nothing in caches.
 """
 
 import asyncio
@@ -36,8 +35,8 @@ class OverBudget(Exception):
 class DhtService:
     """The three calls of a hivemind protocol.
 
-    `addresses` asks for one address of each connected peer, `hang_up` ends the connection to a peer that goes on
-    asking without a budget.
+    `addresses` gives one address of each connected peer; `hang_up` disconnects a peer that goes on asking without a
+    budget.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class DhtService:
         return await self._protocol.rpc_ping(request, context)
 
     async def rpc_find(self, request: Any, context: Any) -> Any:
-        """Raises `OverBudget` for more keys than a call may have."""
+        """Raises `OverBudget` for too many keys."""
         keys = len(request.keys)
         # Also a call that is refused is work.
         await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
@@ -75,7 +74,7 @@ class DhtService:
         return await self._protocol.rpc_find(request, context)
 
     async def rpc_store(self, request: Any, context: Any) -> Any:
-        """Keep the sender's own records that pass their check. Raises `OverBudget` for more than one may have."""
+        """Store the sender's own valid records. Raises `OverBudget` for too many."""
         keys = len(request.keys)
         address_range = await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
         if keys > limits.MAX_FIND_KEYS:
@@ -122,7 +121,7 @@ class DhtService:
         return self._store.put(key, posting, now_s, source=address_range)
 
     async def _spend(self, context: Any, units: float) -> str:
-        """The address range of a caller that has so many units left. Raises `OverBudget`."""
+        """The address range of a caller within its budget. Raises `OverBudget`."""
         peer_id, now_s = context.remote_id.to_base58(), _now_s()
         if not self._budget.is_silenced(peer_id, now_s=now_s):
             address_range = await self._range_of(peer_id)

@@ -1,4 +1,4 @@
-"""Streams and the DHT of a full node over hivemind, kept up when the network daemon under them dies.
+"""Streams and the DHT of a full node over hivemind, restarted when its network daemon dies.
 
 Importing this module does not import hivemind; starting a transport does.
 """
@@ -37,14 +37,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 SILENT_S: Final = 3.0
-"""Every peer of ours says something each second; of one that was silent for so long the connection is dialled
-again, for p2pd would believe in it for 40 s."""
+"""Peers say something each second. A silent connection is dialled again; p2pd would believe in it for 40 s."""
 PUNCH_LOOK_S: Final = 0.05
 PUNCH_LOOKS: Final = 20
-"""A second: peers that meet through a relay and can come to a direct way have it after 0.3 s at a round trip of
-40 ms."""
+"""A second: a direct way exists after 0.3 s at a round trip of 40 ms."""
 RELAYED_S: Final = 600.0
-"""So long a peer that stayed relayed is not waited for again."""
+"""A peer that stayed relayed is not waited for again for so long."""
 QUESTION_S: Final = 2.0
 """For a connected peer to say who it is."""
 MAX_STREAMS: Final = 4096
@@ -65,8 +63,8 @@ class _Running:
 class HivemindTransport:
     """Implements `Transport` and the DHT's `Cells`. Made by `start`; end it with `close`.
 
-    When p2pd dies its streams end, and p2pd and the DHT node come back with the same identity, port, handlers
-    and stored records; `restarts` counts that. Who dials or asks the DHT meanwhile waits for it.
+    When p2pd dies its streams end; p2pd and the DHT node come back with the same identity, port, handlers and
+    records (`restarts` counts that), and dials wait for it.
     """
 
     def __init__(self, config: TransportConfig) -> None:
@@ -101,10 +99,7 @@ class HivemindTransport:
 
     @classmethod
     async def start(cls, config: TransportConfig) -> "HivemindTransport":
-        """Join the network.
-
-        Raises `UsageError` for addresses that cannot be used, `PeerLost` naming initial peers that do not answer.
-        """
+        """Raises `UsageError` for addresses that cannot be used, `PeerLost` naming silent initial peers."""
         config.check()
         sweep_socket_folders()
         anchors = (*config.relays, *config.initial_peers)
@@ -142,29 +137,26 @@ class HivemindTransport:
 
     @property
     def reach(self) -> Reachable:
-        """How others reach this node."""
         if self._reachability is not None:
             return self._reachability.reach
         return Reachable(kind=ReachKind.LOCAL, addresses=self._maddrs)
 
     @property
     def open_streams(self) -> int:
-        """Streams open now, dialled and accepted."""
         return len(self._streams)
 
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        """Remember where a peer says that it can be reached."""
         self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` of a running daemon."""
+        """Open a stream; raises `PeerLost`, soon after `dial_timeout_s` of a running daemon."""
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
         await self._approach(running.daemon, peer_id)
         return await self._open(peer_id, protocol)
 
     async def address_of(self, peer_id: str) -> str:
-        """Of a peer that a relay joins to us the relay's; "" too where the daemon does not tell in time."""
+        """Of a relayed peer the relay's; "" where the daemon does not tell in time."""
         try:
             ways = await self._ways_to(await self._daemon(), peer_id)
         except PeerLost:
@@ -173,7 +165,7 @@ class HivemindTransport:
         return next((f"{maddr}/p2p/{peer_id}" for maddr in (*direct, *ways)), "")
 
     async def connect(self, maddr: str) -> None:
-        """Connect to a peer at its full address, so that it can be dialled. Raises `PeerLost`."""
+        """Connect to a peer at its full address. Raises `PeerLost`."""
         daemon = (await self._up(maddr)).daemon
         await daemon.connect(peer_of(maddr), (maddr,), self.config.dial_timeout_s)
 
@@ -205,7 +197,7 @@ class HivemindTransport:
                 await asyncio.gather(*map(self._running.daemon.withdraw, handlers))
 
     async def visible_maddrs(self) -> tuple[str, ...]:
-        """Our full addresses, as other peers should dial them; the last known ones while the daemon is down."""
+        """Our full addresses; the last known ones while the daemon is down."""
         if self._running is not None:
             try:
                 self._maddrs = await self._running.daemon.visible_maddrs()
@@ -223,7 +215,7 @@ class HivemindTransport:
             raise
 
     def held_in(self, cell: str) -> list[bytes]:
-        """The signed records in one cell that this node keeps for others."""
+        """The signed records in one cell that this node stores."""
         return [posting.data for posting in self._store.get(dht_key(cell), time.time())]
 
     async def write(
@@ -233,7 +225,6 @@ class HivemindTransport:
         return await running.cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
-        """Leave the network: stop serving, end every stream, end the daemon."""
         tasks = [*self._tasks, *filter(None, [self._supervisor])]
         for task in tasks:
             task.cancel()
@@ -244,7 +235,7 @@ class HivemindTransport:
         await self._end_running()
 
     async def supervise(self) -> None:
-        """Run until cancelled: bring the daemon back when it dies, look around now and then."""
+        """Restart the daemon when it dies, until cancelled."""
         while True:
             assert self._running is not None
             ended = asyncio.ensure_future(self._running.daemon.ended())
@@ -289,7 +280,7 @@ class HivemindTransport:
             self._policy.note_peer(host)
 
     async def _meet_neighbour(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
-        """Go on at a private address where a relayed peer is behind the same router. Raises `PeerLost`."""
+        """Reconnect at a private address where a relayed peer is behind the same router. Raises `PeerLost`."""
 
         async def meet() -> None:
             ways = await self._ways_to(daemon, peer_id)
@@ -313,7 +304,7 @@ class HivemindTransport:
         return all(stream.peer_id != peer_id for stream in self._streams)
 
     async def _await_direct(self, daemon: "Daemon", peer_id: str) -> None:
-        """Wait a moment where a way through a relay may become a direct one: streams stay on that they began on."""
+        """Wait a moment for a direct connection: streams stay on the one that they began on."""
         own = await self.visible_maddrs()
         if self._relayed.get(peer_id, asyncio.get_running_loop().time()) or not any(
             reach_at(maddr) is Reach.PUBLIC for maddr in own
@@ -343,7 +334,7 @@ class HivemindTransport:
         return found
 
     async def _open(self, peer_id: str, protocol: str) -> Stream:
-        """A stream to a peer to whom there is a way. Raises `PeerLost`."""
+        """Raises `PeerLost`."""
         reader, writer = await (await self._daemon()).open(peer_id, protocol, self.config.dial_timeout_s)
         return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
@@ -367,7 +358,7 @@ class HivemindTransport:
             self._running.cells.begin_again()
 
     async def _see_alike(self, daemon: "Daemon") -> None:
-        """Meet public peers over QUIC, where they have it: p2pd punches only where enough see us at one port."""
+        """Meet public peers over QUIC: p2pd punches only where enough see us at one port."""
 
         async def meet(peer_id: str, maddrs: Sequence[str]) -> None:
             async def ask(peer_id: str, protocol: str) -> Stream:
@@ -387,8 +378,7 @@ class HivemindTransport:
     async def _up(self, peer_id: str) -> _Running:
         """Raises `PeerLost` where the daemon does not come back.
 
-        It may take longer than a dial, where peers that it knew do not answer, and is no fault of the peer that is
-        to be dialled: who gave up would have lost all verifiers at once.
+        It may take longer than a dial; giving up would lose all verifiers at once.
         """
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
@@ -480,7 +470,7 @@ class HivemindTransport:
         self._run(self._changed())
 
     async def _note_connected_peers(self) -> None:
-        """Remember some connected peers for a restart; connect to the known ones again if none is left."""
+        """Remember some connected peers for a restart; reconnect if none is left."""
         assert self._running is not None
         try:
             ways = await self._running.daemon.ways()

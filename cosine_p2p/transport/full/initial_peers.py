@@ -1,7 +1,7 @@
 """Keeps a full transport connected to its initial peers, from whatever network its machine is in.
 
-Nobody else dials one that is away, and this only once something listens there: each dial in vain makes p2pd wait
-longer before the next, in the end five minutes, for which a peer that is back would stay unknown.
+Only this dials one that is away, once something listens there: p2pd waits longer after each dial in vain, up to
+five minutes.
 """
 
 import asyncio
@@ -38,10 +38,10 @@ MEET_S: Final = 6.0
 
 
 class InitialPeers:
-    """The initial peers of a transport, and the relays that the user named, by their full addresses `maddrs`.
+    """The initial peers of a transport and its named relays, by their full addresses `maddrs`.
 
-    `hosts` are their IP addresses, `daemon` gives the running p2pd, `on_met` is called after each dial that was
-    answered. A node looks by `has_moved` and `meet`; a client, whom nobody dials, leaves that to `run`.
+    `hosts` are their IP addresses; `on_met` is called after each dial that was answered. A node looks by
+    `has_moved` and `meet`; a client leaves that to `run`.
     """
 
     def __init__(
@@ -83,20 +83,15 @@ class InitialPeers:
             await self.close()
 
     async def close(self) -> None:
-        """End the dials that are under way."""
         for dial in self._dials.values():
             dial.cancel()
         await asyncio.gather(*self._dials.values(), return_exceptions=True)
 
     def is_silent(self, peer_id: str) -> bool:
-        """True of one at whose address nothing listened when it was dialled last."""
         return peer_id in self._silent
 
     def has_moved(self) -> bool:
-        """True where this machine has other addresses than at the last look, or stood still since.
-
-        It may have none for a moment.
-        """
+        """True where this machine's addresses changed, or it stood still, since the last look."""
         local = self.local if self._are_here else local_hosts(self._hosts)
         has_moved, self.local = local != self.local, local
         now_s = elapsed_s()
@@ -108,14 +103,14 @@ class InitialPeers:
         return has_moved or stood_still_s > STOOD_STILL_S
 
     async def connect_anew(self) -> None:
-        """No connection outlives the address that it was made from, but p2pd would believe in it for 40 s."""
+        """Drop connections from an old address, in which p2pd would believe for 40 s, and dial again."""
         daemon = await self._daemon()
         with suppress(OSError, EOFError, TimeoutError):
             await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
         await asyncio.gather(*map(self._meet, self.maddrs))
 
     def meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
-        """Dial those to whom there is no way; True if one is back, which may know nothing of this node any more."""
+        """Dial those without a connection; True if one is back."""
         now_s, met = asyncio.get_running_loop().time(), self.maddrs.keys() & ways.keys()
         is_back, self._met = bool(met - self._met), met
         self._silent -= met
@@ -129,7 +124,7 @@ class InitialPeers:
         return is_back
 
     async def connect(self, peer_id: str) -> None:
-        """Dial one of them. Raises `PeerLost`."""
+        """Raises `PeerLost`."""
         if not await listens_at(self.maddrs[peer_id]):
             self._silent.add(peer_id)
             raise PeerLost(peer_id, "nothing listens at its address any more")
@@ -147,18 +142,17 @@ class InitialPeers:
 
 
 def elapsed_s() -> float:
-    """The time by a clock that nobody sets, and that goes on while the machine is suspended (Linux, macOS)."""
+    """Seconds of a clock that nobody sets and that runs while the machine is suspended (Linux, macOS)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def is_dialable(maddrs: Iterable[str]) -> bool:
-    """True if something takes a connection at one of a peer's addresses over TCP, or that cannot be told."""
+    """True if something listens at one of the addresses over TCP, or that cannot be told."""
     plain = [maddr for maddr in maddrs if (address := parsed(maddr)) is not None and address.is_plain_tcp]
     return not plain or any(await asyncio.gather(*map(listens_at, plain)))
 
 
 async def listens_at(maddr: str) -> bool:
-    """True if something takes a connection at a peer's address, or that cannot be told."""
     address = parsed(maddr)
     if address is None or not address.is_plain_tcp:
         return True

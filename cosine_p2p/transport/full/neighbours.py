@@ -1,8 +1,7 @@
 """Neighbours: peers behind one router, which a relay joins although they can meet at private addresses.
 
 A peer that only relays lead to is asked for its private addresses. The question names the public addresses at which
-peers see the asker, and who is seen at one of them too answers with its own: a stranger elsewhere learns none, and
-one who pretends to be near costs a few connections that lead nowhere.
+peers see the asker; only a peer that is seen at one of them too answers.
 """
 
 import asyncio
@@ -53,10 +52,7 @@ LEAST_PORT: Final = 1024
 
 
 class Neighbours:
-    """Finds the private addresses of neighbours, and tells them this node's.
-
-    `daemon` gives the running one; `ask_peer` opens streams of libp2p's own protocols, `dial` ours.
-    """
+    """Finds the private addresses of neighbours, and tells them this node's."""
 
     def __init__(self, *, daemon: Callable[[], Awaitable["Daemon"]], ask_peer: Dial, dial: Dial) -> None:
         self._daemon = daemon
@@ -90,11 +86,9 @@ class Neighbours:
         return ()
 
     def note_met(self, peer_id: str) -> None:
-        """A peer was met at such an address, and may be asked again at once."""
         self._strangers.pop(peer_id)
 
     async def answer(self, stream: Stream) -> None:
-        """Serve one question."""
         with suppress(PeerLost, ValueError, OSError, EOFError, TimeoutError):
             async with asyncio.timeout(2 * ANSWER_S):
                 named = {value for number, value in fields(await read_message(stream)) if number == 1}
@@ -110,7 +104,6 @@ class Neighbours:
         return b"".join(field(2, Multiaddr(maddr).to_bytes()) for maddr in near[:MAX_PLACES])
 
     async def _where_seen(self, now_s: float) -> frozenset[str]:
-        """The public addresses at which some peers see this machine."""
         local = local_hosts(())
         known = self._seen_at.get(local, now_s)
         if known is None:
@@ -129,7 +122,6 @@ class Neighbours:
 
 
 def _is_place(maddr: str) -> bool:
-    """True of a private address over TCP at which a node may listen."""
     address = parsed(maddr)
     return (
         address is not None

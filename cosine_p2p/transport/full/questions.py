@@ -1,7 +1,7 @@
-"""Questions that libp2p peers answer over streams of their own: relay for us, dial us back, say how you see us.
+"""Questions that libp2p peers answer over streams of their own: relay for us, dial us back, how do you see us?
 
-p2pd asks them too, but tells nothing of the answers, and after a relay was gone for a moment it does not ask again
-for an hour. Protocols: circuit relay v2 (RESERVE), AutoNAT v1 (DIAL), identify.
+p2pd asks them too, but hides the answers, and after a relay was gone does not ask again for an hour. Protocols:
+circuit relay v2 (RESERVE), AutoNAT v1 (DIAL), identify.
 """
 
 import asyncio
@@ -89,7 +89,7 @@ def maddr_of(value: int | bytes) -> str:
 
 
 def maddrs_in(data: bytes, number: int) -> tuple[str, ...]:
-    """The multiaddrs in a repeated field; those of unknown kinds are left out."""
+    """The multiaddrs in a repeated field, without unknown kinds."""
     found = []
     for key, value in fields(data):
         if key == number and isinstance(value, bytes):
@@ -106,7 +106,7 @@ def peer_bytes(peer_id: str) -> bytes:
 
 
 async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> tuple[str, ...]:
-    """Let a peer relay to us for an hour; its own addresses, as it names them.
+    """Let a peer relay to us for an hour; its own addresses.
 
     Raises `PeerLost`, also for one that cuts a circuit before it has carried `least_bytes` each way.
     """
@@ -115,7 +115,7 @@ async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout
 
 
 def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[str, ...]:
-    """The addresses in a relay's answer. Raises `PeerLost` as `ask_reservation`."""
+    """Raises `PeerLost` as `ask_reservation`."""
     try:
         by_number = dict(fields(answer))
         if (status := by_number.get(5)) != _OK:
@@ -146,7 +146,7 @@ async def ask_dial_back(
 
 
 def read_dial_back(answer: bytes, peer_id: str) -> str | None:
-    """The address in the answer of who dialled back. Raises `PeerLost` as `ask_dial_back`."""
+    """Raises `PeerLost` as `ask_dial_back`."""
     try:
         response = dict(fields(answer)).get(3, b"")
         told = dict(fields(response)) if isinstance(response, bytes) else {}
@@ -162,12 +162,12 @@ def read_dial_back(answer: bytes, peer_id: str) -> str | None:
 
 
 async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identified:
-    """What a peer says of itself and us. Raises `PeerLost`."""
+    """Raises `PeerLost`."""
     return read_identity(await ask(dial, peer_id, IDENTIFY, b"", timeout_s), peer_id)
 
 
 def read_identity(answer: bytes, peer_id: str) -> Identified:
-    """What a peer says of itself and us. Raises `PeerLost`."""
+    """Raises `PeerLost`."""
     try:
         seen_at, protocols = "", []
         for number, value in fields(answer):
@@ -181,7 +181,7 @@ def read_identity(answer: bytes, peer_id: str) -> Identified:
 
 
 async def ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:
-    """The answer to a question, if it is not empty. Raises `PeerLost`."""
+    """The answer to a question; an empty one is not sent. Raises `PeerLost`."""
     try:
         async with asyncio.timeout(timeout_s):
             stream = await dial(peer_id, protocol)
@@ -196,12 +196,11 @@ async def ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_
 
 
 def message(data: bytes) -> bytes:
-    """A message as it is on a stream: its length, and it."""
     return varint(len(data)) + data
 
 
 async def read_message(stream: Stream) -> bytes:
-    """The first message on a stream. Raises `PeerLost` where none comes."""
+    """The first message on a stream. Raises `PeerLost`."""
     data = b""
     while len(data) <= MAX_ANSWER_BYTES and (more := await stream.read()):
         data += more

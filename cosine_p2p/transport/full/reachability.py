@@ -1,7 +1,7 @@
-"""Keeps a node reachable: asks peers to dial it back and to relay, watches that they still do, and tells how it is.
+"""Keeps a node reachable: peers dial it back and relay for it, and it tells how it is reached.
 
-A look every two seconds: has this machine another address? Do the relays answer? A relay is asked for its
-reservation again each time, which also shows within seconds that it, or the way to it, is gone.
+Every two seconds it checks this machine's addresses and its relays. Asking a relay again for its reservation shows
+within seconds that it is gone.
 """
 
 import asyncio
@@ -51,8 +51,6 @@ MAX_PLACES: Final = 3
 
 @dataclass(slots=True)
 class _Asked:
-    """What is known of peers on the present network; all of it ends with that."""
-
     circuits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seen_at: dict[str, str] = field(default_factory=dict)
     dialled_back: tuple[str, ...] = ()
@@ -70,10 +68,9 @@ class _Asked:
 class Reachability:
     """Looks with `run` beside a node's transport; `reach` is the verdict.
 
-    `daemon` gives the running one, `dial` a stream to a connected peer past the gate. `on_change` is awaited after
-    each change of what is to be announced. A node that relays itself does not ask others to (`asks_relays`); one
-    that `insists` asks also where no peer is public. With `is_named` the user has named the addresses that lead
-    here.
+    `dial` opens a stream to a connected peer past the gate. `on_change` is awaited after each change of what is
+    announced. With `insists` it asks also where no peer is public; with `is_named` the user has named its
+    addresses.
     """
 
     def __init__(
@@ -106,7 +103,7 @@ class Reachability:
         initial.on_met = self._has_answer.set
 
     async def first(self) -> Reachable:
-        """The verdict as soon as it is a good one, or after a moment the one there is."""
+        """The verdict as soon as it is a good one, or after a moment."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_VERDICT_S):
                 while await self._look() and self.reach.kind in (ReachKind.UNTESTED, ReachKind.NOBODY):
@@ -131,7 +128,6 @@ class Reachability:
             await asyncio.gather(*self._asking, return_exceptions=True)
 
     def restarted(self) -> None:
-        """The daemon was started again: nobody knows us any more."""
         self._asked = _Asked()
         self._has_answer.set()
 
@@ -161,9 +157,9 @@ class Reachability:
         return bool(peers)
 
     async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
-        """Cut the connections of peers that have come from another address: p2pd would go on with the dead one.
+        """Cut connections of peers that came from another address: p2pd would use the dead one.
 
-        They dial again. Once for each pair of addresses: a peer may have two.
+        Once for each pair of addresses: a peer may have two.
         """
         for peer_id, maddrs in ways.items():
             at = [parsed(maddr) for maddr in maddrs if "/p2p-circuit" not in maddr]
@@ -174,7 +170,6 @@ class Reachability:
                 await (await self._daemon()).disconnect(peer_id)
 
     async def _ask(self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str]) -> None:
-        """Ask what is to be asked now; a dial back may take long, and its answer is taken in when it comes."""
         now_s = asyncio.get_running_loop().time()
         asked = self._asked
         for peer_id in peers[:RELAYS_KEPT]:
@@ -204,7 +199,6 @@ class Reachability:
             asked.seen_at[peer_id] = (await ask_identity(self._dial, peer_id, timeout_s=ANSWER_S)).seen_at
 
     async def _renew(self, asked: _Asked, relay: str) -> None:
-        """Ask a relay again; one that is silent is dialled anew."""
         try:
             await ask_reservation(self._dial, relay, least_bytes=CIRCUIT_BYTES, timeout_s=ANSWER_S)
         except PeerLost as lost:
@@ -290,7 +284,7 @@ class Reachability:
 
 
 def public_peers(ways: Mapping[str, Sequence[str]], first: Collection[str] = ()) -> list[str]:
-    """Connected peers with a public address of their own, those that the user named first."""
+    """Connected peers with a public address of their own, those in `first` first."""
     found = [
         peer_id
         for peer_id, maddrs in ways.items()

@@ -1,15 +1,13 @@
-"""The daemon of a node that relays for others, started until it lets circuits carry what they need.
+"""The daemon of a node that relays for others, started until its circuits carry enough.
 
 p2pd registers two relay services at its start, in a race: that of its options and one with libp2p's defaults (2
-minutes and 128 KiB a circuit), which cuts every link through it. The later one answers until p2pd ends. Which
-that is shows in what it grants to a peer that asks for a reservation (circuit relay v2, RESERVE); it grants that
-to anybody.
+minutes and 128 KiB a circuit), which cuts every link. The later one answers until p2pd ends; its answer to a
+reservation (circuit relay v2, RESERVE) shows which it is.
 
-p2pd's main goroutine registers the defaults. Another, which it wakes a moment earlier, registers what the
-options say; on one processor that one gets its turn only when main waits, or when Go's watching thread takes the
-processor from main: after 10 ms of work, or in a system call that it finds under way at two looks, some 20 us
-apart. Between waking and registering main makes the control socket. So the watcher is made to sleep long: its
-timers may be late.
+p2pd's main goroutine registers the defaults, and wakes another, which registers the options, a moment earlier. On
+one processor that one runs only when main waits, or when Go's watching thread takes the processor from main: after
+10 ms of work, or in a system call that it finds under way at two looks, some 20 us apart. So the watcher's timers
+are made late.
 """
 
 import asyncio
@@ -27,8 +25,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CIRCUIT_BYTES: Final = 128 << 20
-"""Each way of a circuit. In its 30 minutes a gateway with sixteen requests at a time sends a verifier 104 MB, in
-a simulated swarm with passes of 60 ms and drafts of 6 ms."""
+"""Each way of a circuit, whose 30 minutes take 104 MB for a gateway with 16 requests at a time (simulated, passes
+of 60 ms and drafts of 6 ms)."""
 CIRCUITS_EACH: Final = 64
 """A peer's circuits at a time, which are the clients at a time of a node behind NAT."""
 CIRCUIT_BUFFER_BYTES: Final = 64 << 10
@@ -44,9 +42,8 @@ SLACK_FILE: Final = "/proc/self/timerslack_ns"
 """Linux's, proc_pid_timerslack_ns(5); threads and programs that a process starts take it over."""
 SLACK_NS: Final = 200_000_000
 """Measured on two cores, starts in which the options win: 30 of 30 beside niced work, 30 of 30 beside 4 busy
-processes, 20 of 20 beside 12, where a quarter of this gave 2 of 10. Without it 27 and 11 of 30, at other times 8
-of 30 and 3 of 20. It makes a start 0.3 s longer; dials, round trips and throughput through a relay stay as they
-are."""
+processes, 20 of 20 beside 12, where a quarter of this gave 2 of 10. Without it 3 to 27 of 30. A start takes 0.3 s
+longer."""
 LAUNCH: Final = f"""
 import os, sys
 os.setsid()
@@ -68,9 +65,9 @@ ASK_TIMEOUT_S: Final = 10.0
 async def start_relay(
     start: Callable[[], Awaitable["Daemon"]], ask: Callable[["Daemon"], Awaitable[int | None]]
 ) -> "Daemon":
-    """A daemon from `start` that, as `ask` says, lets a circuit carry enough bytes, or of which nothing is known.
+    """A daemon from `start` whose circuits carry enough bytes by `ask`, or of which that is unknown.
 
-    Raises what `start` raises. After `MAX_STARTS` the last one is taken as it is, with a warning.
+    Raises what `start` raises. The last of `MAX_STARTS` is taken with a warning.
     """
     for starts_left in reversed(range(MAX_STARTS)):
         daemon = await start()
@@ -92,9 +89,9 @@ async def start_relay(
 
 
 async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> int | None:
-    """The bytes a circuit through the daemon may carry each way; None where that cannot be found out.
+    """The bytes that a circuit may carry each way; None where that is unknown.
 
-    It is asked at the addresses it announces and, as not every router leads those back, where it listens.
+    It is asked at the addresses it announces and where it listens.
     """
     if find_spec("libp2p") is None:
         return None

@@ -24,18 +24,18 @@ _YOUNG_S: Final = 60.0
 
 
 def make_socket_folder() -> Path:
-    """A new folder only this user can enter: whoever reaches the control socket acts under our identity."""
+    """A new folder only this user can enter: the control socket acts under our identity."""
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=socket_home()))
 
 
 def socket_home() -> Path:
-    """Where those folders are made: among temporary files, or in /tmp where paths there are too long."""
+    """The folder of temporary files, or /tmp where its paths are too long."""
     home = Path(tempfile.gettempdir())
     return home if len(os.fsencode(home)) <= _MOST_HOME_BYTES else Path("/tmp")
 
 
 def sweep_socket_folders(*, now_s: float | None = None) -> int:
-    """Remove this user's folders whose daemon is gone; returns how many. `now_s` is Unix time."""
+    """Remove this user's folders whose daemon is gone; their number. `now_s` is Unix time."""
     now_s = time.time() if now_s is None else now_s
     removed = 0
     for folder in socket_home().glob(_PREFIX + "*"):
@@ -85,7 +85,6 @@ class SocketStream:
 
     @property
     def silent_s(self) -> float:
-        """The time since the peer said something, or the stream was opened."""
         return time.monotonic() - self._heard_at_s
 
     async def read(self) -> bytes:
@@ -126,6 +125,5 @@ class SocketStream:
         return
 
     def abort(self) -> None:
-        """Close without sending what is queued."""
         self._writer.transport.abort()
         self.close()

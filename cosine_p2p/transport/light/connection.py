@@ -18,7 +18,6 @@ from cosine_p2p.transport.light.library import (
     encode_delim,
     read_varint_prefixed_bytes_limited,
 )
-from cosine_p2p.transport.round_trips import LIGHT
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class NotServed(Unreachable):
     """The peer answers, but does not speak the protocol."""
 
 
-FRESH_S: Final = LIGHT.quiet_s
+FRESH_S: Final = 3.0
 """A connection that was heard so lately is alive; on others a stream counts once the peer has answered. Peers send
 heartbeats more often."""
 
@@ -48,10 +47,9 @@ WRITES_WITHIN_S: Final = 0.005
 class Proposed(Reader):
     """A stream on which a protocol is proposed; what is written goes before the peer's answer.
 
-    multistream-select 1.0.0 asks for no more: who serves the protocol finds the bytes behind its name. So neither
-    connection nor stream takes a round trip for names. The proposal goes with what is written first, since a new
-    connection may send no more than ten packets before it hears of the first (RFC 6928). `heard_at_s` is when
-    something came last, in trio's time.
+    multistream-select 1.0.0 allows that, and it saves a round trip. The proposal goes with what is written first,
+    since a new connection may send no more than ten packets before an answer (RFC 6928). `heard_at_s` is trio's
+    time.
     """
 
     def __init__(self, below: Any, protocol: str) -> None:
@@ -62,11 +60,10 @@ class Proposed(Reader):
         self.heard_at_s = trio.current_time()
 
     async def propose(self) -> None:
-        """Propose it now. Raises what py-libp2p raises for a broken stream."""
         await self.write(b"")
 
     async def agree(self) -> None:
-        """Wait for the answer, unless it has come. Raises `NotServed`, and what py-libp2p raises as above."""
+        """Wait for the answer. Raises `NotServed`, and what py-libp2p raises for a broken stream."""
         if self._is_agreed:
             return
         with trio.move_on_after(WRITES_WITHIN_S):
@@ -84,7 +81,6 @@ class Proposed(Reader):
         self._is_agreed = True
 
     async def read(self, n: int | None = None) -> bytes:
-        """At most `n` bytes, as py-libp2p reads. Raises as `agree`."""
         await self.agree()
         data: bytes = await self._below.read(n)
         self.heard_at_s = trio.current_time()
@@ -142,7 +138,7 @@ class Connection:
         return not self._muxer.streams
 
     async def run(self) -> None:
-        """Until the peer leaves or `end`; then every stream has ended."""
+        """Until the peer leaves or `end`."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -163,10 +159,7 @@ class Connection:
         self._scope.cancel()
 
     async def open(self, protocol: str) -> Proposed:
-        """A new stream, whose first read may raise `NotServed`; that is raised here where nothing was heard lately.
-
-        Raises `Unreachable` if the connection breaks.
-        """
+        """A new stream; its first read, or this after a silence, may raise `NotServed`. Raises `Unreachable`."""
         try:
             await self._muxer.event_started.wait()
             stream = await self._muxer.open_stream()
@@ -197,7 +190,7 @@ async def secure(
 ) -> Connection:
     """Shake hands; `cut` ends what lies below at once.
 
-    Raises `Unreachable` if another peer answers, and whatever py-libp2p makes of a handshake that fails.
+    Raises `Unreachable` if another peer answers, and whatever py-libp2p makes of a failed handshake.
     """
     peer = ID.from_string(peer_id)
     # Of py-libp2p's kind of connection the handshake only reads and writes.

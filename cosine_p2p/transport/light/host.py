@@ -1,7 +1,7 @@
 """The peers a light client is connected to: dialled over TCP or through relays, one connection each, kept.
 
 py-libp2p's own host is not used: it tries one address of a peer, a quarter of a second late, refuses for a minute
-to try again, and offers services that nobody asks a client for. Everything here runs in the trio thread.
+to try again, and offers services. Everything here runs in the trio thread.
 """
 
 import logging
@@ -31,7 +31,6 @@ from cosine_p2p.transport.light.library import (
     read_varint_prefixed_bytes_limited,
 )
 from cosine_p2p.transport.light.sockets import EarlySockets
-from cosine_p2p.transport.round_trips import LIGHT
 from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
@@ -42,13 +41,15 @@ MAX_ATTEMPTS: Final = 6
 """Bounds the addresses of one peer that are dialled at once."""
 MAX_DIALS: Final = 48
 """Bounds the connections that are being made at a time: the addresses of eight peers."""
+RELAY_WAIT_S: Final = 0.5
+"""Relays are dialled later than direct addresses, which are tried first."""
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
 
 _T = TypeVar("_T")
 
 
 class LightHost:
-    """`spawn` starts the tasks that connections live on; `seed` is that of an Ed25519 key.
+    """`spawn` starts the tasks of connections; `seed` is that of an Ed25519 key.
 
     The addresses `given` are dialled as they are, others as `policy` permits. Connections may be begun, `early`.
     """
@@ -77,10 +78,7 @@ class LightHost:
         self._dialling = WeakValueDictionary[str, trio.Lock]()
 
     async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> Proposed:
-        """A stream to a peer, over the connection there is or a new one.
-
-        Raises `PeerLost` with the reason, at the latest after the dial timeout.
-        """
+        """A stream to a peer. Raises `PeerLost` with the reason, at the latest after the dial timeout."""
 
         async def work() -> Proposed:
             stream = await self._open_on_known(peer_id, protocol)
@@ -89,11 +87,11 @@ class LightHost:
         return await self._in_time(peer_id, work)
 
     async def connect(self, peer_id: str, addresses: Sequence[Address]) -> None:
-        """Have a connection to a peer. Raises what `open` raises."""
+        """Raises what `open` raises."""
         await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
 
     async def reserve(self, peer_id: str, addresses: Sequence[Address]) -> int:
-        """The bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
+        """Bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
 
         async def work() -> int:
             stream = await (await self._connected(peer_id, addresses)).open(_HOP)
@@ -105,7 +103,7 @@ class LightHost:
         return await self._in_time(peer_id, work)
 
     def address_of(self, peer_id: str) -> str:
-        """Where the connection to a peer leads, of one over a relay to the relay; "" where there is none."""
+        """The multiaddr of the connection to a peer, or to its relay; "" without one."""
         connection = self._live(peer_id)
         return connection.maddr if connection is not None else ""
 
@@ -118,12 +116,11 @@ class LightHost:
         raise PeerLost(peer_id, f"no answer within {self._dial_timeout_s:g} s")
 
     def end(self) -> None:
-        """Cut every connection."""
         for connection in self._connections.values():
             connection.end()
 
     async def _open_on_known(self, peer_id: str, protocol: str) -> Proposed | None:
-        """None without a connection that works; one may have died unheard, as after a change of networks."""
+        """None without a working connection; one may have died unheard."""
         connection = self._live(peer_id)
         if connection is None:
             return None
@@ -147,7 +144,7 @@ class LightHost:
             del self._connections[peer_id]
 
     async def _connected(self, peer_id: str, addresses: Sequence[Address]) -> Connection:
-        """The connection to a peer. Raises `Unreachable`."""
+        """Raises `Unreachable`."""
         dialling = self._dialling.setdefault(peer_id, trio.Lock())
         async with dialling:
             connection = self._live(peer_id)
@@ -162,7 +159,7 @@ class LightHost:
             return connection
 
     async def _dial_all(self, addresses: Sequence[Address]) -> Connection:
-        """Dial several addresses of a peer at once, relays a moment later; the first to answer counts.
+        """Dial several addresses at once, relays later; the first to answer counts.
 
         Raises `Unreachable` with the reason for each address once all have failed.
         """
@@ -174,7 +171,7 @@ class LightHost:
         async def attempt(address: Address) -> None:
             try:
                 # Relays are for peers that cannot be reached directly.
-                await trio.sleep(LIGHT.circuit_wait_s if address.relay else 0.0)
+                await trio.sleep(RELAY_WAIT_S if address.relay else 0.0)
                 connection = await self._dial(address)
             except Exception as error:
                 logger.debug("%s cannot be reached at %s", address.peer_id, address, exc_info=True)
@@ -224,7 +221,7 @@ class LightHost:
             raise
 
     async def _permitted(self, address: Address) -> str:
-        """The IP address to dial, counted as dialled. Raises `OSError`, and `Unreachable` if none is permitted."""
+        """The IP address to dial, counted as dialled. Raises `OSError`, `Unreachable` if none is permitted."""
         found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         now_s = trio.current_time()
         for host in dict.fromkeys(str(place[0]) for *_, place in found):
@@ -234,7 +231,6 @@ class LightHost:
         raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
 
     async def _over_relay(self, address: Address, relay: str) -> Proposed:
-        """Circuit relay v2: the relay joins a stream of ours to one of the peer's."""
         connection = await self._connected(relay, [replace(address, layers=("p2p",), peer_ids=(relay,))])
         stream = await connection.open(_HOP)
         question = HopMessage(type=HopMessage.CONNECT)
@@ -244,7 +240,7 @@ class LightHost:
 
 
 async def _connected(begun: socket.socket) -> trio.SocketStream:
-    """The stream of a socket that is being connected. Raises `OSError` where that fails."""
+    """The stream of a connecting socket. Raises `OSError` where that fails."""
     connecting = trio.socket.from_stdlib_socket(begun)
     try:
         await trio.lowlevel.wait_writable(connecting.fileno())
@@ -276,7 +272,6 @@ async def _ask_relay(stream: Proposed, question: HopMessage) -> HopMessage:
 
 
 def _reason(error: Exception) -> str:
-    """A clause for a person."""
     if isinstance(error, Unreachable):
         return str(error)
     if isinstance(error, OSError):

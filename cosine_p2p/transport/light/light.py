@@ -37,11 +37,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightConfig:
-    """`initial_peers` are those that the user named, as multiaddrs that end in `/p2p/<peer id>`.
+    """`initial_peers` are the user's, as multiaddrs that end in `/p2p/<peer id>`.
 
-    `joined_by` are the peers to join by, in this order, among them such as were met before; without any it is by
-    the initial peers. Those `dialled_soon`, with the addresses that they announced, are dialled at once too. What
-    is not among the initial peers is dialled as addresses of strangers are. `gate` decides who is talked to.
+    `joined_by` are the peers to join by, in order; default: the initial peers. Those `dialled_soon`, with their
+    addresses, are dialled at once too. All but the initial peers are dialled as strangers.
     """
 
     identity: Identity
@@ -85,7 +84,7 @@ class LightTransport:
 
     @classmethod
     async def start(cls, config: LightConfig, early: EarlySockets | None = None) -> "LightTransport":
-        """Connect to an initial peer, or to one of those that are dialled with them; some may be begun `early`.
+        """Connect to an initial peer, or another one dialled at once; sockets may be begun `early`.
 
         Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
         """
@@ -103,18 +102,16 @@ class LightTransport:
         return transport
 
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        """Remember where a peer says that it can be reached."""
         self._book.note(peer_id, maddrs)
 
     def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
-        """The addresses at which a peer can be dialled, with its id at their end."""
+        """The dialable addresses of a peer, with its id at their end."""
         known = (*self._config.initial_peers, *self._config.joined_by)
         given = (maddr for maddr in known if maddr.endswith(f"/p2p/{peer_id}"))
         return tuple(dict.fromkeys([*given, *self._book.of(peer_id).values()]))
 
     @property
     def met(self) -> frozenset[str]:
-        """The peers that a stream was opened to."""
         return frozenset(peer_id for peer_id, _ in self._met.items())
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
@@ -142,7 +139,7 @@ class LightTransport:
         return await self._in_time(peer_id, self._thread.call(look))
 
     async def reserve(self, peer_id: str) -> int:
-        """The bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
+        """Bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
         work = partial(self._host.reserve, peer_id, self._addresses(peer_id))
         return await self._in_time(peer_id, self._thread.call(work))
 
@@ -175,7 +172,7 @@ class LightTransport:
         return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
-        """Return when one of the peers dialled first has answered. Raises `PeerLost` with the reasons if none does.
+        """Return when one of the first peers has answered. Raises `PeerLost` with the reasons if none does.
 
         The other dials go on, since a directory asks several of these peers.
         """

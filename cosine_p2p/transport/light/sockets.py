@@ -1,7 +1,6 @@
 """TCP connections that are begun before the library is loaded which speaks over them.
 
-To load it takes as long as a round trip to a peer that is far away, and the system connects meanwhile. Only IP
-addresses are connected to so: names would have to be looked up first.
+Loading takes as long as a round trip to a far peer. Only IP addresses are connected so.
 """
 
 import errno
@@ -20,7 +19,7 @@ FAMILIES: Final = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 class EarlySockets:
     """Connects to the addresses `given` by the user, and to others as far as `DialPolicy` permits.
 
-    `take` gives a socket to whoever dials its address; `close` ends those that nobody took.
+    `take` gives a socket to whoever dials its address; `close` ends the rest.
     """
 
     def __init__(self, given: Sequence[Address] = ()) -> None:
@@ -30,7 +29,7 @@ class EarlySockets:
         self.begin(given)
 
     def begin(self, addresses: Iterable[Address]) -> None:
-        """Connect to those that are none of relays; what cannot be begun is left to the dial."""
+        """Connect; what cannot be begun is left to the dial."""
         for address in addresses:
             place = address.host, address.port
             family = FAMILIES.get(address.host_kind)
@@ -51,7 +50,7 @@ class EarlySockets:
                     begun.close()
 
     def take(self, host: str, port: int) -> socket.socket | None:
-        """The socket of an address, perhaps not connected yet; None where none was begun, or it was taken."""
+        """The socket of an address, perhaps not connected yet; None where none was begun."""
         return self._sockets.pop((host, port), None)
 
     def close(self) -> None:

@@ -31,7 +31,7 @@ class _Progress:
         self._unreported_bytes = 0
 
     def due_bytes(self, used_bytes: int) -> int:
-        """The bytes to report now, after using so many more: 0 for none yet."""
+        """The bytes to report now, 0 for none yet."""
         self._unreported_bytes += used_bytes
         if self._unreported_bytes < STEP_BYTES:
             return 0
@@ -95,23 +95,19 @@ class LightStream:
         return
 
     def deliver(self, data: bytes) -> None:
-        """Bytes from the peer."""
         if not self._is_closed:
             self._chunks.append(data)
             self._changed.set()
 
     def note_sent(self, size_bytes: int) -> None:
-        """So many bytes have left."""
         self._unsent_bytes -= size_bytes
         self._changed.set()
 
     def lose(self, reason: str) -> None:
-        """The peer has ended the stream or is gone."""
         self._lost = self._lost or reason
         self._changed.set()
 
     def refuse(self, reason: str) -> None:
-        """The peer does not serve the protocol."""
         self._is_refused = not self._lost
         self.lose(reason)
 
@@ -143,23 +139,20 @@ class Carrier:
         self._thread.spawn(self._run, stream)
 
     def push(self, data: bytes) -> None:
-        """Send so much more."""
         self._outgoing.append(data)
         self._has_changed.unpark_all()
 
     def note_consumed(self, size_bytes: int) -> None:
-        """The reader has taken so many bytes."""
         self._unread_bytes -= size_bytes
         self._has_changed.unpark_all()
 
     def end(self) -> None:
-        """Send what is queued, if that is a matter of a moment, and end the stream."""
+        """Send what is queued within `LINGER_S`, and end the stream."""
         self._is_ending = True
         self._sending.deadline = trio.current_time() + LINGER_S
         self._has_changed.unpark_all()
 
     def discard(self) -> None:
-        """End a stream whose caller has gone."""
         self._on_end(self)
         self._thread.spawn(self._muxed.reset)
 
@@ -194,7 +187,6 @@ class Carrier:
             self._thread.post_back(stream.lose, f"the stream broke ({str(error) or type(error).__name__})")
 
     async def _receive_all(self, stream: LightStream) -> None:
-        """Until the peer ends; what comes after our own end is dropped."""
         try:
             while data := await self._muxed.read(READ_BYTES):
                 if self._is_ending:

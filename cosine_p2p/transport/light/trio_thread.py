@@ -71,28 +71,27 @@ class TrioThread:
             self._waiting.discard(answer)
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run a quick function in the trio thread soon, in the order posted; not at all once that has ended."""
+        """Run a quick function in the trio thread soon, in order; not once that has ended."""
         try:
             self._token.run_sync_soon(function, *arguments)
         except trio.RunFinishedError:
             return
 
     def post_back(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run a quick function in the asyncio loop soon, in the order posted; not at all once that has ended."""
+        """The same in the asyncio loop."""
         try:
             self._loop.call_soon_threadsafe(function, *arguments)
         except RuntimeError:
             return
 
     def spawn(self, work: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Start a task that lives until the thread is closed; it must not raise. Nothing starts after that."""
+        """Start a task that lives until the thread is closed; it must not raise."""
         try:
             self._nursery.start_soon(work, *arguments)
         except RuntimeError:
             return
 
     async def close(self) -> None:
-        """Cancel what runs in the thread and wait for its end."""
         self.post(self._cancel)
         await self._ended
         self._thread.join()

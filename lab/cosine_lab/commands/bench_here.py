@@ -170,12 +170,12 @@ def _source(swarm: MeasuredSwarm) -> Iterator[str]:
 
 def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_ms: float) -> "AsyncClient":
     """A client whose round trips take `rtt_ms` longer, and which goes on from nothing. Raises `UsageError`."""
+    from cosine_lab.emulation.delayed_transport import DelayedTransport
+    from cosine_lab.emulation.round_trips import BY_TRANSPORT
     from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import choose_transport
     from cosine_p2p.text.target import Target
-    from cosine_p2p.transport.delay import DelayedTransport
-    from cosine_p2p.transport.round_trips import BY_TRANSPORT
 
     join = joining_once(peers, Access.parse(network=network), Target.parse(target))
 

@@ -10,9 +10,9 @@ from types import MappingProxyType
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+from cosine_lab.emulation.round_trips import AT_ONCE, Openings, RoundTrips
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.transport.round_trips import AT_ONCE, Openings, RoundTrips
 from cosine_protocol.errors import PeerLost
 
 DIAL_TIMEOUT_S: Final = 4.0

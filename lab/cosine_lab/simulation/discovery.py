@@ -3,7 +3,8 @@
 import asyncio
 from typing import Final
 
-from cosine_p2p.directory.dht import DhtDirectory, MemoryCells
+from cosine_lab.emulation.memory_directory import MemoryCells
+from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_protocol.identity import Identity

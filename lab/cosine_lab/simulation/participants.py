@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from cosine_lab.emulation.links import LinkModel, LinkTable, Partition, seeded
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.round_trips import BY_TRANSPORT, FULL
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_lab.rivals.rounds import SteppedKind
 from cosine_lab.simulation.discovery import SimulatedDht
@@ -22,7 +23,6 @@ from cosine_lab.simulation.workload import Workload
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.base import StreamHandler
-from cosine_p2p.transport.round_trips import BY_TRANSPORT, FULL
 from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role

@@ -14,6 +14,7 @@ from typing import Any, Final
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.links import seeded
 from cosine_lab.emulation.machine import MachineUse, SimulatedMachine, WatchedTransport, Wire
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import call_at_once
@@ -33,7 +34,7 @@ from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter, SeenLayers
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.client import AsyncClient, Swarm
-from cosine_p2p.directory.directory import Directory, MemoryDirectory
+from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES

@@ -5,12 +5,14 @@ import contextlib
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.dht import DhtDirectory, MemoryCells, Placement, SealedRecord
+from cosine_lab.emulation.memory_directory import MemoryCells
+from cosine_p2p.directory.dht import DhtDirectory, Placement, SealedRecord
 from cosine_p2p.directory.postings import (
     ENTRY_BYTES,
     MAX_OWNER_CELLS,
@@ -24,7 +26,7 @@ from cosine_p2p.directory.postings import (
 )
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import LocalProtocolError, PeerLost
+from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
@@ -45,6 +47,14 @@ def cell_of(record: NodeRecord, *, name: str = TARGET, depth: int = 0, network: 
     return cell_key(network=network, role=record.role, target=name, owner=record.peer_id, depth=depth)
 
 
+def passes(checker: PostingChecker, **posting: Any) -> bool:
+    try:
+        checker.check(**posting)
+    except RemoteProtocolError:
+        return False
+    return True
+
+
 def accepts(
     record: NodeRecord,
     signer: Identity,
@@ -57,7 +67,8 @@ def accepts(
     opener: RecordOpener | None = None,
 ) -> bool:
     cell = cell_of(record) if cell is None else cell
-    return PostingChecker(NETWORK, opener or RecordOpener()).accepts(
+    return passes(
+        PostingChecker(NETWORK, opener or RecordOpener()),
         key=dht_key(cell if key_cell is None else key_cell),
         subkey=subkey_bytes(record.peer_id if owner is None else owner),
         value=encode_body(StoredValue(cell, seal_record(record, signer, key=cell))),
@@ -114,8 +125,8 @@ def test_lifetimes_are_bounded() -> None:
 @given(st.binary(max_size=300), st.binary(max_size=80), st.floats())
 def test_no_bytes_confuse_the_check(value: bytes, subkey: bytes, expires_at_s: float) -> None:
     checker = PostingChecker(NETWORK, RecordOpener())
-    assert not checker.accepts(
-        key=dht_key(cell_of(GOOD)), subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=NOW_S
+    assert not passes(
+        checker, key=dht_key(cell_of(GOOD)), subkey=subkey, value=value, expires_at_s=expires_at_s, now_s=NOW_S
     )
 
 
@@ -126,7 +137,8 @@ def test_one_changed_byte_is_refused(data: st.DataObject) -> None:
     value = bytearray(encode_body(StoredValue(cell, seal_record(GOOD, OWNER, key=cell))))
     place = data.draw(st.integers(0, len(value) - 1))
     value[place] ^= data.draw(st.integers(1, 255))
-    assert not PostingChecker(NETWORK, RecordOpener()).accepts(
+    assert not passes(
+        PostingChecker(NETWORK, RecordOpener()),
         key=dht_key(cell),
         subkey=subkey_bytes(OWNER.peer_id),
         value=bytes(value),

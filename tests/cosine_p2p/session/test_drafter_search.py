@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.directory.selection import PUPIL_EVERY

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 import pytest
 
+from cosine_lab.emulation.delayed_transport import DelayedTransport
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.round_trips import LIGHT
 from cosine_p2p.transport import delay
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
-from cosine_p2p.transport.delay import DelayedTransport
-from cosine_p2p.transport.round_trips import LIGHT
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from tests.cosine_p2p.transport.full_nodes import swarm

@@ -24,9 +24,9 @@ from cosine_lab.emulation.links import (
     seeded,
 )
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.round_trips import LIGHT
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.round_trips import LIGHT
 
 models = st.builds(
     LinkModel,

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
+from cosine_lab.emulation.round_trips import FULL, LIGHT, RoundTrips
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.round_trips import FULL, LIGHT, RoundTrips
 from cosine_protocol.errors import PeerLost
 
 

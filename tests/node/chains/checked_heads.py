@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import torch
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.chains.checks import ChainChecks
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import RemoteChain
@@ -18,7 +19,6 @@ from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
 from cosine_node.stages.host import StageHost
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange

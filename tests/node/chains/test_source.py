@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.chains.remote_chain import ANSWER_S, RemoteChain
 from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import MOST_ANSWER_S, OPEN_S, STUCK_FACTOR, ChainNeeds, ChainSource
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.engine import StageModel
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import VOCAB

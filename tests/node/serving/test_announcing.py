@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.announcing import STATUS_KEY, Announcer
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role, open_record

@@ -6,11 +6,11 @@ from random import Random
 import pytest
 
 from cosine_lab.emulation.links import LinkTable
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.channel import Channel

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_node.weights.service import WeightsService
 from cosine_node.weights.swarm_model import SoughtModel, SwarmModel
-from cosine_p2p.directory.directory import MemoryDirectory
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
