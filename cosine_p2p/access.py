@@ -15,10 +15,9 @@ from cosine_protocol.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """The name of the network, the swarm file of a private one, and the peers denied beside those banned.
+    """A network name, the swarm file of a private swarm, and denied peers beside banned ones.
 
-    `identity_file` is a client's key. Without one it is somebody new in each run; but in a private swarm, where it
-    has to be a member, it takes the user's default identity.
+    Without an `identity_file` a client has a new key in each run; in a private swarm it takes the default identity.
     """
 
     network: str = DEFAULT_NETWORK
@@ -30,10 +29,7 @@ class Access:
     def parse(
         cls, *, network: str = DEFAULT_NETWORK, swarm: str | PathLike[str] | None = None, deny: Sequence[str] = ()
     ) -> "Access":
-        """Access as a user gives it: `deny` are peer ids, and files of them. Raises `UsageError`.
-
-        The network of a private swarm is its own, known by its id.
-        """
+        """Read access as a user gives it: `deny` are peer ids and files of them. Raises `UsageError`."""
         denied = parse_denied(deny)
         if swarm is None:
             return cls(network=network, denied=denied)
@@ -44,17 +40,14 @@ class Access:
 
     @classmethod
     def of(cls, options: ClientOptions) -> "Access":
-        """The access of a client with these options. Raises `UsageError`."""
+        """Raises `UsageError`."""
         access = cls.parse(network=options["network"], swarm=options.get("swarm"), deny=options.get("deny", ()))
         identity = options.get("identity")
         return replace(access, identity_file=Path(identity).expanduser()) if identity else access
 
     @property
     def entrance(self) -> tuple[str, ...]:
-        """The options of another machine's command that enters the same network, beside its initial peers.
-
-        Each member of a private swarm has a file of its own: its name here stands for that.
-        """
+        """Command-line options that enter the same network elsewhere, beside the initial peers."""
         if self.swarm_file is not None:
             return "--swarm", self.swarm_file.name
         return () if self.network == DEFAULT_NETWORK else ("--network", self.network)

@@ -21,13 +21,13 @@ from cosine_protocol.records import NodeRecord
 _T = TypeVar("_T")
 
 SIGNAL_CHECK_S: Final = 0.5
-"""A signal that comes just before a thread begins to wait for a lock is seen only when that wait ends."""
+"""A signal that comes just before a wait for a lock is seen only when that wait ends."""
 
 
 class LoopThread:
-    """Enters an asynchronous context on an event loop in a thread, and runs coroutines there for other threads.
+    """Enters an async context on an event loop in a thread and runs coroutines there for other threads.
 
-    Raises what entering raises. End it with `close`; where nobody does, the exit of the interpreter ends it.
+    Raises what entering raises. End it with `close`; the exit of the interpreter closes it too.
     """
 
     def __init__(self, context: AbstractAsyncContextManager[object], *, name: str) -> None:
@@ -51,20 +51,14 @@ class LoopThread:
             raise
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> "Future[_T]":
-        """Begin what `work` makes; cancelling what is returned cancels it.
-
-        Raises `UsageError` after a fork and after the end.
-        """
+        """Start what `work` returns; cancelling the future cancels it. Raises `UsageError` after `close`."""
         self._lifetime.check()
         with self._giving:
             self._lifetime.check()
             return asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
 
     def wait(self, future: "Future[_T]") -> _T:
-        """The result of what was begun. Whatever interrupts the waiting, such as Ctrl-C, cancels it.
-
-        Raises what it raises, and `UsageError` if `close` ended it.
-        """
+        """The result of a future. An interruption such as Ctrl-C cancels it. Raises `UsageError` after `close`."""
         try:
             return _result(future)
         except CancelledError:
@@ -75,7 +69,7 @@ class LoopThread:
             raise
 
     def refuse_own_thread(self) -> None:
-        """Raises `UsageError` in the thread itself, where waiting for its loop would never end."""
+        """Raises `UsageError` in the loop's own thread, where waiting would deadlock."""
         if threading.current_thread() is self._thread:
             raise UsageError("A blocking call in the client's own thread would never end; use another thread.")
 
@@ -146,9 +140,7 @@ async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
 class Client:
     """Generates text with a swarm. Use `with`, or `close` it.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
-    `join` replaces the way into the network, `memory` the file of what it learns. Raises as `AsyncClient`, and
-    `PeerLost` if no initial peer answers.
+    The arguments are those of `AsyncClient`. Raises as that, and `PeerLost` if no initial peer answers.
     """
 
     @lists_options(ClientOptions)
@@ -171,21 +163,18 @@ class Client:
 
     @lists_options(GenerationOptions)
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
-        """Generate to the end. Raises `UsageError` for what cannot be served, else `GenerationFailed`.
-
-        Ctrl-C gives the generation up; the client stays usable.
-        """
+        """Generate to the end; Ctrl-C cancels it. Raises `UsageError` or `GenerationFailed`."""
         self._thread.refuse_own_thread()
         return self._thread.wait(self.submit(prompt, **options))
 
     @lists_options(GenerationOptions)
     def submit(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "Future[Generation]":
-        """Begin to generate; cancel what is returned to end it. The result raises as `generate`."""
+        """Start to generate; cancel the future to end it. It raises as `generate`."""
         return self._thread.submit(lambda: self._client.generate(prompt, **options))
 
     @lists_options(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generator[Chunk, None, Generation]:
-        """Generate chunk by chunk; `yield from` it gives the generation. Raises as `generate`."""
+        """Generate chunk by chunk; `yield from` gives the generation. Raises as `generate`."""
         self._thread.refuse_own_thread()
         chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
 
@@ -207,14 +196,14 @@ class Client:
 
     @property
     def takes_generation_config(self) -> bool:
-        """True if the model's own generation config holds where a call says nothing."""
+        """True if the model's generation config sets defaults."""
         return self._client.takes_generation_config
 
     def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Find the verifiers a generation would be asked of now, best first. Raises as `generate`."""
+        """Find the verifiers of the target now, best first. Raises as `generate`."""
         self._thread.refuse_own_thread()
         return self._thread.wait(self._thread.submit(self._client.find_verifiers))
 
     def close(self) -> None:
-        """Leave the network, giving up what is under way; an interpreter that exits does so too."""
+        """Leave the network and cancel what runs."""
         self._thread.close()

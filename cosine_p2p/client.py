@@ -95,7 +95,7 @@ class Swarm(Protocol):
 
     @property
     def mandates(self) -> Mandates | None:
-        """Signs mandates as this client; None for a client without a key."""
+        """Signs mandates as this client. None for a client without a key."""
         ...
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
@@ -103,10 +103,7 @@ class Swarm(Protocol):
         ...
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
-        """The one of the targets offered under a bare name, by so many verifiers each, that is meant.
-
-        Raises `UsageError`.
-        """
+        """The digest meant by a bare name, of those offered and their numbers of verifiers. Raises `UsageError`."""
         ...
 
     async def close(self) -> None: ...
@@ -119,7 +116,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A client that has joined: its swarm, its links there, and whom it has found lately."""
+    """What a client has once it has joined."""
 
     swarm: Swarm
     links: Links
@@ -129,16 +126,12 @@ class _Place:
 class AsyncClient:
     """Generates text with a swarm. Use `async with`.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` says what each option means.
-    `join` replaces the way into the network (`cosine_p2p.network`), `offload` the threads for signatures and
-    prompts, `strategies` the known ones and `nonces` the source of each request's nonce, for tests, simulations and
-    other transports. `memory` names the file in which the client keeps what it learns of peers for the next run:
-    `True` for the usual one, `False` for none; by default the usual one, or none beside `join`. What convicts peers
-    is kept in `evidence_file`, if there is one; `audit_chance` draws audits; look-ups are used again for
-    `reuse_finds_s`. For
-    `patience_s`, by default `join_patience_s`, a text waits for a verifier that was lost and for others, where none
-    is left. Raises `UsageError` for options that are unknown or mean nothing; to enter it without a target raises
-    what `only_target` raises.
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` explains the options. `memory`
+    names the file in which the client keeps what it learns of peers: `True` is the default file, `False` none.
+    Default: the default file, or none with `join`. A text waits `patience_s` (default: `join_patience_s`) for a
+    lost verifier or for others. Tests and simulations replace the way into the network (`join`), threads
+    (`offload`), `strategies`, `nonces`, the file of convictions and the draw of audits. Raises `UsageError` for
+    options that are unknown or invalid; entering it without a target raises as `only_target`.
     """
 
     @lists_options(ClientOptions)
@@ -260,11 +253,10 @@ class AsyncClient:
     ) -> Run:
         """Find peers and prepare a generation.
 
-        `otherwise` holds where neither the options nor the model's own generation config say what the text shall be
-        like. Give requests of each user of a shared client a `cache_scope` of their own, `CACHE_SCOPE_BYTES` random
-        bytes: then no user's times show how another's prompts begin, and users have turns, told by the first
-        `USER_BYTES`. Raises `UsageError` for what cannot be served and `GenerationFailed` if nobody serves the
-        target.
+        `otherwise` are the defaults where neither the options nor the model's generation config set a value. Give
+        each user of a shared client a `cache_scope` of `CACHE_SCOPE_BYTES` random bytes: users then share no cached
+        prefix, and take turns by its first `USER_BYTES`. Raises `UsageError` for what cannot be served and
+        `GenerationFailed` if nobody serves the target.
         """
         checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
@@ -370,7 +362,7 @@ class AsyncClient:
         return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Bad words as tokens. Raises `OptionRefused` for too many."""
+        """Raises `OptionRefused` for too many."""
         if not words:
             return ()
         encode = partial(codec.encode, add_special_tokens=False)
@@ -383,7 +375,7 @@ class AsyncClient:
     async def _encode_prediction(
         self, codec: TextTokenizer, given: str | Sequence[int] | None
     ) -> tuple[int, ...] | None:
-        """A prediction as tokens, None for none. Raises `OptionRefused` for too many."""
+        """Raises `OptionRefused` for too many tokens."""
         if not given:
             return None
         sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
@@ -414,7 +406,7 @@ class AsyncClient:
         prediction: tuple[int, ...] | None,
         later: LaterOffers | None,
     ) -> Iterator[Session]:
-        """A session for each form of the request, made when the one before has failed; those found `later` last."""
+        """A session for each form of the request, made when the previous one has failed."""
         tried: list[Request] = []
 
         def untried() -> list[Offer]:
@@ -466,7 +458,7 @@ class AsyncClient:
         *,
         share: float,
     ) -> StreamAudit:
-        """Let others look at a finished text, and a newcomer at its request, as it is drawn."""
+        """Begin audits of a finished text and a trial of a newcomer, if they are drawn."""
         search.look_out(self._target.name, asked=len(done.job.drafters))
         if later is not None:
             candidates = later.candidates or candidates
@@ -476,39 +468,37 @@ class AsyncClient:
 
     @property
     def target(self) -> str:
-        """The target as named, or the only one that the network serves; `ALL_TARGETS` before that is known."""
+        """The target as named, or the only one that the network serves. `ALL_TARGETS` before that is known."""
         return self._options.get("target") or ALL_TARGETS
 
     @property
     def swarm(self) -> Swarm:
-        """This client's place in its network, which it leaves when it ends."""
         return self._joined().swarm
 
     def checks(self) -> Mapping[str, int]:
-        """How many texts of each verifier this client had checked, and found right, by peer id."""
+        """Number of texts of each verifier that were checked and right, by peer id."""
         return self._memory.standings.all_checks(asyncio.get_running_loop().time())
 
     async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = ANSWER_S) -> tuple[Evidence, ...]:
-        """Have what verifiers signed judged by others now, for so many seconds each; what they find counts here.
+        """Have others judge what verifiers signed, each within `wait_s`; findings count here.
 
-        The answer has what was asked about in the same order. A claim whose signatures do not hold comes back as it
-        was.
+        Returns the pieces in the same order. A claim whose signatures do not hold is returned unchanged.
         """
         directory, trust = self._joined().swarm.directory, self._options["trust"]
         return await self._auditing.judged(evidence, directory, trust=trust, wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:
-        """The verifiers that this client has found wrong, or keeps evidence against: asked last, believed never."""
+        """The verifiers that this client has found wrong, or keeps evidence against."""
         return self._auditing.convicted
 
     @property
     def takes_generation_config(self) -> bool:
-        """True if the model's own generation config holds where a call says nothing."""
+        """True if the model's generation config sets defaults."""
         return self._options["generation_config"] == AUTO
 
     async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
-        """What comes of some work with the target's tokenizer, off the event loop. Raises as `start` and it."""
+        """Run `work` with the target's tokenizer off the event loop. Raises as `start` and `work`."""
         codec = await self._joined().swarm.text_codec(await self.find_verifiers())
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
@@ -519,9 +509,9 @@ class AsyncClient:
     async def _find_again(
         self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
     ) -> Mapping[str, float]:
-        """The seconds a pass of verifiers that could go on with a request now, best first; none on any trouble.
+        """Verifiers that could continue a request now, with seconds a pass, best first; empty on any failure.
 
-        `others` are made the numerics of those that could not, for theirs are other ones.
+        `others` is set to the other numerics of the target.
         """
         needed_tokens = len(request.prompt) + request.max_new_tokens
         try:
@@ -541,7 +531,7 @@ class AsyncClient:
         }
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Find the verifiers a generation would be asked of now, best first; never empty. Raises as `start`."""
+        """Find the verifiers of the target now, best first, at least one. Raises as `start`."""
         found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
         return tuple(found.records)
 
@@ -568,10 +558,10 @@ class AsyncClient:
         is_anew: bool = False,
         takes_recalled: bool = False,
     ) -> Candidates:
-        """Verifiers of the target that fit, best first; never empty.
+        """Verifiers of the target that fit, best first, at least one.
 
-        One that `takes_recalled` gets those of an earlier run, if some fit and it is settled what the target's name
-        means.
+        With `takes_recalled` those of an earlier run count, if some fit and the digest of the target's name is
+        known.
         """
         target, wanted = self.target, self._wanted_verifiers(options)
         look = place.finds.find_anew if is_anew else place.finds.find_some
@@ -602,13 +592,12 @@ class AsyncClient:
         return candidates
 
     async def _look_again(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
-        """The verifiers that there are now, where a request has begun with those of an earlier run."""
         wanted = self._wanted_verifiers(options)
         await place.finds.look_again(Role.VERIFIER, self._target.name, wanted=wanted)
         return await self._find_verifiers(place, options, chance)
 
     def _wanted_verifiers(self, options: ClientOptions) -> int | None:
-        """How many to look up: any few will do, unless some are meant that a sample may lack."""
+        """Bound of a look-up. None where some are meant that a sample may lack."""
         named = (options.get("verifier"), options["trust"], options.get("dtype"), self._target.digest)
         return None if any(named) else WANTED_VERIFIERS
 
@@ -621,7 +610,6 @@ class AsyncClient:
         *,
         are_recalled: bool = False,
     ) -> Candidates:
-        """Those that fit, best first."""
         now_s = asyncio.get_running_loop().time()
         peer_ids = [record.peer_id for record in found]
         passes_s = self._memory.speeds.passes_s(peer_ids, now_s=now_s)
@@ -641,7 +629,7 @@ class AsyncClient:
 
 
 def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
-    """The option by which a reply must call a tool, if it must. Raises `OptionRefused` beside others like it."""
+    """The option that forces a call, if the chat requires one. Raises `OptionRefused` with other constraints."""
     if reply is None or reply.grammar is None:
         return {}
     for name in (*(kind.option for kind in ConstraintKind), "bad_words", "min_tokens"):
@@ -651,7 +639,7 @@ def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
 
 
 def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:
-    """Raise `OptionRefused` for an option that names a token which the target does not have."""
+    """Raise `OptionRefused` for an option with a token id that the target lacks."""
     for name, tokens in (("logit_bias", asked["logit_bias"]), ("stop_token_ids", asked["stop_token_ids"])):
         if tokens and max(tokens) >= codec.vocab_tokens:
             highest = codec.vocab_tokens - 1

@@ -1,7 +1,7 @@
-"""What a client learns of peers, kept between runs in one file: failures, speeds, distances, and whom it met.
+"""What a client keeps of peers between runs, in one file: failures, speeds, distances, and nodes it met.
 
-A record lapses within minutes, but its node is most often still there a day later: it is dialled at once, while the
-swarm is looked up. A record out of date costs a dial.
+A record expires within minutes, but its node is most often still there a day later: it is dialled at once, beside
+the look-up of the swarm.
 """
 
 import logging
@@ -39,26 +39,18 @@ MAX_SWARMS: Final = 8
 MAX_TARGETS: Final = 4
 """Bounds the file: the targets of a swarm used last."""
 MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}
-"""Bounds the file, and what is dialled at once: as many drafters as are asked, and more than one verifier."""
+"""Bounds the file, and what is dialled at once."""
 MAX_FILE_BYTES: Final = 8 << 20
 """Above what these bounds allow with `MAX_RECORD_BYTES` a record: a larger file is not ours."""
 KEEP_S: Final = 24 * 3600.0
-"""Who asks daily begins with the nodes of the day before. One that left is dialled in vain for so long, beside the
-look-up, so that nobody waits for it."""
+"""A node that has left is dialled in vain for so long, beside the look-up."""
 
 
 class ClientMemory:
-    """What a client knows of peers; with a `file`, it goes on from what earlier clients knew.
+    """What a client knows of peers, kept in `file` if there is one.
 
-    A file that is missing, broken, too large or of another version holds nothing. Processes that write it at the
-    same time replace it one after the other: what the last one measured stays, and the swarms of all.
-
-    Attributes:
-        failures: Peers that failed lately.
-        speeds: Measured passes of verifiers.
-        standings: Checked texts of verifiers.
-        distances: Round-trip times and network coordinates.
-        trials: Speed trials by the name of a strategy.
+    A file that is missing, broken, too large or of another version counts as empty. Concurrent writers replace it
+    one after the other.
     """
 
     def __init__(
@@ -83,7 +75,7 @@ class ClientMemory:
         *,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
     ) -> "ClientMemory":
-        """The memory that a user means: `True` for the usual file, `False` for none, or the path of a file."""
+        """`True` is the default file, `False` none; else a path or a memory."""
         if isinstance(given, ClientMemory):
             return given
         if given is False:
@@ -92,7 +84,7 @@ class ClientMemory:
         return cls(StateFile(FILE_NAME, max_bytes=MAX_FILE_BYTES, file=path), strategies=strategies)
 
     def restore(self, *, now_s: float) -> None:
-        """Take in what the file holds. `now_s` is of the clock by which this client's times are noted."""
+        """Take in the file. `now_s` is of the clock of the times noted here."""
         match self._read():
             case {"kept_at_s": float(kept_at_s), **kept}:
                 away_s = max(0.0, self._wall_s() - kept_at_s)
@@ -116,18 +108,14 @@ class ClientMemory:
         )
 
     def of_swarm(self, swarm: str, *, target: str = ALL_TARGETS) -> "SwarmMemory":
-        """What is known of a swarm's nodes, of those of `target` also their records.
-
-        `swarm` names a network, and the initial peers that lead into the swarm that is meant.
-        """
+        """The nodes known of a swarm, named by its network and initial peers, with the records of `target`."""
         return SwarmMemory(self, swarm, target)
 
     def read_swarm(self, swarm: str) -> dict[str, Any]:
-        """What the file holds of a swarm."""
         return _object(_object(self._read().get("swarms")).get(swarm))
 
     def write_swarm(self, swarm: str, kept: Mapping[str, Any]) -> None:
-        """Keep what is known of a swarm, the latest of `MAX_SWARMS`."""
+        """Keep the latest `MAX_SWARMS`."""
         swarms = {swarm: kept} | {
             name: known for name, known in _object(self._read().get("swarms")).items() if name != swarm
         }
@@ -147,7 +135,7 @@ class ClientMemory:
 
 
 class SwarmMemory:
-    """The nodes of a swarm that a client met last, for the next one to begin with."""
+    """The nodes of a swarm that a client met last."""
 
     def __init__(self, memory: ClientMemory, swarm: str, target: str) -> None:
         self.target = target
@@ -167,7 +155,7 @@ class SwarmMemory:
         return _best(peers)
 
     def records(self, checker: PostingChecker) -> dict[Role, list[NodeRecord]]:
-        """What was found last of each role within `KEEP_S`; a record must have been valid then."""
+        """The latest records of each role within `KEEP_S`, if they were valid then."""
         known: dict[Role, list[NodeRecord]] = {}
         target = _object(_object(self._memory.read_swarm(self._swarm).get("targets")).get(self.target))
         for role, most in MAX_RECORDS.items():
@@ -180,12 +168,12 @@ class SwarmMemory:
         return known
 
     def note_found(self, role: Role, target: str, found: Sequence[SealedRecord]) -> None:
-        """Remember what a look-up has found, in place of an older one; nothing of another target."""
+        """Replace the records of a role, if they are of this target."""
         if target == self.target != ALL_TARGETS and role in MAX_RECORDS:
             self._found[role] = self._memory.now_s(), found
 
     def write(self, asked: Iterable[KnownPeer], met: Collection[str]) -> None:
-        """Keep the peers that were asked, and what was found, records of those that were `met` before others."""
+        """Keep the peers that were asked and the records found, those of `met` peers first."""
         peers = {peer.peer_id: peer for peer in (*self.peers(), *asked)}
         targets = _object(self._memory.read_swarm(self._swarm).get("targets"))
         if self._found:

@@ -20,7 +20,7 @@ class Lifetime:
         return os.getpid() == self._pid
 
     def begin(self) -> None:
-        """Begin on the running event loop. Raises `UsageError` where that was done before."""
+        """Begin on the running event loop. Raises `UsageError` the second time."""
         self.check()
         if self._loop is not None:
             raise UsageError("The client has joined already; make another one for another `async with` block.")

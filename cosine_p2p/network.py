@@ -42,7 +42,7 @@ TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
 
 
 class TransportKind(StrEnum):
-    """A client's way into the network: `FULL` as a peer of the DHT (hivemind), `LIGHT` by asking (py-libp2p)."""
+    """`FULL` takes part in the DHT (hivemind); `LIGHT` asks nodes (py-libp2p)."""
 
     FULL = "full"
     LIGHT = "light"
@@ -76,7 +76,7 @@ class NetworkSwarm:
         memory: SwarmMemory,
         listens: bool = False,
     ) -> "NetworkSwarm":
-        """Connect, as a member where the swarm is private.
+        """Join, as a member where the swarm is private.
 
         Raises `UsageError` for malformed addresses and a key that is no member's, `PeerLost` if no initial peer
         answers.
@@ -104,7 +104,7 @@ class NetworkSwarm:
         return await self._tokenizers.of(verifiers, self.transport)
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
-        """Trust on first use: the digest that a name stood for on this machine is pinned."""
+        """Trust on first use: the digest of a name is pinned on this machine."""
         return choose_digest(name, offered)
 
     async def close(self) -> None:
@@ -119,7 +119,7 @@ async def _enter_full(
     *,
     listens: bool,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """A peer that keeps nothing for others and reads the DHT itself; one that `listens` punches holes, too."""
+    """Join as a peer that stores nothing for others; with `listens` it punches holes."""
     from cosine_p2p.transport.full.hivemind import HivemindTransport
 
     if identity_file is None:
@@ -159,10 +159,7 @@ async def _enter_light(
     tokenizers: TokenizerLoads,
     memory: SwarmMemory,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """No part of the DHT: some nodes tell what lies in it.
-
-    Nodes in `memory` are dialled with the initial peers, and their tokenizer is loaded meanwhile.
-    """
+    """Join by asking nodes; nodes in `memory` are dialled with the initial peers."""
     early = EarlySockets(parse_initial_peers(initial_peers))
     stack.callback(early.close)
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
@@ -224,7 +221,7 @@ async def _enter_light(
 
 
 def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: PeerGate) -> dict[str, tuple[str, ...]]:
-    """Begin to connect to nodes of an earlier run that may be talked to; their addresses."""
+    """Begin to connect to nodes of an earlier run that the gate allows; their addresses."""
     book, found = AddressBook(), {}
     for record in recalled:
         with suppress(PeerLost):
@@ -236,7 +233,7 @@ def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: Peer
 
 
 def choose_transport(asked: str | None) -> TransportKind:
-    """The kind asked for, here or by `COSINE_TRANSPORT`; else full where it is installed. Raises `UsageError`."""
+    """`asked`, else `COSINE_TRANSPORT`, else full where it is installed. Raises `UsageError`."""
     has_full, has_light = find_spec("hivemind") is not None, find_spec("libp2p") is not None
     name = asked or os.environ.get(TRANSPORT_VARIABLE) or (TransportKind.FULL if has_full else TransportKind.LIGHT)
     if name not in set(TransportKind):
@@ -267,9 +264,8 @@ def joining(
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
     """The function by which a client joins; a light one begins with the nodes of `target` in `memory`.
 
-    One that is to stay `listens`, which lets a full one come to direct ways to nodes behind routers. Where nobody
-    answers it asks again for `patience_s`, by default `join_patience_s`, and says so by `note`. Raises `UsageError`
-    for addresses or a transport of no use.
+    With `listens` a full client reaches nodes behind routers directly. Where nobody answers it asks again for
+    `patience_s` (default: `join_patience_s`) and reports that to `note`. Raises `UsageError`.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
     if not peers:

@@ -17,10 +17,10 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSight:
-    """One node as seen from here. `reason` says why it was not reached; "" if it was.
+    """One node as seen from here. `reason` says why it was not reached, "" if it was.
 
-    `requests` are those it serves now, `passes` those it has run since it started `uptime_s` ago. Of a drafter, by
-    its own word, clients `accepted` so many of the `text_tokens` of requests that it drafted for since then.
+    A node runs since `uptime_s`, in which it made `passes`; clients of a drafter `accepted` some of the
+    `text_tokens` it drafted for, by its own word.
     """
 
     record: NodeRecord
@@ -35,10 +35,7 @@ class NodeSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The nodes of a target, or of all: verifiers first, then drafters, then stages, each by peer id.
-
-    `problem` says why the directory did not answer, or not in full; "" if it did.
-    """
+    """The nodes of a target, or of all, by role and peer id. `problem`: why they may be incomplete."""
 
     target: str
     nodes: tuple[NodeSight, ...]
@@ -46,7 +43,7 @@ class Survey:
 
 
 async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tuple[m.Status, float]:
-    """A node's own account, and the round-trip time in seconds. Raises as `Link.ask`, and `RemoteProtocolError`."""
+    """A node's status and the round-trip time in seconds. Raises as `Link.ask`, and `RemoteProtocolError`."""
     loop = asyncio.get_running_loop()
     if is_new:
         # The first answer also waits for the stream to be agreed on, which would count as distance.
@@ -60,11 +57,10 @@ async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tup
 
 
 class Surveyor:
-    """Looks at a swarm as often as asked; links to its nodes stay open in between. End it with `close`.
+    """Looks at a swarm repeatedly over links that stay open. End it with `close`.
 
-    `target` is NAME[@DIGEST], a folder, or `ALL_TARGETS` for a sample of a network's nodes. Each node has
-    `ask_timeout_s` to be reached and to answer, `at_once` of them are asked at a time; `asked` are those that the
-    last look found. Raises `UsageError` for a target that cannot be read.
+    `target` is NAME[@DIGEST], a folder, or `ALL_TARGETS` for a sample. A node has `ask_timeout_s` to answer. Raises
+    `UsageError` for a target that cannot be read.
     """
 
     def __init__(self, swarm: Swarm, *, target: str, ask_timeout_s: float = 4.0, at_once: int = 16) -> None:
@@ -97,7 +93,6 @@ class Surveyor:
         await self._links.close()
 
     async def _find(self, role: Role) -> tuple[Sequence[NodeRecord], str]:
-        """The announced nodes of a role, or none and the reason."""
         try:
             wanted = WANTED_NODES if self._text == ALL_TARGETS else None
             found = await self._swarm.directory.find(role, self._target.name, wanted=wanted)

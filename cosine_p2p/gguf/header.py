@@ -1,7 +1,7 @@
 """The header of a GGUF file, or of several that are one model: its metadata, and where each tensor lies.
 
 The format is llama.cpp's: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the package
-`gguf` is not used: it takes seconds for the vocabulary of a real model, and never ends on a damaged count.
+`gguf` is not used: it takes seconds for a real vocabulary, and never ends on a damaged count.
 """
 
 import math
@@ -27,10 +27,9 @@ ALIGNMENT_BYTES: Final = 32
 MAX_DIMENSIONS: Final = 4
 """From the format."""
 MAX_ITEMS: Final = 4_000_000
-"""Of all lists, keys and tensors of a file together: three times those of the largest vocabularies, 262,144 tokens
-with their scores, types and merges. A file without contents but for its length could else hold any number."""
+"""Of all lists, keys and tensors of a file together: three times those of the largest vocabularies."""
 MAX_HEADER_BYTES: Final = 128 << 20
-"""Ten times as long as the longest with four million items; a text in a hole of the file has any length."""
+"""Ten times the longest with four million items; a text in a hole of the file has any length."""
 PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
 """The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
 PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
@@ -109,7 +108,7 @@ _HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()
 
 
 def is_gguf(path: Path) -> bool:
-    """True for a file of the format by its first bytes, as stores keep them, and for whatever is named as one."""
+    """True for a file of the format by its first bytes, or by its name."""
     if path.suffix == SUFFIX:
         return True
     try:
@@ -122,8 +121,7 @@ def is_gguf(path: Path) -> bool:
 def read_header(file: Path) -> GgufHeader:
     """Read the header of a model, of all its parts if the file is the first of several.
 
-    Checks that all tensors are there. One that somebody still holds is not read again: a large vocabulary takes
-    seconds. Raises `UsageError`.
+    Checks that all tensors are there. A header that somebody still holds is not read again. Raises `UsageError`.
     """
     try:
         status = file.stat()
@@ -137,7 +135,7 @@ def read_header(file: Path) -> GgufHeader:
 
 
 def _whole(file: Path) -> GgufHeader:
-    """The header of a model. Raises `UsageError`."""
+    """Raises `UsageError`."""
     first = read_part(file)
     count = first.metadata.get(PART_COUNT, 1)
     if not isinstance(count, int):
@@ -170,7 +168,7 @@ def _whole(file: Path) -> GgufHeader:
 
 
 def part_names(name: str) -> tuple[str, ...]:
-    """The names of all parts of a model by that of the first; any other name stands alone. Paths are names too."""
+    """The names of all parts of a model by that of the first; any other name stands alone."""
     found = PART_NAME.fullmatch(name)
     if found is None or int(found["number"]) != 1:
         return (name,)
@@ -216,7 +214,7 @@ def parse_header(file: Path, data: FileBytes) -> GgufHeader:
 
 
 def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
-    """The bytes that a tensor takes. Raises `ValueError` for one that there cannot be."""
+    """The bytes that a tensor takes. Raises `ValueError` for an invalid one."""
     found = next(((weights, size) for known, weights, size in BLOCKS.values() if known == kind), None)
     if found is None:
         raise ValueError(f"tensor {name} is of the unknown type {kind}")
@@ -229,9 +227,9 @@ def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
 
 
 def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[int]]:
-    """The first bytes of a file without metadata that holds tensors of these names, types and shapes.
+    """The first bytes of a file without metadata that holds these tensors, and where each begins.
 
-    And where the bytes of each begin. Raises `ValueError` for tensors that there cannot be.
+    Raises `ValueError` for invalid tensors.
     """
     numbers = {name: number for number, (name, _, _) in BLOCKS.items()}
     offsets, size_bytes, infos = [], 0, b""
@@ -247,7 +245,7 @@ def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[by
 
 
 class _Reading:
-    """One pass over a header, from its first byte after the magic. Methods raise what `parse_header` catches."""
+    """One pass over a header after the magic. Methods raise what `parse_header` catches."""
 
     def __init__(self, file: Path, data: FileBytes) -> None:
         self._file = file

@@ -1,8 +1,8 @@
 """The pre-tokenizers of BPE: the names that GGUF files give them, and how llama.cpp splits a text for each.
 
-The names are those of llama.cpp's `tokenizer.ggml.pre`. The expressions are those of the models' own tokenizers, as
-llama.cpp reads them: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp. Where the two differ,
-llama.cpp's reading stands here: it knows no case of letters beyond A to Z, for example.
+The names are those of llama.cpp's `tokenizer.ggml.pre`, the expressions those of the models' own tokenizers as
+llama.cpp reads them: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp. It knows no case of
+letters beyond A to Z, for example.
 """
 
 from collections.abc import Mapping

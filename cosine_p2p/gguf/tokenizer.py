@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file as the files that tokenizers of transformers are saved as.
 
-Byte-level BPE (`gpt2`), BPE over pieces with byte fallback (`gemma4`), and SentencePiece's (`llama`). All give the
-tokens that llama.cpp gives: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp.
+Byte-level BPE (`gpt2`), BPE over pieces with byte fallback (`gemma4`), and SentencePiece's (`llama`), all with the
+tokens of llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp.
 """
 
 import json
@@ -18,21 +18,17 @@ from cosine_protocol.errors import UsageError
 SPACE: Final = "▁"
 """SentencePiece's letter for a space."""
 SPACES_STRIPPED: Final = ("phi-3", "phi3")
-"""Models by whose name llama.cpp takes the white space after a control token away with it, but for some tokens."""
+"""Models by whose name llama.cpp removes white space after a control token, but for some tokens."""
 SPACES_KEPT: Final = ("<unk>", "<s>", "<|endoftext|>")
 
 
 def tokenizer_files(path: Path) -> dict[str, bytes]:
-    """The tokenizer files of a GGUF file, by name, also of one without weights.
-
-    None for one whose tokens have no texts of their own. Raises `UsageError` for a tokenizer that cannot be read.
-    """
+    """The tokenizer files of a GGUF file, by name; none where its tokens have no texts. Raises `UsageError`."""
     vocabulary = Vocabulary.read(str(path), read_header(path).metadata)
     return {} if vocabulary is None else files_of(vocabulary)
 
 
 def files_of(vocabulary: Vocabulary) -> dict[str, bytes]:
-    """The same of a vocabulary."""
     if vocabulary.kind == PIECES:
         tokenizer = _sentence_piece(vocabulary)
     else:
@@ -76,7 +72,6 @@ def _byte_pairs(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> JsonObje
 
 
 def word_steps(pre_tokenizer: PreTokenizer) -> JsonObject:
-    """A pre-tokenizer as a tokenizer.json has it."""
     steps: list[JsonObject] = [
         {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
         for expression in pre_tokenizer.expressions

@@ -75,7 +75,7 @@ class Vocabulary:
     def read(cls, source: str, metadata: Mapping[str, Any]) -> "Vocabulary | None":
         """The vocabulary in a file's metadata; None where tokens have no texts of their own.
 
-        Raises `UsageError` for a tokenizer of another kind, and for one that is damaged.
+        Raises `UsageError` for a tokenizer of another kind, and for a damaged one.
         """
         kind = metadata.get("tokenizer.ggml.model")
         if kind in (None, "none", "no_vocab"):
@@ -103,7 +103,7 @@ class Vocabulary:
         return self.metadata.get(f"tokenizer.ggml.{key}", default)
 
     def list_of(self, key: str, kind: type, length: int | None = None) -> list[Any]:
-        """A list of the metadata; raises `UsageError` for anything else."""
+        """A list of the metadata. Raises `UsageError` for anything else."""
         found = self.get(key)
         is_list = isinstance(found, list) and all(isinstance(item, kind) for item in found)
         if is_list and length in (None, len(found)):
@@ -118,7 +118,6 @@ class Vocabulary:
         return next((token for token in (self.get(f"{name}_token_id"), default) if self._is_token(token)), None)
 
     def text_of(self, name: str) -> str | None:
-        """The text of a special token, by the name in its key."""
         token = self.special(name)
         return None if token is None else self.tokens[token]
 
@@ -128,7 +127,7 @@ class Vocabulary:
 
     @property
     def pre_tokenizer(self) -> PreTokenizer:
-        """How the words of byte pairs are found. Raises `UsageError` for a name that is not known here."""
+        """How the words of byte pairs are found. Raises `UsageError` for an unknown name."""
         if self.pre_tokenizer_name not in PRE_TOKENIZERS:
             raise UsageError(
                 f"{self.source} splits texts in the way {self.pre_tokenizer_name!r}, which is not known here; "
@@ -142,7 +141,6 @@ class Vocabulary:
 
     @property
     def begins_texts(self) -> bool:
-        """Whether every text begins with the BOS token."""
         if self.special("bos") is None:
             return False
         if self.kind == PIECES:
@@ -155,7 +153,6 @@ class Vocabulary:
 
     @property
     def ends_texts(self) -> bool:
-        """Whether every prompt ends with the EOS token."""
         return self.special("eos") is not None and bool(self.get("add_eos_token", False))
 
     def _is_token(self, token: object) -> bool:
@@ -168,7 +165,6 @@ class Vocabulary:
         return next((self.ids[text] for text in CODE_TEXTS[name] if text in self.ids), None)
 
     def _ends(self) -> Iterator[int]:
-        """Without repetition."""
         keys = [self._code_token(key) if key in CODE_TEXTS else self.special(key) for key in END_KEYS]
         texts = [self.ids[text] for text in END_TEXTS if text in self.ids]
         found = list(dict.fromkeys(token for token in [*keys, *texts] if token is not None))
@@ -185,7 +181,7 @@ class Vocabulary:
             yield "</s>"
 
     def _kinds(self) -> list[int]:
-        """The types of tokens where some are what their texts say, whatever the file does."""
+        """The types of tokens; some follow from their texts."""
         kinds = list(self.kinds)
         texts = [text for text in END_TEXTS if text in self.ids]
         code = [self._code_token(name) for name in CODE_TEXTS if self.special(name) is None]
@@ -201,6 +197,6 @@ class Vocabulary:
 
 
 def named_ends(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text where tokens have no texts: those that keys name, without repetition."""
+    """The tokens that end a text by the keys, where tokens have no texts."""
     found = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in END_KEYS)
     return tuple(dict.fromkeys(token for token in found if isinstance(token, int) and token >= 0))

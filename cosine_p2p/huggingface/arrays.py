@@ -11,7 +11,7 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenBlock:
-    """The block a streamer is given where there are no arrays: as much of one as streamers of transformers use."""
+    """The block a streamer gets where there are no arrays: what streamers of transformers use of one."""
 
     tokens: list[Any]
 
@@ -60,7 +60,7 @@ def like(value: Any, rows: Sequence[Sequence[int]]) -> Any:
 
 
 def for_streamer(value: Any) -> Any:
-    """A block as a streamer takes it; of tensors a copy in main memory, as transformers gives it."""
+    """A block as a streamer takes it; of tensors a copy in main memory."""
     if hasattr(value, "cpu"):
         return value.cpu()
     return value if hasattr(value, "shape") else TokenBlock([list(row) for row in value])

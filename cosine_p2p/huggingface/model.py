@@ -58,7 +58,7 @@ class SwarmModelForCausalLM(PipelineModel):
     """Stands where a model does that is only asked to `generate`. Use `with`, or `close` it."""
 
     def __init__(self, client: Client) -> None:
-        """Generates with a client, which `close` closes. Raises `GenerationFailed` if nobody serves its target."""
+        """`close` closes the client. Raises `GenerationFailed` if nobody serves its target."""
         if not isinstance(client, Client):
             raise UsageError(
                 f"The model needs a Client, not {reprlib.repr(client)}; `from_pretrained` makes one from a name."
@@ -126,13 +126,11 @@ class SwarmModelForCausalLM(PipelineModel):
         """Prompts with their outputs, [batch * num_return_sequences, prompt + new], padded on the right.
 
         Prompts are a [batch, prompt] block of token ids, padded on the left: a list, a numpy array or a torch
-        tensor, and so is what comes back. What `attention_mask` has a 0 for is no part of a prompt; without a mask
-        that is the padding. `generation_config` is any object with the attributes of transformers' own; keyword
-        arguments win over it, and it wins over the model's own. Sequences are generated side by side. `seed` makes
-        sampling repeatable: sequence i gets `choice_seed(seed, i)`. `num_assistant_tokens=0` asks no drafter; any
-        other number is taken as a hint, and drafts are as long as pays by what is measured.
-
-        A streamer gets the prompt and then token by token, in the thread of the caller.
+        tensor, and so is the result. Tokens with a 0 in `attention_mask` (default: padding) are no part of a
+        prompt. `generation_config` is any object with the attributes of transformers' own; keyword arguments win
+        over it, and it wins over the model's own. With `seed` sequence i gets `choice_seed(seed, i)`.
+        `num_assistant_tokens=0` asks no drafter; other numbers are a hint. A streamer gets the prompt and then
+        token by token, in the caller's thread.
 
         Raises `UsageError` naming what cannot be honoured, and `GenerationFailed`.
         """

@@ -68,7 +68,7 @@ class BatchOptions:
     for_client: GenerationOptions
 
     def new_tokens(self, prompt_tokens: int) -> int:
-        """The number of tokens that follow a row of the prompts. Raises `UsageError` if there is room for none."""
+        """New tokens after prompts of this length. Raises `UsageError` if there is room for none."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         if self.max_length is None:
@@ -82,9 +82,9 @@ class BatchOptions:
 
 
 def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
-    """Keyword arguments over the attributes of configurations, the first over the next; None is as good as absent.
+    """Keyword arguments over the attributes of configurations, the first over the next; None is absent.
 
-    Raises `UsageError` naming what is unknown, or known and not to be had of a swarm.
+    Raises `UsageError` naming what is unknown, or impossible with a swarm.
     """
     for name in keywords.keys() - IGNORED - REFUSED:
         refuse_unknown(name, sorted(HONOURED))
@@ -110,7 +110,7 @@ def options_of(published: GenerationDefaults) -> dict[str, Any]:
 
 
 def _attributes(config: Any) -> dict[str, Any]:
-    """The options a configuration sets; of an unknown attribute nobody could say whether it changes the output."""
+    """The options a configuration sets, also unknown ones: they may change the output."""
     if config is None:
         return {}
     if isinstance(config, Mapping | str | bytes | int | float):

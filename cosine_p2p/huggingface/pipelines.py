@@ -25,7 +25,7 @@ class SwarmConfig:
 
 
 class ModelOptions(SimpleNamespace):
-    """Options that hold for every call of a model which gives no others; stands where a `GenerationConfig` does."""
+    """Options that hold for every call of a model which gives no others; stands for a `GenerationConfig`."""
 
     def update(self, **options: object) -> None:
         vars(self).update(options)
@@ -43,12 +43,11 @@ class PipelineModel:
     output_modalities = ("text",)
 
     def __init__(self, config: SwarmConfig, own: Mapping[str, Any]) -> None:
-        """`own` are the options that the model's own generation config sets."""
         self.config = config
         self.generation_config = ModelOptions(eos_token_id=list(config.eos_token_id), **own)
 
     def can_generate(self) -> bool:
-        """True. A pipeline asks this first, then looks for the class in a list and warns where it is not there."""
+        """True. A pipeline then looks for the class in a list and warns where it is not there."""
         models = sys.modules.get("transformers.models.auto.modeling_auto")
         if models is not None:
             models.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MODEL_TYPE, type(self).__name__)

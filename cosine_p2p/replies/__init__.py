@@ -1,4 +1,4 @@
 """A chat model's reply: its reasoning, its words and its calls of tools, told apart as they come.
 
-In comes text with its special tokens, and the chat template that says how the model writes; out go parts.
+In comes text with its special tokens, and the chat template; out go parts.
 """

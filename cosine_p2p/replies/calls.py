@@ -47,24 +47,22 @@ class Calls:
         self.ended = 0
 
     def begin(self, name: str, call_id: str = "") -> CallBegun:
-        """A call whose name has come, and maybe an identity that the model gave it."""
+        """Begin a call, with the model's own identity if it has one."""
         self.begun += 1
         index = self.begun - 1
         return CallBegun(index, call_id or self._call_id(index), name)
 
     def more(self, text: str) -> CallArguments:
-        """More of the arguments of the latest call."""
         return CallArguments(self.begun - 1, text)
 
     def end(self) -> None:
-        """The latest call is whole."""
         self.ended = self.begun
 
 
 def call_id(key: bytes, index: int) -> str:
     """The identity of a call of the reply that a key stands for.
 
-    Nine letters and digits, since Mistral's templates want no other; these are 53 bits.
+    Nine letters and digits, 53 bits, since Mistral's templates want no other.
     """
     number = int.from_bytes(blake2b(key + index.to_bytes(8), digest_size=8).digest())
     letters = []

@@ -26,7 +26,7 @@ tags:
 
 
 def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """A chat with tools as one without any: told by the system, or else in the first message of the user."""
+    """A chat without tools, which are told by the system, or else in the first message of the user."""
     turns = [turn for role, run in groupby(messages, key=lambda each: each["role"]) for turn in _turns(role, run)]
     if not tools:
         return [turns]
@@ -46,7 +46,7 @@ def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]
 
 
 def _turns(role: str, messages: Any) -> list[dict[str, Any]]:
-    """The turns of one role: calls are part of what was said, and results together a message of the user."""
+    """The turns of one role: calls are part of what was said, results together a message of the user."""
     if role == "tool":
         results = "\n".join(f"<tool_response>\n{each['content']}\n</tool_response>" for each in messages)
         return [{"role": "user", "content": results}]

@@ -217,17 +217,14 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the model of a template writes: its calls, its reasoning, or both in channels of their own.
-
-    Without `calls` the format is not known.
-    """
+    """How the model of a template writes its calls, its reasoning, or both in channels."""
 
     calls: CallFormat | None
     reasoning: ReasoningMarks | None
     in_channels: bool = False
 
     def grammar(self, split: Split, tools: Mapping[str, Any], *, several: bool, is_thinking: bool) -> str:
-        """A grammar of Lark for replies that call a tool, and another one if there may be `several`.
+        """A grammar of Lark for replies that call a tool, or `several`.
 
         `is_thinking` says that the reply goes on with reasoning; else it may begin with some.
         """
@@ -245,7 +242,6 @@ class Dialect:
 
     @classmethod
     def of(cls, template: str) -> "Dialect":
-        """The dialect of a chat template's model."""
         if "<|channel|>" in template and "<|message|>" in template:
             return cls(None, None, in_channels=True)
         calls = next((form for signs, form in FORMATS if all(sign in template for sign in signs)), None)

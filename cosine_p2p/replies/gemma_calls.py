@@ -36,7 +36,7 @@ class GemmaCalls:
         return (self.begins, self.ends, self.quote)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """As `CallFormat.read`; the arguments come once all of them are there."""
+        """The arguments come once all of them are there."""
         yield from intake.takes(self.begins)
         name, found = yield from intake.until(("{", self.ends), most=MAX_NAME)
         if not found or not _NAME.fullmatch(name.strip()):
@@ -64,7 +64,6 @@ class GemmaCalls:
         return True
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`."""
         calls = []
         for name, schema in tools.items():
             root = Root(schema)
@@ -74,7 +73,7 @@ class GemmaCalls:
         return f"({call})+" if several else call
 
     def _value(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
-        """An expression for a value by a schema. Raises `TooManyRules`."""
+        """Raises `TooManyRules`."""
         if not depth:
             raise TooManyRules
         return rules.once(schema, root, lambda: self._ways(rules, schema, root, depth))
@@ -150,7 +149,6 @@ def _value_after_colon(tokens: Iterator[str]) -> Any:
 
 
 def _atom(token: str) -> Any:
-    """A number, a truth value, nothing, or a text without quotes."""
     if token in _WORDS:
         return _WORDS[token]
     with suppress(ValueError):

@@ -1,7 +1,7 @@
 """Replies in channels, as gpt-oss writes them: analysis, commentary with calls, final.
 
-After the prompt's `<|start|>assistant` a message is a header, `<|message|>`, its text, and a token that ends it.
-See OpenAI's description of the format, https://cookbook.openai.com/articles/openai-harmony.
+After the prompt's `<|start|>assistant` a message is a header, `<|message|>`, its text, and a token that ends it:
+https://cookbook.openai.com/articles/openai-harmony.
 """
 
 import re
@@ -22,7 +22,7 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
-    """All messages of a reply. Text without a header is content, and so is what only begins as one."""
+    """All messages of a reply. Text without a header is content."""
     while (yield from intake.next_letter()):
         header = yield from intake.taken_of(STARTS)
         if header and header != MESSAGE:
@@ -42,7 +42,6 @@ def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
 
 
 def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
-    """The text of a message, up to what ends it."""
     recipient, channel = _RECIPIENT.search(header), _CHANNEL.search(header)
     kind: type[Content | Reasoning] | None = Content
     if recipient and calls.tools:

@@ -1,7 +1,7 @@
-"""Text as it comes, read from its beginning by generators that wait for more of it.
+"""Text as it comes, read from its beginning by generators that wait for more of it. Pure.
 
 A reader yields parts of the reply as soon as they are certain, and None where it needs more text; what it yields
-depends on the text alone, not on the pieces in which it came. Pure.
+depends on the text alone, not on the pieces in which it came.
 """
 
 import json
@@ -35,17 +35,15 @@ class Intake:
         self.is_over = False
 
     def add(self, text: str) -> None:
-        """Take more text."""
         self._text += text
 
     def forget(self) -> None:
-        """Drop what was read, since nobody goes back there: each letter is copied a few times at most."""
+        """Drop what was read; each letter is copied a few times at most."""
         if 2 * self._read > len(self._text):
             self._text, self._begin = self._text[self._read :], self.at
 
     @property
     def _read(self) -> int:
-        """The letters of the text that were read."""
         return self.at - self._begin
 
     def skip(self, count: int) -> None:
@@ -71,14 +69,14 @@ class Intake:
         return True
 
     def takes(self, mark: str) -> Generator[None, None, bool]:
-        """As `sees`; takes the mark. Of an empty one there is none."""
+        """As `sees`; takes the mark, unless it is empty."""
         if not mark or not (yield from self.sees(mark)):
             return False
         self.at += len(mark)
         return True
 
     def taken_of(self, marks: Iterable[str]) -> Generator[None, None, str]:
-        """The first of some marks with which the text goes on, taken; empty if it goes on with none."""
+        """Take the first of some marks with which the text goes on; empty for none."""
         for mark in marks:
             if (yield from self.takes(mark)):
                 return mark
@@ -90,7 +88,7 @@ class Intake:
             self.at += 1
 
     def until(self, marks: Sequence[str], *, most: int) -> Generator[None, None, tuple[str, str]]:
-        """The text before the first of some marks, and that mark, not taken; or no mark, where none is so near."""
+        """The text before the first of some marks, and that mark, not taken; no mark within `most` characters."""
         text = ""
         while True:
             more, mark = self.before(marks)
@@ -124,7 +122,6 @@ class Intake:
             yield None
 
     def json_text(self) -> Generator[None, None, tuple[str, bool]]:
-        """The text of a value of JSON as a whole, and whether all of it was there."""
         pieces: list[str] = []
         reading = self.json_value()
         while True:
@@ -159,10 +156,7 @@ class _Ending(Enum):
 
 @dataclass(slots=True)
 class _JsonScan:
-    """Follows a value of JSON letter by letter, as far as brackets and strings tell its end.
-
-    What the model writes between them it may have written wrong.
-    """
+    """Follows a value of JSON letter by letter, as far as brackets and strings tell its end."""
 
     depth: int = 0
     is_text: bool = False
@@ -171,11 +165,9 @@ class _JsonScan:
 
     @property
     def is_whole(self) -> bool:
-        """True if the value may end here, as a number may."""
         return self.is_begun and not self.depth and not self.is_text
 
     def take(self, letter: str) -> _Ending | None:
-        """The ending that a letter brings, if it brings one."""
         if self.is_text:
             return self._take_of_text(letter)
         if not self.depth and (letter in BLANK or letter in ",}]" or (letter == '"' and self.is_begun)):
@@ -211,12 +203,10 @@ def told(pieces: Pieces[_T], as_part: Callable[[str], Part]) -> Reading[_T]:
 
 @lru_cache(maxsize=512)
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
-    """Finds the first of some marks, the longest of those that begin there."""
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
 
 
 def _overlap(text: str, mark: str) -> int:
-    """The letters at the end of a text with which a mark could begin."""
     for count in range(min(len(mark) - 1, len(text)), 0, -1):
         if text.endswith(mark[:count]):
             return count

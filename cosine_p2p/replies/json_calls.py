@@ -12,16 +12,16 @@ from cosine_p2p.replies.rules import Rules
 NAMES: Final = ("name", "tool_name")
 ARGUMENTS: Final = ("arguments", "parameters", "args")
 BESIDE: Final = ("id", "tool_call_id", "type")
-"""What else a call without a mark before it may have, so that other JSON is not taken for one."""
+"""Further keys of a call without a mark before it, so that other JSON is not taken for one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonCalls:
     """One object or several, alone, in a list, or one after the other, between marks.
 
-    A call that begins with a bracket alone must name a tool that there is. With `is_named_by_key` an object has the
-    name of the function as its one key. Calls are read with any names of entries; `name` and `arguments` are those
-    that the family writes, `in_list` where all calls are in one, and `around` what stands between marks and calls.
+    A call that begins with a bracket alone must name a known tool. `is_named_by_key`: the name of the function is
+    the one key. The family writes `name` and `arguments`, all calls in one list if `in_list`, and `around` between
+    marks and calls.
     """
 
     begins: tuple[str, ...]
@@ -41,7 +41,6 @@ class JsonCalls:
         return (*self.begins, *self.ends)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """As `CallFormat.read`."""
         begun = calls.begun
         mark = yield from intake.taken_of(self.begins)
         is_bare = mark in ("{", "[")
@@ -69,7 +68,6 @@ class JsonCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`."""
         call = rules.one_of([self._call(rules, name, schema) for name, schema in tools.items()])
         is_bare = self.begins[0] in ("{", "[")
         begin = rules.mark(("" if is_bare else self.begins[0]) + self.around + ("[" if self.in_list else ""))
@@ -82,7 +80,6 @@ class JsonCalls:
         return f"{one} ({rules.mark(self.around)} {one})*" if several and self.ends else one
 
     def _call(self, rules: Rules, name: str, schema: Any) -> str:
-        """An expression for a call of one function."""
         arguments = rules.arguments(schema)
         if self.is_named_by_key:
             return f"{rules.mark(f'{{{json.dumps(name)}: ')} {arguments} {rules.mark('}')}"
@@ -90,7 +87,7 @@ class JsonCalls:
         return f"{rules.mark(head)} {arguments} {rules.mark('}')}"
 
     def _read_object(self, intake: Intake, calls: Calls, *, is_bare: bool) -> Reading[bool]:
-        """One call. False if its object is none, as far as it tells by its name."""
+        """One call. False if its object is none."""
         intake.skip(1)
         entries = _Entries()
         while True:
@@ -170,7 +167,7 @@ def _read_arguments(intake: Intake, calls: Calls) -> Reading[bool]:
 
 
 def _arguments(text: str) -> str:
-    """Arguments that the model wrote as a text of JSON, or as nothing, as the object that was meant."""
+    """Arguments written as a text of JSON, or as nothing, as the object that was meant."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

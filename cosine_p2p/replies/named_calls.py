@@ -18,8 +18,8 @@ _NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
 class NamedCalls:
     """`begins` name `arguments` JSON `ends`, in a section from `opens` to `closes` where there is one.
 
-    What stands before `names`, if it has come, is not the name, nor what stands from `identity` on. `before` and
-    `after` are regular expressions for what the family writes around a name, besides.
+    What stands before `names`, or from `identity` on, is not the name. `before` and `after` are regular expressions
+    for what the family writes around a name.
     """
 
     begins: str
@@ -41,7 +41,6 @@ class NamedCalls:
         return (*self.marks, self.arguments, self.names, self.identity, *self.ends, self.closes)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """As `CallFormat.read`."""
         begun = calls.begun
         yield from intake.takes(self.opens)
         after = intake.at
@@ -75,7 +74,6 @@ class NamedCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`."""
         calls = []
         for name, schema in tools.items():
             before, after = (f"/{each}/" if each else "" for each in (self.before, self.after))
@@ -86,7 +84,7 @@ class NamedCalls:
         return f"{rules.mark(self.opens)} {f'({call})+' if several else call} {rules.mark(self.closes)}"
 
     def _named(self, head: str) -> tuple[str, str]:
-        """The name in what stands before arguments, and the identity that it is, if it is one; empty for none."""
+        """The name in what stands before arguments, and the call's identity; empty for none."""
         if self.names:
             head = head.rpartition(self.names)[2]
         if self.identity:

@@ -57,7 +57,6 @@ class Reply:
 
     @classmethod
     def of(cls, parts: Iterable[Part]) -> "Reply":
-        """The reply that a stream of parts makes."""
         content, reasoning = [], []
         begun: dict[int, CallBegun] = {}
         arguments: dict[int, list[str]] = {}

@@ -18,7 +18,7 @@ _NAME: Final = re.compile(r"[\w.\-]+")
 class PythonicCalls:
     """A list of calls with named arguments, each a literal of Python or of JSON.
 
-    A list that begins with its bracket alone must name tools that there are.
+    A list that begins with its bracket alone must name known tools.
     """
 
     begins: tuple[str, ...] = ("[",)
@@ -33,7 +33,6 @@ class PythonicCalls:
         return (*self.begins, self.ends)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """As `CallFormat.read`."""
         begun = calls.begun
         mark = yield from intake.taken_of(self.begins)
         if mark != "[":
@@ -65,7 +64,7 @@ class PythonicCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`. Values are JSON, which is read as well."""
+        """Values are JSON, which is read as well."""
         calls = []
         for name, schema in tools.items():
             root = Root(schema)
@@ -84,7 +83,7 @@ class PythonicCalls:
         return f"{begin} {call} {more} {rules.mark(f']{self.ends}')}"
 
     def _read_arguments(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """The arguments up to the bracket that ends them; false where the text ends before."""
+        """The arguments up to the closing bracket; false where the text ends before."""
         between = "{"
         while True:
             yield from intake.blank()
@@ -105,7 +104,7 @@ class PythonicCalls:
 
 
 def _literal(intake: Intake) -> Generator[None, None, tuple[str, bool]]:
-    """The text of a value, up to the comma or bracket that ends it, which is not taken; and if that has come."""
+    """The text of a value up to the comma or bracket that ends it, and if that has come."""
     letters: list[str] = []
     quote, depth, is_escaped = "", 0, False
     while letter := (yield from intake.next_letter()):
@@ -126,7 +125,6 @@ def _literal(intake: Intake) -> Generator[None, None, tuple[str, bool]]:
 
 
 def _json_of(text: str) -> str:
-    """A literal of Python, or one of JSON, as JSON; as text if it is neither."""
     text = text.strip()
     for form in (text, re.sub(r"\b(true|false|null)\b", lambda found: _PYTHON[found[0]], text)):
         try:

@@ -18,10 +18,9 @@ BARE: Final = ("{", "[", "```json")
 class ReplyReader:
     """Reads one reply in a dialect.
 
-    `tools` are the schemas of arguments by the names of functions; without any there are no calls. `call_id` names
-    the call of an index. With `is_thinking` the prompt ends within reasoning. After `most_calls` the reply
-    `is_full`, and what follows is no part of it. Reasoning, and what is said beside calls or reasoning, have no
-    white space around them.
+    `tools` are the schemas of arguments by the names of functions; without any there are no calls. With
+    `is_thinking` the prompt ends within reasoning. After `most_calls` the reply `is_full`. Reasoning, and what is
+    said beside calls or reasoning, have no white space around them.
     """
 
     def __init__(
@@ -49,7 +48,6 @@ class ReplyReader:
 
     @property
     def is_full(self) -> bool:
-        """True once the reply has all the calls that it may have."""
         return self._most_calls is not None and self._calls.ended >= self._most_calls
 
     def add(self, text: str, *, is_special: bool = False) -> tuple[Part, ...]:
@@ -60,12 +58,10 @@ class ReplyReader:
         return tuple(self._parts())
 
     def finish(self) -> tuple[Part, ...]:
-        """The rest: no text follows."""
         self._intake.is_over = True
         return (*self._parts(), *self._trim.finish())
 
     def _parts(self) -> Iterator[Part]:
-        """Parts up to where more text is needed."""
         while not self.is_full:
             part = next(self._reading, None)
             if part is None:
@@ -110,7 +106,6 @@ class ReplyReader:
                     yield Content(mark)
 
     def _marks(self, *, is_silent: bool) -> list[str]:
-        """What may begin something else than words."""
         marks = list(self._format.marks) if self._format else []
         if not is_silent:
             marks = [mark for mark in marks if mark not in BARE]
@@ -119,7 +114,6 @@ class ReplyReader:
         return marks
 
     def _read_reasoning(self, marks: ReasoningMarks) -> Reading[None]:
-        """What is thought, up to its end."""
         self.is_thinking = True
         while True:
             text, mark = self._intake.before((marks.ends,))
@@ -148,7 +142,6 @@ class _Trim:
         self._space: list[str] = []
 
     def add(self, part: Part) -> Iterator[Part]:
-        """What is certain with one more part."""
         if type(part) is not self._kind:
             self._kind, self._is_begun, self._space = type(part), False, []
         if not isinstance(part, Content):
@@ -168,6 +161,5 @@ class _Trim:
         self._space += [text[len(body) :]]
 
     def finish(self) -> Iterator[Part]:
-        """White space at the end of words that are all of the reply."""
         if self._is_alone and any(self._space):
             yield Content("".join(self._space))

@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMarks:
-    """Reasoning stands between `begins` and `ends`; `silent` marks around the rest of a reply are no part of it.
+    """Reasoning stands between `begins` and `ends`; `silent` marks around the rest are no part of a reply.
 
     A template that has one of `signs` writes so.
     """
@@ -21,14 +21,10 @@ class ReasoningMarks:
         return (self.begins, self.ends, *self.silent)
 
     def is_of(self, template: str) -> bool:
-        """True if a template writes reasoning so."""
         return any(sign in template for sign in (self.signs or (self.begins, self.ends)))
 
     def is_open(self, prompt: str, *, said: str = "") -> bool:
-        """True if a prompt ends within reasoning, so that the reply goes on with it.
-
-        That is where it ends with the mark, or with what was `said` of the reply before and the mark is in that.
-        """
+        """True if a prompt ends within reasoning, or what was `said` of the reply before."""
         if said:
             return said.rfind(self.begins) > said.rfind(self.ends)
         return prompt.rstrip().endswith(self.begins.strip())
@@ -70,5 +66,4 @@ KNOWN: Final = (
 
 
 def reasoning_of(template: str) -> ReasoningMarks | None:
-    """With what a template's reasoning begins and ends; None where it says nothing of any."""
     return next((marks for marks in KNOWN if marks.is_of(template)), None)

@@ -13,7 +13,7 @@ Split = Callable[[str], Sequence[str | int]]
 """Splits a text into plain text and the ids of special tokens."""
 
 _SEPARATED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as templates write it: what is forced takes no pass, and no text can go on with white space alone."""
+"""White space as templates write it: what is forced takes no pass."""
 _ANY_TEXT: Final = "(?s:.*)"
 _NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""
 """A name in no format's way."""
@@ -36,7 +36,7 @@ class Rules:
         self._made: dict[tuple[int, int], tuple[str, Any, Root]] = {}
 
     def mark(self, text: str) -> str:
-        """An expression for exactly this text, special tokens in it as such; empty for none."""
+        """An expression for exactly this text with its special tokens; empty for none."""
         return " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in self._split(text))
 
     def json(self, schema: Any, root: Root) -> str:
@@ -52,7 +52,7 @@ class Rules:
         return self.json({"type": "object", **closed, **own}, Root(own))
 
     def text_before(self, end: str, schemas: Sequence[Mapping[str, Any]] = ()) -> str:
-        """An expression for any text and what ends it, which is not in it; all of some schemas may bound it."""
+        """An expression for any text and the `end` that is not in it; all of some schemas may bound it."""
         first, *rest = self._split(end)
         tail = " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in rest)
         inner = [pattern for each in schemas for pattern in _patterns(each)] or [_ANY_TEXT]
@@ -71,9 +71,9 @@ class Rules:
         return self._add("NAME", " & ".join([f"/{_NAME}/", *conditions]))
 
     def fields(self, values: Mapping[str, str], needed: Collection[str], others: Sequence[str], comma: str) -> str:
-        """An expression for values with commas between them: the needed ones first, any more once or not at all.
+        """An expression for values with commas between them: the needed ones first, others once or not at all.
 
-        Where none is needed there is one at most. Then come any of `others`, as often as may be.
+        Where none is needed there is one at most. Then come any of `others`.
         """
         first = [value for name, value in values.items() if name in needed]
         more = [value for name, value in values.items() if name not in needed]
@@ -84,13 +84,12 @@ class Rules:
         return f"({self.one_of([*more, *others])} {rest})?" if more or others else ""
 
     def one_of(self, expressions: Sequence[str]) -> str:
-        """An expression for one of some others."""
         if not expressions:
             raise TooManyRules
         return self._rule(" | ".join(expressions))
 
     def once(self, schema: Any, root: Root, make: Callable[[], str]) -> str:
-        """An expression for a schema that is made once, and so may stand within itself."""
+        """An expression for a schema that may stand within itself."""
         key = id(schema), id(root)
         if key not in self._made:
             # Both are kept, since the ids of what is gone come again.
@@ -99,7 +98,6 @@ class Rules:
         return self._made[key][0]
 
     def grammar(self, start: str) -> str:
-        """All rules, of which this expression is what a text must be."""
         return "\n".join([f"start: {start}", *self._lines])
 
     def _rule(self, expression: str) -> str:
@@ -116,12 +114,11 @@ class Rules:
 
 
 def ascii_classes(pattern: str) -> str:
-    """A regular expression of ECMAScript, or of xgrammar, as one of Rust: digits and letters are those of ASCII."""
+    """A regular expression of ECMAScript or xgrammar as one of Rust: classes are those of ASCII."""
     return re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), pattern, flags=re.DOTALL)
 
 
 def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
-    """Regular expressions for the texts that a schema of text allows: all hold."""
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         yield _found(pattern)
@@ -141,7 +138,7 @@ def _found(pattern: str) -> str:
 
 
 def _may_be_empty(pattern: str) -> bool:
-    """True if a regular expression matches nothing at all; one that Python does not know needs a letter."""
+    """True if a regular expression matches nothing at all; one unknown to Python needs a letter."""
     try:
         return re.fullmatch(pattern, "") is not None
     except (re.error, OverflowError, RecursionError):

@@ -1,8 +1,7 @@
 """Bounds of numbers in JSON schemas, as llguidance 1.9 holds them. Pure.
 
-Where a number must be above or below a whole one and its other bound is within one of that, llguidance allows the
-whole number itself: {"exclusiveMinimum": 0, "maximum": 0.5} takes 0. Such a bound is moved by less than anybody
-writes.
+llguidance takes 0 for {"exclusiveMinimum": 0, "maximum": 0.5}: an exclusive whole bound within one of the other is
+allowed itself. Such a bound is moved by less than anybody writes.
 """
 
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ STEP: Final = 1e-9
 
 
 def with_sound_bounds(schema: Any) -> Any:
-    """A schema that means to llguidance what it means. Raises `RecursionError` for one nested too deeply."""
+    """The schema as llguidance has to read it. Raises `RecursionError` for one nested too deeply."""
     if not isinstance(schema, Mapping):
         return schema
     sound = each_within(schema, with_sound_bounds)

@@ -1,4 +1,4 @@
-"""JSON schemas taken apart: what a value may be, what members an object may have, and what a part refers to. Pure.
+"""JSON schemas taken apart: what a value may be, what members an object may have, what a part refers to. Pure.
 
 References are JSON pointers (RFC 6901) or names (`$anchor`, `$id`), looked up in a `Root`: the whole schema of a
 function's arguments. A schema is a number of `Form`s, of which a value must have one.
@@ -16,7 +16,7 @@ MAX_FORMS: Final = 256
 """Alternatives of one value; those beyond are left out."""
 MAX_SCHEMAS: Final = 1024
 MAX_DEPTH: Final = 32
-"""Bounds of the schemas that are looked into for one value, by their number and one within the other."""
+"""Bounds of the schemas looked into for one value."""
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """What holds schemas by names that are no keywords."""
 _VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})
@@ -24,7 +24,7 @@ _VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"
 _NAMING: Final = frozenset({"$defs", "definitions", "$id", "$anchor"})
 _COMBINING: Final = _NAMING | {"$ref", "allOf", "anyOf", "oneOf"}
 _ANY_NAME: Final = ("propertyNames", {"type": "string"})
-"""What Zod writes of a map, and is so of every object; llguidance knows no names of properties."""
+"""What Zod writes of a map; llguidance knows no names of properties."""
 _HINTS: Final = {
     "string": ("pattern", "minLength", "maxLength", "format"),
     "object": ("properties", "patternProperties", "additionalProperties", "required"),
@@ -52,7 +52,7 @@ class Form:
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The types of JSON that are named, "integer" wherever "number" is; none where none is named."""
+        """The types of JSON that are named, "integer" with "number"; none where none is named."""
         stated = [kinds for each in self.schemas for kinds in _stated(each)]
         if stated:
             return frozenset.intersection(*stated)
@@ -62,7 +62,6 @@ class Form:
 
     @property
     def is_possible(self) -> bool:
-        """False where its schemas name different types."""
         return bool(self.kinds) or not any(True for each in self.schemas for _ in _stated(each))
 
     @property
@@ -72,7 +71,7 @@ class Form:
         return [value for value in lists[0] if all(value in other for other in lists)] if lists else None
 
     def without(self, kind: str) -> Any:
-        """A schema for what it allows of other types than one; None where that is nothing."""
+        """A schema for the values of other types than `kind`; None for none."""
         if kind not in self.kinds:
             return joined([*self.schemas])
         if self.listed is not None:
@@ -83,11 +82,10 @@ class Form:
 
     @property
     def needed(self) -> frozenset[str]:
-        """The members that must be given."""
         return frozenset(name for each in self.schemas for name in _texts(each.get("required")))
 
     def members(self) -> dict[str, Any]:
-        """The schemas of members by their names, in the order of the schemas; without those that cannot be."""
+        """The schemas of possible members by their names, in the order of the schemas."""
         names = [name for each in self.schemas for name in _mapping(each.get("properties"))]
         names += [name for each in self.schemas for name in _texts(_mapping(each.get("propertyNames")).get("enum"))]
         names += [name for each in self.schemas for name in _texts(each.get("required"))]
@@ -95,11 +93,10 @@ class Form:
         return {name: joined(each) for name, each in said.items() if False not in each}
 
     def member(self, name: str) -> Any:
-        """The schema of a member, empty where nothing is said of it."""
         return joined([of for each in self.schemas for of in _said(each, name)])
 
     def others(self) -> Iterator[Others]:
-        """What members it may have besides; only where one of its schemas says something of such."""
+        """Further members, only where one of the schemas mentions such."""
         open_ones = [each for each in self.schemas if {"patternProperties", "additionalProperties"} & each.keys()]
         if len(open_ones) != 1:
             return
@@ -121,7 +118,7 @@ class Root:
         self.schema = schema
 
     def target(self, reference: Any) -> Any:
-        """What a reference names; None where there is no such thing."""
+        """What a reference names, or None."""
         if not isinstance(reference, str):
             return None
         pointer = unquote(reference[1:])
@@ -137,7 +134,6 @@ class Root:
 
     @cached_property
     def _named(self) -> dict[str, Any]:
-        """The schemas that have names of their own, by references to them."""
         named: dict[str, Any] = {}
         waiting = [self.schema]
         while waiting:
@@ -152,7 +148,6 @@ class Root:
 
 
 def joined(schemas: list[Any]) -> Any:
-    """A schema of what all of some allow."""
     return {"allOf": schemas} if len(schemas) > 1 else schemas[0] if schemas else {}
 
 
@@ -180,7 +175,7 @@ def forms(schema: Any, root: Root) -> list[Form]:
 
 
 def member_forms(root: Root, name: str) -> list[Form]:
-    """The ways in which a member of an object by the whole schema may be, where that says anything of it."""
+    """The forms of a member of an object by the whole schema."""
     objects = forms(root.schema, root)
     for condition in ("if", "then", "else", "dependentSchemas"):
         own = _mapping(root.schema).get(condition)
@@ -191,7 +186,7 @@ def member_forms(root: Root, name: str) -> list[Form]:
 
 
 def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A schema in which each one that stands directly within it is changed."""
+    """A schema in which each one directly within it is changed."""
 
     def changed(name: str, value: Any) -> Any:
         if name in _VALUES:
@@ -206,7 +201,7 @@ def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
 
 
 def self_contained(schema: Any, root: Root) -> Any:
-    """A schema with all within it that it refers to in its root, each once. Raises `RecursionError`."""
+    """A schema with all that it refers to in its root, each once. Raises `RecursionError`."""
     names: dict[int, str] = {}
     moved: dict[str, Any] = {}
 
@@ -227,7 +222,6 @@ def self_contained(schema: Any, root: Root) -> Any:
 
 
 def _said(schema: Mapping[str, Any], name: str) -> list[Any]:
-    """The schemas of a member of this name that a schema of an object has."""
     said = [of for own, of in _mapping(schema.get("properties")).items() if own == name]
     said += [of for pattern, of in _mapping(schema.get("patternProperties")).items() if _may_match(pattern, name)]
     rest = schema.get("additionalProperties", schema.get("unevaluatedProperties"))
@@ -235,7 +229,7 @@ def _said(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _may_match(pattern: str, name: str) -> bool:
-    """Whether a regular expression finds something in a name; true also where that could take long to find out."""
+    """Whether a regular expression finds something in a name; true also where finding out could take long."""
     if len(re.findall(r"[*+{]", pattern)) > 2 or re.search(r"\)[*+?{]|\\\d", pattern):
         return True
     try:
@@ -245,7 +239,6 @@ def _may_match(pattern: str, name: str) -> bool:
 
 
 def _stated(schema: Mapping[str, Any]) -> Iterator[frozenset[str]]:
-    """The types that a schema names, by each keyword that does."""
     kinds = frozenset(_texts([schema["type"]] if isinstance(schema.get("type"), str) else schema.get("type")))
     for each in (kinds, *(frozenset(map(_kind, values)) for values in _lists(schema))):
         if each:

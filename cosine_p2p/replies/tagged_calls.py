@@ -17,12 +17,11 @@ class TaggedCalls:
     """`begins` name `name_ends`, then for each argument `key` its name `key_ends` value `value_ends`; then `ends`.
 
     `opens` and `closes` stand around one call or several. Where nothing ends a name, the first argument does. A
-    quote ends names of calls and arguments too, and what follows it may say the type of the value. Values
-    `on_lines` have a line break before and after them, which are no part of them.
+    quote ends names too, and what follows it may say the type of the value. Values `on_lines` have a line break
+    before and after them.
 
-    The family writes tags in lines where they are `lined`, several calls in one section where it is `in_section`,
-    `after_name` what belongs to a call's name, and what `says_kind` after that of an argument: of a text, and of
-    another value.
+    For grammars: tags are `lined`, several calls share a section `in_section`, `after_name` follows a call's name,
+    and `says_kind` that of an argument: of a text, and of another value.
     """
 
     begins: str
@@ -50,7 +49,6 @@ class TaggedCalls:
         return (*self.marks, self.key, self.value_begins, *ends)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """As `CallFormat.read`."""
         begun = calls.begun
         yield from intake.takes(self.opens)
         after = intake.at
@@ -78,7 +76,7 @@ class TaggedCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """As `CallFormat.rule`. Arguments come in the order of the schema, unnamed ones at the end."""
+        """Arguments come in the order of the schema, unnamed ones at the end."""
         line = "\n" if self.lined else ""
         calls = []
         for name, schema in tools.items():
@@ -154,7 +152,6 @@ class TaggedCalls:
         return bool(mark)
 
     def _read_text(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """A value that is text, as it comes."""
         yield calls.more('"')
         if self.on_lines:
             yield from intake.takes("\n")
@@ -177,7 +174,6 @@ class TaggedCalls:
     def _read_value(
         self, intake: Intake, calls: Calls, kinds: Collection[str], texts: Collection[str]
     ) -> Reading[bool]:
-        """A value that may be no text, once all of it is there."""
         pieces = []
         while True:
             more, mark = intake.before((self.value_ends,))
@@ -196,7 +192,7 @@ class TaggedCalls:
 
 
 def json_of(text: str, kinds: Collection[str]) -> str:
-    """The JSON of a value that stands without quotes, by the types that it may have; a text if it is no other."""
+    """The JSON of a value that stands without quotes, by its possible types; else a text."""
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
         written(value)

@@ -18,9 +18,8 @@ _T = TypeVar("_T")
 class ArgumentKind(Generic[_T]):
     """The values that an argument may have, and how they are read.
 
-    `meaning` completes "... must be"; `read` gives the plain value, and raises `ValueError` or `TypeError` for what
-    means nothing. Of numbers `low` and `high` are the bounds, as far as there are any; `choices` are all the values
-    of an argument that has few.
+    `meaning` completes "... must be"; `read` gives the plain value, and raises `ValueError` or `TypeError`. `low`
+    and `high` are bounds of numbers; `choices` are all the values of an argument that has few.
     """
 
     meaning: str
@@ -42,7 +41,7 @@ def read_argument(name: str, value: object, kind: ArgumentKind[_T]) -> _T:
 
 
 def refuse_unknown(name: str, known: Iterable[str], *, what: str = "option") -> None:
-    """Raises `UsageError` for a name that is none of those known; it tells the nearest, or all if none is near."""
+    """Raises `UsageError` for an unknown name, with the nearest or all known ones."""
     names = list(known)
     if name not in names:
         nearest = get_close_matches(name, names, n=1) or names
@@ -50,14 +49,14 @@ def refuse_unknown(name: str, known: Iterable[str], *, what: str = "option") -> 
 
 
 def plain_number(value: object) -> int | float:
-    """A Python number for any that is real, numpy's among them. Raises `TypeError`, also for a truth value."""
+    """A Python number for any real one, also numpy's. Raises `TypeError`, also for a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def whole(low: int, high: int | None = None) -> ArgumentKind[int]:
-    """Whole numbers between two bounds, both included; a float is none, even without a fraction."""
+    """Whole numbers between two bounds, both included; a float is none."""
 
     def read(value: object) -> int:
         number = plain_number(value)
@@ -142,7 +141,7 @@ def _read_flag(value: object) -> bool:
 
 
 def _items(value: object) -> Collection[Any]:
-    """What a list, tuple, set or array holds. Raises `TypeError` for text, bytes, mappings and single values."""
+    """Raises `TypeError` for text, bytes, mappings and single values."""
     items = value.tolist() if hasattr(value, "tolist") else value
     if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Collection):
         raise TypeError

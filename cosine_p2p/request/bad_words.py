@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 def word_tokens(words: Iterable[str], encode: Callable[[str], tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """The sequences of tokens that write each word: alone, and after a space where that is another token.
 
-    They are those that vLLM finds: other ways to cut a word into tokens are not among them.
+    They are those that vLLM finds.
     """
     found: dict[tuple[int, ...], None] = {}
     for word in words:

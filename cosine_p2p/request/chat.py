@@ -8,11 +8,11 @@ from typing import Any, Final
 Message = Mapping[str, Any]
 """`{"role", "content"}`, and what else a template may read: `tool_calls`, `name`, `reasoning_content`."""
 RESERVED: Final = frozenset({"add_generation_prompt", "continue_final_message", "messages", "template", "tools"})
-"""What no option of a template may be called: a chat has them itself."""
+"""Names that options of a template may not have."""
 
 
 class ToolChoice(Enum):
-    """Whether the answer calls tools: as the model likes, never, or at least once."""
+    """Whether the answer calls tools: optionally, never, or at least once."""
 
     AUTO = "auto"
     NONE = "none"
@@ -30,11 +30,11 @@ class NamedTool:
 class Chat:
     """A prompt of messages, for the target's chat template.
 
-    `tools` are functions as OpenAI's chats have them, of which `tool_choice` says whether one may, must or must not
-    be called, or names one that must; without `calls_in_parallel` at most one is called. `documents` are objects
-    with title and text, `template_options` what else the template takes, such as `enable_thinking`; `template`
-    names one of several. With `continue_final_message` the answer goes on with the last message; None is so where
-    that is the assistant's. Without `add_generation_prompt` nobody is asked to speak.
+    `tools` are functions as in OpenAI's chats; `tool_choice` says if one may, must or must not be called, or names
+    one that must. Without `calls_in_parallel` at most one is called. `documents` are objects with title and text,
+    `template_options` further arguments of the template; `template` names one of several. With
+    `continue_final_message` the answer continues the last message; None: if that is the assistant's. Without
+    `add_generation_prompt` nobody is asked to speak.
     """
 
     messages: Sequence[Message]

@@ -1,4 +1,4 @@
-"""A model's own generation config: read from its folder, published by its verifiers, made a request's defaults.
+"""A model's own generation config: read from its folder, published by its verifiers, default of requests.
 
 `generation_config.json` is read as transformers reads it (docs/generate.md).
 """
@@ -58,8 +58,8 @@ def asks_for_nothing(name: str, value: Any) -> bool:
 def read_eos(folder: Path) -> tuple[int, ...]:
     """The end-of-sequence ids of a model: of its generation config, else of its config, else of the part for text.
 
-    The first that says anything counts; null says nothing, and a negative id that no token ends a text. Raises
-    `UsageError` if one of them cannot be read, also where another says it: no engine could load the model.
+    Null says nothing, and a negative id that no token ends a text. Raises `UsageError` if any of them cannot be
+    read: no engine could load the model.
     """
     found: tuple[int, ...] | None = None
     model = read_model_config(folder)
@@ -78,14 +78,13 @@ def read_eos(folder: Path) -> tuple[int, ...]:
 
 
 def _is_negative(token: object) -> bool:
-    """True for -1, which configurations have in place of null."""
     return isinstance(token, int) and token < 0
 
 
 def read_generation_config(folder: Path) -> GenerationDefaults | None:
     """What the generation config in a model's folder says, None if there is nothing of the kind.
 
-    Values that mean nothing are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
+    Invalid values are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
     """
     config = read_config_object(folder / FILE_NAME)
     set_options = {name: value for name, value in config.items() if value is not None}
@@ -101,7 +100,7 @@ def read_generation_config(folder: Path) -> GenerationDefaults | None:
 
 
 def _read_value(name: str, value: Any) -> Any:
-    """The value of an option as a request takes it. Raises `UsageError`."""
+    """Raises `UsageError`."""
     if name == "do_sample":
         return read_argument(name, value, FLAG)
     if name == "max_new_tokens":
@@ -113,9 +112,9 @@ def _read_value(name: str, value: Any) -> Any:
 def apply_defaults(
     published: GenerationDefaults | None, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> AppliedConfig:
-    """The options that a request takes from a config: those not asked for, before what holds `otherwise`.
+    """The options that a request takes from a config: those not asked for, before `otherwise`.
 
-    A temperature counts where sampling is the default: by the config's `do_sample`, or otherwise.
+    A temperature counts where sampling is the default: by the config's `do_sample`, or by `otherwise`.
     """
     if published is None:
         return AppliedConfig()

@@ -9,10 +9,7 @@ from cosine_protocol.likelihoods import Likelihood, log_probability_of
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token: `text` has U+FFFD for bytes that are no character by themselves.
-
-    `utf8` are the bytes that it adds to a text, which may be half a character, and none for a special token.
-    """
+    """A token: `text` has U+FFFD for bytes that are no character; a special one adds no `utf8`."""
 
     token_id: int
     text: str
@@ -45,22 +42,18 @@ class TokenNames(Protocol):
 
 
 class ToldLogprobs:
-    """Turns what a verifier tells into log-probabilities, with so many of the likeliest tokens.
-
-    `of_output` and `of_prompt` are the options; what a program has not asked for it does not get.
-    """
+    """Turns what a verifier tells into log-probabilities; `of_output` and `of_prompt` are the options."""
 
     def __init__(self, codec: TokenNames, *, of_output: int | None = None, of_prompt: int | None = None) -> None:
         self._codec = codec
         self._of_output, self._of_prompt = of_output, of_prompt
 
     def of_output(self, tokens: Sequence[int], told: Sequence[Likelihood]) -> tuple[TokenLogprob, ...]:
-        """Those of some tokens of the output."""
         top = self._of_output
         return () if top is None else self._of(tokens, told, top)
 
     def of_prompt(self, prompt: Sequence[int], told: Sequence[Likelihood]) -> tuple[NamedToken, ...]:
-        """Those of the prompt's tokens, of which the first has none; before they are told there are none at all."""
+        """Those of the prompt's tokens, of which the first has none; empty before they are told."""
         top = self._of_prompt
         if top is None or len(told) < len(prompt) - 1:
             return ()

@@ -32,10 +32,7 @@ def read_config_object(file: Path) -> Mapping[str, Any]:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the language model: the part that has a name of its own, within what is around it.
-
-    Where the part does not say a thing, what is said beside it counts: older files have all of it there.
-    """
+    """The configuration of the language model: the inner part, completed by what is around it."""
     found, parts = dict(config), [config]
     for part in parts:
         inner = next((part[name] for name in TEXT_PARTS if isinstance(part.get(name), dict)), None)

@@ -26,5 +26,5 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """Begin nothing more; what runs goes on, and nobody waits for it."""
+        """Begin nothing more; what runs goes on."""
         self._executor.shutdown(wait=False, cancel_futures=True)

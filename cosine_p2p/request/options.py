@@ -1,7 +1,7 @@
 """Options of a client and of a generation, each declared once, and the seeds of several outputs.
 
-`OPTIONS` has the declarations by name. The types that programs see, the checks and the defaults are made of them;
-the command line, the gateway and the monitor read bounds, defaults and sentences there.
+The types that programs see, checks and defaults are made of `OPTIONS`; the command line, the gateway and the
+monitor read bounds, defaults and sentences there.
 """
 
 import inspect
@@ -53,13 +53,9 @@ class Purpose(StrEnum):
     """The part of a generation that an option is for; the command line's help has a panel for each."""
 
     TEXT = "Text"
-    """What the text shall be like."""
     PEERS = "Who serves"
-    """Which peers take part, in what way, and what they are shown."""
     NETWORK = "Network"
-    """The way into the network."""
     RUN = "Run"
-    """How it runs here."""
 
 
 TEXT, PEERS, NETWORK, RUN = Purpose
@@ -67,10 +63,9 @@ TEXT, PEERS, NETWORK, RUN = Purpose
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: the values it takes, what it is for, one sentence for people, and its default.
+    """One option: its values, purpose, one sentence for people, and default.
 
-    None is a default that is found out from others or on the way. With `yields` the model's own generation config
-    goes before the default.
+    A default of None is found out later. With `yields` the model's own generation config goes before the default.
     """
 
     kind: ArgumentKind[Any]
@@ -81,7 +76,7 @@ class Option:
 
 
 def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
-    """The values of a parameter of `Sampling` or `Shaping`, which says itself what is wrong with another."""
+    """The values of a parameter of `Sampling` or `Shaping`, which itself refuses others."""
     (field,) = (of for each, of in fields_of(kind) if each == name)
     assert isinstance(field, Whole | Real)
 
@@ -95,12 +90,10 @@ def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
 
 
 def _filter(name: str, told: str) -> Option:
-    """A parameter of `Sampling` that the model's own generation config may set."""
     return Option(_of_sampling(name), TEXT, told, getattr(Sampling(), name), yields=True)
 
 
 def _penalty(name: str, told: str) -> Option:
-    """A penalty for tokens of the output, which no generation config sets."""
     return Option(_of_sampling(name, Shaping), TEXT, told, getattr(Shaping(), name))
 
 
@@ -122,7 +115,7 @@ def _read_prediction(value: object) -> str | tuple[int, ...]:
 
 
 def _read_schema(value: object) -> str:
-    """The text of a schema; the order of properties is that in which they are written."""
+    """The text of a schema, with properties in the order written."""
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         if not isinstance(schema, Mapping | bool):
@@ -153,10 +146,7 @@ def _read_observer(value: object) -> object:
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Options of one generation. Those given to a client hold wherever a call gives no other.
-
-    None is as good as absent.
-    """
+    """Options of one generation. Those of a client hold where a call gives no other; None is absent."""
 
     max_new_tokens: Annotated[
         int | None, Option(whole(1), TEXT, "Generate at most so many; the model's own or 128.", 128, yields=True)
@@ -396,7 +386,7 @@ OPTIONS: Final[Mapping[str, Option]] = {
 TEXT_DEFAULTS: Final = cast(
     GenerationOptions, {name: option.default for name, option in OPTIONS.items() if option.yields}
 )
-"""Where neither a user nor the model's own generation config says otherwise: sampling is off."""
+"""Where neither a user nor the model's generation config says otherwise: greedy."""
 DEFAULTS: Final = cast(
     ClientOptions,
     {name: option.default for name, option in OPTIONS.items() if option.default is not None and not option.yields},
@@ -405,14 +395,14 @@ DEFAULTS: Final = cast(
 
 
 def read_option(name: str, value: object) -> Any:
-    """The plain value of an option. Raises `UsageError` if it means nothing."""
+    """Raises `UsageError` for an invalid value."""
     return read_argument(name, value, OPTIONS[name].kind)
 
 
 def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
-    """`base` with the options given in their place; `kind` is the TypedDict that names those there are.
+    """`base` updated with `given`; `kind` is the TypedDict of the valid names.
 
-    Raises `UsageError` naming an option that is unknown or whose value means nothing.
+    Raises `UsageError` naming an option that is unknown or invalid.
     """
     known = kind.__annotations__
     merged: dict[str, Any] = dict(base)
@@ -426,7 +416,7 @@ def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> 
 
 
 def shares_feedback(options: ClientOptions) -> bool:
-    """True if drafters may keep the text; where the user says nothing, only the members of a private swarm."""
+    """True if drafters may keep the text. Default: in a private swarm."""
     given = options.get("share_feedback")
     return bool(options.get("swarm")) if given is None else given
 
@@ -438,7 +428,7 @@ USUAL_WINDOW_TOKENS: Final = 256
 def window_of(options: ClientOptions) -> int | None:
     """The most tokens of the prompt's end that drafters shall see; None for the whole prompt.
 
-    Where the user says nothing, it is the whole prompt for peers that `trust` names, or a private swarm admits.
+    Default: the whole prompt for peers that `trust` names, or a private swarm admits.
     """
     given = options.get("prompt_window_tokens")
     if given is None:
@@ -450,7 +440,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def lists_options(kind: type) -> Callable[[_Function], _Function]:
-    """Make `help` and `inspect` list the options of a TypedDict one by one in place of `**options`."""
+    """Make `help` and `inspect` list the options of a TypedDict in place of `**options`."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -468,20 +458,20 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 SEED_BYTES: Final = 8
 """The width of a seed."""
 DRAWN_SEED_BITS: Final = 53
-"""The width of a seed that is drawn: JSON is often read with float64, exact for no larger numbers."""
+"""JSON is often read with float64, exact for no larger numbers."""
 _MARK: Final = b"cosine/choice/1"  # keeps these hashes apart from others
 
 
 def draw_seed() -> int:
-    """A seed for a request that names none; whoever is told it can repeat the text."""
+    """A seed for a request that names none."""
     return secrets.randbits(DRAWN_SEED_BITS)
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """H(seed, index), the seed of choice `index`; choice 0 has the request's own.
+    """The seed of choice `index`; choice 0 has the request's own.
 
-    For the others it is BLAKE2b with a digest of 8 bytes over a mark and both numbers in 8 bytes each, all of them
-    big-endian, so that anybody can ask for one choice alone and get the same text.
+    For the others it is BLAKE2b with a digest of 8 bytes over a mark and both numbers in 8 bytes each, all
+    big-endian, so that anybody can ask for one choice alone.
     """
     if index == 0:
         return seed

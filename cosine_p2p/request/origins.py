@@ -19,11 +19,10 @@ OWN_SOURCES: Final[Mapping[int, str]] = {0: TARGET_SOURCE, HOME_AUTHOR: HOME_SOU
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOrigin:
-    """One token of a text, and whose it is: `source` and `is_copied` mean what they mean of a `Chunk`.
+    """One token of a text, and whose it is: `source` and `is_copied` are those of a `Chunk`.
 
-    `round` counts the passes of verifiers, from 1. `confidence` is how likely the drafter called it, where what it
-    signed is known here. `content` and `reasoning` are what became certain of the text with it, and may be empty:
-    the next token has the rest of a character, or what could have begun a stop string.
+    `round` counts the passes of verifiers, from 1. `confidence` is the drafter's, where what it signed is known.
+    `content` and `reasoning` are what became certain of the text with it, and may be empty.
     """
 
     token: int
@@ -37,10 +36,7 @@ class TokenOrigin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Origin:
-    """So many tokens of a text from one `source`, which with `is_copied` means what it means of a `Chunk`.
-
-    `domain` is what a drafter is good at, "" of any other source.
-    """
+    """Tokens of a text from one `source` (as of a `Chunk`); `domain` is a drafter's expertise, else ""."""
 
     source: str
     is_copied: bool = False
@@ -49,12 +45,10 @@ class Origin:
 
     @property
     def is_own(self) -> bool:
-        """True unless a drafter of the swarm drafted them."""
         return self.source in OWN_SOURCES.values()
 
     @property
     def name(self) -> str:
-        """Whose tokens these are, for people."""
         if self.is_copied:
             return "copied"
         names = {HOME_SOURCE: "verifier's drafter", FORCED_SOURCE: "forced", TARGET_SOURCE: "target alone"}
@@ -62,15 +56,12 @@ class Origin:
 
 
 class OriginCount:
-    """Counts the tokens of a text by their origins."""
-
     def __init__(self) -> None:
         own = ((HOME_SOURCE, False), (FORCED_SOURCE, False), (TARGET_SOURCE, True), (TARGET_SOURCE, False))
         self._own = dict.fromkeys(own, 0)
         self._drafted: Counter[str] = Counter()
 
     def note(self, source: str, *, is_copied: bool, tokens: int) -> None:
-        """Count tokens that came."""
         if (source, is_copied) in self._own:
             self._own[source, is_copied] += tokens
         else:
@@ -93,7 +84,6 @@ class OriginCount:
 
 
 def joined_origins(texts: Iterable[Iterable[Origin]]) -> tuple[Origin, ...]:
-    """The origins of several texts together."""
     count, domains = OriginCount(), dict[str, str]()
     for origin in (origin for text in texts for origin in text):
         count.note(origin.source, is_copied=origin.is_copied, tokens=origin.tokens)

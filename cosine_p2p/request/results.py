@@ -13,13 +13,12 @@ from cosine_p2p.trust.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text as it comes. `source` is the peer id of the drafter whose tokens these are, `"home"` for
-    the verifier's own drafter, `"forced"` where the request's constraint left no choice, or `"target"`.
+    """Text as it comes, from one `source`: a drafter's peer id, `"home"`, `"forced"` or `"target"`.
 
-    Of the target's tokens those with `is_copied` were found earlier in the text (prompt lookup) and verified, the
-    others decoded. `text` may be empty while a character or a possible stop string is incomplete. `parts` tell
-    apart what the text says, thinks and calls, as soon as it is certain; of a prompt that is no chat all is said.
-    `logprobs` has one for each token, where they are asked for, `origins` says of each whose it is.
+    `"home"` is the verifier's own drafter; `"forced"` is where a constraint left no choice. Tokens of the target
+    with `is_copied` were found earlier in the text and verified. `text` may be empty while a character or a
+    possible stop string is incomplete. `parts` separate content, reasoning and calls. `logprobs`, where asked for,
+    and `origins` have one for each token.
     """
 
     text: str
@@ -56,24 +55,20 @@ class VerifierReport:
 class AppliedConfig:
     """The part of the model's own generation config in a text.
 
-    `options` are those that it gave, with their values; `not_honoured` names those that it sets and a swarm cannot
-    follow, so that the text is not that of `generate` of transformers.
+    `options` are those that it gave; `not_honoured` names those that a swarm cannot follow, so that the text is not
+    that of `generate` of transformers.
     """
 
     options: Mapping[str, int | float] = field(default_factory=dict)
     not_honoured: tuple[str, ...] = ()
 
     def told_options(self) -> tuple[str, ...]:
-        """Each option with its value, for people."""
         return tuple(f"{name} {value:g}" for name, value in self.options.items())
 
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The audit of a generation, as far as it had come: for each part that a verifier signed, what auditors said.
-
-    `cosine-node audit` reads it: parts that nobody has judged can be audited later.
-    """
+    """The audit of a generation so far: for each part that a verifier signed, what auditors said."""
 
     state: AuditState
     evidence: tuple[Evidence, ...]
@@ -81,11 +76,11 @@ class AuditReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A generation under way, as far as it has come.
+    """A generation under way.
 
     `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
-    reason, `why` the latest of `decisions` decisions. `plain_pass_s` is what a pass without drafts takes, by the
-    passes of this request, None before any; without `has_plain_pass` all had drafts, and it takes no longer.
+    reason, `why` the latest of `decisions` decisions. `plain_pass_s` is a pass without drafts, None before any;
+    without `has_plain_pass` it is an upper bound.
     """
 
     tokens: int
@@ -104,30 +99,23 @@ class Progress:
 class Generation:
     """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
 
-    `drafted` counts the nodes that drafters sent, on all branches, `offered` the positions of the output for which
-    one of them had come: accepted by offered is the acceptance rate. `home_tokens` were drafted by the verifier's
-    own drafter, if it has one, and by nobody else in time. `cached_tokens` of the prompt the first verifier knew
-    already, by its own word. `origins` counts the tokens of the text by who they are
-    from; where a stop string cut a commit, less than was committed.
+    `drafted` counts the nodes that drafters sent, `offered` the output positions for which one had come: accepted
+    by offered is the acceptance rate. `home_tokens` were drafted by the verifier's own drafter alone.
+    `cached_tokens` of the prompt the first verifier knew, by its own word. `origins` counts the tokens of the text
+    by source.
 
-    `coordinator` is `"verifier"` where one coordinated the drafters by a mandate to the end, else `"client"`. Then
-    `drafted`, `offered` and the drafters' round-trip times, from there, are the verifier's word; accepted tokens
-    are proven by their drafters' signatures all the same.
+    `coordinator` is `"verifier"` where one coordinated by a mandate to the end, else `"client"`. Then `drafted`,
+    `offered` and round-trip times are the verifier's word; accepted tokens are proven by signatures.
 
-    `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide in the target's
-    data type: within 1e-4 in float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`).
-    `audit` is None where a client audits nothing at all. `plain_pass_s` is what a pass without drafts took in this
-    request, None where there was none.
+    `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide: within 1e-4 in
+    float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `audit` is None where a client
+    audits nothing. `plain_pass_s` is a pass without drafts, None without any.
 
-    `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says,
-    `reasoning` what it thinks before that, in so many `reasoning_tokens`, and `tool_calls` are the functions that
-    it calls. Of any other prompt `content` is the text. `stop_text` is the stop text that ended it, if one did.
-
-    Of a prediction `accepted_prediction_tokens` came in the text, where that had come to in it, and
-    `rejected_prediction_tokens` did not.
-
-    `logprobs` has one for each of `token_ids`, `prompt_logprobs` one for each token of the prompt, of which the
-    first is without a log-probability; both are empty where they are not asked for.
+    `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says, `reasoning`
+    what it thinks before, in `reasoning_tokens`, and `tool_calls` its calls; else `content` is the text.
+    `stop_text` is the stop text that ended it. `accepted_prediction_tokens` of a prediction came in the text,
+    others did not. `logprobs` has one for each of `token_ids`, `prompt_logprobs` for each token of the prompt, the
+    first without a log-probability; both are empty unless asked for.
     """
 
     text: str
@@ -174,5 +162,5 @@ class Observer(Protocol):
     def observe(self, done: Generation) -> None: ...
 
     def observe_abandoned(self, part: Generation) -> None:
-        """Its user left, or it failed; what it says of its end means nothing."""
+        """Its user left, or it failed; its end means nothing."""
         ...

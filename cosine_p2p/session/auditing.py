@@ -40,29 +40,27 @@ from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.statements import open_verdict, sign
 
 MAX_ASKED: Final = 64
-"""Bounds a poll. Of few judges most may be liars by chance; polls are rare, since who is outvoted twice is
-rejected."""
+"""Bounds a poll. Polls are rare: a judge outvoted twice is rejected."""
 # What waits for an audit decides how long: nothing but memory, a program that is about to leave, or a text. An
 # audit of 200 tokens takes four passes (decision 27) once prompts leave an auditor time for it. Who waits for less
 # gets fewer answers, of audits that are as good as lost; who waits for more gets few more.
 ANSWER_S: Final = 60.0
 """An auditor lets its prompts go first for half a minute at most (`cosine_node.verifier.audits`)."""
 FINISH_S: Final = 10.0
-"""For audits under way where a program is about to leave: enough for those whose auditor has begun."""
+"""Where a program is about to leave: enough for audits that have begun."""
 HOLD_S: Final = 1.0
-"""Text waits so long for the verifier that goes on, which has read the rest to do so; then it goes on until the
-answer comes, and ends by it."""
+"""Text waits so long for the word of the verifier that continues; it ends by a later one."""
 TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS
-"""What that one replays, in one pass: what was not signed yet, and as much that was."""
+"""What that verifier replays in one pass: the tokens not signed yet, and as many that were."""
 UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
-"""No verifier may know which of its streams will be audited, or by whom."""
+"""No verifier may foresee which streams are audited, or by whom."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A verifier that may judge others, by its record: its numerics, who computes for it, and its address range."""
+    """A verifier that may judge others, by its record: numerics, its stages, and its address range."""
 
     numerics: str
     stages: frozenset[str] = frozenset()
@@ -70,25 +68,23 @@ class Judge:
 
     @classmethod
     def of(cls, record: NodeRecord) -> "Judge":
-        """A verifier as it announces itself."""
         return cls(record.numerics, frozenset(record.stages or ()), claimed_range(record.addresses))
 
 
 def has_ranges(judges: Mapping[str, Judge]) -> bool:
-    """True if address ranges tell judges apart: where all are in one, as those of one institute, they do not."""
+    """True if address ranges tell judges apart."""
     return len({judge.place for judge in judges.values()}) > 1
 
 
 @dataclass(slots=True)
 class StreamAudit:
-    """The audit of one generation, as far as it has come: of each part that a verifier signed, in turn."""
+    """The audit of one generation so far: of each part that a verifier signed, in turn."""
 
     state: AuditState
     evidence: list[Evidence] = field(default_factory=list)
     task: "asyncio.Task[None] | None" = None
 
     def report(self) -> AuditReport:
-        """What can be told of it now."""
         return AuditReport(self.state, tuple(self.evidence))
 
     async def wait(self, seconds: float = FINISH_S) -> None:
@@ -100,13 +96,10 @@ class StreamAudit:
 class Auditing:
     """The audits of one client. `chance` draws the streams and the auditors.
 
-    `standings` is told what they find; `failures` of auditors that break the protocol.
-
-    Who judges: any verifier of the target that the user allows, in an order drawn by lot in which address ranges
-    take turns. The first that finds nothing ends an audit: asking a second one each time would cost as much as
-    auditing twice as many texts, which finds more. The first that accuses makes it a poll, in which all are asked
-    until the rest cannot change what most of them say, by voices (`cosine_p2p.trust.voices`). So a lone voice
-    demotes nobody but itself, and where most voices are honest no number of liars convicts an honest one.
+    Judges are the verifiers of the target that the user allows, by lot, address ranges in turn. The first that
+    finds nothing ends an audit. The first that accuses makes it a poll, in which all are asked until the rest
+    cannot change what most say, by voices (`cosine_p2p.trust.voices`): a lone voice demotes only itself, and where
+    most voices are honest no number of liars convicts an honest verifier.
     """
 
     def __init__(
@@ -129,16 +122,15 @@ class Auditing:
 
     @property
     def convicted(self) -> frozenset[str]:
-        """The verifiers that were found wrong, which are asked last and whose word counts for nothing."""
+        """The verifiers that were found wrong: asked last, and not believed."""
         return self._convicted | self.standings.rejected(asyncio.get_running_loop().time())
 
     def join(self, transport: Transport) -> None:
-        """Audit over this transport from now on."""
         self._transport = transport
         self._links = Links(transport)
 
     async def close(self) -> None:
-        """Let audits under way end, for a while."""
+        """Wait `FINISH_S` for audits under way, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FINISH_S)
         for task in self._tasks:
@@ -148,7 +140,7 @@ class Auditing:
             await self._links.close()
 
     def begin(self, session: Session, *, judges: Mapping[str, Judge], share: float) -> StreamAudit:
-        """Audit a finished session if it is drawn: one of `share`, and more of verifiers that have little standing.
+        """Audit a finished session if it is drawn: `share` of them, and more of verifiers with little standing.
 
         `judges` are those that may be asked, by peer id, and its authors among them.
         """
@@ -161,7 +153,6 @@ class Auditing:
         return StreamAudit(state, [Evidence.of(claim) for claim in claims])
 
     def start(self, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> StreamAudit:
-        """Audit parts of a stream, by these judges."""
         audit = StreamAudit(AuditState.UNDER_WAY, [Evidence.of(claim) for claim in claims])
         audit.task = asyncio.ensure_future(self._run(audit, claims, judges))
         self._tasks.add(audit.task)
@@ -169,7 +160,7 @@ class Auditing:
         return audit
 
     async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> None:
-        """Audit one part after the other; what was found of the worst is what the audit has found."""
+        """Audit one part after the other; the worst finding counts."""
         try:
             states = [await self._audit(audit, index, claim, judges) for index, claim in enumerate(claims)]
             audit.state = max(states, key=list(AuditState).index)
@@ -204,7 +195,7 @@ class Auditing:
         return state
 
     def _drawn(self, judges: Mapping[str, Judge]) -> list[str]:
-        """Those that may judge, by lot, in which address ranges take turns."""
+        """Those that may judge, by lot, address ranges in turn."""
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
         turns = in_turns(fit, {peer: judge.place for peer, judge in judges.items()})
@@ -214,7 +205,7 @@ class Auditing:
     async def _opinion(
         self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> tuple[Opinion, Audited] | None:
-        """What one of some judges says of a claim, and its answer; None if it gives none that can be believed."""
+        """None if it gives no answer that can be believed."""
         answered = await self._ask(judge, claim)
         if answered is None:
             return None
@@ -224,7 +215,7 @@ class Auditing:
         return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place), answer
 
     async def _place(self, peer: str, judges: Mapping[str, Judge]) -> str:
-        """The address range where a peer was seen, or that it claims where nobody has seen it."""
+        """The address range where a peer was seen, else the one that it claims."""
         assert self._transport is not None
         if not has_ranges(judges):
             return ""
@@ -236,7 +227,7 @@ class Auditing:
     async def judged(
         self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
     ) -> tuple[Evidence, ...]:
-        """The same claims with the statements of verifiers that are asked now, for so many seconds each.
+        """The same claims with the statements of verifiers asked now, for `wait_s` each.
 
         Those of the claim's target and numerics are asked, with `trust` these alone. A claim that does not hold is
         asked of nobody.
@@ -260,7 +251,6 @@ class Auditing:
         return tuple(found)
 
     async def judge(self, auditor: str, claim: AskAudit) -> AuditVerdict | None:
-        """One auditor's verdict on a claim, of which nothing is kept; None if it gives none."""
         answered = await self._ask(auditor, claim)
         return answered[1] if answered is not None else None
 
@@ -287,7 +277,7 @@ class Auditing:
         return None
 
     def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, opinions: Sequence[Opinion]) -> None:
-        """Let the author's standing, and that of judges whom most others contradict, follow from what was found."""
+        """Update the standing of the author, and of judges whom most others contradict."""
         now_s = asyncio.get_running_loop().time()
         author = claim.author[-PEER_LETTERS:]
         accusers = [one.judge for one in opinions if one.is_accusation]
@@ -322,13 +312,13 @@ class Auditing:
 
 
 class TextAccused(GenerationFailed):
-    """A part of the text is not the target's, by the word of the verifier that goes on after it."""
+    """The verifier that continues a text says that a part of it is not the target's."""
 
 
 class FailoverCheck:
-    """At a failover, the verifier that goes on judges the end of what the one before it has committed.
+    """At a failover, the verifier that continues judges the end of what was committed before.
 
-    The client itself signs what is to be judged, since a verifier that falls silent has not signed its last tokens.
+    The client signs that part itself: a verifier that falls silent has not signed its last tokens.
     """
 
     def __init__(self, session: Session, *, mandates: Mandates, auditing: Auditing) -> None:
@@ -355,7 +345,7 @@ class FailoverCheck:
                 asking.cancel()
 
     def _next(self) -> "asyncio.Task[None] | None":
-        """The question of a part that has ended, where another verifier has gone on since."""
+        """The question about a part that has ended, where another verifier has continued since."""
         parts = self._session.signed.parts()
         if len(parts) == self._seen:
             return None
@@ -371,7 +361,7 @@ class FailoverCheck:
             raise TextAccused(self._accusation)
 
     async def _ask(self, author: str, judge: str, first: int, end: int) -> None:
-        """Have a part judged by the verifier that goes on and, if it accuses, by another one, if there is one."""
+        """Ask the verifier that continues and, if it accuses, another one."""
         request, tokens = self._session.job.request, tuple(self._session.output[:end])
         part = Transcript(first, end, roll_digest(self._session.d_0, tokens))
         signed = sign(self._identity, part, digest=self._session.d_0)

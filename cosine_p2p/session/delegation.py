@@ -22,31 +22,27 @@ from cosine_protocol.statements import check_signature, sign
 # at half of these bounds there is hardly anything to gain, at twice as much a part of that is lost.
 LEAST_RTT_PASSES: Final = 0.25
 LEAST_RTT_S: Final = 0.005
-"""On one machine 1 to 4 ms are measured: there, and in one room, no distance is worth it, however short passes
-are."""
+"""Round trips on one machine take 1 to 4 ms (measured)."""
 SILENCE_S: Final = 10.0
-"""A delegate that says nothing of drafters for so long is taken to do nothing: it has twice as long as a drafter
-that it asks (`cosine_p2p.session.drafters`). A text loses the drafts of these seconds by it."""
+"""Twice as long as a delegate waits for a drafter (`cosine_p2p.session.drafters`)."""
 
 
 class Coordinator(Enum):
     """The peer that coordinates a request now."""
 
     UNDECIDED = auto()
-    """No verifier has the request yet, or its distance is not known."""
     CLIENT = auto()
     VERIFIER = auto()
 
 
 def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination: Coordination) -> bool:
-    """True if a client may hand the coordination of a request over at all."""
     return mandates is not None and strategy.is_delegable and coordination is not Coordination.CLIENT
 
 
 def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
-    """True if a verifier is so near that its client coordinates as well as it would itself.
+    """True if a verifier is so near that its client coordinates as well as it would.
 
-    Over stages a pass begins whenever one of them is through with the last, so drafts wait for no whole one.
+    Over stages a pass begins whenever the first of them is free, so drafts wait for no whole pass.
     """
     return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s / max(1, stages))
 
@@ -60,10 +56,10 @@ def expected_coordinator(
     rtt_s: float | None,
     now_s: float,
 ) -> Coordinator:
-    """The coordinator that a request will probably have at a verifier, which `Delegation` decides later.
+    """The coordinator that a request will probably have at a verifier.
 
-    `rtt_s` is that of client and verifier, None if unknown. It is taken to be the verifier then: if it is not, the
-    client is near it, and who is near one is near the other.
+    `rtt_s` is that of client and verifier. Where it is unknown the verifier is expected: otherwise the client is
+    near it.
     """
     if mandates is None or not may_delegate(mandates, strategy, coordination):
         return Coordinator.CLIENT
@@ -76,11 +72,7 @@ def expected_coordinator(
 
 
 class Delegation:
-    """Decides who coordinates a job's drafters, and checks a delegate. Times are those of the session's clock.
-
-    `was_delegated` is true once a verifier has been asked to coordinate. `taken_back` is the reason why a delegate
-    must give the coordination back, empty if there is none.
-    """
+    """Decides who coordinates a job's drafters, and checks a delegate. `taken_back`: why it must end."""
 
     def __init__(self, job: Job, d_0: bytes, drafts: Drafts) -> None:
         self._job = job
@@ -100,9 +92,9 @@ class Delegation:
     def offer(
         self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
     ) -> m.Delegate | None:
-        """Decide at a verifier that was asked to serve the request; the mandate to send it, if it is to coordinate.
+        """Decide at a verifier; the mandate to send it if it is to coordinate.
 
-        Waits for `Opened` where the verifier's features or its distance are not known yet.
+        Waits for `Opened` where the verifier's features or distance are unknown.
         """
         mandates, link = self._job.mandates, upstream.link
         if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
@@ -145,7 +137,6 @@ class Delegation:
         return None
 
     def take_why(self) -> str:
-        """The latest decision in words, once; empty if there is none."""
         why, self.why = self.why, ""
         return why
 
@@ -153,13 +144,13 @@ class Delegation:
         self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here: {reason}"
 
     def note_report(self, author: int, rtt_s: float, *, now_s: float) -> None:
-        """The delegate has said something of drafters, and how far from it one of them is; 0 if that is unknown."""
+        """A delegate's word about a drafter (0: unknown) and its distance."""
         self._silent_since_s = None
         if self._job.distances is not None and 0 < author <= len(self._peer_ids):
             self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
     def note_credit(self, credit: m.Credit) -> m.Draft:
-        """Take in what a verifier shows; it is checked once it matters. Raises `RemoteProtocolError`."""
+        """Keep what a delegate shows; it is checked once it matters. Raises `RemoteProtocolError`."""
         if not self.was_delegated or credit.author > len(self._peer_ids):
             raise RemoteProtocolError("a credit for an author that was not named")
         draft = decode_body(m.Draft, credit.body)
@@ -167,7 +158,7 @@ class Delegation:
         return draft
 
     def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
-        """The author bytes of a commit after the prefix `before`, without those that nobody's signature shows."""
+        """The authors of a commit after the prefix `before`, without those that no signature shows."""
         if not self.was_delegated:
             return commit.authors
         claims = list(claims_of(commit.tokens, commit.authors, before))
@@ -190,7 +181,6 @@ class Delegation:
         return signed is not None
 
     def check_silence(self, now_s: float) -> None:
-        """Blame a delegate that was heard nothing of for too long."""
         since_s = self._silent_since_s
         is_silent = since_s is not None and now_s - since_s > SILENCE_S
         if self.coordinator is Coordinator.VERIFIER and is_silent:
@@ -202,17 +192,14 @@ class Delegation:
             self._job.mandates.failures.note_failed(self.delegate, now_s=now_s)
 
     def take_back(self, reason: str) -> None:
-        """The client coordinates from now on."""
         self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here from now on: {reason}"
         self.taken_back = ""
 
     def lose(self, peer_id: str) -> None:
-        """A verifier is gone: if it was the delegate, the next one may be asked."""
         if peer_id == self.delegate and self.coordinator is Coordinator.VERIFIER:
             self.coordinator = Coordinator.UNDECIDED
 
     def end(self, now_s: float) -> None:
-        """The request has ended."""
         mandates = self._job.mandates
         if self.coordinator is Coordinator.VERIFIER and mandates is not None:
             mandates.note_use(self.delegate, tokens=self._tokens, drafted=self._proven_tokens, now_s=now_s)

@@ -18,19 +18,17 @@ from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.records import NodeRecord, Role
 
 MAX_ASKED_DRAFTERS: Final = 8
-"""Where the user names no number. Each reads the prompt's end, one of each expertise first, and three are kept:
-with eight the expert of each prompt of the embedded family was among them (decision 2); half of them would leave
-some out, twice as many would show the prompt to more and cost their prefills."""
+"""Default maximum. Each reads the prompt's end, and three are kept: with eight the expert of each prompt of the
+embedded family was among them (decision 2)."""
 WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS
-"""Bounds what a look-up reads in a large directory. Of this number some of each expertise are near or fast
-(docs/design.md)."""
+"""Bounds what a look-up reads in a large directory (docs/design.md)."""
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class AskedDrafters:
-    """The drafters to ask for a request, and the author number of the one that only learns from it, 0 for none."""
+    """The drafters to ask, and the author number of the one that only learns, 0 for none."""
 
     records: tuple[NodeRecord, ...]
     pupil: int = 0
@@ -50,7 +48,6 @@ class DrafterSearch:
 
     @property
     def limit(self) -> int:
-        """The most drafters that are asked."""
         given = self.options.get("max_drafters")
         return MAX_ASKED_DRAFTERS if given is None else given
 
@@ -59,7 +56,7 @@ class DrafterSearch:
         return None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
 
     async def look_up(self, target: str) -> list[NodeRecord]:
-        """Drafters of a target by its name; none where none are wanted or the directory does not answer."""
+        """Drafters of a target by its name; none where the directory does not answer."""
         if not self.strategy.wants_drafters or not self.limit:
             return []
         try:
@@ -69,17 +66,14 @@ class DrafterSearch:
             return []
 
     def look_out(self, target: str, *, asked: int) -> None:
-        """Look for those who joined while a text was written, where it had room for more than were asked.
-
-        Its request named its drafters, so they are for the next one.
-        """
+        """Look for newcomers, for the next request, where there was room for more drafters than were asked."""
         if self.strategy.wants_drafters and asked < self.limit:
             self.finds.begin_renewal(Role.DRAFTER, target, wanted=self._wanted)
 
     def choose(
         self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
     ) -> AskedDrafters:
-        """The drafters to ask for a request to a verifier, those that failed lately left out."""
+        """The drafters to ask for a request to a verifier, without those that failed lately."""
         avoided = self.failures.avoided(now_s)
         able = [record for record in found if record.peer_id not in avoided]
         coordinator = expected_coordinator(
@@ -107,10 +101,9 @@ class DrafterSearch:
     def _with_pupil(
         self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
     ) -> AskedDrafters:
-        """Those asked and, now and then, one that only learns, if the user shares feedback.
+        """Those asked and, sometimes, one that only learns, if the user shares feedback.
 
-        It comes on top of those that we choose to ask. Where the user says how many, it takes the last place,
-        unless that one is the only drafter of its expertise.
+        With `max_drafters` it takes the last place, unless that one is the only drafter of its expertise.
         """
         if not asked or not shares_feedback(self.options):
             return AskedDrafters(asked)

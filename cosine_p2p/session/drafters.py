@@ -23,20 +23,16 @@ from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 from cosine_protocol.statements import check_signature
 
 START_TIMEOUT_S: Final = SILENCE_S / 2
-"""Longer than a link takes to give up a peer that is silent. A drafter that is reached later comes too late for a
-short answer, and a delegate that waited longer would seem to do nothing."""
+"""Longer than a link takes to give up a silent peer; a later drafter is too late for a short answer."""
 MAX_STRANGENESS_NATS: Final = 1.0
-"""Drafters for which a token of the prompt is less likely than for the best one, by more than this, are right 0.22
-to 0.5 times as often as that one, others 0.69 times or more (the traces of both families, greedy)."""
+"""Drafters whose NLL of the prompt is worse by more are right 0.22 to 0.5 times as often as the best (traces of
+both families, greedy), others 0.69 times or more."""
 MAX_WAITING_FRAGMENTS: Final = 64
-"""Bounds memory, for each drafter: far more than arrive while one signature is checked."""
+"""Bounds memory for each drafter: far more than arrive while one signature is checked."""
 
 
 class DrafterLedger:
-    """Drafters of a request in the order of their author numbers, which start at 1.
-
-    `offered` counts committed tokens for whose position some drafter had sent a node.
-    """
+    """Drafters of a request by author number, from 1. `offered`: committed tokens that had a draft in time."""
 
     def __init__(self, records: Sequence[KnownDrafter]) -> None:
         self._records = tuple(records)
@@ -58,11 +54,10 @@ class DrafterLedger:
 
     @property
     def drafted(self) -> int:
-        """Nodes received from all drafters."""
         return self._drafted.total()
 
     def author_of(self, peer_id: str) -> int:
-        """The author number of a peer, 0 if it has none."""
+        """The author number of a peer, 0 for none."""
         return self._numbers.get(peer_id, 0)
 
     def domain_of(self, author: int) -> str:
@@ -71,7 +66,6 @@ class DrafterLedger:
         return ",".join(record.expertise) or record.model
 
     def accepted(self, author: int) -> int:
-        """Committed tokens of a drafter."""
         return self._accepted[author]
 
     def note_drafted(self, author: int, nodes: NodeBlock, position: int) -> None:
@@ -80,7 +74,7 @@ class DrafterLedger:
         self.note_offered(nodes, position)
 
     def note_offered(self, nodes: NodeBlock, position: int) -> None:
-        """Note for which positions there are nodes that extend an output of `position` tokens."""
+        """Note the positions for which there are nodes below an output of `position` tokens."""
         depths: list[int] = []
         for node in nodes:
             depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
@@ -91,12 +85,12 @@ class DrafterLedger:
         self._rtt_s[author] = rtt_s
 
     def note_told(self, author: int, nodes: int, rtt_s: float) -> None:
-        """Take a delegate's word for how many nodes a drafter has sent in all, and how far from it that one is."""
+        """Take a delegate's word for the nodes of a drafter and its distance."""
         self._drafted[author] = max(self._drafted[author], nodes)
         self.note_rtt(author, rtt_s)
 
     def note_told_offered(self, tokens: int) -> None:
-        """Take a delegate's word for how many committed tokens there were drafts for the positions of."""
+        """Take a delegate's word for `offered`."""
         self.offered = max(self.offered, min(tokens, self._position))
 
     def offered_before(self, position: int) -> int:
@@ -108,7 +102,7 @@ class DrafterLedger:
         return self._drafted[author], self._rtt_s.get(author, 0.0)
 
     def credit(self, authors: Iterable[int]) -> None:
-        """Count committed tokens, those that follow the last ones, for the drafters among their authors."""
+        """Count the next committed tokens for their authors."""
         for author in authors:
             self.offered += self._position in self._offered_positions
             self._offered_positions.discard(self._position)
@@ -117,7 +111,6 @@ class DrafterLedger:
                 self._accepted[author] += 1
 
     def reports(self) -> tuple[DrafterReport, ...]:
-        """One report for every drafter that sent anything."""
         return tuple(
             DrafterReport(
                 record.peer_id,
@@ -140,24 +133,18 @@ class _Follower:
 
 
 class DraftingObserver(Protocol):
-    """Told what becomes of a session's drafters."""
-
     def note_decision(self, author: int, why: str) -> None:
-        """Something was decided about a drafter, or with author 0 about their number."""
+        """A decision about a drafter, or with author 0 about their number."""
         ...
 
-    def note_lost(self, author: int) -> None:
-        """A drafter cannot be reached, refused, or was lost."""
-        ...
+    def note_lost(self, author: int) -> None: ...
 
 
 class Drafters:
     """The drafters of a job's ledger by author number.
 
-    `output` is the session's own stream, which grows. `deliver` gets fragments whose signature was checked, all
-    other messages, and a `Delivery` that is lost for each drafter that cannot be reached or signs wrongly.
-    `event_of` then says what a delivery means; `failures` is told of those that cannot be reached, and
-    checked fragments are added to `drafts`.
+    `output` is the session's stream, which grows. `deliver` gets fragments whose signature was checked, other
+    messages, and a lost `Delivery` for each drafter that cannot be reached or signs wrongly.
     """
 
     def __init__(
@@ -193,10 +180,10 @@ class Drafters:
         self._refused: set[str] = set()
 
     async def check_fragments(self) -> None:
-        """Check off the event loop the signatures of what arrives, until cancelled.
+        """Check the signatures of fragments off the event loop, until cancelled.
 
-        Drafters come one after the other with their oldest fragment, so that one that floods the queue loses the
-        oldest of its own only. Of one that has signed wrongly nothing more is taken.
+        Drafters take turns with their oldest fragment, so that one that floods the queue loses its own only.
+        Nothing more is taken of one that has signed wrongly.
         """
         while True:
             while not self._unchecked:
@@ -224,7 +211,7 @@ class Drafters:
             self._deliver(FragmentReceived(author, draft))
 
     def follow(self, *authors: int) -> None:
-        """Ask drafters to follow from here on, unless they follow or are released before they can be reached."""
+        """Ask drafters to follow from here on."""
         for author in authors:
             self._wanted.add(author)
             dial = asyncio.ensure_future(self._dial(author))
@@ -266,11 +253,10 @@ class Drafters:
             self._has_unchecked.set()
 
     def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
-        """The event that a drafter's message, or its loss, means to the strategy.
+        """What a drafter's message, or its loss, means to the strategy.
 
-        A drafter that has started is told what was committed meanwhile; one that breaks the protocol is let go. Of
-        one that only learns, nothing but its loss is an event; it goes once the prompt turns out to be far from its
-        domain.
+        A drafter that breaks the protocol is let go. Of the pupil only the loss is an event; it is let go where the
+        prompt is far from its domain.
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
@@ -292,14 +278,11 @@ class Drafters:
                 return DrafterLost(author)
 
     def teach(self) -> None:
-        """Tell the one that only learns all that is committed, after those for whose drafts the verifier waits."""
+        """Tell the pupil all that is committed."""
         self.advance(self._job.pupil, len(self._output))
 
     def advance(self, author: int, position: int) -> None:
-        """Tell a follower the stream up to `position`, from where it was told last.
-
-        A drafter ignores what leaves a gap, and a commit that came while it read the prompt would leave one.
-        """
+        """Tell a follower the stream up to `position` without a gap, which a drafter would ignore."""
         follower = self._followers.get(author)
         while follower is not None and follower.known_tokens < position:
             end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
@@ -309,7 +292,6 @@ class Drafters:
             follower.known_tokens = end
 
     def post(self, author: int, message: m.Message) -> None:
-        """Send a message to a drafter if it follows."""
         if follower := self._followers.get(author):
             follower.link.post(message)
 
@@ -324,7 +306,6 @@ class Drafters:
         return m.Release(self._job.number, min(accepted, text_tokens), text_tokens, reason)
 
     async def close(self) -> None:
-        """Let everyone go; nothing is delivered any more."""
         for author in list(self._followers):
             self.release(author)
         for peer_id in self._ledger.peer_ids:

@@ -66,7 +66,7 @@ class Drafts:
     _nodes: dict[int, Remembered[bytes, _Node]] = field(default_factory=dict)
 
     def add(self, signed: SignedDraft) -> None:
-        """Add a fragment. Of nodes that the author has sent before, the new confidence counts."""
+        """Add a fragment. Of nodes sent before, the new confidence counts."""
         draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
         digests: list[bytes] = []
         positions: list[int] = []
@@ -83,12 +83,11 @@ class Drafts:
             own.note(digests[-1], _Node(position, node.confidence, shown))
 
     def find(self, claim: Claim) -> SignedDraft | None:
-        """The fragment in which the claim's token is a node of its author."""
         node = self._node(claim)
         return None if node is None else node.signed
 
     def confidences(self, tokens: Sequence[int], authors: bytes, before: bytes) -> tuple[float | None, ...]:
-        """How likely each committed token's author called it, None where that is not known."""
+        """The confidence of each committed token's author, None where unknown."""
         found: list[float | None] = [None] * len(tokens)
         for claim in claims_of(tokens, authors, before):
             node = self._node(claim)
@@ -96,7 +95,6 @@ class Drafts:
         return tuple(found)
 
     def forget_before(self, position: int) -> None:
-        """Forget nodes for output positions before this one, which are committed."""
         for own in self._nodes.values():
             for digest, node in own.items():
                 if node.position < position:

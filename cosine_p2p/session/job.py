@@ -15,8 +15,6 @@ from cosine_protocol.request import Request
 
 
 class KnownDrafter(Protocol):
-    """The facts of a drafter that a session uses; a `NodeRecord` has them."""
-
     @property
     def peer_id(self) -> str: ...
 

@@ -23,13 +23,12 @@ class LaterOffers:
         self._finding = asyncio.ensure_future(self._find(find, offers_of))
 
     async def find_for(self, request: Request) -> dict[str, float]:
-        """Those who serve this form of the request, by peer id, with the seconds that each announces for a pass."""
+        """Those who serve this form of the request, by peer id, with the seconds of a pass that each announces."""
         await asyncio.wait((self._finding,))
         able = next((able for form, able in self._offers if form == request), ())
         return {record.peer_id: record.pass_us / 1e6 for record in able}
 
     def others(self, tried: Collection[Request]) -> list[Offer]:
-        """The offers found so far in other forms than these."""
         return [offer for offer in self._offers if offer[0] not in tried]
 
     async def close(self) -> None:

@@ -7,8 +7,7 @@ from typing import Final
 from cosine_protocol.messages import PassStats
 
 LATEST_PASSES: Final = 64
-"""They tell how it is now: four seconds of passes of 60 ms. Up to half of them may have been disturbed, so that
-with half or twice as many the median says the same."""
+"""Four seconds of passes of 60 ms, of which half may have been disturbed."""
 
 
 class PassTimes:
@@ -19,21 +18,18 @@ class PassTimes:
         self._drafted_us: deque[int] = deque(maxlen=LATEST_PASSES)
 
     def note(self, stats: PassStats, *, is_first: bool) -> None:
-        """Take in a pass; the first one of a verifier reads the prompt as well and tells nothing."""
+        """The first pass of a verifier reads the prompt as well and counts for nothing."""
         if not is_first and stats.pass_us:
             (self._drafted_us if stats.nodes else self._plain_us).append(stats.pass_us)
 
     @property
     def plain_s(self) -> float | None:
-        """How long a pass takes that has only the next token of this request to decode; None before any.
-
-        That is the median of such passes. Where all had draft nodes, none would take longer than the shortest.
-        """
+        """Seconds of a pass without draft nodes: their median, else the shortest of all; None before any."""
         if self._plain_us:
             return median(self._plain_us) / 1e6
         return min(self._drafted_us) / 1e6 if self._drafted_us else None
 
     @property
     def has_plain(self) -> bool:
-        """True if `plain_s` was measured; else it is a bound from above."""
+        """True if `plain_s` was measured; else it is an upper bound."""
         return bool(self._plain_us)

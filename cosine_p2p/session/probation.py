@@ -1,8 +1,7 @@
-"""Verifiers that are new to a client write the beginning of a text that another has written, and must write the
-same.
+"""New verifiers write the beginning of a text that another has written, and must write the same.
 
-Nobody waits for it, and nobody is shown what it brings but the client's own memory: the newcomer's speed, and its
-standing (`cosine_p2p.trust.standing`). To the newcomer it is a request like any other, whose client goes away.
+Nobody waits for it. It teaches the client the newcomer's speed and standing (`cosine_p2p.trust.standing`); to the
+newcomer it is a request like any other.
 """
 
 import asyncio
@@ -33,10 +32,7 @@ MakeSession = Callable[[Job], Session]
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The verifiers of a target, best first, with the level of each, and the measured seconds of its pass, if any.
-
-    Those that `are_recalled` were found in an earlier run.
-    """
+    """The verifiers of a target, best first, with level and measured seconds of a pass by peer id."""
 
     records: Sequence[NodeRecord]
     standing: Mapping[str, int]
@@ -44,7 +40,6 @@ class Candidates:
     are_recalled: bool = False
 
     def judges(self) -> dict[str, Judge]:
-        """All by peer id, as `Auditing` wants its judges."""
         return {record.peer_id: Judge.of(record) for record in self.records}
 
 
@@ -80,7 +75,7 @@ class Probation:
         self._task = asyncio.ensure_future(self._try(newcomer, done, candidates, make_session))
 
     async def close(self) -> None:
-        """Let a trial under way end, for a while."""
+        """Wait `FINISH_S` for a trial under way, then cancel it."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=FINISH_S)
             self._task.cancel()

@@ -25,7 +25,7 @@ def request_name(d_0: bytes) -> str:
 
 
 def request_log(log: logging.Logger, d_0: bytes, *, client: str | None = None) -> RequestLogger:
-    """A log for one request, named by the beginning of its digest; `client` is the peer id of who asks."""
+    """A log for one request, named by the start of its digest; `client` is the peer id of who asks."""
     fields: dict[str, object] = {"request": request_name(d_0)}
     if client is not None:
         # Peer ids all begin alike.

@@ -34,10 +34,9 @@ logger = logging.getLogger(__name__)
 class Run:
     """One generation under way: iterate `chunks`, then read `result`.
 
-    `sessions` are the ways to serve the request, best first. The next one is taken where nobody of the one before
-    has committed anything. `unspoken` tokens have no text. Once the text is complete, `audit` begins the audit of
-    the session that brought it; `check` looks at a session's stream on the way. With `keeps_spare_warm` a second
-    verifier is kept ready to go on. `reply` is the format of a chat's reply, which ends with its last allowed call.
+    The next of `sessions` is taken where nobody of the one before has committed anything. `unspoken` tokens have no
+    text. `audit` begins the audit of a complete text, `check` checks a session's stream on the way. `reply` is the
+    format of a chat's reply.
     """
 
     def __init__(
@@ -90,7 +89,6 @@ class Run:
 
     @property
     def request(self) -> Request:
-        """The request as the verifier sees it."""
         return self._session.job.request
 
     @property
@@ -100,12 +98,11 @@ class Run:
 
     @property
     def generation_config(self) -> AppliedConfig:
-        """The part of the model's own generation config in the request."""
         return self._applied
 
     @property
     def prompt_logprobs(self) -> tuple[NamedToken, ...]:
-        """Those of the prompt's tokens, where they are asked for and something has been committed."""
+        """Empty unless asked for, and before the first commit."""
         return self._told.of_prompt(self.request.prompt, self._session.prompt_likelihoods)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
@@ -133,7 +130,7 @@ class Run:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
 
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
-        """The output of the first session whose verifiers serve at all. Raises as `Session.stream`."""
+        """Raises as `Session.stream`."""
         while True:
             stream = self._session.stream()
             checked = stream if self._check is None else self._check(self._session).checked(stream)
@@ -164,16 +161,16 @@ class Run:
                 await stream.aclose()
 
     def _as_asked(self, ended: GenerationTimedOut | OptionRefused) -> Exception:
-        """An error by what the user gave, who knows nothing of the grammar that was made of tools."""
+        """An error in terms of the option that the user gave."""
         if self._is_forced and isinstance(ended, OptionRefused):
             return OptionRefused("tools", f"A call of these tools cannot be forced: {ended}")
         return ended
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
-        """One chunk for every run of tokens from one source.
+        """One chunk for each run of tokens from one source.
 
-        A pass ends with the one token that the target decodes; what it commits before that was in the tree, so a
-        token of the target's own is copied there.
+        A pass ends with the one token that the target decodes; earlier tokens were in the tree, so those of the
+        target's own are copied.
         """
         ledger = self._session.ledger
         last = len(committed.tokens) - 1
@@ -219,7 +216,7 @@ class Run:
                 return
 
     def _told_with(self, token: int) -> tuple[str, list[Part]]:
-        """The text and the parts that are certain with the latest token; all that was held back, with the last."""
+        """The text and parts that are certain with the latest token."""
         piece = Piece("") if token in self._unspoken else self._assembler.add(token)
         text, parts = piece.text, self._read(piece)
         self._is_stopped = piece.is_stopped or (self._reader is not None and self._reader.is_full)
@@ -234,18 +231,16 @@ class Run:
         return text, parts
 
     def _read(self, piece: Piece) -> list[Part]:
-        """The parts that are certain with more text."""
         if self._reader is None:
             return [Content(piece.text)] if piece.text else []
         return [part for each in piece.shown for part in self._reader.add(each.text, is_special=each.is_special)]
 
     async def audited(self) -> None:
-        """Wait a while for the audit that is under way, if one is; `result` has what it found."""
+        """Wait a while for an audit under way; `result` has its findings."""
         if self._audit is not None:
             await self._audit.wait()
 
     def progress(self) -> Progress:
-        """The generation as far as it has come, at any time."""
         session, counts = self._session, self._session.counts
         return Progress(
             tokens=len(self._token_ids),
@@ -261,7 +256,6 @@ class Run:
         )
 
     def result(self) -> Generation:
-        """The finished generation."""
         session, counts = self._session, self._session.counts
         sent, received = self._links.traffic()
         drafters = session.ledger.reports()

@@ -1,41 +1,31 @@
-"""One generation as it happens: messages from links become events of a strategy, its actions messages again.
+"""One generation as it happens: messages become events of a strategy, its actions messages again.
 
-Theory of operation
--------------------
-A session runs one `Job` to its end. It owns the output, which only grows, and is the only one that decides what
-belongs to it. Everything it hears comes through one inbox, and one task, the caller's in `stream`, takes it out one
-piece at a time: nothing of a session happens at the same time as anything else, so no state here needs a lock.
+Theory of operation. A session runs one `Job` to its end. It owns the output, which only grows. Everything it hears
+comes through one inbox, from which one task, the caller's in `stream`, takes one piece at a time, so no state here
+needs a lock. It is in one of three states, by its `Upstream`:
 
-At any moment the session is in one of three states, by its `Upstream`:
+no verifier --`_use`--> asked --`Opened`--> serving --`Final`, or the last token--> ended
 
-    no verifier --`_use`--> asked --`Opened`--> serving --`Final`, or the last token--> ended
-         ^                    |                    |
-         +------`_drop`-------+------`_drop`-------+
+`_drop` leads back to *no verifier* when a verifier breaks the protocol, refuses, is lost, or is too slow (`Watch`).
+The failure is remembered beyond the session; `VerifierQueue` decides if the verifier is asked again.
 
-- *No verifier*: `_find_verifier` waits for dials (`VerifierDials`), which come in the order of the `VerifierQueue`.
-  Nothing else is read meanwhile; drafters' messages wait in the inbox. Where one was lost that served the request,
-  it and others are looked for a while (`_look_again`), for its machine may have moved or be starting again. Nobody
-  left to ask ends the session with `GenerationFailed`, the deadline with `GenerationTimedOut`. Where the verifiers
-  are of an earlier run, a look-up under way adds those of now to the queue, and nobody gives up before that.
-- *Asked*: `Open` is sent, with all that is committed, so that a verifier goes on where the one before it stood.
-- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`), is told to the strategy, the counts,
-  the trial of drafters and the pupil, and its tokens are yielded. `Final` is the only way to *ended* but one: a
-  verifier that is lost after the last token owes nothing but its account.
+- *No verifier*: `_find_verifier` waits for dials (`VerifierDials`) in the order of the queue; drafters' messages
+wait in the inbox. A verifier that was lost while serving, and others, are looked for a while (`_look_again`). With
+nobody left the session ends with `GenerationFailed`, at the deadline with `GenerationTimedOut`, and not before a
+look-up under way has ended.
 
-`_drop` is the only way back. It is taken when a verifier breaks the protocol, refuses, is lost, or makes too little
-progress (`Watch`); the failure is remembered beyond the session, and the queue decides if this one is asked again.
+- *Asked*: `Open` is sent with all committed tokens.
 
-Who coordinates the drafters is a second state, `Delegation.coordinator`: undecided until a verifier is near enough
-to tell, then the client, or the verifier by a mandate. While a verifier coordinates, the strategy here still hears
-each commit but nobody drafts for it; `_take_back` ends that. `DrafterCount` says how many may draft, and a change
-reaches the strategy as `DraftersAllowed`. Drafters are asked on first need, once.
+- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`). A verifier that is lost after the
+last token owes only its account.
 
-Events go to the strategy in the order in which they are read, each with the time; what it answers is performed at
-once (`_perform`). `WakeAt` is the only timer: one time, which a later one replaces.
+`Delegation.coordinator` is a second state: undecided until the distance of a verifier is known, then the client, or
+the verifier by a mandate; `_take_back` ends that. `DrafterCount` says how many may draft (`DraftersAllowed`).
+Events reach the strategy in the order in which they are read, with the time; its actions are performed at once.
+`WakeAt` is the only timer.
 
-What never happens: a token is yielded twice or taken back; a verifier other than the present one is heard; a
-strategy hears of a drafter or its drafts before a verifier was asked; a session that has ended sends anything but
-`Cancel` and `Release`.
+Never: a token is yielded twice or taken back; another verifier than the present one is heard; a strategy hears of
+drafters before a verifier was asked; a session that has ended sends anything but `Cancel` and `Release`.
 """
 
 import asyncio
@@ -99,20 +89,15 @@ MAX_WHY: Final = 64
 LATEST_WHY: Final = 16
 """Bounds memory: the latest reasons, which a display of progress shows."""
 ASK_AGAIN_S: Final = JOIN_PAUSE_S
-"""A lost verifier is asked and looked for again as often as initial peers are that do not answer. A network daemon
-that died, at either end, is back after one to two seconds."""
+"""A network daemon that died, at either end, is back after one to two seconds."""
 FOUND_AGAIN_S: Final = 10.0
-"""A node that has moved is found again by then (decision 56). So long verifiers are looked for that were found a
-while ago and are not where they were; of one that served the request more is known."""
+"""A node that has moved is found again by then (decision 56). Of one that served the request more is known."""
 OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S
-"""So long a text waits for the verifier that it began with where others of the target have other numerics: its
-network daemon is back by then, or the request is better asked anew, which those serve at once."""
+"""Patience where others of the target have other numerics: then the request is better asked anew."""
 LOOK_SELDOM: Final = 4.0
-"""Who waits looks again after this part of the time that it has waited for, if that is longer: a silent host is
-dialled 16 times a minute at most (`transport.addresses`), and so it is 13 times."""
+"""Pause between looks, as a part of the time waited: 13 a minute, of the 16 dials that a silent host may get."""
 REFUSED_WITHIN_S: Final = 1.0
-"""Who refuses a stream says so after a round trip; one that said nothing until its link was given up, after four
-seconds, stood still. Between these two all values tell them apart."""
+"""A refusal takes a round trip; a link to a host that stands still is given up after four seconds."""
 
 PeerFailure = PeerError | PeerLost | RemoteProtocolError
 """What ends a verifier's part in a request."""
@@ -120,7 +105,7 @@ PeerFailure = PeerError | PeerLost | RemoteProtocolError
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Counts of one session, and for people which verifiers were tried in vain and why drafters were told what."""
+    """Counts of one session; verifiers tried in vain and decisions about drafters, in words."""
 
     rounds: int = 0
     near_ties: int = 0
@@ -135,14 +120,12 @@ class SessionCounts:
     decisions: int = 0
 
     def note_line(self, line: str) -> None:
-        """Add a reason, of which the first ones and the latest are kept."""
         self.decisions += 1
         self.latest_why.append(line)
         if len(self.why) < MAX_WHY:
             self.why.append(line)
 
     def note_commit(self, peer_id: str, authors: bytes, stats: m.PassStats) -> None:
-        """Count a pass of a verifier and the authors of what it added to the stream."""
         if not self.rounds:
             self.cached_tokens = stats.cached_tokens or 0
         self.rounds += 1
@@ -152,7 +135,6 @@ class SessionCounts:
         self.tokens_by_verifier[peer_id] = self.tokens_by_verifier.get(peer_id, 0) + len(authors)
 
     def note_tried(self, peer_id: str, error: PeerFailure) -> None:
-        """Keep how a verifier failed, in words."""
         match error:
             case PeerError():
                 self.tried.append(f"{peer_id} refused: {error.message}")
@@ -162,14 +144,14 @@ class SessionCounts:
                 self.tried.append(f"{peer_id} broke the protocol: {error}")
 
     def nobody_left(self, why: str) -> str:
-        """The sentence that says who was tried, when nobody is left, and `why` nobody else can go on."""
+        """The error where nobody is left; `why` says why nobody else can continue."""
         if not self.tried:
             return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
         return f"No verifier could finish the request{why}. Tried: {'; '.join(dict.fromkeys(self.tried))}."
 
 
 class Session:
-    """Runs one job. `stream` yields tokens; everything else is there to read once it has ended."""
+    """Runs one job: `stream` yields tokens; everything else can be read once it has ended."""
 
     def __init__(
         self,
@@ -182,7 +164,6 @@ class Session:
         observer: DraftingObserver | None = None,
         drafts: Drafts | None = None,
     ) -> None:
-        """`failures` is told of verifiers that fail or serve, `speeds` of their pace. `drafts` are those signed."""
         self.job = job
         self._failures = failures
         self._speeds = speeds
@@ -229,14 +210,10 @@ class Session:
 
     @property
     def serving(self) -> tuple[str, ...]:
-        """The verifier that has the request now, if one has."""
         return () if self._upstream is None else (self._upstream.peer_id,)
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
-        """The output as it is committed.
-
-        Goes on with the next verifier where one fails. Raises `GenerationFailed` when none is left.
-        """
+        """The output as it is committed, across verifiers. Raises `GenerationFailed` when none is left."""
         self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
         if self.job.find_more is not None:
@@ -261,10 +238,7 @@ class Session:
             await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
     async def _find_verifier(self) -> None:
-        """Wait until a verifier has been asked to serve the request; at once where one was.
-
-        Raises `GenerationFailed` if nobody can be asked any more before the deadline.
-        """
+        """Wait until a verifier was asked. Raises `GenerationFailed` if nobody can be asked before the deadline."""
         self._dials.begin(int(self._upstream is None), now_s=_now_s())
         while self._upstream is None:
             left_s = self._time_left()
@@ -279,7 +253,6 @@ class Session:
             self._dials.begin(int(self._upstream is None), now_s=_now_s())
 
     def _why_nobody_goes_on(self) -> str:
-        """The part of an error that names the numerics which a text goes on with, and those of other verifiers."""
         if not self.output:
             return ""
         others = ", ".join(sorted(self.job.other_numerics))
@@ -288,7 +261,6 @@ class Session:
 
     @property
     def _patient_until_s(self) -> float:
-        """Until when verifiers are looked for where nobody is left."""
         if self._patient_since_s is None:
             return 0.0
         most_s = OTHERS_SERVE_S if self.output and self.job.other_numerics else math.inf
@@ -296,18 +268,17 @@ class Session:
 
     @property
     def _has_other_form(self) -> bool:
-        """True if the request can still be asked for in another form."""
         return not self.output and self.job.has_other_offers()
 
     def _next_try_at_s(self) -> float | None:
-        """When somebody is to be asked or looked for, where nobody can be asked now; None for never."""
+        """When to ask or look next, where nobody can be asked now; None for never."""
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
         if _now_s() < self._patient_until_s and not self._has_other_form:
             times_s.append(min(self._look_again_at_s, self._patient_until_s))
         return min(times_s, default=None)
 
     async def _look_again(self, left_s: float) -> None:
-        """Look for the verifier that was lost, which may have moved, and for others, if that is due."""
+        """Look for the lost verifier, which may have moved, and for others, if that is due."""
         now_s = _now_s()
         if self.job.find_again is None or self._patient_since_s is None:
             return
@@ -320,7 +291,6 @@ class Session:
                 await self._add(self.job.find_again())
 
     async def _add(self, found: Awaitable[Mapping[str, float]]) -> None:
-        """Have those asked too who are found while the request is under way, where they are now."""
         more = await found
         self.job.verifiers.update(more)
         taken = (*self.serving, *self._dials.early(_now_s()))
@@ -329,7 +299,7 @@ class Session:
                 self._queue.ask_at_once(peer_id)
 
     def _use(self, link: PeerLink) -> bool:
-        """Have the request opened on a link unless a verifier has it already."""
+        """Open the request on a link, unless a verifier has it already."""
         if self._upstream is not None:
             return False
         self._upstream = self._ask(link)
@@ -338,7 +308,6 @@ class Session:
         return True
 
     def _ask(self, link: PeerLink) -> Upstream:
-        """Ask a verifier to go on with the stream from where it stands."""
         job, peer_id = self.job, link.peer_id
         number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
         self._asked.add(peer_id)
@@ -363,7 +332,7 @@ class Session:
 
     @property
     def _awaits_prompt_likelihoods(self) -> bool:
-        """True if whoever serves the request next tells how likely its prompt is; a delegate tells its client."""
+        """True if the next verifier tells how likely the prompt is; a delegate's client is told itself."""
         asked = self.job.request.logprobs
         return asked is not None and asked.of_prompt and not self.output and self.job.mandate is None
 
@@ -372,7 +341,7 @@ class Session:
         return not self.job.drafters or not self.job.trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
-        """Go on by what was measured on the way to a verifier; on a new way, once it has told its `break_even`."""
+        """Use what was measured on the way to a verifier; a new way needs its `break_even`."""
         if self._knows_path or not (upstream.is_opened or upstream.link.rtt_s):
             return
         path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature, upstream.link.rtt_s)
@@ -383,7 +352,6 @@ class Session:
             self._count = DrafterCount(trial, left_tokens=self.job.request.max_new_tokens - len(self.output))
 
     def _offer_coordination(self, upstream: Upstream) -> None:
-        """Let the verifier coordinate if that is better, once that can be told."""
         if not self._knows_path:
             return
         mandate = self.delegation.offer(
@@ -400,7 +368,6 @@ class Session:
         self._allow_drafters()
 
     def _take_back(self, reason: str) -> None:
-        """Coordinate here from now on."""
         if self.delegation.coordinator is Coordinator.VERIFIER:
             if self._upstream is not None:
                 self._upstream.link.post(m.Revoke(self._upstream.number))
@@ -412,7 +379,7 @@ class Session:
             self._allow_drafters()
 
     async def _step(self) -> Tokens | None:
-        """Wait for one message or the strategy's tick and act on it; a verifier that fails is noted and let go."""
+        """Wait for one message or the strategy's tick and act on it."""
         tokens = None
         match await self._next():
             case None:
@@ -449,7 +416,7 @@ class Session:
                 self._be_patient(self.job.patience_s)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
-        """The next message, or the tick that the strategy asked for; None after `CHECK_EVERY_S` without any."""
+        """The next message or tick; None after `CHECK_EVERY_S`."""
         self._time_left()
         now_s = _now_s()
         if self._wake_at_s is not None and self._wake_at_s <= now_s:
@@ -475,7 +442,6 @@ class Session:
         return left_s
 
     def _on_verifier(self, delivery: Delivery) -> Tokens | None:
-        """Act on a verifier's message; one that fails is dropped."""
         upstream = self._upstream
         if upstream is None or upstream.peer_id != delivery.peer_id:
             return None
@@ -510,7 +476,7 @@ class Session:
         return None
 
     def _on_delegate(self, message: m.Declined | m.Credit | m.Report) -> None:
-        """Take in what a verifier that coordinates says. Raises `RemoteProtocolError` if none was asked to."""
+        """Raises `RemoteProtocolError` if no verifier was asked to coordinate."""
         if not self.delegation.was_delegated:
             raise RemoteProtocolError(f"{type(message).__name__} without a mandate")
         match message:
@@ -527,20 +493,18 @@ class Session:
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
     def _on_told(self, upstream: Upstream, told: m.Commit | m.PromptLikelihoods) -> Tokens | None:
-        """Check what is told of the prompt, or go on by a commit."""
         if isinstance(told, m.Commit):
             return self._on_commit(upstream, told)
         upstream.take_prompt_likelihoods(told)
         return None
 
     def _on_commit(self, upstream: Upstream, commit: m.Commit) -> Tokens | None:
-        """Check a commit, and go on by its tokens."""
         before = upstream.digest
         upstream.take(commit, authors=len(self.job.drafters))
         return self._advance(upstream, commit, before)
 
     def _advance(self, upstream: Upstream, commit: m.Commit, before: bytes) -> Tokens:
-        """Take the tokens of a commit after the prefix `before` into the output, and tell all whom they concern."""
+        """Take the tokens of a commit after the prefix `before` into the output, and tell everyone concerned."""
         position = len(self.output)
         if not position:
             self.prompt_likelihoods = tuple(upstream.told[: upstream.prompt_told])
@@ -562,7 +526,7 @@ class Session:
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
 
     def _allow_drafters(self) -> None:
-        """Let as many draft as the trial wants now; they are asked on first need, unless a verifier does."""
+        """Let as many draft as the trial wants; they are asked on first need."""
         if self.delegation.coordinator is not Coordinator.CLIENT or not self._knows_path:
             return
         count = self._count.allowed
@@ -595,19 +559,16 @@ class Session:
             self.finish = end_of(self.output, self.job.request)
 
     def _lose(self, peer_id: str, lost: PeerLost) -> None:
-        """A verifier could not be dialled, or is too old for the request."""
         self._note_failure(peer_id, lost)
         if not isinstance(lost, OlderPeer) and self._patient_since_s is None:
             self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
 
     def _be_patient(self, patience_s: float) -> None:
-        """Look for verifiers for so long from now on, where nobody is left and no other form can be asked for."""
         if self.job.find_again is not None:
             self._patient_since_s = self._look_again_at_s = _now_s()
             self._patience_s = patience_s
 
     def _forget_path(self) -> None:
-        """What was measured is true of the verifier that is lost, or of its way."""
         self._count.end()
         self._knows_path = self._has_nothing_to_compare
 
@@ -625,7 +586,6 @@ class Session:
         self.counts.note_tried(peer_id, error)
 
     def _on_event(self, event: Event) -> None:
-        """Give an event to the strategy and do what it decides."""
         for action in self._strategy.on(event, _now_s()):
             self._perform(action)
 
@@ -657,7 +617,7 @@ class Session:
 
 
 def _told(error: m.Error, request: Request) -> PeerError | OptionRefused:
-    """What a verifier's error means: of a constraint every other one would say the same."""
+    """A verifier's error; all verifiers would give the same one for a constraint."""
     constraint = request.sampling.constraint
     if constraint is None or error.code != ErrorCode.BAD_CONSTRAINT:
         return PeerError(error.code, error.message, error.retry_after_s)

@@ -1,8 +1,7 @@
-"""The time that a verifier may take: bounded by what was measured here, not by what it says of itself. Pure.
+"""The time that a verifier may take: bounded by what was measured here, not by what it says. Pure.
 
-Only commits are progress. A verifier that reports passes without committing may be serving others, and gets
-`COUNTING` times as long as one that reports nothing. Where nobody else is left to ask, patience costs nothing but
-time, so there the announced pass is believed too, up to `ANNOUNCED_S`.
+Only commits are progress. A verifier that reports passes without committing may serve others, and gets `COUNTING`
+times as long. Where nobody else is left to ask, the announced pass is believed too, up to `ANNOUNCED_S`.
 """
 
 from dataclasses import dataclass, field
@@ -27,8 +26,8 @@ COUNTING: Final = SLACK
 LONE_S: Final = JOIN_PATIENCE_S
 """So long a sole verifier that works may take at least: as long as a lost one is waited for."""
 ANNOUNCED_S: Final = 600.0
-"""A sole one may be silent for so long at most because of what it announces: `SLACK` passes of two minutes, as long
-as a head waits for its stages. Large models on slow machines take that; an error would be worth less."""
+"""The longest silence that an announced pass explains: `SLACK` passes of two minutes, as long as a head waits for
+its stages."""
 LONGEST_S: Final = 2 * LONE_S
 """Between two commits a verifier never gets more, whatever its passes took before."""
 SLOW_AFTER_S: Final = 10.0
@@ -41,7 +40,7 @@ LEAST_TOKEN_S: Final = UNKNOWN_TOKEN_S / SLACK
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """A verifier's pace in one session: since when it owes us a commit, and what its commits took.
+    """A verifier's pace in one session: since when it owes a commit, and what its commits took.
 
     `prompt_tokens` are those it must prefill, `usual` is what was measured before this session.
     """
@@ -57,7 +56,6 @@ class Watch:
     _reported_at_s: float = 0.0
 
     def note_commit(self, now_s: float) -> None:
-        """The verifier has committed, and owes the next commit from now on."""
         if self.commits:
             self.waited_s += now_s - self.since_s
         else:
@@ -66,14 +64,14 @@ class Watch:
         self.since_s = now_s
 
     def pass_s(self, now_s: float) -> float | None:
-        """The mean time for a commit after the first, the present wait too once it is longer; None before any."""
+        """Mean seconds of a commit after the first, counting a longer present wait; None before any."""
         gaps, waited_s = self.commits - 1, self.waited_s
         if self.commits and (now_s - self.since_s) * max(1, gaps) > waited_s:
             gaps, waited_s = gaps + 1, waited_s + now_s - self.since_s
         return waited_s / gaps if gaps > 0 else None
 
     def why_leave(self, now_s: float, *, report: tuple[int, int], is_lone: bool) -> str:
-        """The reason to leave the verifier now, if there is one, else "". `report` is what it says to have done."""
+        """The reason to leave the verifier now, else "". `report` is the progress that it states."""
         if report != self._report:
             self._report, self._reported_at_s = report, now_s
         silence_s = now_s - max(self.since_s, self._reported_at_s)

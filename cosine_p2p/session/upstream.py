@@ -21,16 +21,14 @@ from cosine_protocol.request import Request
 from cosine_protocol.statements import check_signature, is_transcript_due, open_signed
 
 LEAST_COMMITS: Final = 4
-"""What fewer commits say of a verifier's pace is not remembered: one pass that a prompt was fed beside would be a
-third of the mean or more, and of texts so short it hardly matters who is fast."""
+"""With fewer commits, one pass shared with a prompt would distort the mean."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed output tokens; `authors[i]` is 1 + the index of a drafter of the job, or as of a `Commit`.
+    """Committed tokens; `authors[i]` is 1 + the index of a drafter of the job, or as of a `Commit`.
 
-    `likelihoods` has one for each, where the request asks for them, `confidences` how likely its author called it,
-    where that is known. `round` counts the passes of verifiers, this one too.
+    `likelihoods` and `confidences` have one for each token, where known. `round` counts the passes of verifiers.
     """
 
     tokens: tuple[int, ...]
@@ -44,9 +42,8 @@ class Tokens:
 class Upstream:
     """A verifier that serves the request under `number`, `position` tokens into the stream.
 
-    The tokens before `first` were given to it. `transcript` is what it signed last; `is_unsigned` is true once one
-    that was due did not come: the stream goes on, but others should be asked first from then on. `told` are all
-    likelihoods that it has told, first those of the prompt, where it `tells_prompt`.
+    The tokens before `first` were given to it. `transcript` is what it signed last, `is_unsigned` true once a due
+    one did not come. `told` are all its likelihoods, those of the prompt first.
     """
 
     number: int
@@ -73,7 +70,6 @@ class Upstream:
         return self.link.peer_id
 
     def note_pace(self, speeds: PeerSpeeds, now_s: float) -> None:
-        """Remember how fast the verifier was, for requests to come."""
         watch = self.watch
         pass_s = watch.pass_s(now_s)
         if pass_s is not None and (watch.commits > LEAST_COMMITS or watch.waited_s > SLOW_AFTER_S):
@@ -83,18 +79,16 @@ class Upstream:
             speeds.note_prefill(self.peer_id, prefill_s / watch.prompt_tokens, now_s=now_s)
 
     def post_tree(self, block: Block) -> None:
-        """Send drafts once the request is open here."""
         if self.is_opened:
             nodes, authors = NodeBlock.of(block.nodes), bytes(block.authors)
             self.link.post(m.Tree(self.number, block.base, block.position, nodes, authors))
 
     @property
     def prompt_told(self) -> int:
-        """How many likelihoods there are of the prompt's tokens in all."""
         return len(self.request.prompt) - 1 if self.tells_prompt else 0
 
     def take_prompt_likelihoods(self, message: m.PromptLikelihoods) -> None:
-        """Check what is told of the prompt. Raises `RemoteProtocolError`."""
+        """Raises `RemoteProtocolError`."""
         first = message.position
         follows = self.is_opened and first == len(self.told) + 1 and self.position == self.first
         if not follows or len(self.told) + len(message.likelihoods) > self.prompt_told:
@@ -102,7 +96,7 @@ class Upstream:
         self._take_told(self.request.prompt[first : first + len(message.likelihoods)], message.likelihoods)
 
     def _take_told(self, tokens: Sequence[int], likelihoods: Sequence[Likelihood]) -> None:
-        """Check what is told of some tokens, and keep it. Raises `RemoteProtocolError`."""
+        """Raises `RemoteProtocolError`."""
         asked = self.request.logprobs
         if asked is None or len(likelihoods) != len(tokens):
             raise RemoteProtocolError("log-probabilities do not fit the tokens")
@@ -112,10 +106,7 @@ class Upstream:
         self._digest_told.add(likelihoods)
 
     def take(self, commit: m.Commit, *, authors: int) -> None:
-        """Check that a commit continues this verifier's own stream, and follow it.
-
-        Raises `RemoteProtocolError` or `BadSignature` for one that does not.
-        """
+        """Check that a commit continues the stream. Raises `RemoteProtocolError` or `BadSignature`."""
         if not self.is_opened:
             raise RemoteProtocolError("a commit came before the request was opened")
         if commit.position != self.position or not commit.tokens:
@@ -140,7 +131,7 @@ class Upstream:
         self.is_ended = commit.tokens[-1] in self.request.eos
 
     def _take_transcript(self, commit: m.Commit) -> None:
-        """Keep what the verifier signed. Raises `BadSignature` or `RemoteProtocolError`."""
+        """Raises `BadSignature` or `RemoteProtocolError`."""
         after, signed = self.position + len(commit.tokens), commit.transcript
         if signed is None:
             has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens
@@ -153,10 +144,7 @@ class Upstream:
         self.transcript = signed
 
     def finish(self, final: m.Final, account: m.Account, output: list[int]) -> FinishReason:
-        """Take the verifier's signed end of the stream. The reason is checked against the tokens themselves.
-
-        Raises `BadSignature` or `RemoteProtocolError`.
-        """
+        """Check the signed end of the stream; its reason. Raises `BadSignature` or `RemoteProtocolError`."""
         check_signature(m.Account, final, author=self.peer_id, digest=self.d_0)
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
@@ -165,7 +153,7 @@ class Upstream:
 
 
 def end_of(output: list[int], request: Request) -> FinishReason | None:
-    """The reason why an output is complete, None if it is not."""
+    """Why an output is complete, None if it is not."""
     if output and output[-1] in request.eos:
         return FinishReason.EOS
     return FinishReason.LENGTH if len(output) == request.max_new_tokens else None
@@ -178,7 +166,6 @@ class SignedStreams:
         self._upstreams: dict[tuple[str, int], Upstream] = {}
 
     def note(self, upstream: Upstream) -> None:
-        """A verifier has committed something."""
         self._upstreams[upstream.peer_id, upstream.first] = upstream
 
     def parts(self) -> list[tuple[str, int]]:
@@ -186,7 +173,7 @@ class SignedStreams:
         return list(self._upstreams)
 
     def claims(self, request: Request, output: Sequence[int]) -> tuple[AskAudit, ...]:
-        """One claim for each transcript, in order of time; their numbers are 0 until they are sent."""
+        """One claim for each transcript, in order of time, with the number 0."""
         return tuple(
             _claim(upstream, signed, request, output)
             for upstream in self._upstreams.values()
@@ -195,7 +182,6 @@ class SignedStreams:
 
 
 def _claim(upstream: Upstream, signed: Signed[Transcript], request: Request, output: Sequence[int]) -> AskAudit:
-    """What a verifier has signed, with the tokens and the likelihoods that it is about."""
     tokens = decode_body(Transcript, signed.body).tokens
     told = None
     if request.logprobs is not None:

@@ -17,11 +17,9 @@ from cosine_protocol.request import Request
 DIAL_NEXT_S: Final = 0.5
 """After so long another verifier is dialled beside one that has not answered."""
 MAX_DIALS: Final = 8
-"""As many as begin until the first is given up, after four seconds; more would only lengthen a queue that is
-silent."""
+"""As many as begin until the first is given up, after four seconds."""
 MAX_BACKOFFS: Final = 8
-"""A verifier that is overloaded so often is given up: with the two seconds for which one lets wait, after a quarter
-of a minute in which others are asked too."""
+"""At two seconds each, a quarter of a minute in which others are asked too."""
 
 
 class VerifierQueue:
@@ -35,34 +33,31 @@ class VerifierQueue:
         self._left: set[str] = set()
 
     def back_off(self, peer_id: str, *, until_s: float) -> None:
-        """Ask this one again at that time, unless that was done too often."""
         self._backoffs[peer_id] += 1
         if self._backoffs[peer_id] <= MAX_BACKOFFS:
             self._backing_off[peer_id] = until_s
 
     def ask_last(self, peer_id: str) -> None:
-        """Ask this one, which was slow or stood still, once more when all others have failed."""
+        """Ask this one, which was slow or stood still, once more after all others."""
         if peer_id not in self._left:
             self._left.add(peer_id)
             self._last.append(peer_id)
 
     def put_back(self, peer_id: str) -> None:
-        """Ask this one before all others after all: it was not needed."""
         self._fresh.appendleft(peer_id)
 
     def ask_at_once(self, peer_id: str) -> None:
-        """Ask this one after those not yet asked, whatever it did before: it was found again."""
+        """Ask a verifier that was found again after those not yet asked."""
         self._backing_off.pop(peer_id, None)
         if peer_id not in self._fresh:
             self._fresh.append(peer_id)
 
     @property
     def has_fresh(self) -> bool:
-        """True if somebody has not been asked yet."""
         return bool(self._fresh)
 
     def next(self, now_s: float) -> str | None:
-        """Whom to ask now, if anybody; it is then no longer in the queue."""
+        """Take whom to ask now, if anybody."""
         if self._fresh:
             return self._fresh.popleft()
         first = min(self._backing_off, key=self._backing_off.__getitem__, default=None)
@@ -75,14 +70,14 @@ class VerifierQueue:
 
     @property
     def next_at_s(self) -> float | None:
-        """The time at which the first that backs off may be asked; None without any."""
         return min(self._backing_off.values(), default=None)
 
 
 class VerifierDials:
-    """Dials verifiers of a request in the order of a queue. `use` takes a link and says if it was needed.
+    """Dials verifiers in the order of a queue.
 
-    One that was reached but is not needed comes first in the queue again; `lose` is told of those that are lost.
+    `use` takes a link and says if it was needed; one that was not comes first in the queue again. `lose` is told of
+    verifiers that are lost.
     """
 
     def __init__(
@@ -106,7 +101,7 @@ class VerifierDials:
         return len(self._dials)
 
     def begin(self, wanted: int, *, now_s: float) -> None:
-        """Have so many under way that do not take long, `MAX_DIALS` in all at most."""
+        """Have `wanted` dials under way that are not late, at most `MAX_DIALS` in all."""
         for task in [task for task in self._dials if task.done()]:
             del self._dials[task]
             task.result()
@@ -118,15 +113,13 @@ class VerifierDials:
             self._dials[asyncio.ensure_future(self._dial(peer_id))] = peer_id, now_s + DIAL_NEXT_S
 
     def late(self, now_s: float) -> list[str]:
-        """The peers whose dials take long."""
         return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s <= now_s]
 
     def early(self, now_s: float) -> list[str]:
-        """The peers whose dials do not take long yet."""
         return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s > now_s]
 
     async def wait(self, timeout_s: float, *also: asyncio.Task[None], now_s: float) -> None:
-        """Return when a dial or one of `also` has ended, when the next one is due, or after the timeout."""
+        """Return when a dial or one of `also` has ended, when the next dial is due, or after the timeout."""
         late_at_s = [at_s for _, at_s in self._dials.values() if at_s > now_s]
         patience_s = min(timeout_s, min(late_at_s, default=now_s + DIAL_NEXT_S) - now_s)
         await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)

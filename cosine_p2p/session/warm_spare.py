@@ -29,9 +29,9 @@ WARM_WITHIN_S: Final = LONE_S
 
 
 class WarmSpare:
-    """The second verifier of a session: it is sent the prompt and, now and then, what was committed since.
+    """The second verifier of a session: it gets the prompt and, repeatedly, what was committed since.
 
-    It commits one token for each, which nobody reads, and is told to end.
+    It commits one token each time, which nobody reads, and is told to end.
     """
 
     def __init__(self, session: Session, links: PeerLinks) -> None:
@@ -40,7 +40,7 @@ class WarmSpare:
         self._given_up: set[str] = set()
 
     async def run(self) -> None:
-        """Keep it warm until cancelled; one that fails is replaced by the next."""
+        """Keep it warm until cancelled; one that fails is replaced."""
         spare, warm_tokens = "", 0
         while True:
             output = self._session.output
@@ -54,7 +54,7 @@ class WarmSpare:
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _next_spare(self) -> str:
-        """The verifier that is asked next if those that serve fail; "" if there is none."""
+        """The verifier that is asked next after those that serve; "" if there is none."""
         taken = {*self._session.serving, *self._given_up}
         return next((peer_id for peer_id in self._session.job.verifiers if peer_id not in taken), "")
 

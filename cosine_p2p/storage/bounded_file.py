@@ -1,15 +1,11 @@
-"""Files that strangers may have made, read as far as such files may be long.
-
-The length that a file system tells costs nobody anything: a file with a hole in it says that it has a terabyte.
-"""
+"""Files that strangers may have made, read up to a bound: a file with a hole in it may claim a terabyte."""
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
 MAX_CONFIG_BYTES: Final = 16 << 20
-"""Of a file of JSON beside a model's weights: the longest, an index of 100,000 weights, has half of them. As
-objects they take some thirty times as much memory at worst."""
+"""Of a file of JSON beside a model's weights: the longest, an index of 100,000 weights, has half of them."""
 
 
 def read_bounded(file: Path, *, most_bytes: int = MAX_CONFIG_BYTES) -> bytes:

@@ -18,15 +18,11 @@ MAX_DEFAULT_IDENTITIES: Final = 256
 
 
 def default_identity_file() -> Path:
-    """The file of the identity unless the user names another."""
     return Path(user_data_dir("cosine-p2p")) / "identity"
 
 
 def load_identity(file: Path | None = None) -> Identity:
-    """The identity in `file`, created with mode 0600 if there is none.
-
-    Raises `UsageError` if the file cannot be read, created, or holds something else.
-    """
+    """The identity in `file`, created with mode 0600 if there is none. Raises `UsageError`."""
     file = file or default_identity_file()
     data = _read(file)
     if data is None:
@@ -56,7 +52,7 @@ def claim_identity(file: Path | None = None) -> ClaimedIdentity:
     """The identity in `file`, or the first default one (`identity`, `identity-2`, ...) that is free.
 
     Two nodes with one peer id would steal each other's connections. Raises `UsageError` if a named file is in use,
-    or as `load_identity` does.
+    or as `load_identity`.
     """
     if file is not None:
         claimed = _try_claim(file)
@@ -78,8 +74,7 @@ def claim_identity(file: Path | None = None) -> ClaimedIdentity:
 def share_identity(file: Path | None = None) -> ClaimedIdentity:
     """The identity in `file` or the first default one, for a client: other clients may use it too, no node may.
 
-    Peers would take the client for the node, and dial it in vain. Raises `UsageError` if a node uses it, or as
-    `load_identity` does.
+    Peers would take the client for the node. Raises `UsageError` if a node uses it, or as `load_identity`.
     """
     file = file or default_identity_file()
     shared = _try_claim(file, is_shared=True)

@@ -12,9 +12,8 @@ _V = TypeVar("_V")
 class Remembered(Generic[_K, _V]):
     """Values by key, as they were noted last.
 
-    At most `most` are kept, so that strangers with ever new keys fill no memory: those noted longest ago go first.
-    A value is forgotten `forgotten_s` after it was noted. Times are of one clock; where nothing is forgotten by age
-    they may be left out.
+    At most `most` are kept, those noted longest ago go first. A value is forgotten `forgotten_s` after it was
+    noted. Times are of one clock, and optional where nothing is forgotten by age.
     """
 
     def __init__(self, most: int, *, forgotten_s: float = math.inf) -> None:
@@ -23,19 +22,16 @@ class Remembered(Generic[_K, _V]):
         self._entries: OrderedDict[_K, tuple[_V, float]] = OrderedDict()
 
     def note(self, key: _K, value: _V, now_s: float = 0.0) -> None:
-        """Remember a value in place of an older one."""
         self._entries[key] = value, now_s
         self._entries.move_to_end(key)
         if len(self._entries) > self._most:
             self._entries.popitem(last=False)
 
     def get(self, key: _K, now_s: float = 0.0) -> _V | None:
-        """The value of a key; None if it was never noted, or is forgotten."""
         value, noted_s = self._entries.get(key, (None, now_s))
         return value if self._is_fresh(noted_s, now_s) else None
 
     def pop(self, key: _K) -> _V | None:
-        """Forget a key; its value, however old."""
         value, _ = self._entries.pop(key, (None, 0.0))
         return value
 
@@ -45,7 +41,7 @@ class Remembered(Generic[_K, _V]):
         return [(key, value) for key, (value, noted_s) in entries if self._is_fresh(noted_s, now_s)]
 
     def state(self, now_s: float, write: Callable[[_K, _V], list[Any]]) -> list[list[Any]]:
-        """The same as values of JSON: what `write` makes of an entry, and its age in seconds behind."""
+        """Values of JSON: what `write` makes of an entry, and its age in seconds."""
         return [[*write(key, value), now_s - self._entries[key][1]] for key, value in self.items(now_s)]
 
     def restore(
@@ -53,8 +49,7 @@ class Remembered(Generic[_K, _V]):
     ) -> None:
         """Take in a state that another process kept `away_s` ago, or anything else that a file may hold.
 
-        `read` gives the key and value of an entry without its age, None for a broken one. What is broken is left
-        out, and so are the oldest of too many.
+        `read` gives the key and value of an entry without its age, None for a broken one, which is left out.
         """
         for entry in state[-self._most :] if isinstance(state, list) else ():
             match entry:

@@ -1,8 +1,6 @@
 """The interface of strategies: events of one request in, actions out, time as an argument.
 
-See docs/design.md, "Pure decisions, boring shells".
-
-Authors are small numbers the session gives to drafters: 1 + the index in `Open.authors`.
+Authors are small numbers of the session's drafters: 1 + the index in `Open.authors`.
 """
 
 from collections.abc import Callable
@@ -15,10 +13,7 @@ from cosine_protocol.messages import Draft, Pacing, PassStats, ReleaseReason
 
 @dataclass(frozen=True, slots=True)
 class VerifierOpened:
-    """A verifier took the request, to go on after `position` output tokens.
-
-    After a failover the tree at the verifier is empty again. With `is_here` this strategy runs in its node.
-    """
+    """A verifier took the request after `position` output tokens; its tree is empty. `is_here`: in its node."""
 
     pass_s: float
     rtt_s: float
@@ -139,18 +134,16 @@ Action = SendTree | SendAssign | SendAdvance | ReleaseDrafter | RecallDrafter | 
 class Strategy(Protocol):
     """Decides for one request."""
 
-    def on(self, event: Event, now_s: float) -> list[Action]:
-        """Decide what to do about an event."""
-        ...
+    def on(self, event: Event, now_s: float) -> list[Action]: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyKind:
-    """A way to serve requests, by name. `make` takes the digest of the request and gives its strategy.
+    """A way to serve requests. `make` takes the digest of the request and returns its strategy.
 
-    Of `drafter_counts`, numbers of drafters at once, the one that measures fastest is used
-    (`cosine_p2p.strategy.speed_trial`), the first of them until then.
-    `is_delegable`: a verifier that coordinates the request uses it too.
+    `drafter_counts` are numbers of drafters at once, of which the fastest by measurement is used
+    (`cosine_p2p.strategy.speed_trial`), at first the first. `is_delegable`: a verifier that coordinates uses it
+    too.
     """
 
     name: str
@@ -161,5 +154,5 @@ class StrategyKind:
 
     @property
     def pacing(self) -> Pacing:
-        """The pacing of its verifiers; without drafters plain decoding, without the verifier's own drafts."""
+        """The pacing of its verifiers; without drafters they draft nothing either."""
         return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

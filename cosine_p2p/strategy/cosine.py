@@ -1,38 +1,27 @@
-"""Our strategy: several drafters run ahead, their drafts are fused into one live tree, the verifier never waits.
+"""Our strategy: several drafters run ahead, their drafts form one live tree, the verifier never waits.
 
-Theory of operation
--------------------
-One `Cosine` decides for one request. It is pure: events come in, actions go out, and time is none of its concern.
-It holds four things:
+Theory of operation. One `Cosine` decides for one request: events in, actions out; it is pure. It holds a `LiveTree`
+of all drafts below the committed prefix, a `Fusion` that calibrates authors and gives each node one probability, a
+`HedgeRouter` with a weight for each author, and a `Forwarder` that knows what the verifier was sent.
 
-- `LiveTree`: all drafts below the committed prefix, whoever drafted them. Each commit moves its root down.
-- `Fusion`: what a draft probability of each author has been worth, and from that one probability for each node.
-- `HedgeRouter`: a weight for each author, by how likely it held the tokens that were committed.
-- `Forwarder`: what of the tree the verifier has been sent, and with which probability.
+A *fragment* is attached to the tree; touched nodes go to the verifier if their path is likely enough (`TreeCuts`)
+and if they are news. A *commit* teaches, in this order: fusion and router see the tokens before the tree advances;
+each drafter is told if it had drafted where others had; active drafters are told the tokens; who drafts is decided
+anew (`_reroute`); and all that has become likely is sent. A *verifier that opens* knows nothing, so all that is
+likely is sent again. Nothing is sent before that, nor while no drafter is allowed.
 
-A *fragment* is attached to the tree; the nodes that it touched go to the verifier if their path is likely enough
-(`TreeCuts`) and if they are news to it. A *commit* teaches, in this order: fusion and router see the tokens while
-the tree still stands before them; each drafter is told if it had drafted where others had; the tree advances; the
-drafters that are active are told the tokens; who drafts is decided anew (`_reroute`); and all that has become
-likely under the new root is sent. A *verifier that opens*, the first or another one after a failover, knows
-nothing, so all that is likely is sent again. Nothing is sent before one has opened, nor while no drafter is
-allowed.
+`TRANSITIONS` is the only way between the states of a drafter:
 
-Each drafter is in one of the states of `DrafterState`, and `TRANSITIONS` is the only way from one to another:
+DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
 
-    DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
-        |                     ^                                          |
-        +--BACK_OFF--> BACKING_OFF --END_BACKOFF--> RELEASED <--RELEASE--+
+`_reroute` moves them. A drafter that says nothing new for `SILENT_TOKENS` committed tokens backs off, each time for
+twice as long, and the router forgets it meanwhile. Of the others the router picks as many as are allowed; those of
+little weight are released, those picked are recalled. One on trial stays until it has drafted something new. A lost
+drafter is forgotten. Drafters may start, and late drafts may come, in any state.
 
-`_reroute` moves them all. A drafter that says nothing new for `SILENT_TOKENS` committed tokens backs off, each
-time for twice as long, and the router forgets it meanwhile. Of the others the router picks as many as are allowed;
-who is not among them and has shown to be of little weight is released, and who is picked but released is recalled.
-One on trial stays until it has drafted something new. A drafter that is lost is forgotten: that is no state.
-
-The drafter may start, and its late drafts may come, in any state. What never happens: a drafter is recalled where
-there is no room, those on their way counted; the best that has drafted is released for one that has not; a node is
-sent twice with nearly the same probability; a decision that the state of a drafter does not allow
-(`LocalProtocolError`).
+Never: a drafter is recalled without room, those on their way counted; the best that has drafted is released for one
+that has not; a node is sent twice with nearly the same probability; a decision that the state of a drafter does not
+allow (`LocalProtocolError`).
 """
 
 import math
@@ -67,14 +56,10 @@ from cosine_protocol.messages import ReleaseReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeCuts:
-    """Drafters keep back paths less likely than one in `rarity`, a coordinator those below `min_path_probability`.
+    """Drafters keep back paths less likely than one in `rarity` (None: their default), coordinators others.
 
-    Without a `rarity` drafters cut as they are used to.
-
-    What follows a token that nobody expected is there in time only if it was drafted before, below a path that
-    seemed unlikely then. Of such paths few are ever used, and all cost bytes: a client's link carries each draft
-    twice, and is the slowest of all. Within one node passing on costs no bytes, and what is there when a commit
-    comes is there for the next pass.
+    What follows an unexpected token is there in time only if it was drafted below a path that seemed unlikely. Few
+    such paths are used, and all cost bytes on the client's link; within one node they cost none.
     """
 
     rarity: int | None
@@ -82,23 +67,18 @@ class TreeCuts:
 
 
 CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
-"""Bounds bytes on the client's link: the verifier drops what is less likely
-(`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
+"""Bounds bytes on the client's link (`cosine_node.verifier.pass_rows.MIN_PATH_PROBABILITY`)."""
 VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
-"""Where the verifier coordinates; the probability bounds the work of decisions. Tuned on the split tune of the
-recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100, and at 20 ms as fast as 1000."""
+"""Tuned on the split tune of the recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100,
+and at 20 ms as fast as 1000."""
 RESEND_CHANGE: Final = 1 / BINS
 """A smaller change of a probability is within what calibration tells apart."""
 BLOCK_NODES: Final = 32
-"""Most passes' nodes go in one message, and what connects them finds room below the 255 of a block. From 16 to 64
-only the number of messages changes."""
+"""Most passes' nodes fit in one message. From 16 to 64 only the number of messages changes."""
 
 
 class Forwarder:
-    """Remembers what the verifier was sent of one live tree, and with which probability.
-
-    Paths below `min_path_probability` are kept until a commit makes them likelier.
-    """
+    """Remembers what the verifier was sent of one live tree, and with which probability."""
 
     def __init__(self, tree: LiveTree) -> None:
         self._tree = tree
@@ -106,11 +86,9 @@ class Forwarder:
         self._sent: dict[TreeNode, float] = {}
 
     def forget(self) -> None:
-        """The verifier knows nothing: it is another one."""
         self._sent.clear()
 
     def prune(self) -> None:
-        """Forget what the tree has dropped."""
         self._sent = {node: known for node, known in self._sent.items() if node.digest in self._tree}
 
     def blocks(self, view: FusedView, touched: Iterable[TreeNode]) -> list[SendTree]:
@@ -142,8 +120,8 @@ SILENT_TOKENS: Final = JUDGED_TOKENS
 FIRST_BACKOFF_TOKENS: Final = 2 * SILENT_TOKENS
 """Each further backoff is twice as long."""
 MIN_WEIGHT: Final = 0.03
-"""A drafter of less weight goes, unless it is on trial or was not judged yet. Half or twice of it is 0.7 nats, less
-than one badly predicted token may cost (`cosine_p2p.strategy.router`)."""
+"""A judged drafter of less weight goes. Half or twice of it is 0.7 nats, less than one badly predicted token may
+cost."""
 
 
 class DrafterState(Enum):
@@ -160,7 +138,7 @@ class DrafterState(Enum):
 
 
 class DrafterEvent(Enum):
-    """The first two come from the drafter, in any state; the others are decisions of ours."""
+    """The first two come from the drafter, in any state; the others are our decisions."""
 
     STARTED = auto()
     DRAFTED = auto()
@@ -207,11 +185,11 @@ TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] =
 
 @dataclass(slots=True)
 class Drafter:
-    """One drafter of a request: where it stands, how deep it drafts, and since when it had nothing new to draft.
+    """One drafter of a request.
 
-    `judged_tokens` counts committed tokens where it had drafted, `silent_tokens` those in a row where others had
-    and it had not. `backoff_tokens` is the length of its last backoff, 0 since it last drafted; it ends when
-    `backs_off_until` tokens are committed.
+    `judged_tokens`: committed tokens where it had drafted. `silent_tokens`: those in a row where only others had.
+    `backoff_tokens`: length of its last backoff, 0 since it last drafted; it ends at `backs_off_until` committed
+    tokens.
     """
 
     facts: DrafterFacts
@@ -224,27 +202,24 @@ class Drafter:
 
     @property
     def is_active(self) -> bool:
-        """True if it is asked to draft."""
         return self.state in (DrafterState.DRAFTING, DrafterState.ON_TRIAL)
 
     @property
     def is_judged(self) -> bool:
-        """True if its weight rests on what it drafted, and not on what it said of the prompt alone."""
         return self.judged_tokens >= JUDGED_TOKENS
 
     def on(self, event: DrafterEvent) -> None:
-        """Go to the next state. Raises `LocalProtocolError` for a decision that its state does not allow."""
+        """Raises `LocalProtocolError` for a decision that its state does not allow."""
         if event not in TRANSITIONS[self.state]:
             raise LocalProtocolError(f"A drafter that is {self.state.name} does not {event.name}.")
         self.state = TRANSITIONS[self.state][event]
 
     def start(self, facts: DrafterFacts) -> None:
-        """It follows the request from now on."""
         self.on(DrafterEvent.STARTED)
         self.facts, self.silent_tokens = facts, 0
 
     def back_off(self, seen_tokens: int) -> None:
-        """Let it go for a while, each time for twice as long: a text may yet begin to repeat itself."""
+        """Let it go for twice as long as the last time."""
         self.on(DrafterEvent.BACK_OFF)
         self.backoff_tokens = 2 * self.backoff_tokens or FIRST_BACKOFF_TOKENS
         self.backs_off_until = seen_tokens + self.backoff_tokens
@@ -263,8 +238,8 @@ class Drafter:
 class CosineOptions:
     """At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass.
 
-    They do while fewer than `window_nodes` of theirs are undecided. The values are tuned on the split tune of the
-    recorded generations, 20 ms away; `depth_for` says who drafts deeper, and has a window as much larger.
+    They stop at `window_nodes` undecided nodes. Tuned on the split tune of the recorded generations, 20 ms away;
+    `depth_for` says who drafts deeper, with a larger window.
     """
 
     drafters: int = 3
@@ -280,10 +255,10 @@ DEEPEST: Final = MAX_TREE_DEPTH - 1
 
 
 def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpened) -> int:
-    """How deep a drafter drafts: as far as it gets before the news of the pass that takes its drafts is there.
+    """How deep a drafter drafts: until the news of the pass that takes its drafts is there.
 
     It counts from the committed prefix that it knows, which is older the longer the news travels. At a fixed depth
-    one that is right stands still until the news comes, and its verifier decodes plainly meanwhile.
+    one that is right would wait for the news.
     """
     ahead_s = facts.rtt_s + verifier.rtt_s + AHEAD_PASSES * verifier.pass_s
     if ahead_s >= DEEPEST * facts.token_s:
@@ -331,7 +306,6 @@ class Cosine:
                 return []
 
     def _active(self) -> list[int]:
-        """The authors that draft, by number."""
         return sorted(author for author, drafter in self._drafters.items() if drafter.is_active)
 
     def _open(self, event: VerifierOpened) -> list[Action]:
@@ -356,7 +330,6 @@ class Cosine:
         return SendAssign(author, tree.root.digest, tree.position, *size, why, self._cuts.rarity)
 
     def _forward(self, touched: Iterable[TreeNode]) -> list[Action]:
-        """Send what of these nodes is news to the verifier, once one has opened and while drafters are allowed."""
         if not self._is_open or not self._limit:
             return []
         view = self._fusion.view(self._tree, self._router.weights())
@@ -393,11 +366,7 @@ class Cosine:
         return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
-        """Let those draft whom the router picks, and those on trial.
-
-        At first only their word counts, the likelihood of the prompt. With evidence a drafter goes whose weight is
-        near zero; one that drafts nothing which others have not drafted before backs off.
-        """
+        """Let those draft whom the router picks, and those on trial."""
         actions: list[Action] = []
         for author in self._active():
             if self._drafters[author].silent_tokens >= SILENT_TOKENS:
@@ -414,7 +383,6 @@ class Cosine:
         return [*actions, *self._recall(wanted)]
 
     def _release(self, author: int) -> ReleaseDrafter:
-        """Let a drafter go, for a reason in words that a user knows."""
         reason = ReleaseReason.OTHERS_BETTER
         if not self._limit:
             words, reason = "no drafters are wanted now", ReleaseReason.UNWANTED
@@ -427,7 +395,7 @@ class Cosine:
         return ReleaseDrafter(author, f"{words} ({self._router.why(author)})", reason)
 
     def _end_backoffs(self) -> None:
-        """Make drafters available again whose time has come, or all of them if nobody else is left."""
+        """Make drafters available again whose time has come, or all if nobody else is left."""
         backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
         is_all = len(backing_off) == len(self._drafters)
         for author, drafter in backing_off.items():
@@ -436,7 +404,6 @@ class Cosine:
                 self._router.join(author, drafter.facts)
 
     def _wanted(self) -> set[int]:
-        """The authors that should draft, whether they do or not."""
         limit = self._limit
         if not limit:
             return set()

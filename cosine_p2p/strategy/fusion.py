@@ -1,7 +1,7 @@
 """Fusion: one probability for every node of the live tree, from all drafters that drafted there.
 
-The weighted mixture recovers the routed expert without a router, where the largest draft probability alone (CoSine,
-arXiv 2503.10325) loses to it: measured on the embedded family, drafters off their domain are confidently wrong.
+The weighted mixture finds the routed expert without a router, where the largest draft probability alone (CoSine,
+arXiv 2503.10325) does not: drafters off their domain are confidently wrong (measured).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,16 +12,15 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode
 
 BINS: Final = 10
 PRIOR_STRENGTH: Final = 8.0
-"""After so many outcomes in a bin they count as much as the author's word (decision 3). A request of 128 tokens has
-some ten a bin: by its end they decide. With twice the bins, or a prior of twice the strength, the word would; with
-half of either a bin would hold probabilities that differ by 0.2, or four chance outcomes would outweigh it."""
+"""Outcomes in a bin that count as much as the author's word (decision 3). A request of 128 tokens has some ten a
+bin."""
 
 
 class Calibration:
     """Acceptance rate by draft probability, apart for an author's first choice at a prefix and for the others.
 
     A draft probability p in a bin with n outcomes of which h were accepted counts as (h + s e) / (n + s), s =
-    `PRIOR_STRENGTH`. The prior e is p, or for a first choice p to the power `first_power`.
+    `PRIOR_STRENGTH`. The prior e is p, for a first choice p to the power `first_power`.
     """
 
     def __init__(self, *, first_power: float = 1.0) -> None:
@@ -35,7 +34,6 @@ class Calibration:
         return (self._hits[index] + PRIOR_STRENGTH * prior) / (self._outcomes[index] + PRIOR_STRENGTH)
 
     def observe(self, probability: float, *, is_first: bool, hit: bool) -> None:
-        """Record whether a drafted token was the one committed."""
         index = _bin_of(probability, is_first)
         self._outcomes[index] += 1.0
         self._hits[index] += hit
@@ -48,11 +46,8 @@ def _bin_of(probability: float, is_first: bool) -> int:
 
 
 CAUTION: Final = 0.3
-"""Power of the weights in a fused probability; 1 is the Bayesian mixture.
-
-The tokens of one text are no independent evidence: an author that was worse so far is still right about some of
-them. On the embedded family's split "tune", 0.2 to 0.3 gave the most accepted tokens of 0.1 to 1.
-"""
+"""Power of the weights in a fused probability; 1 is the Bayesian mixture. Tokens of one text are no independent
+evidence. On the embedded family's split "tune", 0.2 to 0.3 gave the most accepted tokens of 0.1 to 1."""
 
 
 class Fusion:
@@ -62,10 +57,7 @@ class Fusion:
         self._calibrations: dict[int, Calibration] = {}
 
     def view(self, tree: LiveTree, weights: Mapping[int, float]) -> "FusedView":
-        """Scores of the tree's nodes as it stands now; cheap for many nodes, stale after the next change.
-
-        Authors without a weight do not count.
-        """
+        """Scores of the tree's nodes, stale after its next change. Authors without a weight do not count."""
         for author in weights:
             self._calibrations.setdefault(author, Calibration())
         cautious = {author: weight**CAUTION for author, weight in weights.items()}
@@ -75,8 +67,7 @@ class Fusion:
         """Calibrate all authors on tokens about to be committed; call before `tree.advance`.
 
         Returns, for each token up to where the tree ends, the probability that every author which drafted there
-        gave it. To repeat what others drafted before is not to draft: an author that lives on another's drafts
-        would look as good as that one, and replace it.
+        gave it. Repeating what others drafted before is not drafting.
         """
         likelihoods = []
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
@@ -90,10 +81,7 @@ class Fusion:
         return tuple(likelihoods)
 
     def _likelihoods(self, parent: TreeNode, token: int, totals: Mapping[int, "_Total"]) -> dict[int, float]:
-        """The probability of the token after `parent`, by author: 0 for one that drafted others there only.
-
-        Each is taken for what such probabilities were worth: to repeat others' drafts as certain must not pay.
-        """
+        """The calibrated probability of the token after `parent` by author, 0 where others were drafted."""
         child = parent.children.get(token)
         given = {} if child is None else child.draft_probabilities
         likelihoods = {}
@@ -122,14 +110,13 @@ class FusedView:
         self._path_probabilities: dict[TreeNode, float] = {tree.root: 1.0}
 
     def conditional(self, node: TreeNode) -> float:
-        """The probability of a node given its parent: authors that drafted at the parent, by their weights."""
+        """The probability of a node given its parent."""
         if node not in self._conditionals:
             assert node.parent is not None
             self._score_children(node.parent)
         return self._conditionals[node]
 
     def path_probability(self, node: TreeNode) -> float:
-        """The probability that all of a node's path is committed."""
         probability = self._path_probabilities.get(node)
         if probability is None:
             assert node.parent is not None
@@ -138,7 +125,7 @@ class FusedView:
         return probability
 
     def best_author(self, node: TreeNode) -> int:
-        """The author credited for a node: the one whose weighted draft probability is highest."""
+        """The author with the highest weighted draft probability."""
         return node.most_confident_author(weights=self._weights)
 
     def _score_children(self, parent: TreeNode) -> None:
@@ -157,10 +144,10 @@ class FusedView:
 
 @dataclass(slots=True)
 class _Total:
-    """One author's draft probabilities below one prefix: the highest, and the sum of all, at least 1.
+    """One author's draft probabilities below one prefix: the highest, and their sum, at least 1.
 
-    A sum past 1 scales them down, else naming every token as certain would look like knowing the next one. With
-    `is_news` the author was the first to draft some token there, not only repeating others.
+    A sum past 1 scales them down: naming every token as certain must not pay. `is_news`: the author drafted some
+    token there first.
     """
 
     highest: float = 0.0
@@ -169,7 +156,6 @@ class _Total:
 
 
 def _totals_below(parent: TreeNode) -> dict[int, _Total]:
-    """The totals of every author that drafted below a prefix."""
     totals: dict[int, _Total] = {}
     for child in parent.children.values():
         for rank, (author, probability) in enumerate(child.draft_probabilities.items()):

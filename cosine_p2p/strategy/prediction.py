@@ -1,10 +1,8 @@
 """A text that a user expects, as drafts: where the output has come to in it, and how it may go on. Pure.
 
-Mostly it is a text that is to be changed in places. So the output follows it token by token, leaves it where
-something is changed, and comes back: after a token in place of another, after some that are new, or behind some
-that are left out. At any time a `Prediction` has a few *places* where the output may go on in the text, the
-likeliest first; each is drafted, and the next token shows which holds. It is a function of the text and the output,
-so that whoever follows the output knows which of its tokens were predicted.
+Mostly it is a text that is to be changed in places. The output follows it token by token, leaves it at a change,
+and comes back: after a replaced token, after new ones, or behind some that are left out. A `Prediction` has a few
+*places* where the output may go on, the likeliest first; each is drafted, and the next token shows which holds.
 """
 
 from bisect import bisect_left
@@ -18,16 +16,15 @@ from cosine_protocol.nodes import BASE, Node
 # much is drafted, and where it is open, in several places, as much as is needed until the next tokens tell. 200
 # tokens of which a tenth is changed take 23 to 33 passes so (tests/swarm/test_predictions.py).
 MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4
-"""Where all of it pays 200 sure tokens take five passes; as deep as a tree may be they would take four, half as
-deep eight."""
+"""Where all of it pays 200 sure tokens take five passes."""
 SURE_TOKENS: Final = 2
-"""So many tokens in a row that were predicted show a place; one alone may be a comma like any other."""
+"""Predicted tokens in a row that show a place; one alone may be a comma."""
 MAX_STRAY_CHAIN: Final = 2 * SURE_TOKENS
 """Those that show the place, and as many that come with them."""
 MAX_STRAYED: Final = 64
-"""How far after the last sure place the output may come back by one token; farther, two in a row show where."""
+"""How far after the last sure place the output may come back by one token."""
 NEAR_PLACES: Final = 32
-"""Bounds the time that a frequent token takes: its places that are looked at, each way."""
+"""Bounds the time that a frequent token takes: its places looked at, each way."""
 STRAY_PROBABILITIES: Final = (0.5, 0.25, 0.15)
 """Of the places where the output may come back, the likeliest first; one in ten times it is none of them."""
 PRIOR_HITS: Final = 9.0
@@ -54,11 +51,10 @@ class Prediction:
 
     @property
     def accepted(self) -> int:
-        """The tokens of the prediction that came where the output had come to."""
+        """Number of tokens of the prediction that came where the output had come to."""
         return len(self._accepted)
 
     def follow(self, tokens: Sequence[int]) -> None:
-        """Take in more of the output."""
         for token in tokens:
             self._follow(token)
 
@@ -109,7 +105,7 @@ class Prediction:
         return nodes
 
     def _chain(self, place: int, length: int, begin: float, rate: float, *, first: int = 0) -> list[Node]:
-        """Some tokens from a place on, of which the first comes with the probability `begin`."""
+        """Tokens from a place on, of which the first comes with the probability `begin`."""
         return [
             Node(first + index - 1 if index else BASE, token, rate if index else begin)
             for index, token in enumerate(self.tokens[place : place + length])

@@ -1,8 +1,7 @@
 """Our router: full information instead of a bandit (HedgeSpec, arXiv 2510.20064).
 
-An author that drafted from the committed prefix is scored on the committed text, used or not, so a slot beside the
-used one is enough to learn about it. Evidence about authors that do not draft grows stale; how much is spent on
-trying them again follows from how well the present leader predicts.
+An author that drafted from the committed prefix is scored on the committed text, used or not. Evidence about others
+grows stale; how much is spent on trying them follows from how well the leader predicts.
 """
 
 import math
@@ -14,10 +13,10 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFacts:
-    """The facts known of a drafter before it drafts.
+    """What is known of a drafter before it drafts.
 
-    `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token; `token_s` its time for one drafted
-    token; `rtt_s` the round trip to it.
+    `prompt_nll`: mean negative log-likelihood of the prompt, nats a token. `token_s`: its time for one drafted
+    token. `rtt_s`: the round trip to it.
     """
 
     prompt_nll: float
@@ -27,10 +26,10 @@ class DrafterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """The outcome of one round of drafts from the committed prefix.
+    """One round of drafts from the committed prefix.
 
-    `authors` are those that drafted. `likelihoods` has one entry for each committed token: the probability that
-    every author which drafted there gave it.
+    `authors` drafted. `likelihoods` has for each committed token the probability that each author which drafted
+    there gave it.
     """
 
     authors: frozenset[int]
@@ -60,13 +59,9 @@ class _Author:
 class Mixture:
     """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens.
 
-    A Bayesian mixture with sleeping experts: every drafter that drafted at a committed prefix is scored by the
-    probability it gave the committed token, used or not, and one that did not draft there keeps its weight relative
-    to the mixture (full information, delayed feedback; Freund, Schapire, Singer, Warmuth 1997, "Using and combining
-    predictors that specialize").
-
-    At first the likelihood of the prompt decides. It is only an author's word, so however far apart two are, it is
-    worth at most `PRIOR_NATS`, which two or three tokens outweigh; and it fades with what is committed.
+    A Bayesian mixture with sleeping experts: an author that did not draft keeps its weight relative to the mixture
+    (Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). At first the
+    likelihood of the prompt decides, an author's word, worth at most `PRIOR_NATS`; it fades with what is committed.
     """
 
     def __init__(self) -> None:
@@ -75,10 +70,7 @@ class Mixture:
         self._sleeper_evidence = 0.0
 
     def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author by its mean negative log-likelihood of the prompt, nats a token.
-
-        One that joins late stands where it would had it slept through what was committed before.
-        """
+        """Add an author by its NLL of the prompt, nats a token, as if it had slept until now."""
         self._authors[author] = _Author(prompt_nll, self._sleeper_evidence)
 
     def leave(self, author: int) -> None:
@@ -123,8 +115,8 @@ def _floored(likelihood: float) -> float:
 
 
 CLOSE_WEIGHTS: Final = 0.9
-"""Authors with this part of the leader's weight are ranked by how near they are. All constants of this router were
-tuned on the split tune of the recorded generations."""
+"""Authors with this part of the leader's weight are ranked by RTT. All constants of this router were tuned on the
+split tune."""
 TRIAL_TOKENS: Final = 8
 """Tokens that a trial may take to change who leads."""
 MIN_TRIAL_ROUNDS: Final = 2
@@ -132,7 +124,7 @@ MIN_TRIAL_ROUNDS: Final = 2
 MAX_TRIAL_ROUNDS: Final = 32
 """The most rounds to the next trial, so that an author that has become good is found within a paragraph."""
 ALONE_FACTOR: Final = 60
-"""With a single slot, how many times rarer trials are beside a leader that predicts every token."""
+"""With a single slot, how many times rarer trials are beside a perfect leader."""
 USUAL_TOKENS: Final = 32
 """Tokens over which the leader's usual likelihood is averaged."""
 SLACK_NATS: Final = 0.5
@@ -145,10 +137,8 @@ STALE_PROMPT: Final = 0.3
 """What is left of the differences in the likelihood of the prompt once the text has left its subject."""
 
 STAND_IN: Final = -1
-"""Number in the mixture of an imagined author that predicts as the leader does when it no longer fits the text.
-
-It counts where a single author is active: the mixture compares only those that draft, so it would learn nothing.
-"""
+"""Number in the mixture of an imagined author that predicts as a leader off its subject does. It counts where a
+single author is active: the mixture compares only those that draft."""
 
 
 def nats_of(likelihood: float) -> float:
@@ -157,10 +147,7 @@ def nats_of(likelihood: float) -> float:
 
 
 class LeaderWatch:
-    """Watches how well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954).
-
-    A collapse is a loss of `ALARM_NATS` against the leader's usual log-likelihood less `SLACK_NATS` a token.
-    """
+    """Watches how well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954)."""
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -170,7 +157,7 @@ class LeaderWatch:
 
     @property
     def collapsed_likelihood(self) -> float | None:
-        """The probability the leader gives a token when it no longer fits, None while too few were seen."""
+        """The probability the leader gives a token off its subject, None while too few were seen."""
         return math.exp(-self.usual_nats - COLLAPSED_NATS) if self._tokens >= TRIAL_TOKENS else None
 
     @property
@@ -178,11 +165,9 @@ class LeaderWatch:
         return self._missing_nats > ALARM_NATS
 
     def rearm(self) -> None:
-        """Begin to watch for the next collapse."""
         self._missing_nats = 0.0
 
     def note(self, likelihood: float) -> None:
-        """Take in the probability that the leader gave a committed token."""
         nats = nats_of(likelihood)
         if self._tokens >= TRIAL_TOKENS:
             self._missing_nats = max(0.0, self._missing_nats + nats - self.usual_nats - SLACK_NATS)
@@ -192,10 +177,10 @@ class LeaderWatch:
 
 @dataclass(slots=True)
 class _RankedAuthor:
-    """An author to choose among.
+    """An author to choose among. `is_unproven`: it has not drafted since the subject changed.
 
-    It has not drafted for `silent_rounds`. One that is `unproven` has not drafted since the text left its subject;
-    one that is `promising` predicted better than the leader on its trial.
+    `silent_rounds` counts rounds without its drafts; `is_promising`: it predicted better than the leader on its
+    trial.
     """
 
     facts: DrafterFacts
@@ -207,12 +192,11 @@ class _RankedAuthor:
 class HedgeRouter:
     """Ranks authors by their weight in a Bayesian mixture; the nearest goes first where weights are close.
 
-    The last slot now and then tries the author that has not drafted for longest, unless that is hopeless: not even
-    `TRIAL_TOKENS` perfectly predicted tokens would make it the leader. One that then predicts better than the
-    leader keeps the slot; a trial that finds nothing doubles the time to the next one. When the leader's likelihood
-    of the text collapses, the request has changed its subject: evidence starts anew, the prompt counts less, and
-    all slots but the first try everyone again at once. With a single slot a trial costs a used round, so trials are
-    rarer in proportion to the leader's likelihood of the text.
+    The last slot sometimes tries the author that has not drafted for longest, unless not even `TRIAL_TOKENS`
+    perfect tokens would make it the leader. One that then predicts better than the leader keeps the slot; a trial
+    that finds nothing doubles the time to the next one. When the leader's likelihood collapses, the subject has
+    changed: evidence starts anew, the prompt counts less, and all slots but the first try everyone again. With a
+    single slot a trial costs a used round, so trials are rarer in proportion to the leader's likelihood.
     """
 
     name = "hedge"
@@ -227,7 +211,6 @@ class HedgeRouter:
         self._rounds_since_trial = 0
 
     def join(self, author: int, facts: DrafterFacts) -> None:
-        """Make an author available."""
         silent_rounds = max((1, *(known.silent_rounds for known in self._authors.values())))
         if known := self._authors.get(author):
             known.facts, known.silent_rounds = facts, silent_rounds
@@ -236,29 +219,27 @@ class HedgeRouter:
         self._rebuild()
 
     def leave(self, author: int) -> None:
-        """Forget an author; one that is not present is ignored."""
         self._mixture.leave(author)
         self._authors.pop(author, None)
 
     def weights(self) -> dict[int, float]:
-        """Present weight of every author; with that of the stand-in they sum to 1."""
+        """Weight of every author; with that of the stand-in they sum to 1."""
         weights = self._mixture.weights()
         weights.pop(STAND_IN, None)
         return weights
 
     def pick(self, count: int) -> tuple[int, ...]:
-        """Up to `count` different present authors that should draft next, the best first."""
+        """Up to `count` authors that should draft next, the best first."""
         ranked = self._ranked()
         proven, tried = self._split(ranked, count)
         rest = [author for author in ranked if author not in proven and author not in tried]
         return tuple((proven + tried + rest)[: max(0, count)])
 
     def trials(self, count: int) -> tuple[int, ...]:
-        """Those of the authors that `pick` would give which are there to be tried, not for their weight."""
+        """Those of `pick` that are there to be tried, not for their weight."""
         return tuple(self._split(self._ranked(), count)[1])
 
     def learn(self, round_: Round) -> None:
-        """Take in what became of a round; authors that have left are ignored."""
         ranked = self._ranked()
         if not ranked:
             return
@@ -278,7 +259,6 @@ class HedgeRouter:
             self._start_anew()
 
     def why(self, author: int) -> str:
-        """The reasons for or against a present author, for people."""
         silent = self._authors[author].silent_rounds
         since = f", silent for {silent} round{'' if silent == 1 else 's'}" if silent else ""
         return f"weight {100 * self.weights()[author]:.0f} %{since}"
@@ -307,7 +287,7 @@ class HedgeRouter:
         return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
 
     def _worth_trying(self, ranked: list[int], kept: list[int]) -> list[int]:
-        """Authors worth a trial: the promising, then the one that has not drafted for longest."""
+        """The promising, then the one that has not drafted for longest."""
         weights = self.weights()
         least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.usual_nats) if ranked else 0.0
         hopeful = []
@@ -341,7 +321,7 @@ class HedgeRouter:
             known.is_unproven = known.is_unproven and not has_drafted
 
     def _gain_nats(self, author: int, leader: int, round_: Round) -> float:
-        """The nats by which an author predicted better than the leader did there, or usually does."""
+        """Nats by which an author predicted better than the leader did there, or usually does."""
         usual = self._watch.collapsed_likelihood if leader not in round_.authors else None
         gain_nats = 0.0
         for likelihoods in round_.likelihoods:
@@ -351,7 +331,6 @@ class HedgeRouter:
         return gain_nats
 
     def _start_anew(self) -> None:
-        """The request has changed its subject: forget the evidence and prove everyone again."""
         self._likelihoods.clear()
         self._watch.rearm()
         self._prompt_weight = min(self._prompt_weight, STALE_PROMPT)
@@ -361,9 +340,9 @@ class HedgeRouter:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """A mixture that saw the last tokens with everyone present who is now.
+        """A mixture that saw the last tokens with everyone present.
 
-        One that joins late sleeps through what was committed before; merely added it would be all evidence ahead.
+        One merely added would be all evidence ahead.
         """
         self._mixture = Mixture()
         nlls = {author: known.facts.prompt_nll for author, known in self._authors.items()}

@@ -1,13 +1,9 @@
 """Finds by measurement which of a few ways to generate is the fastest here, at a bounded price. Pure.
 
-A model of costs cannot see what it leaves out: drafters that take the verifier's own processor, a thin uplink, a
-busy card. So the ways take turns on real requests, in stretches of some commits. Texts differ more than ways do:
-therefore a commit is worth only the plain passes that the ways can have a part in sparing. A look at another way is
-compared with what the present one did just before and just after, so that a change of load counts little. Against
-going on as before, what looks cost stays within `PRICE` of all the time: a look waits until it can be paid. Where
-nothing changes looks become rarer, and frequent again when the speed does.
-
-What commits show for sure bounds what the clock may say: drafts can gain no more than the tokens they brought.
+The ways take turns on real requests, in stretches of some commits. Texts differ more than ways do, so a commit is
+worth only the plain passes that the ways can spare. A look at another way is compared with the stretches just
+before and after it. Looks cost at most `PRICE` of all the time; where nothing changes they become rarer, and
+frequent again when the speed does. Drafts can gain no more than the tokens they brought.
 
 The client compares numbers of drafters (`cosine_p2p.client`), and so does a verifier that coordinates.
 """
@@ -22,11 +18,11 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
 
 MEMORY_LOOKS: Final = 8.0
-"""Older looks fade, since swarms change. So many bring the error down to a third of one look's, half as many to a
-half; at the longest pauses they go back 6,000 commits, and twice as many would go back twice as far."""
+"""Older looks fade. So many bring the error down to a third of one look's; at the longest pauses they go back 6,000
+commits."""
 USUAL_NOISE: Final = 0.25
 """A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch. It stays one look's worth
-of the error, since the first that is measured shows no spread."""
+of the error."""
 
 
 @dataclass(slots=True)
@@ -38,7 +34,6 @@ class Gain:
     square: float = 0.0
 
     def add(self, sample: float) -> None:
-        """Take in one look."""
         self.looks = min(self.looks, MEMORY_LOOKS - 1.0) + 1.0
         change = sample - self.mean
         self.mean += change / self.looks
@@ -63,19 +58,17 @@ class MeasuredRatio:
 PRICE: Final = 0.01
 """Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
 ADVANCE_PASSES: Final = 3.0
-"""What drafts may cost before anything has paid for a look at them: at a new verifier they are tried in the first
-request, since there they mostly gain."""
+"""What drafts may cost at a new verifier before anything has paid for a look at them."""
 MOST_OWED_AT_ONCE: Final = 0.5
-"""So six commits at least are waited for: drafts take some to come, and one commit may be held up by a stall."""
+"""So six commits at least are waited for: drafts take some to come, and one commit may stall."""
 # Stretches. The noise of one is `USUAL_NOISE`; of half as long a one it would be 1.4 times that, and seldom would a
 # difference be sure. A look, with what it takes to settle, needs an answer of 36 tokens; one of twice the length
 # 72, which short answers never have.
 STRETCH_COMMITS: Final = 12
 LEAST_COMMITS: Final = STRETCH_COMMITS // 2
-"""A stretch that ends with its request counts if it is as long as this, and the first of all need not be longer:
-nothing is known yet, and drafters that slow their verifier down are to be let go soon."""
+"""A shorter stretch does not count; the first of all need not be longer, so that slow drafters go soon."""
 SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS
-"""After so many tokens a way is settled though none of them was drafted: its drafts never come in time."""
+"""After so many tokens a way is settled though none was drafted: its drafts never come in time."""
 SETTLE_COMMITS: Final = 2
 """Commits after a change of way that still show the way before."""
 # Averages. One over more samples notices a change later, one over fewer takes noise for a change; each spans about
@@ -87,24 +80,22 @@ USUAL_WEIGHT: Final = 0.1
 # Evidence, in the logarithm of plain passes a second. To ask for too little changes the way by chance, and each
 # change costs settling and another look; to ask for too much keeps a way that is slow.
 TRUSTED_LOOKS: Final = 2.0
-"""One look may have fallen on a moment when all were starting, and shows no spread: until a second one, what is
-expected counts too."""
+"""Until a second look, what is expected counts too."""
 CERTAIN: Final = 1.5
-"""Standard errors by which a way must be faster to be taken: one wrong change in fifteen, which later looks undo.
-With one error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
+"""Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With one
+error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
 CERTAIN_AT_ONCE: Final = 2.0
-"""The same for a first look, whose error is a guess; with less, it is compared with one more stretch. Without that
-the prompts of `cosine-node bench rtt` took 16 % longer at 50 ms, after one look in the first text."""
+"""The same for a first look, else it is compared with one more stretch. Without that the prompts of `cosine-node
+bench rtt` took 16 % longer at 50 ms."""
 WORST_GAIN: Final = -1.0
-"""A way that seemed slower than 0.37x, in a cold first request for instance, is looked at again as if it had been
-that fast: after 2,700 commits, by its price. At half of this, 0.61x, those that are as slow would be looked at
-after 1,000, which is not paid; at twice, 0.14x, after 10,000."""
+"""A way that seemed slower than 0.37x is looked at again as if it had been that fast: after 2,700 commits, by its
+price."""
 DOUBTFUL_GAIN: Final = -0.3
-"""What drafters may do where few of them pay: beside a draft head, where all began with drafters, six
-questions of 62 took a quarter longer or more (`cosine-node bench here --cores`)."""
+"""What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
+(`cosine-node bench here --cores`)."""
 CHANGED: Final = 0.3
-"""A speed so far from that at the last look, or from that of the quickest pass, is news. Two averages of stretches
-differ by half of this by the usual noise."""
+"""A speed so far from that at the last look is news. Two averages of stretches differ by half of this by usual
+noise."""
 # Times between looks, in stretches of the present way. `PRICE` bounds what looks cost; pauses bound how often a
 # text is written another way, at the longest one time in 64, and twice as often at half of that. A change of the
 # present way's speed is noticed at once (`CHANGED`), one of another way's alone at its next look, some 800 commits
@@ -130,7 +121,7 @@ class _Look:
 
 @dataclass(slots=True)
 class _Left:
-    """The way that was gone from, its level then, and how far stretches of the new way fall short of it."""
+    """The way that was left, its level then, and how far stretches of the new way fall short of it."""
 
     way: int
     level: float
@@ -140,8 +131,8 @@ class _Left:
 class SpeedTrial:
     """What is known of `ways`, the first of which is taken until another has shown to be faster.
 
-    One trial serves all requests that share a verifier; each has a `TrialRun` of it. Of a way that nobody has
-    looked at yet, the speed may be expected (`expect`); without that it is taken to be as fast as the present one.
+    One trial serves all requests that share a verifier; each has a `TrialRun` of it. The speed of a way may be
+    expected (`expect`), default that of the present one.
     """
 
     def __init__(self, ways: Sequence[int]) -> None:
@@ -163,10 +154,9 @@ class SpeedTrial:
         self.is_untried = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for a harder path: it begins by the same way.
+        """A trial for a harder path, which begins by the same way.
 
-        Without drafts, what drafts were worth is taken over, for there they are worth no more: a look waits until
-        it can be paid. With drafts, what the other ways were worth is not.
+        Without drafts, what drafts were worth is taken over: there they are worth no more. With drafts it is not.
         """
         new = SpeedTrial((self.way, *self._gains))
         if not self.way:
@@ -176,16 +166,13 @@ class SpeedTrial:
         return new
 
     def begin_without(self, feared: float = WORST_GAIN) -> None:
-        """Go on without drafts, of which a look is feared to gain so little: nothing was measured yet.
-
-        It `is_untried` until one was.
-        """
+        """Go on without drafts, of which a look is expected to gain `feared`. It `is_untried` until one was."""
         self._gains = {way: Gain(mean=feared) for way in (self.way, *self._gains) if way}
         self.way = 0
         self.is_untried = True
 
     def state(self) -> dict[str, Any]:
-        """All that is worth keeping for another process, as values of JSON."""
+        """Values of JSON for another process."""
         return {
             "way": self.way,
             "total_s": self._total_s,
@@ -221,18 +208,14 @@ class SpeedTrial:
 
     @property
     def stretch_commits(self) -> int:
-        """Commits of the stretch under way."""
         return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
 
     def expect(self, way: int, speed: float) -> None:
-        """Expect a way to be worth so many plain passes a second; a look at it corrects that."""
+        """Expect a way to be worth so many plain passes a second."""
         self._expected[way] = speed
 
     def next_look(self, left_tokens: int) -> int | None:
-        """The way that a request with so many tokens left should look at now; None to go on by the present one.
-
-        The look must end with `end_look`.
-        """
+        """The way that a request should look at now, None for none. End it with `end_look`."""
         if self._is_looking or self._looked or self._level is None or self._stretches < self._pause:
             return None
         allowed_s = PRICE * self._total_s - self._spent_s
@@ -251,7 +234,7 @@ class SpeedTrial:
         )
 
     def _gain(self, way: int) -> float:
-        """The gain that a way was measured to have; until enough looks were, what is expected if that is more."""
+        """The measured gain of a way; until enough looks were, what is expected if that is more."""
         gain, expected = self._gains[way], self._expected.get(way)
         if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
             return gain.mean
@@ -267,20 +250,17 @@ class SpeedTrial:
         return look_commits * (math.exp(-level - gain) - math.exp(-level))
 
     def note_usual(self, seconds: float, *, has_others: bool) -> None:
-        """Take in a commit of the present way without drafts of its own, maybe with tokens that others drafted."""
+        """Take in a commit of the present way without drafts of its own."""
         self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
 
     @property
     def burden(self) -> float:
-        """Times that a commit takes with tokens that others than the ways drafted, against one without, at least 1.
-
-        Those tokens count for no way, so what it costs to verify them must not either.
-        """
+        """Times that a commit takes with tokens of neither way, against one without, at least 1."""
         with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
         return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
-        """Book time; with `is_price`, what it took longer than the present way would have was spent on looking."""
+        """Book time; with `is_price`, the excess over the present way was spent on looking."""
         self._total_s += seconds
         if is_price and self._level is not None:
             self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
@@ -306,8 +286,8 @@ class SpeedTrial:
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
         """Take in a commit of the present way; go on without drafts once those in use owe `ADVANCE_PASSES`.
 
-        They owe what commits take longer than without drafts, at so many plain passes a second, and pay by what
-        they save. What they owe when they go was spent on looking, so the next look waits until that is paid.
+        They owe what commits take longer than without drafts, at `plain_speed` passes a second, and pay by what
+        they save. What they owe when they go was spent on looking.
         """
         self._owed_passes += min(seconds * plain_speed - worth, MOST_OWED_AT_ONCE)
         # How fast they are is that of the commits since they last owed nothing.
@@ -329,10 +309,9 @@ class SpeedTrial:
         self._take(0)
 
     def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
-        """Take in a look in plain passes a second, None if it ended too early to say, and a commit.
+        """Take in a look in plain passes a second and a commit; a speed of None if it ended too early.
 
-        It is judged after the next stretch of the present way, by the stretches on both sides of it: the load may
-        have changed meanwhile, for other nodes' trials go on as well.
+        It is judged after the next stretch of the present way, by the stretches on both sides of it.
         """
         self._is_looking = False
         if speed is not None and way != self.way and self._level is not None:
@@ -346,7 +325,6 @@ class SpeedTrial:
         return max(gain, -(self._worth or 0.0)) if look.way == 0 else gain
 
     def _judge(self, look: _Look) -> None:
-        """Take in how much faster a look was, and take the fastest way."""
         way, gain = look.way, self._gains[look.way]
         gain.add(self._gain_of(look))
         self.is_untried = False
@@ -358,9 +336,9 @@ class SpeedTrial:
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
-        """Forget what the way before the present one was worth if this one's first stretches fall short of it.
+        """Forget what the way before was worth if the first stretches of the present one fall short of it.
 
-        One short look may have been luck; what is forgotten is looked at again, whatever it was believed to cost.
+        One short look may have been luck; what is forgotten is looked at again, whatever its price.
         """
         if (left := self._left) is None:
             return
@@ -373,7 +351,7 @@ class SpeedTrial:
             self._left = None
 
     def _take(self, way: int) -> None:
-        """Go on by another way; gains are relative to the way that is taken, so all are counted anew from it."""
+        """Go on by another way; all gains are counted anew from it."""
         taken = self._gains.pop(way)
         for other in self._gains.values():
             other.mean -= taken.mean
@@ -385,7 +363,6 @@ class SpeedTrial:
         self._pause = FIRST_PAUSE
 
     def measured(self) -> dict[int, MeasuredRatio]:
-        """The speed of each other way that was looked at, against the present one."""
         return {
             way: MeasuredRatio(math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks
         }
@@ -398,13 +375,11 @@ MAX_TRIALS: Final = 64
 USUAL_RIGHT: Final = 400
 DEAR_BREAK_EVEN: Final = 700
 """Of a thousand positions of general questions a general drafter is right at 410 to 490 (`cosine-node bench
-agreement`). Where more are needed than at the worst of these, of the curve or beside a verifier's own drafts, there
-is little for drafters to gain and their work to pay for; where so many are, hardly any pays: a new client begins
-without."""
+agreement`). Where more are needed drafters hardly pay: a new client begins without."""
 
 
 def feared_gain(break_even: int | None) -> float | None:
-    """What drafters may do at a verifier where so many of a thousand drafts must come true; None: no harm."""
+    """What drafters may do where so many of a thousand drafts must come true; None: no harm."""
     if break_even is None or break_even <= USUAL_RIGHT:
         return None
     return WORST_GAIN if break_even > DEAR_BREAK_EVEN else DOUBTFUL_GAIN
@@ -412,10 +387,7 @@ def feared_gain(break_even: int | None) -> float | None:
 
 NEAR_S: Final = 0.01
 FAR_TIMES: Final = 4.0
-"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 16). Ten
-milliseconds are a small part of most passes. A factor of two would make twice as many classes, each to be measured
-anew; with one of 16 those 20 and 100 ms away would be alike, which drafts make 2.23 and 1.86 times as fast
-(decision 15)."""
+"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 16)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +400,6 @@ class TrialPath:
 
     @classmethod
     def of(cls, server: str, temperature: float, rtt_s: float = 0.0) -> "TrialPath":
-        """The path of a request with this temperature to a server so far away."""
         times = max(1.0, rtt_s / NEAR_S)
         return cls(server, round(temperature, 1), math.ceil(math.log(times, FAR_TIMES)))
 
@@ -449,14 +420,13 @@ class SpeedTrials:
         self._trials: Remembered[TrialPath, SpeedTrial] = Remembered(MAX_TRIALS)
 
     def known(self, path: TrialPath) -> SpeedTrial | None:
-        """The trial of a path on which something was measured."""
         return self._trials.get(path)
 
     def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial | None:
         """The trial of a path; None where there are no ways to compare.
 
-        A new one begins like the nearest of those that are no harder. Where so many of a thousand drafts must come
-        true that few drafters pay, it begins without, whatever was found where drafts are easier.
+        A new one begins like the nearest of those that are no harder, and without drafters where few pay
+        (`break_even`).
         """
         if not self.ways:
             return None
@@ -473,7 +443,7 @@ class SpeedTrials:
         return trial
 
     def state(self) -> list[dict[str, Any]]:
-        """All trials as values of JSON, the one used last at the end."""
+        """Values of JSON, the trial used last at the end."""
         return [
             {
                 "server": path.server,
@@ -485,7 +455,7 @@ class SpeedTrials:
         ]
 
     def restore(self, states: Any) -> None:
-        """Take in trials of another process; what is broken, or of other ways, is left out."""
+        """Take in the state of another process without what is broken or of other ways."""
         for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
             match state:
                 case {"server": str(server), "temperature": float(temperature), "distance": int(distance)}:

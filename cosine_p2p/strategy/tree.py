@@ -1,33 +1,24 @@
 """The live tree: all speculation in flight for one request (docs/design.md, "One live tree, addressed by digest").
 
-Theory of operation
--------------------
-The root is the last committed token; below it stand drafted tokens, each the child of the prefix that it continues.
-A node is named by the digest of the prefix which it completes, so two drafts of the same continuation are one node,
-whoever made them and wherever their blocks began, and the same token at two places is two nodes. What authors think
-of a node, their draft probabilities, is kept by author: the tree neither weighs nor chooses.
+Theory of operation. The root is the last committed token; below it stand drafted tokens, each the child of the
+prefix that it continues. A node is named by the digest of the prefix which it completes, so two drafts of the same
+continuation are one node. Its draft probabilities are kept by author: the tree neither weighs nor chooses.
 
-Three things change it.
+- `attach` grafts a block of nodes below a base in the tree. Where the base was committed past, within the last
+`MAX_TREE_DEPTH` tokens, the block is cut to what follows the committed tokens. Where it is not known yet, the block
+waits, the oldest of `MAX_WAITING_BLOCKS` going first. A block whose position is not that of its base is ignored.
 
-- `attach` takes a draft: a block of nodes below a base. Where the base stands in the tree (or is its root), the
-  block is grafted at once. Where it was committed past, within the last `MAX_TREE_DEPTH` tokens, the block counts
-  as far as it follows what was committed since: it is cut to that, and grafted at the root. Where it is not known,
-  but may become so, the block waits, the oldest of `MAX_WAITING_BLOCKS` going first; whatever makes its base known
-  grafts it. A block whose position is not that of its base is a mistake or a lie, and is ignored.
 - `grow` adds one child, for a drafter that drafts into its own tree.
-- `advance` commits tokens, one after the other: the child of that token becomes the root, without a parent, and all
-  other children go with what hangs below them. A token that nobody drafted gets a node of its own. What waited and
-  cannot come any more goes too.
 
-So drafts may come late, early, twice or out of order, and the tree ends up the same. It may be held by a drafter, a
-coordinator and a verifier at once, each with its own copy that never needs to agree with the others.
+- `advance` commits tokens: the child of each token becomes the root, a new node where nobody drafted it, and all
+other children go. What waited and cannot come any more goes too.
 
-Bounds hold whatever peers send: `max_nodes` nodes below the root, `max_depth` tokens deep, so many waiting blocks
-of at most `MAX_BLOCK_NODES` nodes. A full tree takes no new node, and gives none up, until the next commit.
+So drafts may come late, early, twice or out of order, and the tree ends up the same. Several peers may hold copies
+that never need to agree. Bounds hold whatever peers send: `max_nodes` nodes below the root, `max_depth` tokens
+deep. A full tree takes no new node until the next commit.
 
-What never happens: a node without its whole path to the root; a node that contradicts the committed tokens; a node
-object that comes back once it was dropped, so that others may keep notes by node. To see which of theirs are gone,
-they ask if its digest is still there.
+Never: a node without its whole path to the root; a node that contradicts the committed tokens; a node object that
+comes back once it was dropped.
 """
 
 from collections import deque
@@ -65,16 +56,15 @@ class TreeNode:
 
     @property
     def draft_probability(self) -> float:
-        """The highest draft probability that any author gives; the node must have an author."""
+        """The highest draft probability; the node must have an author."""
         return max(self.draft_probabilities.values())
 
     def most_confident_author(
         self, among: Container[int] | None = None, *, weights: Mapping[int, float] | None = None
     ) -> int:
-        """The author, one of `among`, with the highest draft probability; the lowest number on a tie.
+        """The author, one of `among`, with the highest (weighted) draft probability; the lowest number on a tie.
 
-        With `weights` each probability is weighted first, by 0 where an author has none. Raises `ValueError` if
-        nobody qualifies.
+        Raises `ValueError` if nobody qualifies.
         """
         values = self.draft_probabilities
         if weights is not None:
@@ -85,10 +75,7 @@ class TreeNode:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A draft on its way: nodes below the prefix `base`, parents before children, and the author of each.
-
-    `position` is the output position of the children of the base.
-    """
+    """Nodes below the prefix `base`, parents first, with their authors; `position` is that of its children."""
 
     base: bytes
     position: int
@@ -99,8 +86,7 @@ class Block:
 class LiveTree:
     """Speculation below the committed prefix whose digest is given, `position` output tokens long.
 
-    `root` is the last committed token, so that its children are what may come next; it is replaced by `advance`.
-    `max_nodes` and `max_depth` bound what lies below it.
+    `root` is the last committed token, which `advance` replaces.
     """
 
     def __init__(
@@ -129,21 +115,15 @@ class LiveTree:
         return len(self._nodes) - 1
 
     def __contains__(self, digest: bytes) -> bool:
-        """True for the root and every live node."""
         return digest in self._nodes
 
     def get(self, digest: bytes) -> TreeNode | None:
-        """The root or live node of this digest."""
         return self._nodes.get(digest)
 
     def attach(
         self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
     ) -> list[TreeNode]:
-        """Add a draft; returns the nodes now known that were not, or that gained an author's draft probability.
-
-        A draft whose base is unknown and not yet passed is kept for later; the oldest such goes first. One whose
-        base was committed past lately counts as far as it follows the committed tokens.
-        """
+        """Add a draft; returns nodes that are new or gained a draft probability. See the module for other bases."""
         block = Block(base, position, tuple(nodes), tuple(authors))
         if not self._is_known(base):
             if self.position <= position <= self.position + MAX_TREE_DEPTH:
@@ -153,7 +133,7 @@ class LiveTree:
         return touched + self._graft_waiting() if touched else touched
 
     def advance(self, tokens: Iterable[int]) -> list[TreeNode]:
-        """Commit tokens: the root moves down, all that does not follow it goes; returns newly known nodes."""
+        """Commit tokens; returns newly known nodes."""
         for token in tokens:
             passed = self.root
             self._passed.append(passed.digest)
@@ -170,7 +150,7 @@ class LiveTree:
         return touched
 
     def grow(self, parent: TreeNode, token: int) -> TreeNode | None:
-        """The child of a live node, or of the root, for a token; None if it is new and the tree is full."""
+        """The child of a node for a token; None if it is new and the tree is full."""
         child = parent.children.get(token)
         if child is None:
             position = parent.position + 1
@@ -181,7 +161,6 @@ class LiveTree:
         return child
 
     def clear(self) -> None:
-        """Drop every node below the root."""
         self._forget(self.root.children.values())
         self.root.children.clear()
 
@@ -193,7 +172,7 @@ class LiveTree:
             yield node
 
     def path(self, node: TreeNode) -> list[TreeNode]:
-        """The nodes from below the root to a live node, which is included."""
+        """The nodes from below the root to a live node, inclusive."""
         nodes = []
         while node.parent is not None:
             nodes.append(node)
@@ -201,7 +180,7 @@ class LiveTree:
         return nodes[::-1]
 
     def follow(self, tokens: Iterable[int]) -> list[TreeNode]:
-        """The nodes below the root that these tokens spell, as far as there are any."""
+        """The nodes below the root that these tokens spell."""
         nodes: list[TreeNode] = []
         children = self.root.children
         for token in tokens:
@@ -212,9 +191,9 @@ class LiveTree:
         return nodes
 
     def path_probabilities(self, conditional: Callable[[TreeNode], float | None]) -> dict[TreeNode, float]:
-        """The path probability of every node below the root, parents first, given those of a node and its parent.
+        """The path probability of every node below the root, parents first.
 
-        Where `conditional` is None for a node, the node and all below it are left out.
+        Where `conditional` is None for a node, it and all below it are left out.
         """
         found = {self.root: 1.0}
         queue = list(self.root.children.values())
@@ -253,7 +232,6 @@ class LiveTree:
         return [place for place in places if place is not None]
 
     def _caught_up(self, block: Block) -> Block:
-        """A draft whose base was committed past, cut to what extends the root."""
         digests: list[bytes] = []
         kept: dict[int, int] = {}
         nodes: list[Node] = []
@@ -279,7 +257,7 @@ class LiveTree:
 def block_below(
     base: TreeNode, nodes: Iterable[TreeNode], credit: Callable[[TreeNode], tuple[int, float]]
 ) -> Block:
-    """A block of nodes below `base`, parents before children; `credit` gives a node's author and probability.
+    """A block of nodes below `base`; `credit` gives a node's author and probability.
 
     The parent of each node is the base or one of the nodes before it.
     """

@@ -46,10 +46,10 @@ class TrialRun:
         self._maybe_look()
 
     def note(self, *, tokens: int, drafted: int, worth: int, seconds: float) -> None:
-        """A commit of so many tokens, of which the way's drafts added `drafted`, so long after the one before.
+        """A commit of so many tokens, of which the way's drafts added `drafted`, `seconds` after the last one.
 
-        `worth` is the plain passes it took the place of: one, one for each of those, and one for each token of
-        drafts that there would be more or fewer of under another way.
+        `worth` is the plain passes it took the place of: one, and one for each token of drafts that depend on the
+        way.
         """
         self.left_tokens -= tokens
         stretch = self._stretch
@@ -76,7 +76,7 @@ class TrialRun:
             self._maybe_look()
 
     def end(self) -> None:
-        """The request has ended. One too short for a stretch counts from its first commit, as its user saw it."""
+        """The request has ended. One too short for a stretch counts from its first commit."""
         stretch = self._stretch
         if self._is_first and stretch.commits < LEAST_COMMITS:
             stretch.commits += stretch.settle_commits
@@ -85,10 +85,7 @@ class TrialRun:
         self._end_stretch()
 
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
-        """Leave the present way if its drafts cost too much before that is paid; a look goes on.
-
-        Without them there would be so many plain passes a second.
-        """
+        """Leave the present way if its drafts cost too much before that is paid; a look goes on."""
         trial = self.trial
         if not self._stretch.is_look and self.way == trial.way != 0:
             trial.owe(worth=worth, seconds=seconds, plain_speed=plain_speed)
@@ -131,20 +128,19 @@ class DrafterCount:
 
     @property
     def may_pay(self) -> bool:
-        """True unless drafters were found not to pay; whoever coordinates may try them."""
+        """True unless drafters were found not to pay."""
         return self._run is None or self._run.way != 0 or self._run.trial.is_untried
 
     def note_pass(self, pass_s: float) -> None:
-        """Take in how long a pass took, or takes by the verifier's word; a plain one takes no longer than any."""
+        """Take in the time of a pass; a plain one takes no longer than any."""
         if self._run is not None and 0.0 < pass_s < self._least_pass_s:
             self._least_pass_s = pass_s
             self._expect_none(self._run)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens: what the verifier copied or was forced is no drafter's.
+        """Take in the authors of a commit's tokens.
 
-        Home drafts count as if they were. A verifier makes them where drafters promise less, so they are what is
-        there without drafters.
+        Home drafts count as if they were drafted: they are what is there without drafters.
         """
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
@@ -162,18 +158,16 @@ class DrafterCount:
                 self._run.owe(worth=worth, seconds=seconds / burden, plain_speed=plain_speed)
 
     def _expect_none(self, run: TrialRun) -> None:
-        """Without drafters each pass brings its own token, and what home drafts bring where no drafter's came."""
         if self._least_pass_s < math.inf:
             run.trial.expect(0, (1.0 + self._home_tokens) / self._least_pass_s)
 
     def end(self) -> None:
-        """The request has ended, or goes on at another verifier, of which nothing was measured."""
         if self._run is not None:
             self._run.end()
             self._run = None
 
     def why(self) -> str:
-        """The allowed number with the measured speeds, for people; empty if nothing is measured any more."""
+        """The allowed number with the measured speeds, for people."""
         if self._run is None:
             return ""
         now = self._run.way

@@ -13,7 +13,7 @@ from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES
 from cosine_protocol.errors import PromptRefused
 
 TOOL_USE: Final = "tool_use"
-"""The template taken by itself where a chat has tools; else it is `DEFAULT`."""
+"""The template taken where a chat has tools; else it is `DEFAULT`."""
 DEFAULT: Final = "default"
 REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """The fields of a message that hold reasoning, the standard one first: templates read one of them."""
@@ -24,10 +24,7 @@ _KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
 
 
 class ChatTemplates:
-    """The chat templates of a tokenizer, by name, rendered in processes of their own.
-
-    `now` tells the time of day to templates that write it.
-    """
+    """The chat templates of a tokenizer, by name, rendered in processes of their own at the time `now`."""
 
     def __init__(self, named: Mapping[str, str], *, now: Callable[[], datetime] = datetime.now) -> None:
         self._named = named
@@ -36,10 +33,9 @@ class ChatTemplates:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> "ChatTemplates":
-        """Those in a tokenizer's files, in transformers' order: files of their own, then the tokenizer's config.
+        """Those in a tokenizer's files, in transformers' order: own files, then the tokenizer's config.
 
-        Where neither has one it is that in chat_template.json, a file of processors, which read text and more.
-        Raises `ValueError` or `RecursionError` for files that cannot be read.
+        Else that in chat_template.json, a file of processors. Raises `ValueError` or `RecursionError`.
         """
         own: dict[str, str] = {}
         for name in (_OWN_FILE, *(name for name in files if name.startswith(ADDITIONAL_TEMPLATES))):
@@ -50,7 +46,7 @@ class ChatTemplates:
         return cls(own or next((named for each in stated if (named := _by_name(each))), {}))
 
     def chosen(self, name: str | None, *, has_tools: bool) -> str:
-        """The text of the template with a name; any other text is one itself. Raises `PromptRefused`."""
+        """The template with a name; any other text is one itself. Raises `PromptRefused`."""
         if name is not None:
             return self._named.get(name, name)
         if not self._named:
@@ -73,7 +69,7 @@ class ChatTemplates:
         template: str | None,
         values: Mapping[str, Any],
     ) -> str:
-        """The text of a chat. Raises `PromptRefused`, with the template's own sentence where it has one."""
+        """Raises `PromptRefused`, with the template's own sentence where it has one."""
         text = self.chosen(template, has_tools=tools is not None)
         try:
             chat, given, sources, more = json.loads(
@@ -104,7 +100,7 @@ class ChatTemplates:
 
 
 def knows_developer(template: str) -> bool:
-    """True if a template names the role `developer`, and so says itself what such a message is."""
+    """True if a template names the role `developer`."""
     return _KNOWS_DEVELOPER.search(template) is not None
 
 
@@ -116,7 +112,7 @@ def _text(files: Mapping[str, bytes], name: str) -> str:
 
 
 def _by_name(stated: Any) -> dict[str, str]:
-    """Templates as a file states them: one, by their names, or a list of `{"name", "template"}`."""
+    """Templates as a file states them: one, by name, or a list of `{"name", "template"}`."""
     if isinstance(stated, str):
         return {DEFAULT: stated}
     if isinstance(stated, list):
@@ -127,7 +123,7 @@ def _by_name(stated: Any) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """What a template sees of an object that is none of JSON's: its fields, its values, or the name of its type."""
+    """What a template sees of an object that is none of JSON's."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
@@ -139,7 +135,6 @@ def _plain(value: Any) -> Any:
 
 
 def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
-    """A message with its reasoning under the names that templates read."""
     reasoning = next((message[name] for name in REASONING if name in message), None)
     if reasoning is None:
         return message

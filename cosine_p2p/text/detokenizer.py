@@ -12,9 +12,9 @@ from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 MAX_HALF_BYTES: Final = 3
 """A character has at most four bytes."""
 CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2
-"""Bound: half a character at the beginning of so much text cannot change how half a one at its end is read."""
+"""Bound: half a character before so much text cannot change how one at its end is read."""
 SETTLED_AFTER_TOKENS: Final = 32
-"""A few times the context; each token is decoded a few dozen times, at microseconds for all of them."""
+"""A few times the context; each token is decoded a few dozen times."""
 
 
 class Codec(Protocol):
@@ -30,12 +30,11 @@ class Codec(Protocol):
 class Detokenizer:
     """Text is decode(prompt + output) without what it has in common with the beginning of decode(prompt).
 
-    Half a character at the end of the prompt so belongs to the output that completes it. Only the last tokens are
-    decoded: those since the text became certain, after a few whose own text is then left away. Time grows with the
-    length of the output, however much of it is held back.
+    Half a character at the end of the prompt so belongs to the output that completes it. Only the tokens since the
+    text became certain are decoded, after a few before them.
 
-    `tokenizers.decoders.DecodeStream` (0.23) does not meet this. Under byte fallback it raises where bytes are no
-    character; it loses half a character of the prompt, and never gives what it holds at the end.
+    `tokenizers.decoders.DecodeStream` (0.23) does not meet this: under byte fallback it raises where bytes are no
+    character, loses half a character of the prompt, and never gives what it holds at the end.
     """
 
     def __init__(self, codec: Codec, prompt: Sequence[int]) -> None:
@@ -49,7 +48,6 @@ class Detokenizer:
         self._passed = codec.decode(self._window)
 
     def add(self, token: int) -> str:
-        """The text that became certain with one more token."""
         effect = self._codec.effect(token)
         if effect is TokenEffect.SILENT:
             return ""
@@ -67,11 +65,9 @@ class Detokenizer:
         return self._beyond_passed(self._codec.decode(self._window))
 
     def finish(self) -> str:
-        """The text held back so far: no token follows."""
         return self._pass(self._codec.decode(self._window))
 
     def _certain(self, effect: TokenEffect) -> str:
-        """The certain text of the window, whose last token has this effect."""
         text = self._codec.decode(self._window)
         if effect is not TokenEffect.BYTES:
             return text
@@ -92,9 +88,9 @@ class Detokenizer:
         return text[common:]
 
     def _context(self, tokens: list[int]) -> list[int]:
-        """The end of a text whose last token is not open: what follows is decoded after it as after all the text.
+        """The end of a text, after which what follows is decoded as after all of it.
 
-        It has some text, so that what is done at the beginning of a text alone happens in it.
+        It has some text, so that what decoders do at the beginning of a text alone happens in it.
         """
         size = 1
         while size < len(tokens) and len(self._codec.decode(tokens[-size:])) < CONTEXT_CHARACTERS:
@@ -112,10 +108,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became certain. `stop` is the stop string that ended the output, where one did.
-
-    `shown` is the same with the special tokens in it, where an assembler is told to show them.
-    """
+    """Text that became certain. `stop`: the stop string that ended the output. `shown`: with special tokens."""
 
     text: str
     stop: str | None = None
@@ -123,12 +116,11 @@ class Piece:
 
     @property
     def is_stopped(self) -> bool:
-        """True if the output has ended."""
         return self.stop is not None
 
 
 class _Kind(Enum):
-    """Where a character of the output is from: its text, a special token of a stop string, or another one."""
+    """The origin of a character of the output; `SOUGHT` is a special token of a stop string."""
 
     PLAIN = auto()
     SOUGHT = auto()
@@ -147,10 +139,9 @@ class _Character:
 class TextAssembler:
     """The text of a `Detokenizer`, cut where the first stop string begins.
 
-    It is cut at the first token with which a stop string is certain to occur: before the one that begins first, if
-    there are several by then. `add` holds back whatever could begin a stop string; `finish` gives the rest. A stop
-    string in which a special token stands is looked for in the text with the special tokens that stop strings have.
-    With `shows_special` the pieces have every special token in its place, beside their text.
+    It is cut at the first token with which a stop string is certain to occur. `add` holds back what could begin
+    one; `finish` gives the rest. A stop string with a special token is looked for in the text with the special
+    tokens that stop strings have. With `shows_special` the pieces have every special token in its place.
     """
 
     def __init__(
@@ -193,12 +184,11 @@ class TextAssembler:
         return given
 
     def finish(self) -> Piece:
-        """The text held back so far: the output has ended. A stop string may be in what was not certain before."""
+        """The rest. A stop string may be in what was not certain before."""
         self._held += self._characters(self._detokenizer.finish())
         return self._cut(self._held) or self._piece(self._held)
 
     def _characters(self, new: str) -> list[_Character]:
-        """New text, with the special tokens that belong into it."""
         characters, begun = [], 0
         for count, letters in self._waiting:
             if count <= len(new):
@@ -230,7 +220,7 @@ class TextAssembler:
         return certain
 
     def _searches(self) -> Iterator[tuple[Collection[str], Collection[_Kind]]]:
-        """The stop strings, and in which characters each of them is looked for."""
+        """The stop strings, and in which kinds of characters each is looked for."""
         yield self._stop, (_Kind.PLAIN,)
         if self._special_stop:
             yield self._special_stop, (_Kind.PLAIN, _Kind.SOUGHT)
@@ -249,7 +239,6 @@ def _special(text: str, kind: _Kind) -> list[_Character]:
 
 
 def _searched(characters: Sequence[_Character], kinds: Collection[_Kind]) -> tuple[list[int], str]:
-    """The text of some kinds of characters, and the places of its letters among all."""
     places = [index for index, each in enumerate(characters) if each.kind in kinds]
     return places, "".join(characters[place].text for place in places)
 

@@ -21,13 +21,13 @@ SAMPLING: Final[Mapping[str, str]] = {
     "min_p": "min_p",
     "penalty_repeat": "repetition_penalty",
 }
-"""llama.cpp's names below `general.sampling` for what a generation config recommends, and transformers' names."""
+"""llama.cpp's names below `general.sampling`, and transformers' names."""
 
 
 def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None = None) -> Path:
-    """The folder of a GGUF file's model: generation config, a link to the file, and more, as the tokenizer's files.
+    """The folder of a GGUF file's model: generation config, a link to the file, and more files.
 
-    The folder is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
+    It is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
     """
     files = {generation_config.FILE_NAME: stated_generation(read_header(file).metadata, str(file)), **more}
     digest = HeldWeights.read(file).content_digest
@@ -42,7 +42,7 @@ def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None =
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Put files into a folder that others may be reading: each is always there, and whole. Raises `OSError`."""
+    """Put files into a folder that others may be reading: each appears whole. Raises `OSError`."""
     for name, content in files.items():
         if not (folder / name).is_file() or (folder / name).read_bytes() != content:
             draft = folder / f".{name}.{secrets.token_hex(8)}"

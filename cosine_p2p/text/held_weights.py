@@ -56,16 +56,14 @@ class HeldWeights:
 
     @property
     def is_whole(self) -> bool:
-        """True if every tensor of the model is here."""
         return len(self.tensors) == len(self.manifest.tensors)
 
     @classmethod
     def read(cls, path: Path, *, cache_folder: Path | None = None) -> "HeldWeights":
         """Those of a GGUF file, or of a model's folder (config.json and *.safetensors).
 
-        In a folder with a manifest beside them, all that is there is proved against that. Hashes of tensors are
-        cached by path, size and mtime. Raises `UsageError` if there is no such model, or something else lies there
-        than the manifest says.
+        In a folder with a manifest all is proved against it. Hashes of tensors are cached by path, size and mtime.
+        Raises `UsageError` if there is no such model, or the manifest says otherwise.
         """
         cache = HashCache(cache_folder)
         if path.is_file() and is_gguf(path):
@@ -147,7 +145,7 @@ def _read_part(file: Path) -> bytes:
 
 
 def read_manifest(file: Path) -> tuple[Manifest, bytes]:
-    """The manifest in a file, and as it is encoded. Raises `UsageError`."""
+    """The manifest in a file, and its encoding. Raises `UsageError`."""
     try:
         with file.open("rb") as opened:
             encoded = opened.read(MAX_MANIFEST_BYTES + 1)
@@ -159,18 +157,17 @@ def read_manifest(file: Path) -> tuple[Manifest, bytes]:
 
 
 def is_of_gguf(manifest: Manifest) -> bool:
-    """True for the manifest of a GGUF file."""
     return [part.name for part in manifest.parts] == [METADATA]
 
 
 def part_names(folder: Path) -> list[str]:
-    """The small files of a model's folder that decide about its texts, whether they are there or not."""
+    """The small files of a model's folder that decide about its texts, whether they exist or not."""
     sources = [] if (folder / TOKENIZER).is_file() else other_names(folder)
     return [MODEL_CONFIG, GENERATION_CONFIG, *names_in(folder), *sources]
 
 
 def is_part_name(name: str) -> bool:
-    """True for a name that `part_names` may have, or a GGUF file's model: none leads out of the folder."""
+    """True for a name that `part_names` may have, or a GGUF file's: none leads out of the folder."""
     known = (METADATA, MODEL_CONFIG, GENERATION_CONFIG, *NAMES, *OTHER_NAMES)
     return name in known or _PART.fullmatch(name) is not None
 
@@ -180,7 +177,7 @@ def _row(name: str, data: bytes) -> ManifestPart:
 
 
 def _placed(place: Path, files: Sequence[Path], cache: HashCache) -> dict[str, PlacedTensor]:
-    """The tensors of several files by name. Raises `UsageError` where two have the same."""
+    """The tensors of several files by name. Raises `UsageError` for duplicates."""
     found: dict[str, PlacedTensor] = {}
     for file in files:
         for tensor in cache.tensors(file):

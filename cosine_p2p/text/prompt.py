@@ -25,11 +25,11 @@ TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     "refusal": "refusal",
 }
-"""The types of a message's parts that are text, in OpenAI's chats and responses, and the fields that hold it."""
+"""The types of a message's parts that are text in OpenAI's APIs, and the fields that hold it."""
 DEVELOPER: Final = "developer"
 """The role that newer clients write where most models were trained on `system`."""
 ENCODE_TIMEOUT_S: Final = 60.0
-"""The longest prompts take some seconds; a tokenizer whose expressions never end is not waited for."""
+"""The longest prompts take some seconds; a tokenizer whose expressions never end is stopped."""
 
 
 def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
@@ -72,7 +72,7 @@ def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) ->
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text of a chat; its tools are told in words if `is_told`, since the template does not tell them."""
+    """The text of a chat; `is_told`: its tools are told in words, since the template does not tell them."""
 
     text: str
     is_told: bool = False
@@ -81,11 +81,10 @@ class RenderedChat:
 def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
     """The text of a checked chat, as programs mean it that were written for other models or servers.
 
-    A message of a developer is the system's where the template does not know that role. Arguments of tool calls are
-    objects, and where the template refuses them the text that they were; contents are text, and parts where a
-    template leaves text out that it writes in parts. What the assistant said last is continued where the chat does
-    not say otherwise, if there is text and the template leaves it as it is. Tools that the template does not tell
-    are told in words, with their calls and results of earlier turns. Raises `PromptRefused`.
+    A developer's message is the system's where the template does not know that role. Arguments of tool calls are
+    objects, or text where the template refuses them; contents are text, or parts where the template leaves text
+    out. The assistant's last text is continued by default, if the template leaves it as it is. Tools that the
+    template does not tell are told in words, with earlier calls and results. Raises `PromptRefused`.
     """
     tools = usable_tools(chat)
     names = schemas_of(tools)
@@ -156,7 +155,6 @@ def _render(
 def _first_rendered(
     codec: TextTokenizer, attempts: Sequence[tuple[list[dict[str, Any]], dict[str, Any]]]
 ) -> tuple[str | None, PromptRefused]:
-    """The first text of several ways to render a chat that the template takes, and the last refusal."""
     refusal = PromptRefused("The target's chat template refused the messages.")
     for messages, options in attempts:
         try:
@@ -177,10 +175,7 @@ class EncodedPrompt:
 
 
 class PromptEncoder:
-    """Encodes prompts away from the event loop, long ones apart: they take seconds, and others would wait.
-
-    Chats are rendered apart from both, several at a time: their template may have no end.
-    """
+    """Encodes prompts off the event loop, long ones apart, and renders chats apart from both."""
 
     def __init__(self, offload: Offload, offload_long: Offload, offload_chats: Offload) -> None:
         self._offload = offload
@@ -190,10 +185,7 @@ class PromptEncoder:
     async def encode(
         self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, *, most_tokens: int = MAX_PROMPT_TOKENS
     ) -> EncodedPrompt:
-        """As `encode_prompt`, of a text that may have so many tokens.
-
-        Raises `PromptRefused` also for one that takes very long.
-        """
+        """As `encode_prompt`, within `most_tokens`. Raises `PromptRefused` also after `ENCODE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
                 work: Callable[[], EncodedPrompt]
@@ -226,12 +218,11 @@ def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _by_system(message: dict[str, Any]) -> dict[str, Any]:
-    """The message of a developer as that of the system, any other as it is."""
     return message | {"role": "system"} if message["role"] == DEVELOPER else message
 
 
 def _with_objects(message: Message) -> dict[str, Any]:
-    """A message whose tool calls have their arguments as objects, which most templates are written for."""
+    """A message whose tool calls have objects as arguments, which most templates expect."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return dict(message)
@@ -271,7 +262,7 @@ def _messages(items: Sequence[Any]) -> list[Message]:
 
 
 def _message(number: int, message: Any) -> Message:
-    """A message whose content is text: none is empty, and parts that are all text are joined by line breaks."""
+    """A message whose content is text: parts that are all text are joined by line breaks."""
     if not isinstance(message, Mapping):
         raise PromptRefused(f"Message {number} of the chat must have a role and a content.")
     role = message.get("role")
@@ -292,7 +283,7 @@ def _message(number: int, message: Any) -> Message:
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content; vLLM joins parts so. Raises `ValueError` for what is not all text."""
+    """The text of a message's content, joined as vLLM does. Raises `ValueError` for what is not all text."""
     if content is None:
         return ""
     if isinstance(content, str):

@@ -14,10 +14,7 @@ from cosine_protocol.errors import OptionRefused, PromptRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """How a reply is read: the dialect, the tools that it may call, and whether it goes on with reasoning.
-
-    With a `grammar` it must be what that says, a call of a tool.
-    """
+    """How a reply is read: the dialect, its tools, whether it begins in reasoning; a `grammar` forces a call."""
 
     dialect: Dialect
     tools: Mapping[str, Any]
@@ -26,7 +23,6 @@ class ReplyForm:
     grammar: str | None = None
 
     def reader(self, call_id: Callable[[int], str]) -> ReplyReader:
-        """A reader of one reply."""
         return ReplyReader(
             self.dialect,
             tools=self.tools,
@@ -37,7 +33,6 @@ class ReplyForm:
 
 
 def usable_tools(chat: Chat) -> Sequence[Mapping[str, Any]]:
-    """The tools of a chat that may be called."""
     return () if chat.tool_choice is ToolChoice.NONE else tuple(chat.tools or ())
 
 
@@ -64,7 +59,7 @@ def check_choice(chat: Chat) -> None:
 
 
 def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) -> ReplyForm:
-    """The form of the reply to a checked chat with this text. `is_told` if its tools are told in words alone."""
+    """The form of the reply to a checked chat with this text; `is_told`: its tools are told in words alone."""
     tools = schemas_of(usable_tools(chat))
     dialect = Dialect.of(codec.chat_template(chat.template, has_tools=bool(tools) and not is_told))
     if is_told:
@@ -90,7 +85,7 @@ def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) 
 
 
 def _grammar(codec: TextTokenizer, form: ReplyForm, tools: Mapping[str, Any], *, several: bool) -> str:
-    """The grammar of a reply that calls one of these tools. Raises `OptionRefused`."""
+    """Raises `OptionRefused`."""
 
     def split(text: str) -> list[str | int]:
         pieces: list[str | int] = []

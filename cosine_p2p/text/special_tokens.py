@@ -14,7 +14,7 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 
 CONFIG: Final = "tokenizer_config.json"
 STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The names that every tokenizer has. Others end in `_token` too, or are named under `extra_special_tokens`."""
+"""The names that every tokenizer has; others end in `_token` too, or are in `extra_special_tokens`."""
 _EXTRA: Final = "extra_special_tokens"
 _NUMBERED: Final = "added_tokens_decoder"
 _ENDS: Final = "<|endoftext|>"
@@ -29,10 +29,7 @@ _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """The object in a file, empty where there is no such file; a byte order mark is no part of it.
-
-    Raises `ValueError` or `RecursionError`.
-    """
+    """The object in a file, empty without the file or byte order mark. Raises `ValueError` or `RecursionError`."""
     try:
         value = json.loads(files.get(name, b"{}").decode("utf-8-sig"))
     except ValueError as error:
@@ -44,10 +41,10 @@ def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """`named` has the texts of tokens by what they are for, as chat templates get them.
+    """Special tokens: `named` has their texts by use, as chat templates get them.
 
-    How the `stated` tokens are read is stated here and no longer by the tokenizer; None states nothing. The
-    `missing` ones count where the tokenizer lacks them. With `are_split` special tokens in a text are read as text.
+    `stated` replaces the tokenizer's own flags, unless None. `missing` tokens are added where the tokenizer lacks
+    them. With `are_split` special tokens in a text are read as text.
     """
 
     named: Mapping[str, str]
@@ -57,7 +54,7 @@ class SpecialTokens:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> "SpecialTokens":
-        """Those of a tokenizer's files. Raises `ValueError`, `TypeError` or `RecursionError` for broken ones."""
+        """Raises `ValueError`, `TypeError` or `RecursionError` for broken files."""
         config = read_json_object(files, CONFIG)
         config = {**CLASS_DEFAULTS.get(str(config.get("tokenizer_class")), {}), **config}
         extra = config.get(_EXTRA) or {}
@@ -90,7 +87,7 @@ class SpecialTokens:
         )
 
     def add_to(self, tokenizer: Tokenizer) -> None:
-        """Make a tokenizer know them. One that is new gets the next number, whatever a file says of it."""
+        """Make a tokenizer know them. A new one gets the next number."""
         own = tokenizer.get_added_tokens_decoder().values()
         known = {token.content for token in own}
         tokens = {token.content: token for token in (own if self.stated is None else self.stated)}
@@ -106,7 +103,7 @@ class SpecialTokens:
 
 
 def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:
-    """The token that a tokenizer's files call its EOS token; none where they name none, or cannot be read."""
+    """The token that a tokenizer's files call its EOS token, if any."""
     try:
         text = SpecialTokens.read(files).named.get("eos_token")
         tokenizer = read_json_object(files, "tokenizer.json")
@@ -120,7 +117,6 @@ def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:
 
 
 def _token(value: Any, *, special: bool = False) -> AddedToken:
-    """A token as a file states it: its text, or an object with its flags."""
     if isinstance(value, str):
         return AddedToken(value, special=special)
     flags = {name: bool(value[name]) for name in _FLAGS if name in value}

@@ -40,16 +40,14 @@ RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = MappingProxyType(
         KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
     }
 )
-"""How to sample from those, whose own configs do not say it: at temperature 1 small models write word salad, below
-without a penalty they repeat themselves. The temperature and top_p of smol-target are in its authors' examples."""
+"""Sampling for those, whose own configs do not say it: at temperature 1 small models write word salad, below
+without a penalty they repeat themselves."""
 QUORUM: Final = 2 / 3
-"""Of the verifiers of a name that was never used here; one liar among three changes nothing."""
+"""Of the verifiers of a new name; one liar among three changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class TargetIdentity:
-    """A model by content. `tokenizer_digest` is None for a folder without a tokenizer."""
-
     name: str
     content_digest: bytes
     tokenizer_digest: bytes | None
@@ -58,10 +56,10 @@ class TargetIdentity:
 def default_sampling(
     verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> GenerationDefaults | None:
-    """The generation config that a verifier publishes, or what is recommended for its target where there is none.
+    """The generation config that a verifier publishes, else what is recommended for its target.
 
-    A recommendation is for those who sample by default, as `otherwise` says, and ask for no temperature. It is None
-    for those who take no config.
+    A recommendation is for those who sample by default (`otherwise`) and ask for no temperature. None for those who
+    take no config.
     """
     if asked.get("generation_config") == NONE:
         return None
@@ -72,10 +70,9 @@ def default_sampling(
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
     """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
 
-    The content digest is that of the manifest (`cosine_protocol.manifest`): it is over config, generation config,
-    tokenizer files, chat templates and the sorted rows of all tensors as stored, so that sharding does not matter.
-    A folder that holds a part of them, with the manifest beside it, has the digest of the whole model. A GGUF file
-    has no tokenizer digest. Raises `UsageError` as `HeldWeights.read`.
+    The content digest is that of the manifest (`cosine_protocol.manifest`), so that sharding does not matter. A
+    folder with a part and the manifest has the digest of the whole model. A GGUF file has no tokenizer digest.
+    Raises `UsageError` as `HeldWeights.read`.
     """
     is_file = folder.is_file() and is_gguf(folder)
     tokenizer = None if is_file else TokenizerFiles.read(folder)
@@ -84,7 +81,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
 
 
 def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
-    """Everything about the target in a folder that decides about texts; None if it has no tokenizer.
+    """What decides about a target's texts in a folder; None without a tokenizer.
 
     Raises `UsageError` if there is no such model, or its end-of-sequence ids or generation config cannot be read.
     """
@@ -100,10 +97,9 @@ def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:
-    """The tokens that end a text: those of `read_eos`, then the tokenizer's own EOS token.
+    """The tokens that end a text: those of `read_eos`, then the tokenizer's own EOS token, as in vLLM.
 
-    Both do in vLLM: chat models are published whose generation config leaves the end of a turn out. Raises
-    `UsageError`.
+    Chat models are published whose generation config lacks the end of a turn. Raises `UsageError`.
     """
     tokenizer = TokenizerFiles.read(folder)
     ends = (*read_eos(folder), *(() if tokenizer is None else tokenizer_eos(tokenizer.files)))
@@ -112,7 +108,7 @@ def read_ends(folder: Path) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A target as a user names it: under which name to look it up, its digest if known, its folder if local."""
+    """A target as a user names it: its name for look-ups, its digest if known, its folder if local."""
 
     name: str
     digest: bytes | None = None
@@ -120,10 +116,7 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder or a GGUF file is looked up by its digest, all else is `NAME[@DIGEST]`, or `ALL_TARGETS`.
-
-        Raises `UsageError`.
-        """
+        """A folder or a GGUF file (looked up by digest), `NAME[@DIGEST]`, or `ALL_TARGETS`. Raises `UsageError`."""
         if text == ALL_TARGETS:
             return cls(ALL_TARGETS)
         path = Path(os.path.expanduser(text))
@@ -141,12 +134,12 @@ class Target:
 
 
 def is_name(text: str) -> bool:
-    """True if `Target.parse` takes what a peer calls a target for a name alone: for no file here, and no digest."""
+    """True if `Target.parse` takes a peer's text for a name alone: for no file here, and no digest."""
     return "@" not in text and not os.path.exists(os.path.expanduser(text))
 
 
 def parse_target(text: str) -> tuple[str, bytes | None]:
-    """Split `NAME[@DIGEST]`. Raises `UsageError` for something after the @ that is no digest in hex."""
+    """Split `NAME[@DIGEST]`. Raises `UsageError` for an invalid digest."""
     name, at, digest = text.rpartition("@")
     if not at:
         return text, None
@@ -162,11 +155,10 @@ def settled_digest(name: str, pins_file: Path | None = None) -> bytes | None:
 
 
 def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
-    """The digest that `name` stands for among those that the network offers, by so many verifiers each.
+    """The digest that `name` stands for among those that the network offers, by numbers of verifiers.
 
-    That is, in this order: the one of `KNOWN_TARGETS`, the one that was pinned when the name was first used, and
-    the one that at least `QUORUM` of the verifiers name, which is pinned from then on. Raises `UsageError` if none
-    of the offered is.
+    In this order: that of `KNOWN_TARGETS`, the one pinned when the name was first used, and the one that at least
+    `QUORUM` of the verifiers name, which is then pinned. Raises `UsageError` if none of the offered is.
     """
     known = KNOWN_TARGETS.get(name)
     if known is not None:
@@ -202,7 +194,7 @@ def _pins_file() -> Path:
 
 
 def _read_pins(file: Path) -> dict[str, bytes]:
-    """The digests by name. Raises `UsageError` for a damaged file."""
+    """Raises `UsageError` for a damaged file."""
     stored = _read_json(file) if file.exists() else {}
     try:
         return {str(name): parse_digest(digest) for name, digest in stored.items()}

@@ -14,7 +14,7 @@ from cosine_p2p.text import template_worker
 from cosine_protocol.errors import PromptRefused
 
 RENDER_TIMEOUT_S: Final = 2.0
-"""Limit for one rendering. Templates take milliseconds; what takes longer keeps other chats waiting."""
+"""Templates take milliseconds."""
 START_TIMEOUT_S: Final = 10.0
 """A process takes tenths of a second to start."""
 PLACES: Final = 6
@@ -58,7 +58,6 @@ class TemplateProcesses:
         return str(answer["text"])
 
     def _process(self) -> "_Process":
-        """One that waits for a question, or a new one."""
         while True:
             try:
                 process = self._idle.pop()
@@ -88,11 +87,11 @@ class _Process:
 
     @property
     def is_ours(self) -> bool:
-        """False in a child that was forked, whose parent talks to the process."""
+        """False in a child that was forked."""
         return self._pid == os.getpid()
 
     def ask(self, question: bytes) -> bytes:
-        """The line that answers; part of it, or nothing, if the process failed or took longer than it may."""
+        """The line that answers; incomplete if the process failed or took too long."""
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(question)

@@ -1,8 +1,8 @@
-"""A process that renders chat templates, which are strangers' programs. `template_process.py` starts and bounds it.
+"""A process that renders chat templates, which are strangers' programs. `template_process.py` bounds it.
 
 Run by its path, so that it imports nothing of ours: the folder of jinja2 is its argument. It reads one JSON line a
-question from stdin, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`. A
-template finds here what transformers 5.24 gives it (`utils/chat_template_utils.py`), and writes the same text.
+question from stdin, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`.
+Templates get what transformers 5.24 gives them (`utils/chat_template_utils.py`).
 """
 
 import json
@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 MAX_MEMORY_BYTES: Final = 1 << 30
-"""Address space, of which Python takes some ten MiB; a template that doubles a text meets it in time."""
+"""Address space; Python takes some ten MiB."""
 MAX_CPU_S: Final = 60
 """Where the process that asks is gone, nobody else ends a loop without an end. For each question."""
 MAX_ERROR: Final = 300
@@ -22,7 +22,7 @@ MAX_ERROR: Final = 300
 
 
 def confine() -> None:
-    """Bound what this process may use; where the system has no such limits, the one that asks still ends it."""
+    """Bound what this process may use, where the system has such limits."""
     with suppress(ImportError):
         import resource
 
@@ -32,7 +32,6 @@ def confine() -> None:
 
 
 def allow_more_time() -> None:
-    """Let the next question take `MAX_CPU_S`."""
     with suppress(ImportError, AttributeError, ValueError, OSError):
         import resource
 
@@ -83,8 +82,6 @@ def environment() -> Any:
             return caller()
 
     class PlainNamespace(Namespace):
-        """A namespace without names that begin with an underscore."""
-
         def __init__(*given: Any, **named: Any) -> None:
             # As in jinja2, so that a template may name an attribute `self`.
             self, values = given[0], dict(*given[1:], **named)
@@ -114,12 +111,10 @@ def environment() -> Any:
 
 @lru_cache(maxsize=8)
 def compiled(template: str) -> Any:
-    """A template, ready to be rendered; a tokenizer has a few."""
     return environment().from_string(template)
 
 
 def answer(question: dict[str, Any]) -> dict[str, str]:
-    """The text of a template, or why there is none."""
     pieces, left = [], question["max_characters"]
     values = {"strftime_now": datetime.fromisoformat(question["now"]).strftime, **question["values"]}
     try:

@@ -20,7 +20,7 @@ LOG = logging.getLogger(__name__)
 CACHE_VERSION: Final = 2
 """Of what stands in the cache; entries of another one are never looked at."""
 MAX_HEADER_BYTES: Final = 16 << 20
-"""More than 100,000 tensors of one file take; safetensors' own limit, 100 MB, may mean 2 GB of empty objects."""
+"""More than 100,000 tensors take; safetensors' own limit, 100 MB, may mean 2 GB of empty objects."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,7 +35,6 @@ class HashedTensor:
     digests: tuple[bytes, ...] = field(repr=False)
 
     def row(self) -> ManifestTensor:
-        """What a manifest says of it."""
         return ManifestTensor(self.name, self.dtype, self.shape, self.size_bytes, pieces_root(self.digests))
 
 
@@ -107,7 +106,7 @@ class HashCache:
 
 
 def _of_row(row: list[Any]) -> HashedTensor:
-    """A tensor as the cache has it. Raises `TypeError` and `ValueError`."""
+    """Raises `TypeError` and `ValueError`."""
     name, dtype, shape, start, size_bytes, joined = row
     digests = bytes.fromhex(joined)
     each = range(0, len(digests), CONTENT_DIGEST_BYTES)

@@ -21,11 +21,11 @@ class TokenEffect(Enum):
     """The part of the text that is certain, whatever follows, once a token has come."""
 
     SILENT = auto()
-    """As much as before it: a special token, or none of the vocabulary. Text is decoded without it."""
+    """As much as before it: a special token, or none of the vocabulary."""
     OPEN = auto()
-    """Nothing more for now: the text from it on depends on the tokens after it, up to one that is not open."""
+    """Nothing more for now: the text from it on depends on the tokens up to one that is not open."""
     BYTES = auto()
-    """All of it but U+FFFD at its end, for which half a character may stand: once, or for each of its bytes."""
+    """All of it but U+FFFD at its end, which may stand for half a character."""
     WHOLE = auto()
     """All of it."""
 
@@ -33,7 +33,7 @@ class TokenEffect(Enum):
 class TokenEffects:
     """The effects of a tokenizer's tokens, if it decodes without special tokens.
 
-    All tokens of a decoder are `OPEN` if it has a step that may change any part of the text, or one not known here.
+    All tokens are `OPEN` if a step of the decoder may change any part of the text, or is not known here.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -52,19 +52,18 @@ class TokenEffects:
         self._known: dict[int, TokenEffect] = {}
 
     def of(self, token: int) -> TokenEffect:
-        """The effect of a token."""
         effect = self._known.get(token)
         if effect is None:
             effect = self._known[token] = self._read(self._tokenizer.id_to_token(token))
         return effect
 
     def special_text(self, token: int) -> str:
-        """The text of a special token, which is decoded to none; empty for any other."""
+        """The text of a special token, empty for any other."""
         name = self._tokenizer.id_to_token(token)
         return name if name in self._special else ""
 
     def decoded_by_character(self, tokens: Sequence[int]) -> str:
-        """The text of tokens under byte fallback as SentencePiece has it: U+FFFD for each byte of no character.
+        """The text under byte fallback as SentencePiece has it: U+FFFD for each byte of no character.
 
         The library gives up a whole run of bytes where one of them is of no character.
         """
@@ -83,7 +82,7 @@ class TokenEffects:
         return text
 
     def bytes_of(self, token: int) -> bytes:
-        """What a token adds to a text, a space before a word included; nothing for a special one."""
+        """The bytes that a token adds to a text, with a space before a word; none for a special one."""
         name = self._tokenizer.id_to_token(token)
         if name is None or name in self._special:
             return b""
@@ -108,7 +107,6 @@ class TokenEffects:
 
 
 def _steps(decoder: Step) -> Iterator[Step]:
-    """The steps of a decoder in their order."""
     if decoder["type"] == "Sequence":
         for inner in decoder["decoders"]:
             yield from _steps(inner)
@@ -117,7 +115,6 @@ def _steps(decoder: Step) -> Iterator[Step]:
 
 
 def _replacements(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
-    """The texts that a decoder writes in another way within a token, and how."""
     for step in steps:
         match step:
             case {"type": "Metaspace", "replacement": str(old)}:
@@ -129,7 +126,7 @@ def _replacements(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
 
 
 def _letters_of_bytes() -> dict[str, int]:
-    """The bytes by the letters that stand for them in a byte-level vocabulary, as GPT-2 has them."""
+    """The bytes by their letters in a byte-level vocabulary, as GPT-2 has them."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
@@ -152,7 +149,7 @@ def _is_local(steps: Sequence[Step]) -> bool:
 
 
 def _is_by_character(step: Step) -> bool:
-    """True if a step that gets all the text at once changes characters one by one, or the first alone."""
+    """True if a step on all the text changes characters one by one, or the first alone."""
     match step:
         case {"type": "Fuse" | "Metaspace"}:
             return True

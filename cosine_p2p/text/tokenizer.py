@@ -25,7 +25,7 @@ BLOCKING_CHARACTERS: Final = 10_000
 
 @contextmanager
 def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
-    """Raise an error where the tokenizer's library fails, with an `Exception` of no class of its own, or panics.
+    """Raise `error` where the tokenizer's library raises a bare `Exception` or panics.
 
     A panic (pyo3) is one that no `except Exception` would see.
     """
@@ -51,8 +51,8 @@ def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
 class TextTokenizer:
     """Text and chats to token ids and back, built from tokenizer files (name -> bytes).
 
-    The files may be a stranger's, checked against the target's digest and no more: reading and encoding may take
-    long, so that both belong into a thread. Raises `UsageError` if the files hold no usable tokenizer.
+    The files may be a stranger's: reading and encoding may take long and belong into a thread. Raises `UsageError`
+    if the files hold no usable tokenizer.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -73,7 +73,7 @@ class TextTokenizer:
 
     @property
     def named_tokens(self) -> Mapping[str, str]:
-        """The texts of tokens by what they are for, such as `eos_token`, as chat templates get them."""
+        """The texts of tokens by use, such as `eos_token`."""
         return self._named
 
     @cached_property
@@ -83,12 +83,12 @@ class TextTokenizer:
 
     @property
     def library(self) -> Tokenizer:
-        """The tokenizer as an object of the library `tokenizers`."""
+        """The tokenizer of the library `tokenizers`."""
         return self._tokenizer
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token: no text has more per token, but for what its tokenizer does not know."""
+        """Characters of the longest token, which bounds the characters per token."""
         return max(map(len, self._tokenizer.get_vocab()), default=1)
 
     def check_length(self, text: str, most_tokens: int = MAX_PROMPT_TOKENS) -> None:
@@ -121,19 +121,18 @@ class TextTokenizer:
         return text
 
     def effect(self, token: int) -> TokenEffect:
-        """The part of the text that is certain once a token has come."""
         return self._effects.of(token)
 
     def special_text(self, token: int) -> str:
-        """The text of a special token, which `decode` leaves away; empty for any other."""
+        """The text of a special token, which `decode` leaves out; empty for any other."""
         return self._effects.special_text(token)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token adds to a text, which may be half a character; none for a special one."""
+        """The bytes that a token adds to a text, maybe half a character; none for a special one."""
         return self._effects.bytes_of(token)
 
     def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
-        """The text of the chat template that is taken. Raises `PromptRefused` if there is none."""
+        """Raises `PromptRefused` if there is none."""
         return self._templates.chosen(name, has_tools=has_tools)
 
     def render_chat(
@@ -149,10 +148,9 @@ class TextTokenizer:
     ) -> str:
         """The text of a chat by a template of the tokenizer, character by character what transformers renders.
 
-        `tools` are JSON schemas, `documents` objects with title and text. The text ends ready for the assistant's
-        turn, or where the final message does, with `continue_final_message`, which may name another field of it
-        than its content. `template` is the name of one, or the text of any; `template_options` are for it. Raises
-        `PromptRefused`, with the template's own sentence where it refuses the messages.
+        `tools` are JSON schemas, `documents` objects with title and text. With `continue_final_message` (True or a
+        field's name) the text ends where the final message does, else ready for the assistant's turn. `template` is
+        the name of one, or the text of any. Raises `PromptRefused`, with the template's own sentence.
         """
         return self._templates.render(
             messages,
@@ -165,7 +163,7 @@ class TextTokenizer:
         )
 
     def encode_chat(self, messages: Sequence[Any], **options: Any) -> tuple[int, ...]:
-        """Token ids of a chat; takes and raises what `render_chat` does."""
+        """Token ids of a chat; as `render_chat`."""
         return self.encode(self.render_chat(messages, **options), add_special_tokens=False)
 
     @cached_property

@@ -36,7 +36,7 @@ NAMES: Final = (
 )  # fmt: skip
 """The files that the tokenizers of transformers are saved as."""
 TEMPLATE_FOLDER: Final = "additional_chat_templates"
-"""A folder for chat templates beside the first. As a file it is the list of them, one name a line."""
+"""A folder for further chat templates. As a file it is the list of them, one name a line."""
 ADDITIONAL_TEMPLATES: Final = f"{TEMPLATE_FOLDER}/"
 MAX_TEMPLATES: Final = 16
 """A model has one for chats, one for tools, one for documents; each is asked for by itself."""
@@ -44,9 +44,9 @@ _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja"
 ANSWER_TIMEOUT_S: Final = 10.0
 """A piece is at most `MAX_CHUNK_BYTES`."""
 MAX_ASKED_PIECES: Final = 15
-"""Of the largest pieces 3.75 MiB, which a channel queues; asked for one by one each would take a round trip."""
+"""Of the largest pieces 3.75 MiB, which a channel queues."""
 FORESEEN_OFFSETS: Final = (limits.MAX_CHUNK_BYTES, 2 * limits.MAX_CHUNK_BYTES)
-"""As many as are left of those that may be asked for at once, beside the first piece of each file."""
+"""The rest of those that may be asked for at once."""
 FETCH_S: Final = 20.0
 """The time for all files, beside that for their bytes."""
 READ_FACTOR: Final = 16.0
@@ -57,7 +57,7 @@ LEAST_BYTES_PER_S: Final = 50_000
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Name to content, of names in `NAMES` and templates in `TEMPLATE_FOLDER`. An empty file is as good as none."""
+    """Name to content, of `NAMES` and templates in `TEMPLATE_FOLDER`. An empty file counts as none."""
 
     files: Mapping[str, bytes] = field(repr=False)
 
@@ -71,23 +71,23 @@ class TokenizerFiles:
         return counted_digest(b"cosine/tokenizer/1", self.files.items())
 
     def answer(self, name: str) -> bytes:
-        """What is sent to who asks for a name: a file, the list of templates, or nothing."""
+        """The answer to a request for a name: a file, the list of templates, or nothing."""
         if name == TEMPLATE_FOLDER:
             return "\n".join(each for each in self.files if each.startswith(ADDITIONAL_TEMPLATES)).encode()
         return self.files.get(name, b"")
 
     @classmethod
     def stored(cls, folder: Path) -> "TokenizerFiles":
-        """The files of these names in a folder, whatever they are. Raises `UsageError` as `read`."""
+        """The files of these names in a folder. Raises `UsageError` as `read`."""
         return cls(_read(folder, names_in(folder)))
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
         """The tokenizer of a model's folder, with a tokenizer.json; None if the folder has no vocabulary.
 
-        Where the folder has no tokenizer.json it is what a node has made of its files. Raises `UsageError` if none
-        has, the files are too big, or one is a link to elsewhere: what is read here may be served to strangers. In
-        a snapshot of Hugging Face's cache links to its blobs are followed.
+        Without a tokenizer.json it is what a node has made of its files. Raises `UsageError` if none has, the files
+        are too big, or one is a link to elsewhere: they may be served to strangers. Links to blobs of Hugging
+        Face's cache are followed.
         """
         sources = unconverted(folder)
         if sources is None:
@@ -119,7 +119,7 @@ class TokenizerFiles:
 
 
 def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """The files of these names that are in a folder. Raises `UsageError` as `TokenizerFiles.read`."""
+    """Raises `UsageError` as `TokenizerFiles.read`."""
     root, files = folder.resolve(), {}
     # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
@@ -140,7 +140,7 @@ def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def unconverted(folder: Path) -> TokenizerSources | None:
-    """What a folder's tokenizer is to be made of, where it has no tokenizer.json; None where there is none to make.
+    """What a folder's tokenizer is to be made of; None if it has a tokenizer.json, or nothing to make one of.
 
     Raises `UsageError` as `TokenizerFiles.read`.
     """
@@ -150,13 +150,13 @@ def unconverted(folder: Path) -> TokenizerSources | None:
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files of a folder that may belong to its tokenizer, whether they are there or not."""
+    """The files of a folder that may belong to its tokenizer, whether they exist or not."""
     found = sorted(f"{ADDITIONAL_TEMPLATES}{file.name}" for file in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
     return [*NAMES, *[name for name in found if _TEMPLATE.fullmatch(name)][:MAX_TEMPLATES]]
 
 
 def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
-    """SHA-256 over a mark and over each part's name and content, both preceded by their length in 8 bytes."""
+    """SHA-256 over a mark and each part's name and content, both preceded by their length in 8 bytes."""
     total = hashlib.sha256(mark)
     for name, content in parts:
         for counted in (name.encode(), content):
@@ -175,7 +175,7 @@ class TokenizerCache:
         return self._folder / digest.hex()
 
     def get(self, digest: bytes) -> TokenizerFiles | None:
-        """The files of a digest; None if they are not here or not what they should be."""
+        """The files of a digest; None if they are missing or damaged."""
         folder = self.folder_of(digest)
         if not folder.is_dir():
             return None
@@ -197,8 +197,8 @@ async def fetch_tokenizer_files(
 ) -> TokenizerFiles:
     """The tokenizer files with this digest, from the cache or from a peer that serves them.
 
-    Raises `PeerLost`, `PeerError` if the peer refuses, and `RemoteProtocolError` if it has other files or more
-    than `MAX_FILE_BYTES` in all.
+    Raises `PeerLost`, `PeerError` if the peer refuses, and `RemoteProtocolError` if it has other files or more than
+    `MAX_FILE_BYTES` in all.
     """
     cached = cache.get(digest) if cache is not None else None
     if cached is not None:
@@ -282,7 +282,7 @@ class _Fetch:
 
 
 def expanded(piece: FilePiece, *, most_bytes: int) -> bytes | None:
-    """The bytes of a piece; None where they are more than so many, or damaged."""
+    """The bytes of a piece; None where they are more than `most_bytes`, or damaged."""
     if not piece.is_compressed:
         return piece.data
     expansion = zlib.decompressobj()

@@ -1,7 +1,6 @@
 """The tokenizer of a client's target, loaded once: from a local folder, the cache, or one of its verifiers.
 
-To fetch, read and build one takes a client's first request longer than all else that it does by itself, so loading
-begins as soon as anybody says which one it may be.
+It takes a client's first request longest, so it begins as soon as the digest may be known.
 """
 
 import asyncio
@@ -35,7 +34,7 @@ class TokenizerLoads:
         self._loads: dict[bytes, asyncio.Task[TextTokenizer]] = {}
 
     def begin(self, digest: bytes, *, transport: Transport | None = None, peer_id: str = "") -> None:
-        """Load the tokenizer with this digest, from a peer where need be, unless one is loaded or under way."""
+        """Load a tokenizer, from a peer if needed, unless one is loaded or under way."""
         if not self._loads:
             task = asyncio.ensure_future(self._load(digest, transport, (peer_id,)))
             self._loads[digest] = task

@@ -1,4 +1,4 @@
-"""Tokenizers stored in another way than as a tokenizer.json, and the place where nodes keep what they made of them.
+"""Tokenizers stored other than as a tokenizer.json, and the place where nodes keep what they made of them.
 
 A node with transformers converts them (docs/python.md); clients read the result.
 """
@@ -20,9 +20,9 @@ TOKENIZER: Final = "tokenizer.json"
 MODEL_CONFIG: Final = "config.json"
 """A model's kind decides about its tokenizer, where nothing else does."""
 OTHER_NAMES: Final = ("sentencepiece.model", "spm.model", "tekken.json", "tiktoken.model")
-"""Files that hold tokens and are never served, unlike those that every tokenizer may have."""
+"""Files that hold tokens and are never served."""
 TIKTOKEN: Final = ".tiktoken"
-"""How a file of tiktoken's may end, whatever it is called."""
+"""The end of the name of a file of tiktoken's."""
 _FIRST: Final = ("tekken.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", *OTHER_NAMES)
 _LAST: Final = ("vocab.json", "vocab.txt")
 
@@ -38,8 +38,8 @@ class TokenizerSources:
     def of(cls, files: Mapping[str, bytes], *, folder: Path) -> "TokenizerSources | None":
         """Those among the tokenizer files of a model's folder; None where none of them holds tokens.
 
-        Of several that do the first counts: Mistral's own, then SentencePiece's, tiktoken's, and lists of words.
-        Raises `UsageError` for a config.json that cannot be read.
+        The first counts of Mistral's own, SentencePiece's, tiktoken's, and lists of words. Raises `UsageError` for
+        a config.json that cannot be read.
         """
         names = (*_FIRST, *sorted(name for name in files if name.endswith(TIKTOKEN)), *_LAST)
         vocabulary = next((name for name in names if files.get(name)), None)
@@ -53,11 +53,10 @@ class TokenizerSources:
         return cls(vocabulary, {**files, MODEL_CONFIG: content})
 
     def folder_of(self, library_version: str) -> Path:
-        """The place of the tokenizer that a version of transformers makes of them."""
         return _cache() / f"{self._digest}-{library_version}"
 
     def converted(self) -> Path | None:
-        """The folder of a tokenizer that was made of them here: by the transformers installed, else by any."""
+        """The folder of a tokenizer that was made here: by the transformers installed, else by any."""
         installed = installed_version()
         if installed is not None:
             found = [self.folder_of(installed)]
@@ -80,7 +79,7 @@ def other_names(folder: Path) -> list[str]:
 
 
 def installed_version() -> str | None:
-    """The version of transformers here, which decides about a conversion; None without it."""
+    """The version of transformers here; None without it."""
     try:
         return version("transformers")
     except PackageNotFoundError:

@@ -1,24 +1,21 @@
 """The rule by which verdicts of audits convict a verifier, and how seldom it is wrong about an honest one. Pure.
 
-Two honest verifiers of one numerics compute the same scores up to rounding. Rounding explains three things, and an
-author is accused of what goes beyond them (compare Token-DiFR, arXiv 2511.20621, which scores margins alike):
+Honest verifiers of one numerics compute equal scores up to rounding. An author is accused of what rounding does not
+explain (compare Token-DiFR, arXiv 2511.20621):
 
 - Near ties. Of n positions about n times `flip_rate` may differ; more than come by chance accuse.
+
 - Nothing wide. Near-tie margins are about twice the most that a margin was seen to move in some thousand positions.
-  Had movements the tail of an exponential distribution, one of `WIDE` times that margin, four times the most in
-  3,456, would come once in 3456**4, or 10**14, positions. So a single wide difference accuses.
-- Unless a filter stands in between. Where top-k, top-p or min-p rules a token out for one verifier and just not for
-  the other, their choices differ widely: `filter_flip_rate` of the positions may.
+If movements had an exponential tail, one of `WIDE` times that margin, four times the most in 3,456, would come once
+in 3456**4, or 10**14, positions. So a single wide difference accuses.
 
-Log-probabilities that were told move as margins do. One that is told with more than `WIDE` near-tie margins of
-difference accuses, and so does a mean of them that is off by more than `most_drift` explains.
+- Filters. Where top-k, top-p or min-p rules a token out for one verifier and just not for the other, choices differ
+widely: `filter_flip_rate` of the positions may.
 
-An auditor that computes with other numerics than the author judges too: what rounding explains is that of both.
-Where one of them quantises weights at load, it explains what those weights change too, and log-probabilities are
-not judged: nothing is known of how they move.
-
-One auditor's word may be a lie: a conviction takes two voices that accuse (`cosine_p2p.trust.voices`), and more of
-them than voices that disagree; and where more disagree than accuse, a stream has passed.
+Log-probabilities move as margins do: one that is off by more than `WIDE` near-tie margins accuses, and so does a
+mean that is off by more than `most_drift`. Between two numerics the rounding of both counts, with what weights
+quantised at load change; log-probabilities are not judged then. A conviction takes two voices that accuse
+(`cosine_p2p.trust.voices`), and more of them than disagree; where more disagree, a stream has passed.
 """
 
 import math
@@ -53,11 +50,11 @@ ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
         "float16": Rounding(0.04, 0.003, 0.001),
     }
 )
-"""By the data type that is computed with. In 16 bits margins moved by 0.125 and 0.0205 when texts of the embedded
-target were fed token by token and in pieces of 5, of 16 and whole: 3,456 positions, of which 18 and 4 differed, at
-margins up to 0.092 and 0.004. Rates: more than twice the 61 of 10,000 in bfloat16 at temperature 1; in float32 one
-choice, above the none of 40,000. With filters above the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and
-one of 2,000 in float16; float32, which rounds 65,536 times finer than bfloat16, had none in 10,000."""
+"""By the data type of arithmetic. Margins moved by 0.125 and 0.0205 in 16 bits when texts of the embedded target
+were fed token by token and in pieces of 5, of 16 and whole: of 3,456 positions 18 and 4 differed, at margins up to
+0.092 and 0.004. Rates: more than twice the 61 of 10,000 in bfloat16 at temperature 1; in float32 one choice, above
+the none of 40,000. With filters above the 14 of 10,000 in bfloat16 with top-k 20 and min-p 0.05, and one of 2,000
+in float16."""
 LLAMA_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
     {
         "F32": Rounding(1e-4, 1e-4, 1e-6),
@@ -66,23 +63,22 @@ LLAMA_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
         "Q8_0": Rounding(0.3, 0.005, 0.002),
     }
 )
-"""Of llama.cpp, by the type of a file's weights. Margins moved by 0.009 in F16 and 0.14 in Q8_0 where texts of the
-embedded target were decoded alone and in token trees beside others, 944 positions of each; in F32 by 1e-5 at most.
-Rates: in Q8_0 six times the two of 2,500 at temperature 1, and with filters two and a half times the two of 2,500;
-in F16 and F32 there were none in 10,000. BF16's are those above."""
+"""Of llama.cpp, by the type of a file's weights. Margins moved by 0.009 in F16, 0.14 in Q8_0 and 1e-5 in F32 where
+texts of the embedded target were decoded alone and in token trees beside others, 944 positions of each. Rates: in
+Q8_0 six times the two of 2,500 at temperature 1, with filters two and a half times; none of 10,000 in F16 and
+F32."""
 LLAMA_FEW_BITS: Final = Rounding(1.0, 0.02, 0.004)
-"""The same for fewer bits, where rounded activations fall on other steps: margins moved by 0.5 in SmolLM2 135M in
-Q4_1, of 468 positions of which nine differed, at margins up to 0.25. Rates: above these nine, and three times the
-17 of 2,500 with filters; of these more than twice the four that filters explain."""
+"""The same for fewer bits: margins moved by 0.5 in SmolLM2 135M in Q4_1, of 468 positions of which nine differed,
+at margins up to 0.25. Rates: above these nine, and three times the 17 of 2,500 with filters."""
 
 
 HELD_ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType({"float16": ROUNDING["float16"]})
-"""What weights that were rounded at load change, by what they are held in; other kinds as few bits do. SmolLM2's
-in Q4_1, held in float16 and judged in float32, chose otherwise at 4 of 8,000 positions."""
+"""Of weights rounded at load, by what they are held in; other kinds count as few bits. SmolLM2's in Q4_1, held in
+float16 and judged in float32, chose otherwise at 4 of 8,000 positions."""
 
 
 def rounding_of(numerics: str) -> Rounding:
-    """By an engine's numerics, as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`; float32's where that is not known."""
+    """By an engine's numerics, as `bfloat16/int8` or `gguf:Q4_1+llama.cpp`; float32's where unknown."""
     arithmetic = arithmetic_of(numerics)
     if arithmetic == LLAMA:
         return LLAMA_ROUNDING.get(stored_type_of(numerics) or "", LLAMA_FEW_BITS)
@@ -90,10 +86,7 @@ def rounding_of(numerics: str) -> Rounding:
 
 
 def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
-    """True if rounding may decide at a position with that margin between two scores.
-
-    A temperature below 1 spreads scores, and their errors with them.
-    """
+    """True if rounding may decide at this margin; a temperature below 1 spreads scores and their errors."""
     return margin * min(1.0, sampling.temperature or 1.0) < near_tie
 
 
@@ -116,7 +109,7 @@ class AuditState(StrEnum):
     UNDER_WAY = "under way"
     PASSED = "passed"
     NO_AUDITOR = "no auditor"
-    """No other verifier of the target and numerics is known, or none that the user allows."""
+    """No other verifier of the target and numerics is known and allowed."""
     UNANSWERED = "unanswered"
     """No auditor had time for it, or could be reached."""
     SUSPECTED = "suspected"
@@ -157,18 +150,16 @@ def accuses(verdict: AuditVerdict, request: Request, *, numerics: str | None = N
 
 
 def misstates(verdict: AuditVerdict, request: Request, *, near_tie: float) -> bool:
-    """True if log-probabilities differ from those of an auditor by more than rounding explains."""
     if verdict.widest_gap is not None and verdict.widest_gap > WIDE * near_tie:
         return True
     return verdict.mean_gap is not None and abs(verdict.mean_gap) > most_drift(verdict, request, near_tie=near_tie)
 
 
 def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> float:
-    """The nats by which the log-probabilities of an honest verifier's tokens are too high or too low on average.
+    """Nats by which an honest verifier's log-probabilities may be off on average.
 
     They moved with a standard deviation of a tenth of the near-tie margin or less, and by a fiftieth of it on
-    average in a text of 170 tokens at most. So this is ten standard deviations of a mean.
-    It shrinks no further where another device might round all of them alike.
+    average in texts of 170 tokens. So this is ten standard deviations of a mean.
     """
     asked = request.logprobs
     of_prompt = len(request.prompt) - 1 if asked is not None and asked.of_prompt and not verdict.first else 0
@@ -177,8 +168,7 @@ def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> f
 
 
 DRIFT_TOKENS: Final = 4096
-"""The mean may always be off by a 64th of a margin, 0.004 in bfloat16. Most of the fiftieth that was measured in
-170 tokens is noise, which longer texts average out. A quarter of these tokens would hide lies twice as large."""
+"""The mean may always be off by a 64th of a margin, 0.004 in bfloat16."""
 
 
 def state_of(poll: Poll) -> AuditState:
@@ -193,7 +183,7 @@ def state_of(poll: Poll) -> AuditState:
 
 
 def is_decided(poll: Poll, *, left: int) -> bool:
-    """True if nobody else need be asked: nobody accuses, or the `left` others cannot change what most say."""
+    """True if nobody else need be asked: nobody accuses, or the `left` others cannot change the result."""
     if not poll.accusing:
         return poll.clearing > 0
     return poll.clearing > poll.accusing + left or (poll.accusing >= 2 and poll.accusing > poll.clearing + left)

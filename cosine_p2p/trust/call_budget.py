@@ -9,8 +9,7 @@ from cosine_p2p.storage.memory import Remembered
 PEER_RATE: Final = 50.0
 """Units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
 PEER_BURST: Final = 100.0
-"""Units. Whoever reads a whole directory of 70 nodes, most of which are asked, asks each for 20 cells
-or so; where there are more cells, there are more nodes that share them."""
+"""Units. A reader of a whole directory of 70 nodes asks each for 20 cells or so."""
 RANGE_FACTOR: Final = 4.0
 """As many peers' worth as there may be for one address range."""
 MAX_REFUSED: Final = 50
@@ -33,8 +32,8 @@ class _Bucket:
 class CallBudget:
     """Units of work that peers and address ranges may ask for; one is about a look into a cell, or a signature.
 
-    Who owes, and has had less than half of a burst for `flood_s` longer than more of it, is silenced. Times are of
-    one clock that never goes back.
+    A peer that owes, and has had less than half of a burst for `flood_s` longer than more of it, is silenced. Times
+    are of one monotonic clock.
     """
 
     def __init__(
@@ -47,9 +46,9 @@ class CallBudget:
         self._ranges = Remembered[str, _Bucket](MAX_BUCKETS)
 
     def spend(self, peer_id: str, units: float, *, address_range: str = "", now_s: float) -> bool:
-        """True where the peer, and its range if that is known, have so many units left; they are spent then.
+        """Spend units of the peer and its range, if both have so many left.
 
-        Whoever goes on without any for `MAX_REFUSED` calls is answered nothing for `SILENCE_S`.
+        A peer without any for `MAX_REFUSED` calls in a row is silenced for `SILENCE_S`.
         """
         peer = self._bucket(self._peers, peer_id, now_s, 1.0)
         of_range = self._bucket(self._ranges, address_range, now_s, RANGE_FACTOR) if address_range else None
@@ -68,11 +67,11 @@ class CallBudget:
         return True
 
     def fine(self, peer_id: str, units: float, *, now_s: float) -> None:
-        """Take units for what turned out to be no honest call, more than the peer has if need be."""
+        """Take units for a dishonest call, more than the peer has if needed."""
         self._bucket(self._peers, peer_id, now_s, 1.0).tokens -= units
 
     def owe(self, peer_id: str, units: float, *, now_s: float) -> float:
-        """Take units for what has to be paid for anyhow; the seconds until the peer owes none."""
+        """Take units that have to be paid; the seconds until the peer owes none."""
         known = self._peers.get(peer_id)
         elapsed_s = now_s - known.at_s if known is not None else 0.0
         bucket = self._bucket(self._peers, peer_id, now_s, 1.0)
@@ -84,7 +83,6 @@ class CallBudget:
         return max(0.0, -bucket.tokens / self._peer_rate)
 
     def is_silenced(self, peer_id: str, *, now_s: float) -> bool:
-        """True while the peer is answered nothing."""
         bucket = self._peers.get(peer_id)
         return bucket is not None and now_s < bucket.silent_until_s
 

@@ -1,9 +1,7 @@
 """Peers that nobody on this machine talks to: those named for one run, and those banned for longer.
 
-A peer that floods is disconnected. One that is disconnected `DISCONNECTED` times within `WITHIN_S` does not stop
-by itself and is banned; calls that were under way when a peer was disconnected are no new flood. Each further ban
-lasts twice as long as the one before, up to the longest: peer ids cost nothing to make, so a longer one keeps
-nobody away.
+A peer that floods is disconnected; one that was disconnected `DISCONNECTED` times within `WITHIN_S` is banned. Each
+ban lasts twice as long as the one before, up to the longest: new peer ids cost nothing.
 """
 
 import logging
@@ -50,10 +48,7 @@ class Ban:
 
 
 class BanFile:
-    """Banned peers in the state folder; of flooders whose bans have ended it remembers how many they had.
-
-    Bans that nobody can read are none, and the log says so once.
-    """
+    """Banned peers in the state folder, and how many bans flooders had. Unreadable bans count as none."""
 
     def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
         # Above what the bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger is not ours.
@@ -68,14 +63,13 @@ class BanFile:
         return {ban.peer_id: ban for ban in bans if ban.until_s > now_s}
 
     def ban(self, peer_id: str, *, until_s: float, why: str) -> None:
-        """Ban a peer until then, in place of any ban it has."""
         known = self._remembered()
         floods = known[peer_id].floods if peer_id in known else 0
         known[peer_id] = Ban(peer_id=peer_id, until_s=until_s, why=why[:MAX_WHY], floods=floods)
         self._keep(known)
 
     def ban_flooder(self, peer_id: str, why: str) -> Ban:
-        """Ban a peer for longer than the last time; a ban that lasts longer still stays as it is."""
+        """Ban a peer for longer than the last time; a longer ban stays."""
         known = self._remembered()
         old = known.get(peer_id)
         earlier = old.floods if old is not None else 0
@@ -97,7 +91,6 @@ class BanFile:
         return True
 
     def _remembered(self) -> dict[str, Ban]:
-        """The bans that go on or ended lately."""
         now_s, values = self._clock(), self._file.read()
         bans: dict[str, Ban] = {}
         broken = 0
@@ -154,7 +147,7 @@ class DeniedPeers:
         return peer_id in self._given or (ban is not None and ban.until_s > now_s)
 
     def note_disconnected(self, peer_id: str) -> None:
-        """Count that a peer was disconnected for a flood, and ban it where it comes back each time."""
+        """Count a disconnection for a flood, and ban a peer that comes back each time."""
         if self._bans is None:
             return
         now_s = self._clock()

@@ -22,10 +22,7 @@ MAX_FILE_BYTES: Final = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An auditor's signed answer, an `Audited` message in base64.
-
-    `place` is the address range where whoever asked it has seen it, if that tells auditors apart.
-    """
+    """An auditor's signed answer, an `Audited` message in base64; `place`: its address range as seen."""
 
     auditor: str
     answer: str
@@ -50,11 +47,9 @@ class Evidence:
 
     @classmethod
     def of(cls, claim: AskAudit) -> "Evidence":
-        """A claim that nobody has audited yet."""
         return cls(_written(claim))
 
     def stated(self, auditor: str, answer: Audited, *, place: str = "") -> "Evidence":
-        """The same with one more statement."""
         return replace(self, statements=(*self.statements, Statement(auditor, _written(answer), place)))
 
     def open(self) -> OpenedEvidence:
@@ -100,7 +95,7 @@ def read_message(text: str) -> object:
 
 
 def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
-    """The pieces of evidence in a list of a JSON file; what has another form is left out."""
+    """The pieces of evidence in a list of a JSON file, without invalid ones."""
     pieces = []
     for value in values if isinstance(values, list) else ():
         match value:
@@ -117,10 +112,7 @@ def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
 
 
 class EvidenceFile:
-    """Evidence against verifiers in the state folder.
-
-    A file that is missing, broken or too large holds none.
-    """
+    """Evidence against verifiers in the state folder. A missing, broken or too large file counts as empty."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = StateFile("evidence.json", max_bytes=MAX_FILE_BYTES, file=file)
@@ -134,14 +126,13 @@ class EvidenceFile:
         return evidence_of_json(self._file.read().get("evidence"))
 
     def add(self, piece: Evidence) -> None:
-        """Keep one more; as many of the oldest go as it takes."""
+        """Keep one more; the oldest go if there are too many."""
         written = [asdict(each) for each in (*self.read(), piece)[-MAX_PIECES:]]
         while len(json.dumps({"evidence": written})) > MAX_FILE_BYTES:
             written.pop(0)
         self._file.write({"evidence": written})
 
     def convicted(self) -> frozenset[str]:
-        """The verifiers that what is kept convicts."""
         found = set()
         for piece in self.read():
             try:

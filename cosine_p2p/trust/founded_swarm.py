@@ -27,7 +27,7 @@ LEDGER_FILE: Final = "ledger.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberEntry:
-    """The latest certificate of a member: its serial number and end, and up to which serial all are revoked."""
+    """A member's latest certificate: serial number and end; all serials up to `revoked` are revoked."""
 
     serial: int
     ends_at_s: float
@@ -51,7 +51,7 @@ class FoundedSwarm:
 
     @classmethod
     def create(cls, folder: Path, name: str) -> "FoundedSwarm":
-        """A new swarm with a key of its own, which nobody else may read. Raises `UsageError`."""
+        """A new swarm with a private key. Raises `UsageError`."""
         if not name or not name.isprintable() or len(name.encode()) > MAX_SWARM_NAME_BYTES:
             raise UsageError(f"The name of a swarm is 1 to {MAX_SWARM_NAME_BYTES} printable characters.")
         if (folder / KEY_FILE).exists():
@@ -85,7 +85,7 @@ class FoundedSwarm:
         return self._identity.peer_id
 
     def admit(self, peer_id: str, *, lifetime_s: float, now_s: float) -> str:
-        """A certificate for a peer as a line of text. Raises `UsageError` for what is no peer id."""
+        """A certificate for a peer as a line of text. Raises `UsageError` for an invalid peer id."""
         try:
             public_key_of(peer_id)
         except BadSignature as error:
@@ -107,9 +107,9 @@ class FoundedSwarm:
         return as_line(data, prefix=CERTIFICATE_LINE)
 
     def revoke(self, peer_id: str, *, now_s: float) -> str:
-        """The new list of revoked certificates as a line of text, with all of this peer's in it.
+        """The new list of revoked certificates as a line of text.
 
-        Raises `UsageError` for a peer that has none, and where the list is full.
+        Raises `UsageError` for a peer without a certificate, and where the list is full.
         """
         known = self.members.get(peer_id)
         if known is None:

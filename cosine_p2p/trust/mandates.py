@@ -9,7 +9,7 @@ from cosine_p2p.trust.peer_memory import MAX_PEERS, PeerFailures
 from cosine_protocol.identity import Identity
 
 USELESS_TOKENS: Final = 512
-"""Several answers; where drafters are 300 ms away some answers hold no drafted token at all."""
+"""Several answers; where drafters are 300 ms away some answers hold no drafted token."""
 
 
 class Coordination(StrEnum):
@@ -32,7 +32,7 @@ class Mandates:
         self._undrafted = Remembered[str, int](MAX_PEERS)
 
     def note_use(self, delegate: str, *, tokens: int, drafted: int, now_s: float) -> None:
-        """Take in what a mandate brought; one whose drafters bring nothing for long is avoided for a while."""
+        """A delegate whose drafters bring nothing for `USELESS_TOKENS` is avoided for a while."""
         if drafted:
             self.failures.note_served(delegate)
             self._undrafted.pop(delegate)

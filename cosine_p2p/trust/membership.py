@@ -51,7 +51,7 @@ class SwarmPapers:
 
 
 def read_swarm_file(file: Path) -> SwarmPapers:
-    """The papers in a file; empty lines and those that begin with # are left out.
+    """The papers in a file, without empty lines and comments (#).
 
     Raises `UsageError` for a file that cannot be read, holds something else or no certificate, or is of two swarms.
     """
@@ -88,10 +88,10 @@ def read_swarm_file(file: Path) -> SwarmPapers:
 
 
 class Membership:
-    """`peer_id` is a member of the swarm whose `papers` it has. Made by `load`, or directly for swarms in memory.
+    """`peer_id` is a member of the swarm whose `papers` it has.
 
-    `reread` gives the papers as they are later; in `state` the newest list of revoked certificates is kept between
-    runs. Raises `UsageError` if the papers have no certificate for the peer.
+    `reread` gives later papers; `state` keeps the newest list of revoked certificates between runs. Raises
+    `UsageError` if the papers have no certificate for the peer.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class Membership:
 
     @classmethod
     def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
-        """The membership that a swarm file gives. Raises `UsageError`."""
+        """Raises `UsageError`."""
         papers = read_swarm_file(file)
         # Above the longest list as a line of text: a larger file is not ours.
         state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=256 << 10)
@@ -156,7 +156,7 @@ class Membership:
             ) from None
 
     def check(self, certificate: bytes, *, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer shows that it is a member now; who does is remembered."""
+        """Raises `NotAMember` unless a peer shows that it is a member now; it is remembered."""
         if not certificate:
             raise NotAMember("no certificate was shown")
         known = self._read.get(certificate) or read_certificate(certificate)
@@ -166,7 +166,7 @@ class Membership:
         self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
 
     def check_met(self, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer has shown, to whatever end, a certificate that counts now."""
+        """Raises `NotAMember` unless a peer has shown a certificate that counts now."""
         known = self._met.get(peer_id)
         if known is None:
             raise NotAMember("no certificate was shown")
@@ -174,7 +174,7 @@ class Membership:
         self._check(known, peer_id)
 
     def take_revocations(self, data: bytes) -> bool:
-        """Take a list of revoked certificates if it is newer than the one known. Raises `NotAMember`."""
+        """Take a list of revoked certificates if it is newer. Raises `NotAMember`."""
         revocations = read_revocations(data)
         if revocations.swarm != self.swarm_id:
             raise NotAMember("the list of revoked certificates is of another swarm")
@@ -194,7 +194,7 @@ class Membership:
         check_certificate(certificate, swarm=self.swarm_id, member=peer_id, now_s=now_s, revoked=self._serials)
 
     def _look_again(self) -> None:
-        """Take up what was added to the swarm file; what cannot be used changes nothing."""
+        """Take up what was added to the swarm file."""
         if self._warned_of != self.certificate and self._clock() > self.ends_at_s - WARN_S:
             self._warned_of = self.certificate
             ends = datetime.fromtimestamp(self.ends_at_s, UTC).isoformat(timespec="minutes")

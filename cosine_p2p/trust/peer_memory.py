@@ -25,10 +25,7 @@ class _Failures:
 
 
 class PeerFailures:
-    """Peers that were lost, broke the protocol, or refused what their record offers: asked last for a time.
-
-    Times never go back.
-    """
+    """Peers that were lost, broke the protocol, or refused what their record offers: asked last for a time."""
 
     def __init__(self) -> None:
         self._peers = Remembered[str, _Failures](MAX_PEERS, forgotten_s=FAILURES_FORGOTTEN_S)
@@ -42,26 +39,24 @@ class PeerFailures:
         self._peers.note(peer_id, _Failures(count + 1, now_s + pause_s), now_s)
 
     def note_error(self, peer_id: str, error: CosineError, *, now_s: float) -> None:
-        """Avoid a verifier for its error, unless it is older, busy or leaves, whatever its record said."""
+        """Avoid a verifier for its error, unless it is older, busy or leaves."""
         expected = ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY
         is_older = isinstance(error, OlderPeer)
         if not (is_older or (isinstance(error, PeerError) and error.code in expected)):
             self.note_failed(peer_id, now_s=now_s)
 
     def note_served(self, peer_id: str) -> None:
-        """Forget what a peer did before it served a request to its end."""
         self._peers.pop(peer_id)
 
     def avoided(self, now_s: float) -> frozenset[str]:
-        """The peers to ask after all others now."""
         return frozenset(peer_id for peer_id, known in self._peers.items(now_s) if known.until_s > now_s)
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """All failures as values of JSON: [peer id, count, seconds left to avoid it, seconds since the latest]."""
+        """Values of JSON: [peer id, count, seconds left to avoid it, seconds since the latest]."""
         return self._peers.state(now_s, lambda peer_id, known: [peer_id, known.count, known.until_s - now_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the failures that another process kept `away_s` ago; what is broken is left out."""
+        """Take in the state of another process `away_s` ago, without what is broken."""
 
         def read(entry: list[Any]) -> tuple[str, _Failures] | None:
             match entry:
@@ -75,7 +70,7 @@ class PeerFailures:
 NEWEST_WEIGHT: Final = 0.3
 """The weight of the newest request in the average: a node that others use too is slower at times."""
 PREFILL_DECAY: Final = 0.9
-"""The slowest prefill counts, since a prefix that is still cached takes no time, and fades by a tenth."""
+"""The slowest prefill counts, since a cached prefix takes no time, and fades by a tenth."""
 SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0
 """Machines and their neighbours change within weeks."""
 
@@ -89,29 +84,26 @@ class UsualSpeeds:
 
 
 class PeerSpeeds:
-    """Seconds between the commits of each verifier, and for each token of a prompt, as they were measured here.
-
-    They count before any that are announced. Times never go back.
-    """
+    """Seconds between the commits of each verifier, and for each token of a prompt, as measured here."""
 
     def __init__(self) -> None:
         self._peers = Remembered[str, UsualSpeeds](MAX_PEERS, forgotten_s=SPEEDS_FORGOTTEN_S)
 
     def note_pass(self, peer_id: str, pass_s: float, *, now_s: float) -> None:
-        """Take in the mean time between the commits of a request."""
+        """Take in the mean seconds between the commits of a request."""
         speed = self._peers.get(peer_id, now_s) or UsualSpeeds()
         known_s = pass_s if speed.pass_s is None else speed.pass_s
         averaged = replace(speed, pass_s=known_s + NEWEST_WEIGHT * (pass_s - known_s))
         self._peers.note(peer_id, averaged, now_s)
 
     def note_prefill(self, peer_id: str, token_s: float, *, now_s: float) -> None:
-        """Take in the time for each token of a prompt until the first commit."""
+        """Take in the seconds for each token of a prompt until the first commit."""
         speed = self._peers.get(peer_id, now_s) or UsualSpeeds()
         slowest_s = max(token_s, PREFILL_DECAY * (speed.prefill_token_s or 0.0))
         self._peers.note(peer_id, replace(speed, prefill_token_s=slowest_s), now_s)
 
     def passes_s(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, float]:
-        """The measured passes of those of some peers that were measured."""
+        """The measured passes of some peers, in seconds."""
         speeds = {peer_id: self._peers.get(peer_id, now_s) for peer_id in peer_ids}
         return {peer_id: speed.pass_s for peer_id, speed in speeds.items() if speed and speed.pass_s is not None}
 
@@ -120,7 +112,6 @@ class PeerSpeeds:
         return frozenset(peer_id for peer_id, _ in self._peers.items(now_s))
 
     def usual(self, peer_ids: Iterable[str], *, now_s: float) -> UsualSpeeds:
-        """The medians of some peers."""
         speeds = [speed for peer_id in peer_ids if (speed := self._peers.get(peer_id, now_s))]
         passes_s = [speed.pass_s for speed in speeds if speed.pass_s is not None]
         prefills_s = [speed.prefill_token_s for speed in speeds if speed.prefill_token_s is not None]
@@ -130,11 +121,11 @@ class PeerSpeeds:
         )
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """All speeds as values of JSON with their age: [peer id, pass, prefill of a token, age], in seconds."""
+        """Values of JSON: [peer id, pass, prefill of a token, age], in seconds."""
         return self._peers.state(now_s, lambda peer_id, speed: [peer_id, speed.pass_s, speed.prefill_token_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the speeds that another process kept `away_s` ago; what is broken is left out."""
+        """Take in the state of another process `away_s` ago, without what is broken."""
 
         def read(entry: list[Any]) -> tuple[str, UsualSpeeds] | None:
             match entry:

@@ -1,20 +1,20 @@
 """What a client's own checks have shown of verifiers, and what follows for whom it asks and audits. Pure.
 
-A key costs nothing, so nothing that a key says of itself buys belief: a verifier's standing is the number of its
-texts that this client had checked and that were found right, by an audit or on probation. Three rules follow:
+A key costs nothing, so a verifier's standing is the number of its texts that this client had checked and found
+right, by an audit or on probation. Three rules follow:
 
-- *Whom to ask.* Those of the highest level that anybody has reached come first, and speed decides among them. A
-  level is twice the checks of the one below, up to `PROVEN` checks.
-- *Whom to audit.* A text of one with k checks is audited with the chance `LIE_PRICE` / k, and never less than the
-  share that the user wants. Whoever lies from then on is found after k / `LIE_PRICE` lies in the mean: each has
-  cost `LIE_PRICE` texts that were right, and a fresh key's first lie is its last.
-- *Whom to try.* A newcomer is not asked for what a user waits for while others have a higher level. It writes the
-  beginning of a text that another has written, one in `TRIAL_EVERY` texts, and the two must be equal. As all
-  newcomers share these places, ever new keys do not come sooner, and with each verifier that was found wrong they
-  become rarer: after r of them one key has taken `TRIAL_EVERY` * (1 + r) texts for each of its checks.
+- *Whom to ask.* Those of the highest level reached come first, and speed decides among them. A level is twice the
+checks of the one below, up to `PROVEN` checks.
 
-So a patient liar, who serves until it has the highest level and k checks, gets k / `LIE_PRICE` wrong texts through
-in the time of k * `TRIAL_EVERY` * (1 + r) texts: with the first 4 %, with the fourth 1 %, and always less.
+- *Whom to audit.* A text of a verifier with k checks is audited with the chance `LIE_PRICE` / k, at least the
+user's share. A liar is found after k / `LIE_PRICE` lies in the mean: each has cost `LIE_PRICE` right texts.
+
+- *Whom to try.* While others have a higher level a newcomer only writes the beginning of a text that another has
+written, one in `TRIAL_EVERY` texts, and the two must be equal. All newcomers share these places, so new keys do not
+come sooner; after r verifiers were found wrong one key takes `TRIAL_EVERY` * (1 + r) texts for each check.
+
+So a patient liar with k checks gets k / `LIE_PRICE` wrong texts through in the time of k * `TRIAL_EVERY` * (1 + r)
+texts: with the first 4 %, with the fourth 1 %, and always less.
 """
 
 from collections.abc import Iterable
@@ -25,10 +25,9 @@ from cosine_p2p.storage.memory import Remembered
 PROVEN: Final = 64
 """More checks give no higher level: at `LIE_PRICE` / 64 the chance of an audit is the share that is usual."""
 LIE_PRICE: Final = 3.2
-"""Right texts that a lie costs: 64 times the usual share of audits, so that the rule passes into it without a
-step."""
+"""Right texts that a lie costs: 64 times the usual share of audits, so that the rule ends in it."""
 TRIAL_EVERY: Final = 8
-"""A newcomer that is honest has the level of one with eight checks after 64 texts; its trials cost a fiftieth."""
+"""An honest newcomer has eight checks after 64 texts; its trials cost a fiftieth."""
 RAREST_TRIAL: Final = 64
 """Even after many lies somebody new is tried now and then, or no swarm could renew itself."""
 
@@ -48,13 +47,11 @@ class Standings:
         self._outvoted = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
 
     def note_right(self, peer_id: str, *, now_s: float) -> None:
-        """A text of a verifier was checked, and is right."""
         if self._rejected.get(peer_id, now_s) is None:
             self._checks.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
 
     def note_outvoted(self, peer_id: str, *, now_s: float) -> None:
-        """Most others contradict what a verifier said of a third: it begins anew, and the second time it is
-        rejected.
+        """Most others contradict a verifier: it begins anew, and the second time it is rejected.
 
         The first time it may have been rounding, as seldom as that is.
         """
@@ -64,42 +61,37 @@ class Standings:
         self._outvoted.note(peer_id, True, now_s)
 
     def reject(self, peer_id: str, *, now_s: float) -> None:
-        """A verifier was found wrong: it is asked last, and its word counts for nothing."""
         self._checks.pop(peer_id)
         self._rejected.note(peer_id, True, now_s)
 
     def rejected(self, now_s: float) -> frozenset[str]:
-        """The verifiers that were found wrong."""
         return frozenset(peer_id for peer_id, _ in self._rejected.items(now_s))
 
     def checks(self, peer_id: str, *, now_s: float) -> int:
-        """The checks in which a verifier was right."""
         return self._checks.get(peer_id, now_s) or 0
 
     def all_checks(self, now_s: float) -> dict[str, int]:
-        """The checks of each verifier that has any."""
         return dict(self._checks.items(now_s))
 
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
-        """The level of each of some verifiers: 0 without checks, 1 with one, and one more for twice as many."""
+        """0 without checks, 1 with one, and one more for twice as many."""
         return {peer_id: self.checks(peer_id, now_s=now_s).bit_length() for peer_id in peer_ids}
 
     def audit_chance(self, peer_id: str, share: float, *, now_s: float) -> float:
-        """The chance with which a text of a verifier is audited, where the user wants a share; 0 is none."""
+        """The chance that a text is audited; 0 where the user's `share` is 0."""
         checks = self.checks(peer_id, now_s=now_s)
         return max(share, min(1.0, LIE_PRICE / checks if checks else 1.0)) if share else 0.0
 
     def trial_chance(self, now_s: float) -> float:
-        """The chance with which a newcomer is tried beside a text."""
         return max(1 / RAREST_TRIAL, 1 / (TRIAL_EVERY * (1 + len(self._rejected.items(now_s)))))
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """All as values of JSON: [peer id, checks, seconds since the latest]; -1 checks are a rejection."""
+        """Values of JSON: [peer id, checks, seconds since the latest]; -1 checks are a rejection."""
         known = self._checks.state(now_s, lambda peer_id, checks: [peer_id, checks])
         return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the standings that another process kept `away_s` ago; what is broken is left out."""
+        """Take in the state of another process `away_s` ago, without what is broken."""
 
         def read(entry: list[Any]) -> tuple[str, int] | None:
             match entry:

@@ -21,7 +21,7 @@ HEADER_BYTES = _LENGTH.size
 
 
 def encode(message: m.Message) -> bytes:
-    """The frame body of a message. Raises `LocalProtocolError` where a field is out of its bounds."""
+    """The frame body of a message. Raises `LocalProtocolError` for a field out of bounds."""
     return _packed(message, TAG_OF[type(message)])
 
 

@@ -44,7 +44,7 @@ def _constraint(of: Constraint) -> bytes:
 
 
 def _added(request: Request) -> bytes:
-    """What older peers do not know; what stands before the last of it is there, if need be as that of nothing."""
+    """What older peers do not know. What stands before the last part is there, if need be as that of nothing."""
     shaping, constraint, logprobs = request.sampling.shaping, request.sampling.constraint, request.logprobs
     if shaping is None and constraint is None and logprobs is None:
         return b""

@@ -70,10 +70,7 @@ class PeerError(CosineError):
 
 
 class PeerLost(CosineError):
-    """A peer cannot be reached or went silent; `reason` is a short clause.
-
-    `retry_after_s` is set where nothing was tried, but may be after that time.
-    """
+    """A peer cannot be reached or went silent; `reason` is a clause. With `retry_after_s` nothing was tried."""
 
     def __init__(self, peer_id: str, reason: str, *, retry_after_s: float | None = None) -> None:
         super().__init__(f"{peer_id}: {reason}")

@@ -1,7 +1,7 @@
 """Field kinds: how one value of a message is checked on both ways of the wire.
 
-A kind stands in the `Annotated` type of a dataclass field, where that is not a `bool` or a dataclass itself.
-Decoding raises `MalformedMessage`, and so does encoding, which the codec turns into `LocalProtocolError`.
+A kind stands in the `Annotated` type of a dataclass field that is no `bool` or dataclass. Decoding and encoding
+raise `MalformedMessage`; the codec turns the latter into `LocalProtocolError`.
 """
 
 import dataclasses
@@ -157,10 +157,7 @@ class Struct(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Inline(Struct):
-    """A nested dataclass without an array of its own: its fields stand in the one around it, in its place.
-
-    Its `Added` ones stand at the end, before those of the dataclass around it.
-    """
+    """A nested dataclass whose fields stand in the one around it; its `Added` ones stand at the end."""
 
 
 Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
@@ -268,7 +265,6 @@ def pack_fields(message: Any) -> list[object]:
 
 
 def _packed(message: Any) -> tuple[list[object], list[object]]:
-    """The wire values of the fields that are always there, and of the added ones."""
     values: list[object] = []
     added: list[object] = []
     cls: type = type(message)

@@ -1,7 +1,7 @@
 """Ed25519 identities equal to libp2p peer ids, and detached signatures bound to a request.
 
-Key files hold libp2p's PrivateKey protobuf {Type = Ed25519, Data = seed || public key}; a peer id is the
-base58 of the identity multihash of the public key protobuf (libp2p specs, "Peer Ids and Keys").
+Key files hold libp2p's PrivateKey protobuf {Type = Ed25519, Data = seed || public key}; a peer id is the base58 of
+the identity multihash of the public key protobuf (libp2p specs, "Peer Ids and Keys").
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
 """How likely a target thought its text: what a verifier tells of each token where a request asks for it.
 
-Likelihoods are those of the target's own scores, before anything shapes or filters them: a log-softmax in float32.
-What travels is the *surprisal*, the negative logarithm, in millionths of a nat: a whole number is the same on every
-machine that computed the same float, it cannot be NaN, and no probability can be above one.
+Likelihoods are a log-softmax in float32 of the target's own scores, before shaping and filters. What travels is the
+*surprisal*, the negative logarithm, in millionths of a nat: the same whole number on every machine that computed
+the same float, never NaN, and never a probability above one.
 """
 
 import math
@@ -24,7 +24,7 @@ Surprisal = Annotated[int, Whole(limits.MAX_SURPRISAL)]
 
 
 def surprisal_of(log_probability: float) -> int:
-    """The surprisal of a log-probability; of an impossible token the highest there is."""
+    """The surprisal of a log-probability; of an impossible token the maximum."""
     if log_probability == -math.inf:
         return limits.MAX_SURPRISAL
     return min(limits.MAX_SURPRISAL, max(0, round(-log_probability * UNITS_PER_NAT)))
@@ -52,7 +52,7 @@ class Likelihood:
 
 
 def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:
-    """Raise `MalformedMessage` where `told` cannot be of this token, or not with so many likeliest ones."""
+    """Raise `MalformedMessage` where `told` cannot be of this token with `top` likeliest ones."""
     surprisals = [each.surprisal for each in told.top]
     if surprisals != sorted(surprisals) or len({each.token for each in told.top}) < len(told.top):
         raise MalformedMessage("the likeliest tokens are in no order")
@@ -98,7 +98,7 @@ def told_digest(told: Sequence[Likelihood]) -> bytes:
 
 
 def check_room(*, prompt_tokens: int, new_tokens: int, top: int, of_prompt: bool) -> None:
-    """Raise `UsageError` where so much would be told that it could not be audited in one message."""
+    """Raise `UsageError` where the likelihoods could not be audited in one message."""
     told_tokens = new_tokens + prompt_tokens * of_prompt
     tokens_bytes = TOKEN_BYTES * (prompt_tokens + new_tokens)
     if tokens_bytes + told_tokens * (LIKELIHOOD_BYTES + LIKELY_TOKEN_BYTES * top) > limits.MAX_TOLD_BYTES:

@@ -1,9 +1,8 @@
 """Every bound on what a peer may send, by name. A value past its bound is a `RemoteProtocolError`.
 
-A bound trades what a stranger can have a node hold and work through against what honest peers need. Beside each
-one stands what these need: it is well above that, so that half as much, as a rule, would refuse nobody yet, while
-twice as much would serve few and cost twice the memory. What one message may hold must fit a frame. Raising a
-bound is a change of the wire, since older peers refuse what is past theirs.
+A bound trades what a stranger can make a node hold and compute against what honest peers need, which stands beside
+it: half as much would, as a rule, refuse nobody yet. What one message may hold must fit a frame. Raising a bound is
+a change of the wire, since older peers refuse what is past theirs.
 """
 
 from typing import Final
@@ -19,8 +18,8 @@ MAX_TREE_NODES: Final = 256
 MAX_COMMIT_TOKENS: Final = MAX_TREE_NODES
 """As many as a tree may have nodes, of which a pass commits the accepted ones and one more."""
 MAX_TREE_DEPTH: Final = 64
-"""Drafters draft 24 tokens deep, or as far as they get before the news of their drafts (decision 15): 54 where
-passes take 60 and 6 ms and all are 100 ms apart. Only those that are faster or farther away would go deeper."""
+"""Drafters draft 24 tokens deep, or as far as they get before news of their drafts (decision 15): 54 where passes
+take 60 and 6 ms and all are 100 ms apart."""
 MAX_WINDOW_NODES: Final = 4 * MAX_TREE_NODES
 """Bounds what a drafter may have under way, at four full trees."""
 MAX_RARITY: Final = 65_535
@@ -35,7 +34,7 @@ MAX_MANDATE_BYTES: Final = 4096
 """Room for `MAX_AUTHORS` peer ids of 52 characters and the other fields."""
 MAX_MANDATE_S: Final = 3600.0
 """Bounds for how long drafters obey a delegate whose client is gone. `MAX_NEW_TOKENS` take so long at 36 tokens a
-second; a request that takes longer is coordinated by its client again."""
+second."""
 TRANSCRIPT_EVERY_TOKENS: Final = 32
 """At most 31 tokens of a stream that is left go unsigned; the 100 bytes of a transcript are three a token."""
 MAX_AUDIT_FINDINGS: Final = 64
@@ -150,8 +149,7 @@ MAX_TOLD_BYTES: Final = 900_000
 MAX_TOLD_TOKENS: Final = MAX_COMMIT_TOKENS
 """As many as a commit has."""
 MAX_PREDICTION_TOKENS: Final = MAX_PROMPT_TOKENS // 4
-"""A file of some thousand lines. Its 160 KiB find room beside the longest prompt, 640 KiB, and the longest
-constraint; twice as much would not."""
+"""A file of some thousand lines. Its 160 KiB fit beside the longest prompt, 640 KiB, and the longest constraint."""
 MAX_SWARM_NAME_BYTES: Final = 64
 """The name of a private swarm is for people."""
 MAX_CERTIFICATE_BYTES: Final = 512

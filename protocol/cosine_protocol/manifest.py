@@ -15,8 +15,7 @@ from cosine_protocol.errors import LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import ContentDigest, Items, Name, Struct, Text, Whole
 
 PIECE_BYTES: Final = limits.MAX_CHUNK_BYTES
-"""One message each, so that every piece is checked as it comes, and a transfer that breaks off loses none. Their
-digests are one part in 8,192 of a tensor: 17 MiB for 141 GB."""
+"""One message each, so that every piece is checked as it comes. Their digests are one part in 8,192 of a tensor."""
 _MARK: Final = b"cosine/manifest/1"
 _PIECES_MARK: Final = b"cosine/pieces/1"
 
@@ -42,11 +41,9 @@ class ManifestTensor:
 
     @property
     def pieces(self) -> int:
-        """How many pieces it has; the last one may be short."""
         return -(-self.size_bytes // PIECE_BYTES)
 
     def piece_bytes(self, piece: int) -> int:
-        """The length of one of them."""
         return min(PIECE_BYTES, self.size_bytes - piece * PIECE_BYTES)
 
 
@@ -59,7 +56,7 @@ class Manifest:
 
     @classmethod
     def decode(cls, data: bytes) -> "Manifest":
-        """The inverse of `encode`. Raises `MalformedMessage`, also for what `encode` would write otherwise."""
+        """Raises `MalformedMessage`, also for what `encode` would write otherwise."""
         if len(data) > limits.MAX_MANIFEST_BYTES:
             raise MalformedMessage(f"a manifest has at most {limits.MAX_MANIFEST_BYTES} bytes")
         found = decode_body(cls, data)

@@ -1,7 +1,6 @@
 """Certificates of private swarms: made by the founder, checked by every member. Pure; times are Unix seconds.
 
-libp2p proves the peer id at the other end of a stream, and a certificate names one peer: who shows its own has
-proved its membership, and nobody else can use it.
+libp2p proves the peer id at the other end of a stream, and a certificate names one peer, so nobody else can use it.
 """
 
 from base64 import b64decode, urlsafe_b64encode
@@ -39,7 +38,7 @@ def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, in
 
 
 def read_certificate(data: bytes) -> m.Certificate:
-    """A certificate that the swarm it names has signed, whoever shows it and whenever. Raises `NotAMember`."""
+    """A certificate that the swarm it names has signed. Raises `NotAMember`."""
     return _open(m.Certificate, data)
 
 
@@ -53,8 +52,8 @@ def check_certificate(
 ) -> None:
     """Raises `NotAMember` unless a certificate shows that `member` belongs to `swarm` now.
 
-    `revoked` holds the serial number up to which a member's certificates count no longer. A certificate counts from
-    `MAX_RECORD_SKEW_S` before its start, for the founder's clock may be ahead, and not after its end.
+    `revoked` holds the serial number up to which a member's certificates are revoked. A certificate counts from
+    `MAX_RECORD_SKEW_S` before its start.
     """
     if certificate.swarm != swarm:
         raise NotAMember("the certificate is of another swarm")

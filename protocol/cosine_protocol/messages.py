@@ -84,8 +84,7 @@ class Error:
 class Certificate:
     """The word of a swarm that a peer is its member for a while. Times are Unix seconds.
 
-    `swarm` is the swarm's public key in the form of a peer id, `name` is for people. `serial` grows with each
-    certificate of the swarm, so that a list can revoke those there are and no later ones.
+    `swarm` is its public key as a peer id, `name` is for people. `serial` grows with each certificate of the swarm.
     """
 
     KIND: ClassVar = "member"
@@ -144,9 +143,8 @@ class Revoked:
 class Mandate:
     """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
 
-    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` among them follows it
-    for nothing else. Where drafters see a part of the prompt alone, `shown` is the digest of the request with that
-    part: without it they could not tell another prompt from the client's.
+    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` follows it for nothing
+    else. Where drafters see a part of the prompt alone, `shown` is the digest of the request with that part.
     """
 
     KIND: ClassVar = "mandate"
@@ -167,8 +165,7 @@ class Mandate:
 class Transcript:
     """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
 
-    `digest` is that of the prefix after `tokens` output tokens; those before `first` were given to it. `told` is
-    that of the likelihoods that it has told, where it was asked for them.
+    `digest` is that of the prefix after `tokens` output tokens; `told` that of the likelihoods that it has told.
     """
 
     KIND: ClassVar = "transcript"
@@ -227,7 +224,7 @@ class Pacing(IntEnum):
 class Open:
     """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes.
 
-    `prediction` is what the client takes the output to be; the verifier may draft from it.
+    `prediction` is what the client expects as output; the verifier may draft from it.
     """
 
     number: Number
@@ -243,8 +240,7 @@ class Open:
 class Opened:
     """The verifier took the request. `pass_us` is its measured time of a one-token pass.
 
-    Drafts that are right less often than `break_even` cannot pay on its measured curve, nor beside what it drafts
-    itself, in thousandths.
+    Drafts that are right less often than `break_even`, in thousandths, cannot pay there.
     """
 
     number: Number
@@ -265,10 +261,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: tree nodes fed, committed tokens whose two best scores nearly tied, its time.
-
-    `cached_tokens` of the prompt were known before; only the first pass of a request says so.
-    """
+    """One pass: nodes fed, near ties committed, its time; `cached_tokens` of the prompt in the first."""
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
@@ -347,9 +340,9 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A delegate's decision about a drafter, which has sent so many nodes; with author 0, about their number.
+    """A delegate's decision about a drafter, which has sent `nodes`; with author 0, about their number.
 
-    `offered` counts the committed tokens for whose positions it had drafts of anybody.
+    `offered` counts the committed tokens for whose positions it had drafts.
     """
 
     number: Number
@@ -368,7 +361,7 @@ class Start:
     """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate.
 
     With `d_0`, the digest of the request, `request` holds the end of its prompt alone, and no nonce. With
-    `shares_feedback` the drafter may keep the text to learn from it; where there is a mandate, that one says so.
+    `shares_feedback` the drafter may keep the text; where there is a mandate, that one says so.
     """
 
     number: Number
@@ -393,7 +386,7 @@ class Assign:
     """Draft below `base`: at most `depth` tokens deep, `width` nodes expanded a pass.
 
     `window` bounds the nodes sent and not yet resolved by an `Advance`. Paths less likely than one in `rarity` are
-    kept back; without it the drafter chooses.
+    kept back; None: the drafter's default.
     """
 
     number: Number
@@ -458,9 +451,9 @@ class ReleaseReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The client wants no more drafts for the request; of its `text_tokens` so far `accepted` were the drafter's.
+    """The client wants no more drafts; of its `text_tokens` so far `accepted` were the drafter's.
 
-    Of one that was let go before, the client tells the numbers once more when the request ends.
+    One that was let go before is told the numbers once more when the request ends.
     """
 
     number: Number
@@ -503,7 +496,7 @@ class AskFile:
 class FilePiece:
     """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there.
 
-    Those bytes may be compressed, as zlib does (RFC 1950); `total_bytes` counts what they stand for.
+    The data may be compressed by zlib (RFC 1950); `total_bytes` counts what it stands for.
     """
 
     number: Number
@@ -516,12 +509,9 @@ class FilePiece:
 class NetworkCoordinate:
     """A peer's place by its own account, in microseconds of round-trip time from the origin.
 
-    It has three axes and a height, the way from a machine to the well-connected part of the network, which every
-    path to it takes (Vivaldi: Dabek et al., SIGCOMM 2004, section 5.4). Whole microseconds travel: a value is
-    never infinite, and always a number.
-
-    `error_permille` is how far estimates with it were off of late, in thousandths of what was measured; 1000 says
-    that the place is a guess.
+    It has three axes and a height, the way from a machine to the well-connected part of the network (Vivaldi: Dabek
+    et al., SIGCOMM 2004, section 5.4). `error_permille`: how far estimates with it were off of late, in
+    thousandths; 1000 is a guess.
     """
 
     x_us: Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
@@ -531,7 +521,7 @@ class NetworkCoordinate:
     error_permille: Annotated[int, Whole(1000)]
 
     def rtt_s(self, other: "NetworkCoordinate") -> float:
-        """The estimated round-trip time to another peer, in seconds."""
+        """Estimated round-trip time to another peer, in seconds."""
         apart_us = math.dist((self.x_us, self.y_us, self.z_us), (other.x_us, other.y_us, other.z_us))
         return (apart_us + (self.height_us + other.height_us)) / 1e6
 
@@ -545,10 +535,7 @@ class AskStatus:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node's own present account of itself. `requests` are those served now.
-
-    Of the `text_tokens` of requests that a drafter has drafted for `accepted` were its, as clients told.
-    """
+    """A node's own account of itself: `requests` served now; a drafter's accepted part of `text_tokens`."""
 
     number: Number
     record: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
@@ -582,8 +569,7 @@ class AskAudit:
 class AuditFinding:
     """An output position at which the auditor would have committed `token`.
 
-    `gap` is the score of `token` less that of the committed one, or at least so much: `MAX_SCORE_GAP` if that one
-    is ruled out.
+    `gap` is the score of `token` less that of the committed one: `MAX_SCORE_GAP` if that one is ruled out.
     """
 
     position: Position
@@ -595,11 +581,9 @@ class AuditFinding:
 class AuditVerdict:
     """The body that an auditor signs about a transcript of `author`, whose fields it repeats.
 
-    Of its positions so many are `equal`, others differ by a near tie of the numerics, and `different` ones by more.
-    `findings` are those that are not equal, in order of position; where they are too many, `different` ones first.
-    Where likelihoods were told, `widest_gap` is the most nats by which one differs from the auditor's own, and
-    `mean_gap` by how many nats those of the text's tokens are too high on average. Where others computed for the
-    auditor, they are its `stages`.
+    Of its positions `equal` ones agree, `near_ties` differ by rounding, and `different` ones by more. `findings`
+    are those that differ, in order of position; where they are too many, `different` ones first. Of likelihoods
+    `widest_gap` is the largest difference and `mean_gap` the mean one, in nats. `stages` computed for the auditor.
     """
 
     KIND: ClassVar = "audit"

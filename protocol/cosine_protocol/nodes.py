@@ -28,8 +28,8 @@ class Node:
 class NodeBlock:
     """At most 255 nodes, parents before children.
 
-    On the wire a parent is one byte (0 = base, i + 1 = node i) and a confidence one byte (255 = certain).
-    Raises `MalformedMessage` where the three fields disagree or a parent does not come first.
+    On the wire a parent is one byte (0 = base, i + 1 = node i) and a confidence one byte (255 = certain). Raises
+    `MalformedMessage` where the fields disagree or a parent does not come first.
     """
 
     parents: Annotated[bytes, Bytes(MAX_BLOCK_NODES)]

@@ -1,9 +1,8 @@
-"""Keyed Gumbel noise: a pure function of (seed, output position, token id) (docs/design.md,
-"The output is a function of the request").
+"""Keyed Gumbel noise: a pure function of (seed, output position, token id) (docs/design.md).
 
 This is the reference in plain integers; the engine's vectorised form must equal it bit for bit. The stream is
-splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators") started at a key that
-mixes seed and position; token `v` takes its (v+1)-th output.
+splitmix64 (Steele, Lea, Flood 2014, "Fast splittable pseudorandom number generators") started at a key that mixes
+seed and position; token `v` takes its (v+1)-th output.
 """
 
 import math

@@ -36,8 +36,8 @@ def held_type_of(numerics: str) -> str | None:
 def repeats(numerics: str) -> bool:
     """True if a request gets the same text each time.
 
-    In float32 what else is computed moves scores by 1e-5; in 16 bits, and where llama.cpp rounds activations, by so
-    much that it decides between two tokens that are nearly as likely (a near tie).
+    In float32 what else is computed moves scores by 1e-5; in 16 bits, and in llama.cpp, enough to decide a near
+    tie.
     """
     is_exact = arithmetic_of(numerics) == "float32" or numerics == f"gguf:F32+{LLAMA}"
     return is_exact or numerics.endswith(DETERMINISTIC)

@@ -1,7 +1,7 @@
-"""Signed DHT records: what a node says of itself, and the pure check every reader and storing node applies.
+"""Signed DHT records: what a node says of itself, and the pure check of every reader and storing node.
 
-Without such a check any peer can overwrite another's record: hivemind keeps the one that expires later. A record is
-`[body, signature]`; the signature covers the DHT key it was stored under.
+hivemind keeps the record that expires later, whoever sent it. A record is `[body, signature]`; the signature covers
+the DHT key it was stored under.
 """
 
 from dataclasses import dataclass
@@ -48,10 +48,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """The options that a target's own generation config sets, bounded as those of a request are; None is unset.
-
-    `not_honoured` names those that change the text and that no request can ask for.
-    """
+    """The options that a target's generation config sets, None for unset; `not_honoured` cannot be asked for."""
 
     do_sample: bool = False
     temperature: Annotated[float | None, Maybe(Real(limits.MAX_TEMPERATURE))] = None
@@ -69,8 +66,7 @@ class GenerationDefaults:
 class TargetFacts:
     """Everything about a target that decides about a text, besides the request.
 
-    `content_digest` is that of its weights and configuration, `eos` are its end-of-sequence ids. A target is known
-    by the digest of its facts, so that no node can announce a known target with other ones.
+    A target is known by the digest of its facts, so that no node can announce a known target with other ones.
     """
 
     content_digest: ContentDigest
@@ -101,7 +97,7 @@ class StageOffer:
 
     @property
     def held(self) -> LayerRange:
-        """The layers. Raises `MalformedMessage` where they are none of the model."""
+        """Raises `MalformedMessage` where they are no layers of the model."""
         return LayerRange(first=self.first_layer, end=self.end_layer, layers=self.layers)
 
 
@@ -110,9 +106,9 @@ class NodeRecord:
     """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token.
 
     The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
-    it drafts for, and says nothing of what else is in it. A stage has a `stage`, nobody else. A drafter that
-    `learns` keeps texts where clients allow it. A verifier whose model is in parts names the `stages` that compute
-    for it; with another one a pass over four tokens takes `four_tokens_permille` of one over one.
+    it drafts for. Only a stage has a `stage`. A drafter that `learns` keeps texts where clients allow it. A
+    verifier over stages names them; with another one a pass over four tokens takes `four_tokens_permille` of one
+    over one.
     """
 
     KIND: ClassVar = "record"
@@ -169,10 +165,7 @@ def _binding(key: str) -> bytes:
 
 
 def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
-    """The bytes to store under `key`, signed by the record's owner.
-
-    Raises `LocalProtocolError` for a record that readers would refuse for its length.
-    """
+    """The bytes to store under `key`, signed. Raises `LocalProtocolError` for too long a record."""
     sealed = encode_body(sign(identity, record, digest=_binding(key)))
     if len(sealed) > limits.MAX_RECORD_BYTES:
         raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {limits.MAX_RECORD_BYTES}")
@@ -219,10 +212,7 @@ def check_times(record: NodeRecord, *, now_s: float) -> None:
 
 
 def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) -> str:
-    """The DHT key of the cell at `depth` hex digits where `owner` may announce (docs/protocol.md, section 10).
-
-    Cells split by the hash of the public key, since Ed25519 peer ids share their first characters.
-    """
+    """The DHT key of the cell at `depth` hex digits for `owner` (docs/protocol.md, section 10)."""
     prefix = sha256(public_key_of(owner)).hexdigest()[:depth]
     return cell_name(network=network, role=role, target=target, prefix=prefix)
 

@@ -1,7 +1,6 @@
 """A request: target, prompt, sampling parameters and seed, which fix the output.
 
-See docs/design.md, "The output is a function of the request". A `Request` is the same value everywhere: a client
-makes it, it travels as it is, and the verifier's sampler reads its `Sampling`.
+See docs/design.md, "The output is a function of the request". A `Request` is the same value everywhere.
 """
 
 import reprlib
@@ -43,10 +42,9 @@ class TokenBias:
 class Shaping:
     """Changes to the scores of some tokens, by what has been written; the defaults change nothing.
 
-    `presence_penalty` is taken from the score of each token of the output so far, `frequency_penalty` as often as
-    it occurs there. The last token of a sequence in `bad_words` is not chosen where the output ends with those
-    before it, and none of `held_back` before `min_tokens` were written. Raises `UsageError` for values that mean
-    nothing.
+    `presence_penalty` is subtracted from the score of each token of the output, `frequency_penalty` for each
+    occurrence. The last token of a sequence in `bad_words` is not chosen after those before it, and none of
+    `held_back` before `min_tokens`. Raises `UsageError` for invalid values.
     """
 
     presence_penalty: Annotated[float, Real(limits.MAX_PENALTY, -limits.MAX_PENALTY)] = 0.0
@@ -73,16 +71,12 @@ class Shaping:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """All tokens that are named here."""
         words = [token for word in self.bad_words for token in word]
         return (*(one.token for one in self.logit_bias), *words, *self.held_back)
 
 
 class ConstraintKind(IntEnum):
-    """The languages in which a constraint says what a text may be, each called as the option of a client is.
-
-    They are JSON Schema, regular expressions and Lark grammars as llguidance reads them.
-    """
+    """Languages of constraints, as llguidance reads them, each named as the option of a client."""
 
     SCHEMA = 1
     REGEX = 2
@@ -90,7 +84,6 @@ class ConstraintKind(IntEnum):
 
     @property
     def option(self) -> str:
-        """The name of the option."""
         return self.name.lower()
 
 
@@ -98,8 +91,7 @@ class ConstraintKind(IntEnum):
 class Constraint:
     """What the whole output must be: JSON by a schema, or a text of a regular expression or a Lark grammar.
 
-    The output ends by one of `ends`, which come nowhere but where it may end. Raises `UsageError` for a text that
-    is too long.
+    The output ends by one of `ends`, where it may end. Raises `UsageError` for too long a text.
     """
 
     kind: Annotated[int, Whole(len(ConstraintKind), 1)]
@@ -133,9 +125,8 @@ _SHAPING: Final = {
 class Sampling:
     """Parameters of the keyed sampler. Defaults mean greedy decoding with nothing filtered.
 
-    `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch a filter off. Peers
-    that do not know `shaping` or `constraint` are asked for nothing that has one. Raises `UsageError` for values
-    that mean nothing.
+    `temperature` 0 is greedy; `top_k` 0, `top_p` 1, `min_p` 0 and `repetition_penalty` 1 switch a filter off.
+    Raises `UsageError` for invalid values.
     """
 
     temperature: Annotated[float, Real(limits.MAX_TEMPERATURE)] = 0.0
@@ -177,10 +168,7 @@ _MEANINGFUL: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AskedLogprobs:
-    """A verifier shall tell how likely each token was, and the `top` likeliest ones at its place.
-
-    With `of_prompt` it tells that of the prompt's tokens too, but for the first.
-    """
+    """Ask for the likelihood of each token (with `of_prompt` also of the prompt's) and the `top` likeliest."""
 
     top: Annotated[int, Whole(limits.MAX_TOP_LOGPROBS)]
     of_prompt: bool = False
@@ -190,8 +178,7 @@ class AskedLogprobs:
 class Request:
     """One generation as every peer sees it, and as it travels.
 
-    All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone. Peers that
-    do not know `logprobs` are asked for nothing that has it.
+    All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone.
     """
 
     target_digest: ContentDigest

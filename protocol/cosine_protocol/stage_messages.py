@@ -30,7 +30,7 @@ from cosine_protocol.request import Sampling
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class LayerRange:
-    """The layers from `first` to the one before `end`, counted from 0, of a model of so many `layers`.
+    """The layers from `first` to the one before `end`, counted from 0, of a model of `layers`.
 
     Raises `MalformedMessage` unless there is at least one, and all are layers of the model.
     """
@@ -59,7 +59,6 @@ class LayerRange:
 
     @classmethod
     def whole(cls, layers: int) -> "LayerRange":
-        """All layers of a model."""
         return cls(first=0, end=layers, layers=layers)
 
     def __str__(self) -> str:
@@ -73,20 +72,16 @@ class LayerRange:
 
     @property
     def is_first(self) -> bool:
-        """True if it begins with the model's first layer: it takes tokens."""
         return self.first == 0
 
     @property
     def is_last(self) -> bool:
-        """True if it ends with the model's last layer: it gives logits."""
         return self.end == self.layers
 
     def overlaps(self, other: "LayerRange") -> bool:
-        """True if the two have a layer of one model in common."""
         return self.layers == other.layers and self.first < other.end and other.first < self.end
 
     def precedes(self, other: "LayerRange") -> bool:
-        """True if the other begins where this one ends, in one model."""
         return self.layers == other.layers and self.end == other.first
 
 
@@ -102,9 +97,9 @@ PoolTokens = Annotated[int, Whole(limits.MAX_POOL_TOKENS, 1)]
 class Join:
     """A head asks a stage to hold the layers from `first_layer` to the one before `end_layer` in a chain.
 
-    `source` is the peer from whom operations come, `target` to whom they go, at `addresses`; the last stage has
-    none. The pools of a chain are all alike: of `pool_tokens`, and `window_pool_tokens` for layers that look back
-    `window_tokens`, which no stage has yet. The first sequence to be opened has the number `first_sequence`.
+    Operations come from `source` and go to `target`, at `addresses`; the last stage has none. The pools of a chain
+    are of `pool_tokens`, and `window_pool_tokens` for layers that look back `window_tokens`. The first sequence has
+    the number `first_sequence`.
     """
 
     chain: ChainId
@@ -164,9 +159,9 @@ class ReserveRoom:
 
 @dataclass(frozen=True, slots=True)
 class FedRow:
-    """Tokens of one sequence, the names of their nodes, and the nodes before them, -1 for the end of the prefix.
+    """Tokens of one sequence, their nodes, and the nodes before them, -1 for the end of the prefix.
 
-    Choices are wanted after `tokens[scored_from:]`, with so many `candidates` each.
+    Choices are wanted after `tokens[scored_from:]`, with `candidates` each.
     """
 
     sequence: Number
@@ -180,7 +175,7 @@ class FedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedPass:
-    """A pass over rows. So many bytes of activations follow, in `Activations` without anything between them.
+    """A pass over rows. `activation_bytes` follow, in `Activations` without anything between them.
 
     The first stage gets none. To others 0 says that the stage before has not computed the pass.
     """
@@ -249,7 +244,7 @@ CandidateTokens = Annotated[
 class RowAnswer:
     """One row's outcome: a token after each scored one, the margins as float 64, little-endian.
 
-    `candidates` has as many lists as there are tokens, or none where none were asked for.
+    `candidates` has as many lists as there are tokens, or none.
     """
 
     fault: Annotated[int, Whole(3)]
@@ -294,8 +289,7 @@ TokenProjections = Annotated[bytes, Bytes(limits.PROJECTIONS * limits.PROJECTION
 class PartTrace:
     """Projections of the vectors of each token of a part, as float 32, little-endian, token by token.
 
-    Nothing has `entered` the first stage, and nothing `left` the last one; both are empty where the stage has not
-    kept the feed.
+    Both are empty where the stage has not kept the feed, `entered` for the first stage, `left` for the last.
     """
 
     entered: TokenProjections
@@ -311,10 +305,10 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A stage tells the head that it has passed the feed of that number on, or answers it, and how long it held it.
+    """A stage has passed the feed of that number on, or answers it, after `held_us`.
 
     It `is_left_out` where no activations were passed on, or nothing was chosen. Its activations took `came_us` to
-    come, from the first of them to the last; None where there were none, or the stage was not ready to read them.
+    come; None where there were none, or the stage was not ready to read them.
     """
 
     number: Number

@@ -1,10 +1,8 @@
 """What peers sign: a body is encoded once, and its bytes are signed, sent and checked. Pure.
 
-A signature is bound to the body's kind, its signer, and a digest of what it is about (docs/protocol.md, section 9).
-Statements about one request are bound to its digest `d_0`. Times are Unix seconds.
-
-A mandate is a client's word that a verifier may coordinate the request. A transcript says what a verifier committed
-of it, and a verdict what an auditor thinks of that.
+A signature is bound to the body's kind, its signer, and a digest of what it is about, for requests `d_0`
+(docs/protocol.md, section 9). Times are Unix seconds. A mandate is a client's word that a verifier may coordinate
+the request; a transcript says what a verifier committed, and a verdict what an auditor thinks of that.
 """
 
 from typing import Protocol

@@ -34,7 +34,7 @@ PALETTE_NODES: Final = 200
 class MonitorApp(App[None]):
     """Draws the snapshots of a feed and hands it the user's commands. `return_code` is 1 if the feed failed.
 
-    Whatever is typed is text for the prompt line, wherever the focus is; commands have keys that print nothing.
+    What is typed is text for the prompt line, wherever the focus is; commands have keys that print nothing.
     """
 
     CSS_PATH = Path(__file__).with_name("app.tcss")
@@ -116,7 +116,7 @@ class MonitorApp(App[None]):
         self.call_after_refresh(self.draw)
 
     async def on_event(self, event: events.Event) -> None:
-        """Direct what is typed or pasted to the prompt line, before anything can take it for a command."""
+        """Direct what is typed or pasted to the prompt line, before anything takes it for a command."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             is_text = isinstance(event, events.Paste) or event.is_printable
             if not isinstance(self.screen, CommandPalette) and (is_text or self.focused is None):
@@ -151,14 +151,12 @@ class MonitorApp(App[None]):
         self.perform("quit")
 
     def action_leave(self) -> None:
-        """Close the page, or go back to the prompt line."""
         self.view.forget_warning()
         self._prompt.say("")
         self._close_page()
         self._prompt.input.focus()
 
     def action_scroll(self, pages: int) -> None:
-        """Scroll what is shown by pages, from the prompt line too."""
         pane = self._grid.shown_pane(self.view)
         pane.focus()
         pane.scroll_relative(y=pages * max(1, pane.scrollable_content_region.height - 1), animate=False)
@@ -183,7 +181,7 @@ class MonitorApp(App[None]):
             yield SystemCommand(palette_title(request_title(request)), "everything about it", show)
 
     def perform(self, name: str, argument: str = "") -> None:
-        """Do what a command says; what it cannot do is said above the prompt line."""
+        """Perform a command; errors appear above the prompt line."""
         if name != "quit":
             self.view.forget_warning()
             self._prompt.say("")
@@ -195,7 +193,6 @@ class MonitorApp(App[None]):
         self.draw()
 
     def show_pane(self, name: PaneName, *, takes_focus: bool = True) -> None:
-        """Show a pane where not all are, and let the keys go to it."""
         self._close_page()
         self.view.pane = name
         self._lay_out()
@@ -294,13 +291,11 @@ class MonitorApp(App[None]):
         return self.view.shown_request(self.snapshot)
 
     def draw(self) -> None:
-        """Draw everything that is shown from the snapshot."""
         self._headline.show(headline(self.snapshot, self._headline.width))
         self._grid.draw(self.snapshot, self.view)
         self._prompt.show_defaults(self.snapshot.generation_defaults)
 
     def update_snapshot(self) -> None:
-        """Draw the latest snapshot, if there is a new one."""
         error = self._feed.error()
         if error is not None:
             self.failure = error
@@ -313,5 +308,5 @@ class MonitorApp(App[None]):
 
 
 def palette_title(text: str) -> str:
-    """A title for the palette, which would read square brackets of a stranger's name as markup, or as an action."""
+    """A title for the palette, which would read square brackets as markup or as an action."""
     return clean(text).translate({ord("["): "(", ord("]"): ")"})

@@ -95,7 +95,6 @@ def _demo(seed: int, speed: float) -> "Feed":
 
 
 def _simulation() -> Any:
-    """The module of the simulated swarm, which needs nothing of what the laboratory needs besides."""
     return SIMULATION.part(SOURCES, "demo")
 
 

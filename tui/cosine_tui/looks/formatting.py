@@ -54,7 +54,7 @@ def clock(at_s: float, began_unix_s: float | None) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A share from 0 to 1 as a bar of `width` cells; what is there shows, however little."""
+    """A share from 0 to 1 as a bar of `width` cells; anything above 0 shows."""
     eighths = round(8 * width * min(1.0, max(0.0, share)))
     if share > 0 and width > 0:
         eighths = max(1, eighths)
@@ -64,14 +64,14 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[int], width: int) -> str:
-    """The last `width` values as heights, the full one at least 8; 0 is a dot: nothing is not a little."""
+    """The last `width` values as heights, the full one at least 8; 0 is a dot."""
     shown = values[-width:] if width > 0 else ()
     top = max(8, *shown) if shown else 8
     return "".join(GAP if value <= 0 else _HEIGHTS[math.ceil(8 * value / top) - 1] for value in shown)
 
 
 def bars_in_row(values: Sequence[float], *, top: float, row: int, rows: int) -> str:
-    """One row of a bar chart `rows` rows high, the lowest row 0; a value of `top` reaches its upper edge."""
+    """One row of a bar chart of `rows` rows, the lowest row 0; `top` is its full height."""
     cells = []
     for value in values:
         eighths = round(8 * rows * max(0.0, value) / top) - 8 * row

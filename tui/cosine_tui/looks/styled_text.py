@@ -39,42 +39,41 @@ class Tone(StrEnum):
 
 
 AUTHOR_TONES: Final = sum(tone.startswith("author-") for tone in Tone)
-"""As many colours as can be told apart; further authors share them."""
+"""Number of distinguishable colours; further authors share them."""
 
 
 class ListRow(NamedTuple):
-    """A line of a list. With a key it is one that can be selected: a peer id, or a request's number."""
+    """A line of a list. One with a key can be selected: a peer id, or a request's number."""
 
     line: Text
     key: str = ""
 
 
 def author_tone(author: int, *, is_copied: bool = False) -> Tone:
-    """The tone of a drafter by its number from 1; 0 is the target itself, which decodes or copies."""
+    """The tone of a drafter by its number from 1; 0 is the target itself."""
     if not author:
         return Tone.COPIED if is_copied else Tone.PLAIN
     return Tone(f"author-{(author - 1) % AUTHOR_TONES + 1}")
 
 
 def author_mark(author: int, *, is_copied: bool = False) -> str:
-    """The letter of a drafter, so that nobody needs the colours; `=` if the verifier drafted, else it has none."""
+    """The letter of a drafter, `=` if the verifier drafted, else a space."""
     if not author:
         return "=" if is_copied else " "
     return chr(ord("a") + (author - 1) % 26)
 
 
 def clean(text: str) -> str:
-    """Text from a stranger, safe to print on one line: whatever steers a terminal or hides becomes a dot."""
+    """Text from a stranger on one line: whatever steers a terminal or hides becomes a dot."""
     return "".join("·" if unicodedata.category(letter) in _UNPRINTABLE else letter for letter in text)
 
 
 def clean_text(text: str) -> str:
-    """As `clean`, but line breaks and tabs stay: text of a stranger that is copied to be pasted elsewhere."""
+    """As `clean`, but line breaks and tabs stay."""
     return "".join(letter if letter in "\n\t" else clean(letter) for letter in text)
 
 
 def toned(text: str, tone: Tone = Tone.PLAIN) -> Text:
-    """A text on one line, or wrapped where it is given less room."""
     return Text(clean(text), tone)
 
 
@@ -89,7 +88,7 @@ def fit(text: str, width: int, tone: Tone = Tone.PLAIN, align: Literal["left", "
 
 
 def cut(line: Text, width: int) -> Text:
-    """The line itself, now at most `width` cells of it."""
+    """Cut the line itself to at most `width` cells."""
     line.truncate(max(1, width), overflow="ellipsis")
     return line
 
@@ -105,12 +104,11 @@ def spread(left: Text, right: Text, width: int) -> Text:
 
 
 def wrap(text: Text, width: int) -> list[Text]:
-    """Lines of at most `width` cells, for where a pane must know how many there are."""
     return list(text.wrap(get_console(), max(1, width)))
 
 
 def flow(items: Iterable[Text], width: int, gap: int = 2) -> Text:
-    """Items side by side on lines of `width` cells, none of them broken unless it is wider than a line."""
+    """Items side by side on lines of `width` cells, broken only if wider than a line."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + gap + item.cell_len <= width:
@@ -121,7 +119,7 @@ def flow(items: Iterable[Text], width: int, gap: int = 2) -> Text:
 
 
 def beside(rows: Iterable[tuple[Text, ...]], columns: int = 2) -> Table:
-    """Rows of cells side by side: the last one is wrapped beside those before it."""
+    """Rows of cells side by side: the last one is wrapped."""
     heads = [Column(no_wrap=True) for _ in range(columns - 1)]
     table = Table.grid(*heads, Column(overflow="fold"), padding=(0, 2, 0, 0))
     for row in rows:

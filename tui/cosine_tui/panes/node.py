@@ -17,7 +17,6 @@ Facts = Iterator[tuple[str, str]]
 
 
 def node_page(snapshot: Snapshot, peer_id: str) -> RenderableType:
-    """The facts about a node, a name and a value each."""
     node = snapshot.node(peer_id)
     if node is None:
         return toned(f"{peer_id} is no longer announced in this network.", Tone.WARNING)
@@ -64,7 +63,7 @@ def _speed_and_load(node: NodeView) -> Facts:
 
 
 def _learning(node: NodeView) -> Facts:
-    """What this machine knows of a drafter of the user's own; of others their own word, which proves nothing."""
+    """What this machine knows of the user's own drafter; of others their own word."""
     if node.learner:
         yield from node.learner
     elif (learned := LearnedName.of(node.record.model)) is not None:
@@ -74,7 +73,7 @@ def _learning(node: NodeView) -> Facts:
 
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:
-    """The part of a node in the requests of this monitor; the swarm keeps no common reputation."""
+    """The part of a node in the requests of this monitor."""
     standing = node.standing
     had_part = "drafted for" if node.author else "served"
     yield "requests", f"{had_part} {counted(standing.requests, 'request')} seen here"

@@ -1,7 +1,4 @@
-"""A request: the pane with its text as it comes, and the page with everything that is known of it.
-
-Both begin with its figures, its speed over time against plain decoding, and the authors of its text.
-"""
+"""A request: the pane with its text as it comes, and the page with everything that is known of it."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -28,7 +25,6 @@ _SUPERSCRIPTS: Final = str.maketrans("abcdefghijklmnoprstuvwxyz=", "ᵃᵇᶜᵈ
 
 
 def request_title(request: RequestView | None) -> str:
-    """The title of the pane or page."""
     if request is None:
         return "Request"
     about = "yours" if request.is_own else ""
@@ -38,10 +34,9 @@ def request_title(request: RequestView | None) -> str:
 def request_pane(
     snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
 ) -> tuple[RenderableType, RenderableType | None]:
-    """A request on `width` cells down to the end of its text, and what stands below that.
+    """A request on `width` cells down to the end of its text, and what stands below a growing text.
 
     With `has_marks` every drafter's letter stands before its tokens; with enough `height` the speed is a plot.
-    Nothing stands below where the text does not grow: then its end need not be kept in sight.
     """
     if request is None:
         return toned(NOTHING_ASKED, Tone.MUTED), None
@@ -60,7 +55,6 @@ def request_pane(
 
 
 def request_page(snapshot: Snapshot, number: int, width: int, *, has_marks: bool = False) -> RenderableType:
-    """Everything about a request on `width` cells: its text, its timeline, and the accounts at its end."""
     request = snapshot.request(number)
     if request is None:
         return toned(f"Request {number} is no longer kept.", Tone.WARNING)
@@ -87,7 +81,7 @@ def request_page(snapshot: Snapshot, number: int, width: int, *, has_marks: bool
 
 
 def _head(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: int) -> Iterator[RenderableType]:
-    """State, prompt, figures, speed and authors of a request; the speed is a plot where that has rows."""
+    """State, prompt, figures, speed and authors; the speed is a plot where that has rows."""
     state = request.state
     done = request.account if state is RequestState.FINISHED else None
     ended = _FINISHED.get(done.finish_reason, "") if done is not None else ""
@@ -143,7 +137,6 @@ def _passes(request: RequestView, width: int) -> Text:
 
 
 def _authors(request: RequestView) -> Iterator[Text]:
-    """The authors of the text: a mark, a name, a count and a part of the whole for each."""
     if not request.tokens:
         return
     for origin in request.origins:
@@ -159,7 +152,6 @@ def _authors(request: RequestView) -> Iterator[Text]:
 
 
 def _text(request: RequestView, *, has_marks: bool) -> Iterator[Text]:
-    """The text so far, and the error that ended it."""
     if request.text:
         yield Text.assemble(*(_written(run, has_marks=has_marks) for run in request.text))
     if request.error:
@@ -176,7 +168,6 @@ def _written(run: TextRun, *, has_marks: bool) -> Text:
 
 
 def _drafters(request: RequestView) -> Iterator[Table]:
-    """A table of the drafters: what each sent, and what became of it."""
     if not request.drafters:
         return
     table = Table("drafter", box=None, pad_edge=False, header_style=Tone.MUTED)
@@ -224,7 +215,7 @@ def gain_over_plain(request: RequestView) -> str:
 
 
 def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> list[Text]:
-    """Bars of `rows` rows with a scale, a line at the level of plain decoding, the time below; [] without room."""
+    """Bars of `rows` rows with a scale, a line at plain decoding, the time below; [] without room."""
     scale_width = 6
     columns = width - scale_width
     if columns < 8 or not speeds.per_s:
@@ -248,7 +239,7 @@ def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> li
 
 
 def resampled(values: Sequence[float], columns: int) -> list[float]:
-    """As many means of neighbours, or repeats, as there are columns."""
+    """Means of neighbours, or repeats, for each column."""
     means = []
     for column in range(columns):
         first = column * len(values) // columns

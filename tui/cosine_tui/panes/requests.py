@@ -51,7 +51,7 @@ class _Columns:
 
 
 def request_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[ListRow]:
-    """The requests that fit `listing` on `width` cells; a running one has a line for every author of its text."""
+    """The requests that fit `listing`; a running one has a line for every author of its text."""
     requests = listing.requests(snapshot.requests)
     if not requests:
         nothing = (
@@ -71,7 +71,6 @@ def request_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list
 
 
 def _name(request: RequestView) -> Text:
-    """Its state, number, whose it is and what about."""
     about = " ".join(filter(None, ("you" if request.is_own else "", request.label)))
     sign = toned(f"{request.state.sign} {request.number} ", STATE_TONES[request.state])
     return Text.assemble(sign, toned(f"{about}  ", Tone.HEADING))

@@ -48,7 +48,6 @@ class _Columns:
 
     @property
     def before_figures(self) -> int:
-        """Cells before the figures of a node."""
         return self.state + self.mark + self.domain + self.name
 
 
@@ -106,7 +105,7 @@ def _heading(title: str, columns: _Columns, role: Role) -> Text:
 
 
 def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterator[ListRow]:
-    """The row of a node; the reason why one is unreachable goes on below it."""
+    """The row of a node, with the reason why one is unreachable below it."""
     is_up = node.reachability is Reachability.UP
     tone = author_tone(node.author) if is_up else Tone.MUTED
     # What a verifier computes in matters: a request fails over only to equal numerics.
@@ -160,7 +159,6 @@ def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
 
 
 def _banned(snapshot: Snapshot, width: int) -> Iterator[Text]:
-    """The peers that nodes and clients of this user do not talk to, how long yet, and why."""
     if not snapshot.bans:
         return
     now_s = (snapshot.began_unix_s or 0.0) + snapshot.at_s

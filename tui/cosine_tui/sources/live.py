@@ -26,17 +26,16 @@ Join = Callable[[], Awaitable[Swarm]]
 
 
 def retry_pause_s(attempt: int) -> float:
-    """The pause before joining again, after so many attempts in vain: longer ones spare a network in trouble."""
+    """The pause before joining again, after `attempt` failures."""
     return min(30.0, 2.0 ** min(attempt, 10))
 
 
 class LiveSource:
     """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` leads into.
 
-    Losing the swarm ends nothing: the last snapshot stays, and joining is tried again, ever more seldom. What
-    entering a client raises as `UsageError` goes on to the caller of `run`. `learners` reads the state of the
-    user's drafters that learn, by their peer ids. A survey asks every node: there is none more often than a person
-    looks.
+    When the swarm is lost the last snapshot stays, and joining is tried again, ever more seldom. `UsageError` on
+    entering a client goes on to the caller of `run`. `learners` reads the state of the user's drafters that learn,
+    by peer id.
     """
 
     def __init__(
@@ -101,7 +100,6 @@ class LiveSource:
             self._requests.cancel(number)
 
     async def _stay(self, requests: RunningRequests) -> None:
-        """Join, survey until the swarm is lost, and again."""
         attempt = 0
         while True:
             async with AsyncExitStack() as stack:

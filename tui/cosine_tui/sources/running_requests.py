@@ -38,7 +38,7 @@ class RunningRequests:
     def begin(
         self, client: AsyncClient, prompt: Prompt, asked: RequestDescription, **options: Any
     ) -> asyncio.Task[None]:
-        """Start a request; the task ends with it and raises nothing but its cancellation."""
+        """Start a request; the task raises nothing but its cancellation."""
         request = self._state.add_request(asked, self.now_s())
         task = asyncio.ensure_future(self._perform(request, client, prompt, options))
         self._tasks[request.number] = task
@@ -46,7 +46,6 @@ class RunningRequests:
         return task
 
     def refuse(self, asked: RequestDescription, error: str) -> None:
-        """Track a request that cannot begin, as failed."""
         request = self._state.add_request(asked, self.now_s())
         self._state.end_request(request, RequestState.FAILED, self.now_s(), error=error)
 
@@ -55,14 +54,13 @@ class RunningRequests:
             task.cancel()
 
     async def close(self) -> None:
-        """End every request."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def publish(self, publish: Callable[[Snapshot], None]) -> None:
-        """Publish a snapshot `FRAMES_PER_S` times a second, however much happens in between, until cancelled."""
+        """Publish a snapshot `FRAMES_PER_S` times a second until cancelled."""
         while True:
             publish(self.snapshot())
             await asyncio.sleep(1 / FRAMES_PER_S)

@@ -24,13 +24,11 @@ class SnapshotSource(Protocol):
         """Begin a generation. Errors become part of the snapshot."""
         ...
 
-    def cancel(self, number: int) -> None:
-        """End a request of this monitor's own, if it still goes on."""
-        ...
+    def cancel(self, number: int) -> None: ...
 
 
 class Feed:
-    """The screen's end of a source: snapshots out, commands in. No method but `start` and `close` waits.
+    """The screen's end of a source: snapshots out, commands in. Only `start` and `close` wait.
 
     This one has no source: it shows `still`, and commands do nothing.
     """
@@ -44,11 +42,9 @@ class Feed:
         return
 
     def take(self) -> Snapshot | None:
-        """The latest snapshot, if there is a new one."""
         return self._latest.pop() if self._latest else None
 
     def error(self) -> BaseException | None:
-        """The error that ended the source, if one did; there will be no more snapshots."""
         return self._error
 
     def ask(self, prompt: str, options: Options) -> None:
@@ -62,7 +58,7 @@ class Feed:
 
 
 class ThreadFeed(Feed):
-    """A source in a thread of its own, with an event loop of its own, so that nothing it does stops the screen.
+    """A source in a thread with an event loop of its own, so that nothing it does stops the screen.
 
     Closing it waits `stop_timeout_s` at most for the source to leave the swarm.
     """

@@ -55,11 +55,10 @@ class MonitorState:
         self._standings: dict[str, Standing] = {}
 
     def number_of(self, peer_id: str) -> int:
-        """The number a drafter has in every snapshot, from 1 in the order they were first seen."""
+        """The number a drafter has in every snapshot, from 1."""
         return self._authors.setdefault(peer_id, len(self._authors) + 1)
 
     def mark_live(self, now_s: float) -> None:
-        """Note that the swarm answers."""
         if self.connection.state is ConnectionState.LIVE:
             return
         if self.connection.state is ConnectionState.LOST:
@@ -77,7 +76,7 @@ class MonitorState:
         )
 
     def add_survey(self, survey: Survey, now_s: float) -> None:
-        """Replace the nodes by those of a new survey; nodes that came, left or fell silent are events."""
+        """Replace the nodes; nodes that came, left or fell silent are events."""
         self._problem = survey.problem
         self._target = survey.target
         nodes = [self._node_view(seen, now_s) for seen in survey.nodes]
@@ -85,7 +84,7 @@ class MonitorState:
         self.nodes = {node.peer_id: node for node in nodes}
 
     def add_request(self, asked: RequestDescription, now_s: float) -> TrackedRequest:
-        """Begin to track a request; the oldest that are over are forgotten."""
+        """Track a request; the oldest that are over are forgotten."""
         number = next(self._numbers)
         request = self._requests[number] = TrackedRequest(number, asked, began_s=now_s, number_of=self.number_of)
         over = [number for number, other in self._requests.items() if other.state.is_over]
@@ -94,7 +93,7 @@ class MonitorState:
         return request
 
     def note_progress(self, request: TrackedRequest, progress: Progress, now_s: float) -> None:
-        """Bring a request up to date; a new verifier in the middle of it is an event."""
+        """A new verifier in the middle of a request is an event."""
         before = request.progress
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
@@ -119,7 +118,6 @@ class MonitorState:
         error: str = "",
         account: Generation | None = None,
     ) -> None:
-        """End a request; it counts for the standing of its nodes."""
         request.end(state, now_s, error=error, account=account)
         for peer_id in request.peer_ids:
             self._standings[peer_id] = _with_request(self._standings.get(peer_id, Standing()), peer_id, request)
@@ -179,7 +177,6 @@ class MonitorState:
         return (passes - before) / (now_s - before_s) if now_s > before_s and passes >= before else None
 
     def _standings_now(self) -> dict[str, Standing]:
-        """The standings after the requests that are over, and those that go on as far as they have come."""
         standings = dict(self._standings)
         for request in self._requests.values():
             if not request.state.is_over:
@@ -189,7 +186,6 @@ class MonitorState:
 
 
 def _with_request(standing: Standing, peer_id: str, request: TrackedRequest) -> Standing:
-    """The standing of a node with its part in one more request."""
     reports = request.progress.drafters if request.progress else ()
     report = next((report for report in reports if report.peer_id == peer_id), None)
     if report is None:
@@ -232,7 +228,6 @@ def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s
 
 
 def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
-    """By its own word, a drafter serves with other weights that it has learned."""
     before, after = LearnedName.of(old.record.model), LearnedName.of(node.record.model)
     if after is not None and (before is None or after.number > before.number):
         yield Event(now_s, EventKind.LEARNED, f"{node.title} serves version {after.number} of {after.model}")
@@ -242,7 +237,7 @@ def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
 
 
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
-    """The reason why the swarm must be thought lost after a survey; "" if it is there."""
+    """Why the swarm counts as lost after a survey; "" if it is there."""
     if any(not node.reason for node in survey.nodes):
         return ""
     if survey.problem:

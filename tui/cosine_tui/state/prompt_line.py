@@ -1,6 +1,6 @@
-"""The language of the prompt line: prompts, options and commands; reading a line, completing it, and lines before.
+"""The language of the prompt line: prompts, options and commands; reading and completing a line, and history.
 
-The same commands are in the command palette, and most have a key. No key is a printable one: what is typed is text.
+The same commands are in the command palette, and most have a key, which is never a printable one.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,7 @@ from cosine_tui.state.view import Order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorCommand:
-    """One command. `key` is Textual's name of its key, `argument` what may follow the name on the prompt line.
-
-    `footer` is its word at the bottom of the screen, "" where it is not shown there.
-    """
+    """One command. `key` is Textual's name, `argument` what may follow the name, `footer` its word below."""
 
     name: str
     what: str
@@ -35,7 +32,6 @@ class MonitorCommand:
 
     @property
     def usage(self) -> str:
-        """The command as it is typed."""
         return f"/{self.name} {self.argument}".rstrip()
 
 
@@ -62,9 +58,9 @@ COMMANDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options that the next prompts are generated with. Without `seed` one is drawn for each.
+    """The options of the next prompts. Without `seed` one is drawn for each.
 
-    Those that are None are as the model's own generation config has them, unless `generation_config` is `none`.
+    Those that are None are as the model's generation config has them, unless `generation_config` is `none`.
     """
 
     temperature: float | None = None
@@ -77,12 +73,11 @@ class Options:
     is_chat: bool = False
 
     def asked(self) -> dict[str, Any]:
-        """The options of the text that are given."""
         values = {name: getattr(self, name) for name in ("temperature", "top_p", "top_k", "max_new_tokens")}
         return {name: value for name, value in values.items() if value is not None}
 
     def summary(self, published: GenerationDefaults | None = None) -> str:
-        """The options in one line, with what the target's verifiers publish in place of what is not given."""
+        """The options in one line, with published defaults of the target in place of what is not given."""
         own = published if self.generation_config == AUTO else None
         applied = apply_defaults(own, asked=self.asked(), otherwise=TEXT_DEFAULTS)
         text: dict[str, Any] = {**TEXT_DEFAULTS, **applied.options, **self.asked()}
@@ -101,9 +96,9 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class LineOption:
-    """An option as it is typed: the field of `Options` it sets, an example of a value, and how one is read.
+    """An option as it is typed: its field of `Options`, an example, and how a value is read.
 
-    `read` raises `ValueError` for a value that is none; `values` are all there are, where they are few.
+    `read` raises `ValueError` for an invalid value; `values` are all there are, where they are few.
     """
 
     field: str
@@ -158,9 +153,9 @@ class CommandEntry:
 def read_entry(line: str, options: Options) -> PromptEntry | OptionChange | CommandEntry | None:
     """The entry in a line, None for an empty one.
 
-    `/name value` is a command, or an option from now on; a line that begins with // is a prompt that begins with /.
-    `--name value` before a prompt is an option of that prompt, without a prompt an option from now on; `--` alone
-    ends the options. Raises `UsageError` for what does not exist or a value that an option cannot have.
+    `/name value` is a command, or an option from now on; `//` begins a prompt with a slash. `--name value` before a
+    prompt is an option of that prompt, alone from now on; `--` alone ends the options. Raises `UsageError` for
+    unknown names and invalid values.
     """
     text = line.strip()
     if not text:
@@ -207,13 +202,13 @@ def _with_options(text: str, options: Options) -> PromptEntry | OptionChange:
 
 
 def _option_name(word: str) -> str:
-    """The name that a word on the line stands for; that of `cosine-node generate` does too."""
+    """The name that a word stands for, also as in `cosine-node generate`."""
     name = word.lower().replace("_", "-")
     return "tokens" if name == "max-new-tokens" else name
 
 
 def _changed(options: Options, shown: str, name: str, value: str) -> Options:
-    """The options with another value of one. Raises `UsageError`."""
+    """Raises `UsageError`."""
     option = OPTIONS[name]
     if not value:
         raise UsageError(f"{shown} needs a value, for example {shown} {option.example}.")
@@ -242,7 +237,7 @@ def complete(line: str) -> tuple[str, tuple[str, ...]]:
 
 
 def suggestion(line: str) -> str | None:
-    """The line completed with the first candidate, None without one or before anything is typed."""
+    """The line completed with the first candidate, if any."""
     head, word, candidates = _last_word(line)
     return head + candidates[0] if candidates and word and candidates[0] != word else None
 
@@ -273,7 +268,7 @@ def _last_word(line: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class History:
-    """Lines typed before; `older` and `newer` walk through them, from the line being typed and back to it."""
+    """Lines typed before; `older` and `newer` walk through them, and back to the line being typed."""
 
     def __init__(self, limit: int = 200) -> None:
         self._lines: list[str] = []
@@ -282,13 +277,11 @@ class History:
         self._unsent = ""
 
     def add(self, line: str) -> None:
-        """Remember a line and go back to the end; a repeated one counts once."""
         if line.strip() and self._lines[-1:] != [line]:
             self._lines = [*self._lines, line][-self._limit :]
         self._index = len(self._lines)
 
     def older(self, line: str) -> str:
-        """The line before `line`, which is itself where there is none before."""
         if self._index == 0:
             return line
         if self._index == len(self._lines):
@@ -297,7 +290,6 @@ class History:
         return self._lines[self._index]
 
     def newer(self, line: str) -> str:
-        """The line after `line`; behind the last comes what was typed and not sent."""
         if self._index == len(self._lines):
             return line
         self._index += 1

@@ -46,11 +46,10 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """The reputation of a node here: its part in the requests seen by this monitor.
+    """A node's part in the requests seen by this monitor.
 
-    A drafter drafted `drafted` nodes for `requests` requests of together `text_tokens` tokens, of which `accepted`
-    were its own; a verifier served `requests` requests. `failures` are the latest of `failed`: what it refused,
-    lost or broke, since the monitor began.
+    A drafter drafted `drafted` nodes for requests of `text_tokens` tokens, of which `accepted` were its own.
+    `failures` are the latest of `failed`: what it refused, lost or broke.
     """
 
     requests: int = 0
@@ -62,7 +61,7 @@ class Standing:
 
     @property
     def text_share(self) -> float | None:
-        """The share of the text that a drafter wrote where it was asked, None before the first token."""
+        """The share of the text that a drafter wrote, None before the first token."""
         return self.accepted / self.text_tokens if self.text_tokens else None
 
 
@@ -70,10 +69,9 @@ class Standing:
 class NodeView:
     """A node as announced and as seen from here.
 
-    `since_s` is when its reachability last changed, `load` the requests it serves now. `author` is a drafter's
-    number, 0 for none; by its own word clients `accepted` so many of the
-    `text_tokens` that it drafted for. `learner` is what is known on this machine of a
-    drafter of the user's own that learns, names and a few words for each.
+    `since_s`: when its reachability last changed. `load`: requests it serves now. `author`: a drafter's number, 0
+    for none; clients `accepted` some of the `text_tokens` it drafted for, by its own word. `learner`: facts of a
+    drafter of the user's own.
     """
 
     record: NodeRecord
@@ -100,7 +98,7 @@ class NodeView:
 
     @property
     def title(self) -> str:
-        """The node in a few words: `code drafter 4fQk2v`."""
+        """`code drafter 4fQk2v`."""
         domains = f"{'+'.join(self.record.expertise)} " if self.record.expertise and self.author else ""
         return f"{domains}{self.role} {short_name(self.peer_id)}"
 
@@ -186,12 +184,11 @@ class RequestDescription:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestView(RequestDescription):
-    """One request. `passes` are the drafted tokens that each of the verifier's last passes accepted.
+    """One request. `passes` are the accepted drafted tokens of each of the last passes.
 
-    `plain_per_s` is the speed of plain decoding, a token a pass, by the passes of this request; None before any.
-    Where it is not measured all of them had drafts, and it is no slower.
-    `origins` say whose its tokens are, and add up to all of them. Rates are of just now, of the whole request once
-    it is over; then there is an `account` of it, if it began at a verifier.
+    `plain_per_s` is the speed of plain decoding, a lower bound unless it is measured; None before any. `origins`
+    add up to all tokens. Rates are of just now, of the whole request once it is over; then there is an `account`,
+    if it began.
     """
 
     number: int
@@ -277,13 +274,12 @@ class Snapshot:
 
     @property
     def generation_defaults(self) -> GenerationDefaults | None:
-        """What the target's verifiers publish of its own generation config."""
         verifiers = (node.record for node in self.nodes if node.role is Role.VERIFIER)
         return next((record.generation_defaults for record in verifiers), None)
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all requests seen here together."""
+        """Of all running requests together."""
         return sum(request.tokens_per_s for request in self.running)
 
     def node(self, peer_id: str) -> NodeView | None:

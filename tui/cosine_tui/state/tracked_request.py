@@ -27,17 +27,13 @@ MAX_MOMENTS: Final = 256
 
 
 class Rate:
-    """Samples of a growing count; times come from the caller and never go back.
-
-    A window of 3 s is long enough that one pass does not make a rate jump, short enough to follow a change.
-    """
+    """Samples of a growing count; times come from the caller and never go back."""
 
     def __init__(self, *, began_s: float, window_s: float = 3.0) -> None:
         self._window_s = window_s
         self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
 
     def note(self, count: float, now_s: float) -> None:
-        """Add the count as it is now."""
         self._samples.append((now_s, count))
         # The newest sample older than the window stays: it is where the window begins.
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
@@ -51,10 +47,7 @@ class Rate:
 
 
 class SpeedHistory:
-    """A growing count of tokens, read off at equal intervals; these double whenever there are too many of them.
-
-    Half a second is several passes of most verifiers, so that a single one does not make the curve jump.
-    """
+    """A growing count of tokens, read off at equal intervals, which double whenever there are too many."""
 
     def __init__(self, *, began_s: float, interval_s: float = 0.5, limit: int = MAX_INTERVALS) -> None:
         self._began_s = began_s
@@ -64,7 +57,7 @@ class SpeedHistory:
         self._noted: tuple[float, float] = (began_s, 0.0)
 
     def note(self, tokens: float, now_s: float) -> None:
-        """Add the count as it is now; between two counts it is taken to have grown evenly."""
+        """Add the count; between two counts it is taken to have grown evenly."""
         before_s, before = self._noted
         self._noted = (now_s, tokens)
         while (at_s := self._began_s + len(self._counts) * self._interval_s) <= now_s:
@@ -76,7 +69,6 @@ class SpeedHistory:
 
     @property
     def speeds(self) -> Speeds:
-        """Tokens a second in every interval that is over."""
         pairs = zip(self._counts, self._counts[1:], strict=False)
         return Speeds(self._interval_s, tuple((after - before) / self._interval_s for before, after in pairs))
 
@@ -114,12 +106,11 @@ class TrackedRequest:
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
-        """Everyone with a part in it: verifiers that served it, drafters that sent anything."""
+        """Verifiers that served it, drafters that sent anything."""
         reports = self.progress.drafters if self.progress else ()
         return (*self._verifiers, *(report.peer_id for report in reports))
 
     def note_generation_config(self, applied: AppliedConfig, now_s: float) -> None:
-        """Note what the model's own generation config gave, and what it sets that no swarm can follow."""
         if applied.options:
             self._note(f"the model's own generation config gave {', '.join(applied.told_options())}", now_s)
         if applied.not_honoured:
@@ -185,7 +176,7 @@ class TrackedRequest:
         error: str = "",
         account: Generation | None = None,
     ) -> None:
-        """Note its end; the verifier's account is None if it never began."""
+        """The verifier's account is None if it never began."""
         self.state = state
         self.error = error
         self._account = account

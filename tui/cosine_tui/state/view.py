@@ -46,7 +46,6 @@ class Order(StrEnum):
 
     @property
     def next(self) -> "Order":
-        """The one after this; after the last comes the first."""
         orders = list(Order)
         return orders[(orders.index(self) + 1) % len(orders)]
 
@@ -78,12 +77,10 @@ class Listing:
     order: Order = Order.USUAL
 
     def summary(self) -> str:
-        """What is not as usual, else ""."""
         order = "" if self.order is Order.USUAL else f"by {self.order}"
         return ", ".join(filter(None, (f"only {self.words!r}" if self.words else "", order)))
 
     def nodes(self, nodes: Iterable[NodeView]) -> list[NodeView]:
-        """The nodes to show, in order."""
         shown = []
         for node in nodes:
             record = node.record
@@ -94,7 +91,7 @@ class Listing:
         return sorted(shown, key=_NODE_KEYS[self.order]) if self.order in _NODE_KEYS else shown
 
     def requests(self, requests: Iterable[RequestView]) -> list[RequestView]:
-        """The requests to show, in order: usually running ones first, of these the user's own, then the latest."""
+        """The requests to show: by default running ones first, of these the user's own, then the latest."""
         shown = []
         for request in requests:
             whose = "yours" if request.is_own else ""
@@ -139,22 +136,19 @@ class View:
         return writing[0] if writing else (requests[-1] if requests else None)
 
     def pin_request(self, number: int) -> None:
-        """Stay with one request."""
         self._pinned = number
 
     def step_request(self, snapshot: Snapshot, step: int) -> None:
-        """Stay with the request before or after the one that is shown."""
         numbers = [request.number for request in snapshot.requests]
         shown = self.shown_request(snapshot)
         if shown is not None:
             self._pinned = numbers[min(len(numbers) - 1, max(0, numbers.index(shown.number) + step))]
 
     def follow_latest(self) -> None:
-        """Show whatever is written, whoever asked for it."""
         self._pinned, self._follows_own = None, False
 
     def follow_own(self, snapshot: Snapshot) -> None:
-        """Show the latest request of the user's own: one has just been asked for and is in no snapshot yet."""
+        """Show the latest own request: one was just asked for and is in no snapshot yet."""
         self._pinned, self._follows_own = None, True
         self._last_before_own = max((request.number for request in snapshot.requests), default=0)
 
@@ -167,11 +161,10 @@ class View:
         return False
 
     def forget_warning(self) -> None:
-        """The user went on with something else instead of quitting."""
         self._warned_of = frozenset()
 
     def own_running(self, snapshot: Snapshot) -> frozenset[int]:
-        """The numbers of the user's own requests that go on, one that is in no snapshot yet included."""
+        """Numbers of the user's own running requests, also of one that is in no snapshot yet."""
         last = self._last_before_own
         own = {request.number for request in snapshot.running if request.is_own}
         if last is not None and not any(request.is_own and request.number > last for request in snapshot.requests):

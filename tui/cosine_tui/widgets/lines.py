@@ -45,11 +45,10 @@ class LinePane(ScrollView, can_focus=True):
 
     @property
     def text(self) -> str:
-        """The text that is shown, without its tones."""
         return "\n".join("".join(segment.text for segment in line).rstrip() for line in self._lines)
 
     def show(self, content: RenderableType, below: RenderableType | None = None) -> None:
-        """Show something else. If there is something `below`, scroll so that the line above that can be seen."""
+        """Show `content`. With something `below`, scroll to the end of `content`."""
         options = self.app.console.options.update(width=self.width, height=None)
         parts = [content] if below is None else [content, below]
         drawn = [self.app.console.render_lines(part, options, pad=False) for part in parts]
@@ -62,7 +61,6 @@ class LinePane(ScrollView, can_focus=True):
             self.scroll_to(y=max(0, len(drawn[0]) - height), animate=False)
 
     def set_height(self, lines: int) -> None:
-        """Draw again; there are so many lines now."""
         self.virtual_size = Size(self.width, lines)
         self.refresh()
 
@@ -78,7 +76,7 @@ class LinePane(ScrollView, can_focus=True):
 class ListPane(LinePane):
     """Arrow keys or the mouse select a row. Posts `Selected`, and `Chosen` for Enter or a second click.
 
-    `is_stale` greys everything: it is the last that was seen.
+    `is_stale` greys everything.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -117,7 +115,6 @@ class ListPane(LinePane):
             self.set_height(len(rows))
 
     def select(self, key: str) -> None:
-        """Mark the row of a key, if there is one."""
         if key != self.selected:
             self.selected = key
             self.refresh()

@@ -42,11 +42,9 @@ class PaneGrid(Vertical):
         yield self.page
 
     def shown_pane(self, view: View) -> LinePane:
-        """The pane that keys go to: the page, or the chosen one."""
         return self.page if view.page is not None else self.query_one(f"#{view.pane}", LinePane)
 
     def lay_out(self, view: View) -> None:
-        """Show the page, or the panes of which one is chosen."""
         self.set_class(view.page is not None, "-paged")
         for pane in (self.swarm, self.requests, self.request, self.events):
             pane.set_class(pane.id == view.pane, "-shown")
@@ -60,7 +58,6 @@ class PaneGrid(Vertical):
         self._tabs.update("  ".join(tabs))
 
     def draw(self, snapshot: Snapshot, view: View) -> None:
-        """Draw everything that has room on the screen."""
         shown = view.shown_request(snapshot)
         is_stale = snapshot.connection.state is ConnectionState.LOST
         notes = ", ".join(filter(None, (view.listing.summary(), "last seen" if is_stale else "")))

@@ -27,7 +27,7 @@ from cosine_tui.state.prompt_line import (
 
 
 class LineSuggester(Suggester):
-    """Shows the completion of a command or option behind the cursor; the right arrow takes it."""
+    """Shows the completion behind the cursor; the right arrow takes it."""
 
     async def get_suggestion(self, value: str) -> str | None:
         return suggestion(value)
@@ -36,7 +36,7 @@ class LineSuggester(Suggester):
 class PromptInput(Input):
     """An input with a history and completion.
 
-    `accept` tells at once if a sent line is understood, else it stays; `say` is told what a word can become.
+    `accept` tells at once if a sent line is understood; `say` is told what a word can become.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -90,7 +90,7 @@ class PromptInput(Input):
             self._say("  ".join(candidates))
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take all lines of what is pasted, as one, without what steers a terminal."""
+        """Take all lines of what is pasted, as one, cleaned."""
         event.stop()
         event.prevent_default()
         self.replace(clean(" ".join(event.text.splitlines()).replace("\t", " ")), *self.selection)
@@ -106,15 +106,12 @@ EDITING: Final = {
     if isinstance(binding, Binding)
     for key in binding.key.split(",")
 }
-"""The actions of the keys that edit the line."""
 
 
 class PromptBox(Vertical):
     """A line to type in, a notice above it, and the options that a prompt is sent with. Posts `Entered`."""
 
     class Entered(Message):
-        """A prompt to generate from, or a command."""
-
         def __init__(self, entry: PromptEntry | CommandEntry) -> None:
             super().__init__()
             self.entry = entry
@@ -144,13 +141,12 @@ class PromptBox(Vertical):
         self._status.update(self.options.summary(self._published))
 
     def show_defaults(self, published: GenerationDefaults | None) -> None:
-        """Show the options with these defaults of the target's own."""
         if published != self._published:
             self._published = published
             self._status.update(self.options.summary(published))
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """Show a notice above the line, in full, until something else is said or typed; "" shows none."""
+        """Show a notice above the line until something else is said or typed; "" shows none."""
         self.notice, self._said_to = text, self.input.value
         self._notice.display = bool(text)
         self._notice.set_class(is_error, "-error")
@@ -164,7 +160,7 @@ class PromptBox(Vertical):
             self.post_message(self.Typed())
 
     def _accept(self, line: str) -> bool:
-        """Do what a line says; False, with a notice, for one that cannot be understood."""
+        """Perform a line; False, with a notice, for one that cannot be understood."""
         try:
             entry = read_entry(line, self.options)
         except UsageError as error:
