@@ -29,11 +29,16 @@ def quick_first(values: Iterable[Any], quick: int = 1, checked: int | None = Non
 
     From `checked` on they show no more of the same kind: they run in `make soak` alone.
     """
+    return quick_rows(((value,) for value in values), quick, checked)
+
+
+def quick_rows(rows: Iterable[tuple[Any, ...]], quick: int = 1, checked: int | None = None) -> list[Any]:
+    """The same for a test of several parameters: a row has a value for each."""
     found = []
-    for index, value in enumerate(values):
+    for index, row in enumerate(rows):
         is_left = checked is not None and index >= checked
         mark = pytest.mark.soak if is_left else THOROUGH
-        found.append(value if index < quick else pytest.param(value, marks=mark))
+        found.append(pytest.param(*row, marks=() if index < quick else mark))
     return found
 
 

@@ -14,7 +14,7 @@ from cosine_protocol.nodes import BASE, Node
 
 # Drafts of it cost no model, and what pays of them is up to the verifier's cost curve: so where the place is sure
 # much is drafted, and where it is open, in several places, as much as is needed until the next tokens tell. 200
-# tokens of which a tenth is changed take 23 to 33 passes so (tests/swarm/test_predictions.py).
+# tokens of which a tenth is changed take 23 to 33 passes so (tests/swarm/test_exactness.py).
 MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4
 """Where all of it pays 200 sure tokens take five passes."""
 SURE_TOKENS: Final = 2

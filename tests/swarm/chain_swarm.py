@@ -4,7 +4,7 @@ import asyncio
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -15,6 +15,7 @@ from cosine_lab.emulation.machine import SimulatedMachine
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport, Route
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import DIGEST
 from cosine_lab.simulation.stages import HEADS, LAYERS, TOKEN_BYTES, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
@@ -36,12 +37,12 @@ from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.records import Role, StageOffer
 from cosine_protocol.stage_messages import LayerRange, Passed
 from tests.protocol.samples import record_of
+from tests.scenes import as_test
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
 """Of an honest stage."""
 ONE_WAY_S: Final = 0.01
-CONTEXT_TOKENS: Final = 4096
 WINDOW_BYTES: Final = 1 << 20
 """About what a sender's machine takes in before it has left."""
 PACKET_BYTES: Final = 1 << 14
@@ -122,11 +123,8 @@ def _other(result: RowResult) -> RowResult:
 class ConductedStage(SimulatedStage):
     """A part of a target whose conduct may be any."""
 
-    def __init__(
-        self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes, context_tokens: int
-    ) -> None:
+    def __init__(self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes) -> None:
         super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
-        self._context_tokens = context_tokens
         self.numerics = "float32"
         self.conduct = Conduct()
         self._open: set[int] = set()
@@ -143,9 +141,7 @@ class ConductedStage(SimulatedStage):
 
     def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks:
         # Chains that check others have smaller pools.
-        self._whole = lambda: ScriptedEngine(
-            vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens, context_tokens=self._context_tokens
-        )
+        self._whole = lambda: ScriptedEngine(vocab_tokens=VOCAB_TOKENS, pool_tokens=pool_tokens)
         if len(self._open) >= self.conduct.most_chains:
             raise OutOfPages("No token slots are free together.")
         inner = super().open(pool_tokens=pool_tokens, first_sequence=first_sequence)
@@ -164,17 +160,11 @@ class ConductedStage(SimulatedStage):
         return not self.service.chains and not self.service.waiting_bytes
 
 
-async def _ended(task: asyncio.Future[None]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 @dataclass(slots=True)
 class ChainSwarm:
     """Stages by name, a head over them, and clients."""
 
     swarm: SimulatedSwarm
-    context_tokens: int = CONTEXT_TOKENS
     directory: MemoryDirectory = field(default_factory=MemoryDirectory)
     stages: dict[str, ConductedStage] = field(default_factory=dict)
     source: ChainSource | None = None
@@ -184,8 +174,8 @@ class ChainSwarm:
     sequence: int = 1
 
     @classmethod
-    def make(cls, *, context_tokens: int = CONTEXT_TOKENS, uplink_bits_per_s: float = math.inf) -> "ChainSwarm":
-        """Peers send at such a rate, over all of their streams together."""
+    def make(cls, *, uplink_bits_per_s: float = math.inf) -> "ChainSwarm":
+        """Peers send at this rate, over all of their streams together."""
         wires: defaultdict[str, FifoServer] = defaultdict(FifoServer)
         link = LinkModel(one_way_s=ONE_WAY_S, rate_bytes_per_s=uplink_bits_per_s / 8)
 
@@ -193,16 +183,13 @@ class ChainSwarm:
             return SeededRoute(link, random.Random(0), wire=wires[source])
 
         network = MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES, packet_bytes=PACKET_BYTES)
-        return cls(SimulatedSwarm(network), context_tokens)
+        return cls(SimulatedSwarm(network))
 
     async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
         """A stage that holds one of so many parts, announced from now on."""
         transport = self.swarm.network.join(name)
         self.swarm._others.append(transport)
-        layers = even_parts(parts)[part]
-        stage = ConductedStage(
-            transport, layers, target_digest=self.swarm.facts.digest(), context_tokens=self.context_tokens
-        )
+        stage = ConductedStage(transport, even_parts(parts)[part], target_digest=self.swarm.facts.digest())
         for key, value in conduct.items():
             setattr(stage.conduct, key, value)
         await stage.start()
@@ -266,7 +253,7 @@ class ChainSwarm:
             chain,
             PagePool(tokens=tokens),
             vocab_tokens=whole.vocab_tokens,
-            context_tokens=self.context_tokens,
+            context_tokens=whole.context_tokens,
             numerics=whole.numerics,
         )
         rng = random.Random(1)
@@ -285,7 +272,7 @@ class ChainSwarm:
                 source, engine, checks, tokens_under_way=lambda: runner.tokens_under_way, token_bytes=TOKEN_BYTES
             )
             warming = asyncio.ensure_future(chains.spare.run())
-            self.swarm._stack.push_async_callback(_ended, warming)
+            self.swarm._stack.callback(warming.cancel)
         self.service = service = VerifierService(
             engine=engine,
             runner=runner,
@@ -315,3 +302,16 @@ class ChainSwarm:
         for name, stage in self.stages.items():
             if name not in self.chosen and not stage.is_killed:
                 assert stage.is_free, name
+
+
+def _in_stages(scene: Callable[..., Awaitable[None]]) -> None:
+    async def run() -> None:
+        swarm = ChainSwarm.make()
+        async with swarm.swarm:
+            await scene(swarm)
+
+    run_virtual(run())
+
+
+in_stages: Final = as_test(_in_stages, given=1)
+"""Makes a test of a coroutine function: its first argument is a swarm without stages in virtual time."""

@@ -1,16 +1,28 @@
-"""What every run is compared with: the plain stream, one token at a time, and an empty swarm afterwards."""
+"""What every run is compared with, and the swarms that tests share."""
 
 import asyncio
 import random
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
 
 from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
-from cosine_lab.simulation.swarm import SimulatedSwarm
+from cosine_lab.simulation.swarm import VERIFY_CURVE, Member, SimulatedSwarm
+from cosine_node.engine.base import Engine, Row
+from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.runner import Pass
+from cosine_p2p.client import AsyncClient
+from cosine_p2p.request.results import Generation
+from cosine_p2p.session.run import Run
+from cosine_protocol.identity import Identity
 from cosine_protocol.request import Sampling
+from tests.scenes import as_test
 
 VOCAB_TOKENS = 32
+LOST_AFTER_TOKENS = 3
 
 
 def target_engine() -> ScriptedEngine:
@@ -19,6 +31,36 @@ def target_engine() -> ScriptedEngine:
 
 def draft_engine(fidelity: float, seed: int = 0) -> ScriptedEngine:
     return ScriptedEngine(vocab_tokens=VOCAB_TOKENS, fidelity=fidelity, drafter_seed=seed)
+
+
+def draft_engines(*fidelities: float) -> list[ScriptedEngine]:
+    """Drafters of these fidelities, each with its own errors."""
+    return [draft_engine(fidelity, seed) for seed, fidelity in enumerate(fidelities)]
+
+
+def slower(factor: float) -> CostCurve:
+    """The curve of a verifier that nobody prefers to a faster one."""
+    return CostCurve(tuple((tokens, factor * seconds) for tokens, seconds in VERIFY_CURVE.points))
+
+
+class StallingRunner:
+    """Runs some passes and never returns from the next."""
+
+    def __init__(self, engine: Engine, *, passes: int) -> None:
+        self._runner = InlineRunner(engine, VERIFY_CURVE)
+        self._left = passes
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        self._left -= 1
+        if self._left < 0:
+            await asyncio.Event().wait()
+        return await self._runner.forward(rows)
+
+    def abandon(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._runner.close()
 
 
 def prompt_of(rng: random.Random, tokens: int = 6) -> str:
@@ -43,3 +85,87 @@ async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:
         assert isinstance(member.engine, ScriptedEngine)
         held = (member.engine.live_tokens, member.engine.open_sequences, member.service.requests)
         assert held == (0, 0, 0), f"{member.identity.peer_id} still holds {held}"
+
+
+def _in_a_swarm(scene: Callable[..., Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with SimulatedSwarm() as swarm:
+            await scene(swarm)
+
+    run_virtual(run())
+
+
+in_a_swarm = as_test(_in_a_swarm, given=1)
+"""Makes a test of a coroutine function: its first argument is an empty swarm in virtual time."""
+
+
+def generated(
+    prompt: Any,
+    *,
+    target: Callable[[], ScriptedEngine] = target_engine,
+    verifiers: int = 1,
+    home: Callable[[], ScriptedEngine] | None = None,
+    drafters: Sequence[ScriptedEngine] = (),
+    is_lost: bool = False,
+    client: dict[str, Any] | None = None,
+    **options: Any,
+) -> Generation:
+    """A text of a new swarm that holds nothing of it afterwards.
+
+    `home` makes the verifiers' own drafters. With `is_lost` there is one verifier more, and the first vanishes in
+    the middle of the text. `client` has options of the client, `options` those of the swarm and of the text.
+    """
+    scene = {name: options.pop(name) for name in ("one_way_s", "eos", "codec") if name in options}
+
+    async def run() -> Generation:
+        async with SimulatedSwarm(**scene) as swarm:
+            served = [
+                await swarm.verifier(target(), home_engine=home() if home else None)
+                for _ in range(verifiers + is_lost)
+            ]
+            for number, engine in enumerate(drafters):
+                await swarm.drafter(engine, domain=f"domain-{number}")
+            asking = await swarm.client(**{"timeout_s": 60.0} | (client or {}))
+            started = await asking.start(prompt, **{"seed": 7} | options)
+            await heard(started, losing=served if is_lost else ())
+            await assert_freed(swarm)
+            return started.result()
+
+    return run_virtual(run())
+
+
+async def heard(run: Run, *, losing: Sequence[Member] = ()) -> Run:
+    """Read a text to its end. The first of the verifiers that are to be lost vanishes after some tokens."""
+    tokens, first = 0, run.verifiers[0]
+    async for chunk in run.chunks():
+        tokens += len(chunk.token_ids)
+        for member in losing:
+            if tokens > LOST_AFTER_TOKENS and member.identity.peer_id == first and not member.is_killed:
+                await member.kill()
+    return run
+
+
+async def preferred(
+    swarm: SimulatedSwarm,
+    suspect: Engine,
+    *others: Engine,
+    prompt: Any,
+    identity: Identity | None = None,
+    client: dict[str, Any],
+    **options: Any,
+) -> AsyncClient:
+    """A client that asks a suspect first: it has measured it alone, before `others` came. It audits every text."""
+    await swarm.verifier(suspect, identity=identity, **options)
+    given: dict[str, Any] = {"strategy": "plain", "audit": 1.0} | client
+    asking = await swarm.client(**given)
+    await asking.generate(prompt, max_new_tokens=10, audit=0.0)
+    for engine in others:
+        await swarm.verifier(engine, curve=slower(1.3))
+    return asking
+
+
+async def audited(client: AsyncClient, prompt: Any, **options: Any) -> Generation:
+    """A text once it has been audited."""
+    run = await heard(await client.start(prompt, **options))
+    await run.audited()
+    return run.result()

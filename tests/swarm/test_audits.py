@@ -10,9 +10,8 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm, numbered_identity
+from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node.engine.base import Choice
-from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_p2p.request.results import Generation
@@ -20,17 +19,25 @@ from cosine_p2p.session.auditing import TextAccused
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.request import Sampling
-from tests.swarm.reference import VOCAB_TOKENS, assert_freed, plain_stream, prompt_of, target_engine
-from tests.swarm.test_faults import StallingRunner
+from tests.swarm.reference import (
+    VOCAB_TOKENS,
+    StallingRunner,
+    assert_freed,
+    audited,
+    heard,
+    in_a_swarm,
+    plain_stream,
+    preferred,
+    prompt_of,
+    slower,
+    target_engine,
+)
 from tests.thoroughness import quick_first
 
 TOKENS: Final = 200
 PROMPT: Final = prompt_of(random.Random("audits"))
 SUSPECT: Final = numbered_identity(9200)
 NEXT: Final = numbered_identity(9201)
-SLOWER: Final = CostCurve(tuple((tokens, 1.3 * seconds) for tokens, seconds in VERIFY_CURVE.points))
-"""So slow that nobody expects it to be faster than the suspect."""
-SLOWEST: Final = CostCurve(tuple((tokens, 2.0 * seconds) for tokens, seconds in VERIFY_CURVE.points))
 SAMPLED: Final = Sampling(temperature=0.8, seed=7)
 
 
@@ -71,37 +78,18 @@ LIES: Final[dict[str, Callable[[], ScriptedEngine]]] = {
 }
 
 
-def audited(
-    suspect: ScriptedEngine,
-    *others: ScriptedEngine,
-    strategy: str = "plain",
-    file: Path | None = None,
-    **options: Any,
+def texts_of(
+    suspect: ScriptedEngine, *others: ScriptedEngine, file: Path | None = None, **options: Any
 ) -> list[Generation]:
-    """Two generations that a suspect is asked for first, in a swarm with others; the first one is audited."""
+    """Two audited texts. A suspect is asked for the first, in a swarm with others."""
 
     async def run() -> list[Generation]:
         async with SimulatedSwarm() as swarm:
-            await swarm.verifier(suspect, identity=SUSPECT)
-            client = await swarm.client(
-                strategy=strategy,
-                audit=1.0,
-                temperature=SAMPLED.temperature,
-                seed=SAMPLED.seed,
-                evidence_file=EvidenceFile(file) if file is not None else None,
-                **options,
-            )
-            # Alone it is measured, and then preferred to strangers.
-            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            for engine in others:
-                await swarm.verifier(engine, curve=SLOWER)
-            done = []
-            for _ in range(2):
-                run = await client.start(PROMPT, max_new_tokens=TOKENS)
-                async for _ in run.chunks():
-                    pass
-                await run.audited()
-                done.append(run.result())
+            evidence = {"evidence_file": EvidenceFile(file)} if file is not None else {}
+            sampled = {"temperature": SAMPLED.temperature, "seed": SAMPLED.seed}
+            given = sampled | evidence | options
+            client = await preferred(swarm, suspect, *others, prompt=PROMPT, identity=SUSPECT, client=given)
+            done = [await audited(client, PROMPT, max_new_tokens=TOKENS) for _ in range(2)]
             await assert_freed(swarm)
             return done
 
@@ -120,7 +108,7 @@ def authors(generation: Generation) -> list[str]:
 @pytest.mark.parametrize("lie", LIES)
 def test_a_verifier_that_lies_is_convicted_by_two_others_and_asked_last(lie: str, tmp_path: Path) -> None:
     file = tmp_path / "evidence.json"
-    first, second = audited(LIES[lie](), target_engine(), target_engine(), file=file)
+    first, second = texts_of(LIES[lie](), target_engine(), target_engine(), file=file)
     assert authors(first) == [SUSPECT.peer_id] and state_of(first) is AuditState.CONVICTED
     assert authors(second) != [SUSPECT.peer_id] and state_of(second) is AuditState.PASSED
     assert second.token_ids == plain_stream(PROMPT, SAMPLED, tokens=TOKENS)
@@ -135,112 +123,85 @@ def test_a_verifier_that_lies_is_convicted_by_two_others_and_asked_last(lie: str
 def test_where_one_accuses_the_only_other_one_nobody_can_tell_who_lies(lies: bool, tmp_path: Path) -> None:
     file = tmp_path / "evidence.json"
     engines = (other_model(), target_engine()) if lies else (target_engine(), other_model())
-    for done in audited(*engines, file=file):
+    for done in texts_of(*engines, file=file):
         # Neither loses its place, nor its voice: an accusation costs nothing to make.
         assert authors(done) == [SUSPECT.peer_id] and state_of(done) is AuditState.SUSPECTED
     assert len(EvidenceFile(file).read()) == 2 and not EvidenceFile(file).convicted()
 
 
-@pytest.mark.parametrize("number", quick_first(range(9300, 9320), 2, checked=4))
+@pytest.mark.parametrize("number", quick_first(range(9300, 9304)))
 def test_an_auditor_that_lies_convicts_nobody_where_another_is_honest(number: int) -> None:
-    first, second = audited(target_engine(), other_model(), target_engine(), identity=numbered_identity(number))
+    first, second = texts_of(target_engine(), other_model(), target_engine(), identity=numbered_identity(number))
     assert state_of(first) in (AuditState.PASSED, AuditState.DISPUTED)
     assert authors(first) == authors(second) == [SUSPECT.peer_id]
 
 
-def test_who_is_alone_is_audited_by_nobody() -> None:
-    first, _ = audited(target_engine())
+def test_who_is_alone_or_the_only_one_the_user_wants_is_audited_by_nobody() -> None:
+    first, _ = texts_of(target_engine())
     assert state_of(first) is AuditState.NO_AUDITOR
-
-
-def test_where_the_user_wants_one_verifier_no_other_one_sees_the_text() -> None:
-    first, _ = audited(other_model(), target_engine(), target_engine(), verifier=SUSPECT.peer_id)
+    first, _ = texts_of(other_model(), target_engine(), target_engine(), verifier=SUSPECT.peer_id)
     assert state_of(first) is AuditState.NO_AUDITOR
 
 
 SAMPLINGS: Final[dict[str, dict[str, Any]]] = {
-    "greedy": {"temperature": 0.0},
     "sampled": {"temperature": 1.0},
+    "greedy": {"temperature": 0.0},
     "filtered": {"temperature": 0.7, "top_p": 0.9, "top_k": 12, "min_p": 0.02, "repetition_penalty": 1.1},
 }
 
 
 @pytest.mark.parametrize("sampling", quick_first(SAMPLINGS))
-@pytest.mark.parametrize("strategy", quick_first(["plain", "cosine"]))
-def test_honest_verifiers_are_never_accused(strategy: str, sampling: str) -> None:
+@pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
+@in_a_swarm
+async def test_honest_verifiers_are_never_accused(swarm: SimulatedSwarm, strategy: str, sampling: str) -> None:
+    for _ in range(3):
+        await swarm.verifier(target_engine())
+    client = await swarm.client(strategy=strategy, audit=1.0, **SAMPLINGS[sampling])
+    for number in range(6):
+        prompt = prompt_of(random.Random(number), tokens=1 + 7 * number)
+        done = await audited(client, prompt, max_new_tokens=30 * (number + 1), seed=number)
+        assert state_of(done) is AuditState.PASSED
+    await assert_freed(swarm)
+
+
+def continued(
+    first: Callable[[], ScriptedEngine], second: Callable[[], ScriptedEngine], *, is_accused: bool
+) -> list[Generation]:
+    """Two texts. In the first the suspect stops after 60 passes, and another verifier continues or accuses it."""
+
     async def run() -> list[Generation]:
         async with SimulatedSwarm() as swarm:
-            for _ in range(3):
-                await swarm.verifier(target_engine())
-            client = await swarm.client(strategy=strategy, audit=1.0, **SAMPLINGS[sampling])
-            done = []
-            for number in range(8):
-                prompt = prompt_of(random.Random(number), tokens=1 + 7 * number)
-                run = await client.start(prompt, max_new_tokens=40 * (number + 1), seed=number)
-                async for _ in run.chunks():
-                    pass
-                await run.audited()
-                done.append(run.result())
-            await assert_freed(swarm)
-            return done
-
-    generations = run_virtual(run())
-    assert {state_of(generation) for generation in generations} == {AuditState.PASSED}
-
-
-def test_each_part_of_a_stream_that_went_on_elsewhere_is_audited_alone() -> None:
-    """The first verifier is honest and stops, the second one lies later: only the second is convicted."""
-
-    async def run() -> Generation:
-        async with SimulatedSwarm() as swarm:
-            engine = target_engine()
-            await swarm.verifier(engine, identity=SUSPECT, runner=StallingRunner(engine, passes=60))
-            client = await swarm.client(strategy="plain", audit=1.0)
-            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            liar = await swarm.verifier(LyingEngine(vocab_tokens=VOCAB_TOKENS), curve=SLOWER)
+            engine = first()
+            runner = StallingRunner(engine, passes=60)
+            client = await preferred(swarm, engine, prompt=PROMPT, identity=SUSPECT, client={}, runner=runner)
+            await swarm.verifier(second(), identity=NEXT, curve=slower(1.3))
             for _ in range(2):
-                await swarm.verifier(target_engine(), curve=SLOWEST)
+                await swarm.verifier(target_engine(), curve=slower(2.0))
             run = await client.start(PROMPT, max_new_tokens=TOKENS)
-            async for _ in run.chunks():
-                pass
+            if is_accused:
+                with pytest.raises(TextAccused, match=SUSPECT.peer_id):
+                    await heard(run)
+            else:
+                await heard(run)
             await run.audited()
-            done = run.result()
-            assert authors(done) == [SUSPECT.peer_id, liar.identity.peer_id]
-            return done
+            return [run.result(), await client.generate(PROMPT, max_new_tokens=TOKENS, audit=0.0)]
 
     done = run_virtual(run())
-    assert done.audit is not None
+    assert done[1].token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
+    return done
+
+
+def test_each_part_of_a_text_that_another_verifier_continued_is_audited_alone() -> None:
+    """The first verifier is honest and stops, the second one lies later: only the second is convicted."""
+    done, _ = continued(target_engine, LIES["lies once in 200 tokens"], is_accused=False)
+    assert authors(done) == [SUSPECT.peer_id, NEXT.peer_id] and done.audit is not None
     honest, lied = (piece.open() for piece in done.audit.evidence)
     assert (honest.claim.author, honest.state) == (SUSPECT.peer_id, AuditState.PASSED)
     assert lied.state is done.audit.state is AuditState.CONVICTED
 
 
-def failed_over(first: Callable[[], ScriptedEngine], second: Callable[[], ScriptedEngine]) -> list[Generation]:
-    """A refused text, that of a verifier that stops after 60 passes as another one goes on; then another text."""
-
-    async def run() -> list[Generation]:
-        async with SimulatedSwarm() as swarm:
-            engine = first()
-            await swarm.verifier(engine, identity=SUSPECT, runner=StallingRunner(engine, passes=60))
-            client = await swarm.client(strategy="plain", audit=1.0)
-            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            await swarm.verifier(second(), identity=NEXT, curve=SLOWER)
-            for _ in range(2):
-                await swarm.verifier(target_engine(), curve=SLOWEST)
-            run = await client.start(PROMPT, max_new_tokens=TOKENS)
-            with pytest.raises(TextAccused, match=SUSPECT.peer_id):
-                async for _ in run.chunks():
-                    pass
-            await run.audited()
-            later = await client.generate(PROMPT, max_new_tokens=TOKENS, audit=0.0)
-            assert later.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)
-            return [run.result(), later]
-
-    return run_virtual(run())
-
-
 def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
-    lied, later = failed_over(other_model, target_engine)
+    lied, later = continued(other_model, target_engine, is_accused=True)
     # Nothing was shown that came after the lie.
     assert authors(lied)[0] == SUSPECT.peer_id and lied.tokens < TOKENS // 2
     assert lied.audit is not None
@@ -249,42 +210,26 @@ def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
     assert SUSPECT.peer_id not in authors(later)
 
 
-def test_who_accuses_an_honest_one_in_order_to_go_on_is_asked_last() -> None:
-    stopped, later = failed_over(target_engine, other_model)
+def test_who_accuses_an_honest_one_in_order_to_continue_is_asked_last() -> None:
+    stopped, later = continued(target_engine, other_model, is_accused=True)
     assert stopped.token_ids == plain_stream(PROMPT, Sampling(), tokens=TOKENS)[: stopped.tokens]
     assert stopped.audit is not None and stopped.audit.evidence[0].open().state is AuditState.PASSED
     assert not {SUSPECT.peer_id, NEXT.peer_id} & {*authors(later)}
 
 
-def test_without_audits_nobody_compares_verifiers() -> None:
-    async def run() -> Generation:
-        async with SimulatedSwarm() as swarm:
-            liar = other_model()
-            await swarm.verifier(liar, identity=SUSPECT, runner=StallingRunner(liar, passes=60))
-            client = await swarm.client(strategy="plain", audit=0.0)
-            await client.generate(PROMPT, max_new_tokens=10)
-            await swarm.verifier(target_engine(), curve=SLOWER)
-            return await client.generate(PROMPT, max_new_tokens=TOKENS)
-
-    assert len(authors(run_virtual(run()))) == 2
+@in_a_swarm
+async def test_without_audits_nobody_compares_verifiers(swarm: SimulatedSwarm) -> None:
+    liar = other_model()
+    runner = StallingRunner(liar, passes=60)
+    client = await preferred(swarm, liar, target_engine(), prompt=PROMPT, client={"audit": 0.0}, runner=runner)
+    assert len(authors(await client.generate(PROMPT, max_new_tokens=TOKENS))) == 2
 
 
-def test_an_audit_costs_an_auditor_a_prefill() -> None:
-    """What a verifier writes in 200 passes of a token, another one reads in four of at most 64."""
-
-    async def run() -> tuple[int, int]:
-        async with SimulatedSwarm() as swarm:
-            await swarm.verifier(target_engine(), identity=SUSPECT)
-            client = await swarm.client(strategy="plain", audit=1.0)
-            await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-            auditor = await swarm.verifier(target_engine(), curve=SLOWER)
-            run = await client.start(PROMPT, max_new_tokens=TOKENS)
-            async for _ in run.chunks():
-                pass
-            await run.audited()
-            assert authors(run.result()) == [SUSPECT.peer_id]
-            return auditor.machine.use.passes, auditor.machine.use.tokens
-
-    passes, tokens = run_virtual(run())
-    assert tokens == len(PROMPT) + TOKENS - 1
-    assert passes <= 1 + -(-TOKENS // SCORED_TOKENS)
+@in_a_swarm
+async def test_an_audit_costs_an_auditor_a_prefill(swarm: SimulatedSwarm) -> None:
+    """One verifier writes 200 tokens in as many passes. Another one reads them in four of at most 64."""
+    client = await preferred(swarm, target_engine(), target_engine(), prompt=PROMPT, identity=SUSPECT, client={})
+    assert authors(await audited(client, PROMPT, max_new_tokens=TOKENS)) == [SUSPECT.peer_id]
+    use = swarm.members[-1].machine.use
+    assert use.tokens == len(PROMPT) + TOKENS - 1
+    assert use.passes <= 1 + -(-TOKENS // SCORED_TOKENS)

@@ -20,9 +20,9 @@ from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_p2p.request.results import Generation
 from cosine_protocol.records import Role
 from tests.node.engine.tiny_models import COMMON, VOCAB
-from tests.thoroughness import quick_first
+from tests.thoroughness import quick_rows
 
-TOKENS = 40
+TOKENS = 24
 CHAT: dict[str, Any] = {
     "do_sample": True,
     "temperature": 0.7,
@@ -80,8 +80,7 @@ def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **op
     return result
 
 
-@pytest.mark.parametrize("penalty", quick_first([1.3, 1.05, 0.8]))
-@pytest.mark.parametrize("prompt", quick_first(PROMPTS))
+@pytest.mark.parametrize(("penalty", "prompt"), quick_rows(zip((1.3, 1.05, 0.8), PROMPTS, strict=True)))
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, prompt: list[int]) -> None:
     folder = save(tmp_path, penalty=penalty)
     made, expected = served(folder), in_transformers(folder, prompt)

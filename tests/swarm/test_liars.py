@@ -18,8 +18,16 @@ from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Sampling
-from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
-from tests.swarm.test_faults import StallingRunner
+from tests.swarm.reference import (
+    VOCAB_TOKENS,
+    StallingRunner,
+    assert_freed,
+    draft_engine,
+    in_a_swarm,
+    plain_stream,
+    prompt_of,
+    target_engine,
+)
 from tests.thoroughness import quick_first, soak_rest
 
 TOKENS = 96
@@ -108,14 +116,11 @@ def test_tokens_outside_the_vocabulary() -> None:
     assert run_virtual(generated("cosine", [no_such_token])).token_ids == EXPECTED
 
 
-def test_a_flood_does_not_hide_a_stalled_verifier() -> None:
-    async def run() -> None:
-        async with SimulatedSwarm() as swarm:
-            engine = target_engine()
-            await swarm.verifier(engine, runner=StallingRunner(engine, passes=3))
-            await swarm.drafter_with(ceaseless)
-            client = await swarm.client(timeout_s=60.0)
-            with pytest.raises(GenerationFailed, match="made no progress"):
-                await client.generate(PROMPT, max_new_tokens=TOKENS)
-
-    run_virtual(run())
+@in_a_swarm
+async def test_a_flood_does_not_hide_a_stalled_verifier(swarm: SimulatedSwarm) -> None:
+    engine = target_engine()
+    await swarm.verifier(engine, runner=StallingRunner(engine, passes=3))
+    await swarm.drafter_with(ceaseless)
+    client = await swarm.client(timeout_s=60.0)
+    with pytest.raises(GenerationFailed, match="made no progress"):
+        await client.generate(PROMPT, max_new_tokens=TOKENS)

@@ -9,22 +9,21 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli.audit import check
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.logprobs import TokenLogprob
-from cosine_p2p.request.results import Chunk, Generation
+from cosine_p2p.request.results import Generation
 from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.likelihoods import Likelihood
-from tests.swarm.reference import assert_freed
+from tests.swarm import reference
+from tests.swarm.reference import in_a_swarm, preferred
+from tests.thoroughness import quick_first, quick_rows
 
 PROMPT_TOKENS = (3, 9, 4, 7, 3, 9, 4, 1)
 PROMPT = LetterCodec().decode(PROMPT_TOKENS)
-SLOWER = CostCurve(tuple((tokens, 1.3 * seconds) for tokens, seconds in VERIFY_CURVE.points))
-"""So slow that nobody expects it to be faster than another."""
 
 
 def log_probabilities(tokens: tuple[int, ...]) -> list[float]:
@@ -34,19 +33,15 @@ def log_probabilities(tokens: tuple[int, ...]) -> list[float]:
     return [score - total for score in logits]
 
 
-async def generated(*, drafters: int = 0, **options: Any) -> Generation:
-    async with SimulatedSwarm(one_way_s=0.005) as swarm:
-        await swarm.verifier()
-        for number in range(drafters):
-            await swarm.drafter(ScriptedEngine(fidelity=0.8, drafter_seed=number), domain=f"domain-{number}")
-        client = await swarm.client(timeout_s=60.0)
-        done = await client.generate(options.pop("prompt", PROMPT), **{"max_new_tokens": 40, "seed": 7, **options})
-        await assert_freed(swarm)
-        return done
+def generated(*fidelities: float, **options: Any) -> Generation:
+    drafters = [ScriptedEngine(fidelity=each, drafter_seed=number) for number, each in enumerate(fidelities)]
+    given: dict[str, Any] = {"target": ScriptedEngine, "drafters": drafters, "max_new_tokens": 40} | options
+    return reference.generated(PROMPT, **given)
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("strategy", ["plain", "cosine"])
+@pytest.mark.parametrize(
+    ("strategy", "temperature"), quick_rows([("cosine", 1.0), ("plain", 0.0), ("cosine", 0.0), ("plain", 1.0)])
+)
 def test_they_are_those_of_the_target_alone_with_any_drafts(strategy: str, temperature: float) -> None:
     options: dict[str, Any] = {
         "strategy": strategy,
@@ -54,8 +49,9 @@ def test_they_are_those_of_the_target_alone_with_any_drafts(strategy: str, tempe
         "top_k": 5,
         "presence_penalty": 1.0,
     }
-    done = run_virtual(generated(drafters=2, logprobs=3, **options))
-    assert done.token_ids == run_virtual(generated(drafters=2, **options)).token_ids
+    done = generated(0.8, 0.8, logprobs=3, **options)
+    without = generated(0.8, 0.8, **options)
+    assert (done.token_ids, without.logprobs, without.prompt_logprobs) == (without.token_ids, (), ())
     assert [each.token_id for each in done.logprobs] == list(done.token_ids)
     for position, told in enumerate(done.logprobs):
         own = log_probabilities((*PROMPT_TOKENS, *done.token_ids[:position]))
@@ -66,19 +62,17 @@ def test_they_are_those_of_the_target_alone_with_any_drafts(strategy: str, tempe
         assert told.text == LetterCodec().decode([told.token_id]) and bytes(told.utf8).decode() == told.text
 
 
-@pytest.mark.parametrize("coordination", ["client", "verifier"])
-def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(coordination: str) -> None:
+@pytest.mark.parametrize("coordination", quick_first(["verifier", "client"]))
+@in_a_swarm
+async def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(
+    swarm: SimulatedSwarm, coordination: str
+) -> None:
     prompt = tuple(number % 60 for number in range(3, 203))
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=0.05) as swarm:
-            await swarm.verifier()
-            await swarm.drafter(ScriptedEngine(fidelity=0.8))
-            client = await swarm.client(timeout_s=60.0, coordination=coordination, seed=1, max_new_tokens=40)
-            await client.generate(prompt)
-            return await client.generate(prompt, prompt_logprobs=1)
-
-    done = run_virtual(run())
+    await swarm.verifier()
+    await swarm.drafter(ScriptedEngine(fidelity=0.8))
+    client = await swarm.client(timeout_s=60.0, coordination=coordination, seed=1, max_new_tokens=10)
+    await client.generate(prompt)
+    done = await client.generate(prompt, prompt_logprobs=1)
     first, *others = done.prompt_logprobs
     assert (len(others), done.logprobs, done.cached_tokens) == (len(prompt) - 1, (), 0)
     assert first.token_id == prompt[0] and not isinstance(first, TokenLogprob)
@@ -89,62 +83,37 @@ def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(coordinat
         assert told.top[0].logprob == pytest.approx(max(own), abs=1e-6)
 
 
-def test_the_chunks_of_a_stream_hold_those_of_their_tokens() -> None:
-    async def run() -> list[Chunk]:
-        async with SimulatedSwarm(one_way_s=0.005) as swarm:
-            await swarm.verifier()
-            client = await swarm.client(timeout_s=60.0)
-            return [chunk async for chunk in client.stream(PROMPT, max_new_tokens=20, seed=7, logprobs=0)]
-
-    for chunk in run_virtual(run()):
+@in_a_swarm
+async def test_the_chunks_of_a_stream_hold_those_of_their_tokens(swarm: SimulatedSwarm) -> None:
+    await swarm.verifier()
+    client = await swarm.client(timeout_s=60.0)
+    async for chunk in client.stream(PROMPT, max_new_tokens=20, seed=7, logprobs=0):
         assert [each.token_id for each in chunk.logprobs] == list(chunk.token_ids)
         assert all(each.top == () for each in chunk.logprobs)
 
 
-def test_whoever_asks_for_none_is_told_none() -> None:
-    done = run_virtual(generated())
-    assert (done.logprobs, done.prompt_logprobs) == ((), ())
-
-
-def test_the_verifier_that_goes_on_tells_the_rest() -> None:
-    async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=0.005) as swarm:
-            first = await swarm.verifier()
-            await swarm.verifier()
-            client = await swarm.client(timeout_s=60.0)
-            run = await client.start(PROMPT, max_new_tokens=40, seed=7, logprobs=2, prompt_logprobs=2)
-            seen = 0
-            async for chunk in run.chunks():
-                seen += len(chunk.token_ids)
-                if seen > 3 and not first.is_killed:
-                    await first.kill()
-            return run.result()
-
-    done, alone = run_virtual(run()), run_virtual(generated(logprobs=2, prompt_logprobs=2))
+def test_the_verifier_that_continues_a_text_tells_the_rest() -> None:
+    done, alone = (generated(is_lost=lost, logprobs=2, prompt_logprobs=2) for lost in (True, False))
+    assert len(done.verifiers) == 2
     assert (done.logprobs, done.prompt_logprobs) == (alone.logprobs, alone.prompt_logprobs)
 
 
 def test_too_many_are_refused_before_anybody_is_asked() -> None:
     with pytest.raises(OptionRefused, match="too many"):
-        run_virtual(generated(logprobs=20, max_new_tokens=4000))
+        generated(logprobs=20, max_new_tokens=4000)
 
 
-def test_peers_of_older_versions_are_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "logprobs"))
-    with pytest.raises(GenerationFailed, match="its version knows no logprobs"):
-        run_virtual(generated(logprobs=1))
-
-
-def test_a_verifier_whose_engine_has_none_says_so() -> None:
-    async def run() -> None:
-        async with SimulatedSwarm(one_way_s=0.005) as swarm:
-            engine = ScriptedEngine()
-            engine.tells_likelihoods = False
-            await swarm.verifier(engine)
-            await (await swarm.client(timeout_s=60.0)).generate(PROMPT, max_new_tokens=4, logprobs=1)
+def test_peers_that_know_none_are_not_asked_or_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent() -> ScriptedEngine:
+        engine = ScriptedEngine()
+        engine.tells_likelihoods = False
+        return engine
 
     with pytest.raises(GenerationFailed, match="no log-probabilities are told here"):
-        run_virtual(run())
+        generated(target=silent, logprobs=1)
+    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "logprobs"))
+    with pytest.raises(GenerationFailed, match="its version knows no logprobs"):
+        generated(logprobs=1)
 
 
 class Boastful(ScriptedEngine):
@@ -176,44 +145,36 @@ class LiarAboutPrompts(Boastful):
     of_prompt = True
 
 
-async def audited(engine: ScriptedEngine, **options: Any) -> Generation:
-    async with SimulatedSwarm(one_way_s=0.005) as swarm:
-        await swarm.verifier(engine)
-        client = await swarm.client(timeout_s=60.0, strategy="plain", audit=1.0, seed=7)
-        # Alone it is measured, and then preferred to strangers.
-        await client.generate(PROMPT, max_new_tokens=10, audit=0.0)
-        for _ in range(2):
-            await swarm.verifier(curve=SLOWER)
-        run = await client.start(PROMPT, max_new_tokens=40, **options)
-        async for _ in run.chunks():
-            pass
-        await run.audited()
-        return run.result()
+def audited(engine: ScriptedEngine, **options: Any) -> Generation:
+    async def run() -> Generation:
+        async with SimulatedSwarm() as swarm:
+            others = ScriptedEngine(), ScriptedEngine()
+            client = await preferred(swarm, engine, *others, prompt=PROMPT, client={"seed": 7})
+            return await reference.audited(client, PROMPT, max_new_tokens=40, **options)
+
+    return run_virtual(run())
 
 
 @pytest.mark.parametrize(
     ("liar", "asked"),
-    [
-        (Boastful, {"logprobs": 0}),
-        (Liar, {"logprobs": 0}),
-        (LiarAboutPrompts, {"prompt_logprobs": 0}),
-    ],
+    [(Boastful, {"logprobs": 0}), (Liar, {"logprobs": 0}), (LiarAboutPrompts, {"prompt_logprobs": 0})],
 )
 def test_a_verifier_that_lies_about_them_is_convicted_by_two_others(
     liar: type[Boastful], asked: dict[str, int]
 ) -> None:
-    done = run_virtual(audited(liar(), **asked))
+    done = audited(liar(), **asked)
     assert done.audit is not None and done.audit.state is AuditState.CONVICTED
     said = check(done.audit.evidence[0]).said[0]
     assert f"accuses: {done.tokens} equal" in said
     assert f"log-probabilities off by {abs(liar.nats):.2g} at most" in said
-    unasked = run_virtual(audited(liar()))
+    unasked = audited(liar())
     assert unasked.token_ids == done.token_ids
     assert unasked.audit is not None and unasked.audit.state is AuditState.PASSED
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_an_honest_one_is_not_accused(temperature: float) -> None:
-    for asked in ({"logprobs": 20}, {"prompt_logprobs": 3}, {"logprobs": 1, "prompt_logprobs": 0}):
-        done = run_virtual(audited(ScriptedEngine(), temperature=temperature, **asked))
-        assert done.audit is not None and done.audit.state is AuditState.PASSED
+@pytest.mark.parametrize(
+    "asked", quick_first([{"logprobs": 20}, {"prompt_logprobs": 3}, {"logprobs": 1, "prompt_logprobs": 0}])
+)
+def test_an_honest_one_is_not_accused(asked: dict[str, int]) -> None:
+    done = audited(ScriptedEngine(), temperature=1.0, **asked)
+    assert done.audit is not None and done.audit.state is AuditState.PASSED

@@ -22,9 +22,11 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.messages import AskAudit
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, MESSAGES, STAGE, STATUS, VERIFY, WEIGHTS
 from cosine_protocol.records import Role
-from cosine_protocol.request import Request, Sampling
+from cosine_protocol.request import Sampling
 from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.node.peers import request_of
+from tests.scenes import as_test
 from tests.swarm.reference import draft_engine, plain_stream, prompt_of, target_engine
 
 TOKENS = 60
@@ -32,10 +34,8 @@ PROMPT = prompt_of(random.Random("private"))
 EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 STRANGER = numbered_identity(99)
 
-Play = Callable[[SimulatedSwarm, PrivateSwarm, Member, Member], Awaitable[None]]
 
-
-def played(play: Play) -> None:
+def _played(play: Callable[..., Awaitable[None]]) -> None:
     """A verifier and a drafter of a private swarm that serve every protocol, and clients admitted for a day."""
     private = PrivateSwarm()
     nodes = {numbered_identity(number).peer_id for number in (1, 2)}
@@ -64,28 +64,21 @@ def played(play: Play) -> None:
     run_virtual(run())
 
 
-def test_members_generate_what_the_target_writes() -> None:
-    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
-        done = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
-        assert done.token_ids == EXPECTED
-        assert done.accepted > 0
+in_private = as_test(_played, given=4)
 
-    played(play)
+
+@in_private
+async def test_members_generate_what_the_target_writes(
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+) -> None:
+    done = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
+    assert done.token_ids == EXPECTED
+    assert done.accepted > 0
 
 
 def questions(client: Identity) -> dict[str, m.Message]:
     """What would be answered on each protocol."""
-    request = Request(
-        target_digest=bytes(32),
-        tokenizer_digest=bytes(32),
-        numerics="float32",
-        prompt=(1,),
-        sampling=Sampling(),
-        eos=(),
-        client=client.peer_id,
-        nonce=bytes(16),
-        max_new_tokens=1,
-    )
+    request = request_of(client.peer_id)
     return {
         VERIFY: m.Open(1, request, (), m.Pacing.FREE, ()),
         DRAFT: m.Start(1, request, ()),
@@ -95,70 +88,70 @@ def questions(client: Identity) -> dict[str, m.Message]:
     }
 
 
-def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol() -> None:
-    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
-        transport = swarm.join(STRANGER)
-        asked = questions(STRANGER)
-        both = [verifier, drafter]
-        homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: both, STATUS: both, AUDIT: [verifier]}
-        # No node here serves stages or weights.
-        assert asked.keys() == homes.keys() == MESSAGES.keys() - {STAGE, WEIGHTS}
-        for protocol, members in homes.items():
-            for member in members:
-                stream = await transport.dial(member.identity.peer_id, protocol)
-                async with Channel(stream, protocol) as channel:
-                    channel.post(asked[protocol])
-                    error = await channel.receive()
-                    assert isinstance(error, m.Error)
-                    assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
-                    assert not channel.features and not channel.greeted.is_set()
-                    with pytest.raises(PeerLost, match="the stream ended"):
-                        await channel.receive()
-        assert verifier.service.requests == drafter.service.requests == 0
-        await transport.close()
-
-    played(play)
-
-
-def test_a_client_that_is_no_member_generates_nothing_and_reads_why() -> None:
-    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
-        client = await swarm.client(identity=STRANGER)
-        with pytest.raises(GenerationFailed, match=r"it does not admit us: .*no certificate was shown"):
-            await client.generate(PROMPT, max_new_tokens=TOKENS)
-        assert verifier.service.requests == 0
-
-    played(play)
+@in_private
+async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+) -> None:
+    transport = swarm.join(STRANGER)
+    asked = questions(STRANGER)
+    both = [verifier, drafter]
+    homes = {VERIFY: [verifier], DRAFT: [drafter], DISCOVER: both, STATUS: both, AUDIT: [verifier]}
+    # No node here serves stages or weights.
+    assert asked.keys() == homes.keys() == MESSAGES.keys() - {STAGE, WEIGHTS}
+    for protocol, members in homes.items():
+        for member in members:
+            stream = await transport.dial(member.identity.peer_id, protocol)
+            async with Channel(stream, protocol) as channel:
+                channel.post(asked[protocol])
+                error = await channel.receive()
+                assert isinstance(error, m.Error)
+                assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+                assert not channel.features and not channel.greeted.is_set()
+                with pytest.raises(PeerLost, match="the stream ended"):
+                    await channel.receive()
+    assert verifier.service.requests == drafter.service.requests == 0
+    await transport.close()
 
 
-def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it() -> None:
-    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
-        client = await swarm.client()
-        tokens = 0
-        with pytest.raises(GenerationFailed, match="expired"):
-            async for chunk in client.stream(PROMPT, max_new_tokens=2000):
-                tokens += len(chunk.token_ids)
-                if tokens > TOKENS:
-                    private.clock.now_s = NOW_S + DAY_S + 1
-        assert tokens > TOKENS
-        await asyncio.sleep(10)
-        assert verifier.service.requests == 0
-
-    played(play)
+@in_private
+async def test_a_client_that_is_no_member_generates_nothing_and_reads_why(
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+) -> None:
+    client = await swarm.client(identity=STRANGER)
+    with pytest.raises(GenerationFailed, match=r"it does not admit us: .*no certificate was shown"):
+        await client.generate(PROMPT, max_new_tokens=TOKENS)
+    assert verifier.service.requests == 0
 
 
-def test_who_is_revoked_loses_its_streams_once_the_list_arrives() -> None:
-    async def play(swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member) -> None:
-        revoked, other = numbered_identity(20), numbered_identity(21)
-        client = await swarm.client(identity=revoked)
-        assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
-        # Another member knows the list first, and passes it on with its own request.
-        gate = PeerGate(private.member(other.peer_id, revocations=private.revoke(revoked.peer_id)))
-        stream = await swarm.network.join(other.peer_id, gate).dial(verifier.identity.peer_id, STATUS)
-        stream.close()
-        with pytest.raises(GenerationFailed, match="revoked"):
-            await client.generate(PROMPT, max_new_tokens=TOKENS)
+@in_private
+async def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it(
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+) -> None:
+    client = await swarm.client()
+    tokens = 0
+    with pytest.raises(GenerationFailed, match="expired"):
+        async for chunk in client.stream(PROMPT, max_new_tokens=2000):
+            tokens += len(chunk.token_ids)
+            if tokens > TOKENS:
+                private.clock.now_s = NOW_S + DAY_S + 1
+    assert tokens > TOKENS
+    await asyncio.sleep(10)
+    assert verifier.service.requests == 0
 
-    played(play)
+
+@in_private
+async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
+    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
+) -> None:
+    revoked, other = numbered_identity(20), numbered_identity(21)
+    client = await swarm.client(identity=revoked)
+    assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
+    # Another member knows the list first, and passes it on with its own request.
+    gate = PeerGate(private.member(other.peer_id, revocations=private.revoke(revoked.peer_id)))
+    stream = await swarm.network.join(other.peer_id, gate).dial(verifier.identity.peer_id, STATUS)
+    stream.close()
+    with pytest.raises(GenerationFailed, match="revoked"):
+        await client.generate(PROMPT, max_new_tokens=TOKENS)
 
 
 def test_records_of_others_are_neither_stored_nor_found() -> None:

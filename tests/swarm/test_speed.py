@@ -103,24 +103,19 @@ def speedups(
     return [without_s / seconds for without_s, seconds in zip(plain, ours, strict=True)]
 
 
-@pytest.mark.parametrize(("one_way_s", "at_least"), [(0.005, 2.0), (0.02, 1.5), (0.05, 1.2)])
-def test_a_good_drafter_pays(one_way_s: float, at_least: float) -> None:
-    [speedup] = speedups((0.8,), (96,), one_way_s=one_way_s)
+@pytest.mark.parametrize(
+    ("fidelity", "one_way_s", "at_least"),
+    # Half a pass of delay each way: every first fragment of the last comes late.
+    [(0.8, 0.005, 2.0), (0.8, 0.02, 1.5), (0.8, 0.05, 1.2), (1.0, 0.05, 2.5)],
+)
+def test_a_good_drafter_pays(fidelity: float, one_way_s: float, at_least: float) -> None:
+    [speedup] = speedups((fidelity,), (96,), one_way_s=one_way_s)
     assert speedup > at_least
-
-
-def test_drafts_that_arrive_after_their_base_was_committed_past_still_count() -> None:
-    """Half a pass of delay each way: every first fragment comes late, the drafter is always right."""
-    [speedup] = speedups((1.0,), (96,), one_way_s=0.05)
-    assert speedup > 2.5
 
 
 @pytest.mark.parametrize(
     ("fidelities", "one_way_s"),
-    [
-        *(((0.0,), one_way_s) for one_way_s in (0.02, 0.0, 0.005, 0.06, 0.15)),
-        *((fidelities, 0.02) for fidelities in ((0.0, 0.1, 0.3, 0.2), (0.2,), (0.5,), (0.9,))),
-    ],
+    [((0.0,), 0.02), ((0.0,), 0.0), ((0.0,), 0.15), ((0.0, 0.1, 0.3, 0.2), 0.02), ((0.5,), 0.02)],
 )
 def test_never_slower_than_plain(fidelities: tuple[float, ...], one_way_s: float) -> None:
     [speedup] = speedups(fidelities, (96,), one_way_s=one_way_s)
@@ -128,11 +123,7 @@ def test_never_slower_than_plain(fidelities: tuple[float, ...], one_way_s: float
 
 
 @pytest.mark.parametrize(
-    ("fidelity", "temperature", "one_way_s"),
-    [
-        *((fidelity, 0.8, 0.01) for fidelity in (0.3, 0.1, 0.6, 0.9)),
-        *((0.3, 0.0, 0.01), (0.3, 0.8, 0.0), (0.3, 0.8, 0.05)),
-    ],
+    ("fidelity", "temperature", "one_way_s"), [(0.3, 0.8, 0.01), (0.9, 0.8, 0.01), (0.3, 0.0, 0.05)]
 )
 def test_where_drafts_are_dear_no_request_loses_a_percent(
     fidelity: float, temperature: float, one_way_s: float
@@ -151,19 +142,19 @@ def test_dear_drafters_that_are_always_right_are_found() -> None:
     assert speedups((1.0,), (200,) * 26, one_way_s=0.01, curve=DEAR, share=SHARE)[-1] > 1.02
 
 
-@pytest.mark.parametrize(("share", "one_way_s"), [(0.3, 0.01), (0.12, 0.01), (0.3, 0.0)])
 @pytest.mark.parametrize(
-    ("fidelity", "least"), [(0.0, (0.9, 0.97, 0.97)), (0.3, (0.9, 0.95, 0.97)), (0.9, (1.3, 1.3, 1.3))]
+    ("fidelity", "least", "one_way_s"),
+    [(0.0, (0.9, 0.97, 0.97), 0.01), (0.3, (0.9, 0.95, 0.97), 0.0), (0.9, (1.3, 1.3, 1.3), 0.01)],
 )
 def test_where_drafts_are_cheap_a_new_client_pays_a_few_passes_once(
-    fidelity: float, least: tuple[float, ...], one_way_s: float, share: float
+    fidelity: float, least: tuple[float, ...], one_way_s: float
 ) -> None:
-    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": 0.8, "curve": CHEAP, "share": share}
+    options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": 0.8, "curve": CHEAP, "share": 0.3}
     for found, bound in zip(speedups((fidelity,) * 3, (64, 64, 128), **options), least, strict=True):
         assert found >= bound
 
 
-@pytest.mark.parametrize(("fidelity", "temperature"), [(0.4, 0.0), (0.4, 0.8), (0.0, 0.0), (0.7, 0.0)])
+@pytest.mark.parametrize(("fidelity", "temperature"), [(0.4, 0.8), (0.0, 0.0)])
 def test_beside_a_good_head_no_request_of_a_new_client_takes_longer(fidelity: float, temperature: float) -> None:
     options: dict[str, Any] = {"temperature": temperature, "head": HEAD, **BESIDE}
     alone = run_virtual(asked((fidelity,) * 3, (64,) * 4, max_drafters=0, **options))

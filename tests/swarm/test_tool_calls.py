@@ -97,23 +97,20 @@ def test_a_call_begins_before_its_arguments_are_there() -> None:
     assert len(identity) == 9 and identity.isalnum()
 
 
-@pytest.mark.parametrize("option", [{"schema": {}}, {"regex": "a"}, {"bad_words": ["a"]}, {"min_tokens": 3}])
-def test_nothing_else_says_what_such_a_text_must_be(option: dict[str, Any]) -> None:
-    with pytest.raises(OptionRefused, match=next(iter(option))):
-        generated(chat(ONE, tool_choice=ToolChoice.REQUIRED), **option)
+UNKNOWN: Final = {"use": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}
+OTHERS: Final[list[dict[str, Any]]] = [{"schema": {}}, {"regex": "a"}, {"bad_words": ["a"]}, {"min_tokens": 3}]
+REFUSED: Final[list[tuple[str, Chat, dict[str, Any]]]] = [
+    # Nothing else says what such a text must be.
+    *((next(iter(option)), chat(ONE, tool_choice=ToolChoice.REQUIRED), option) for option in OTHERS),
+    ("tool_choice", chat(ONE, tool_choice=NamedTool("lease")), {}),
+    ("tool_choice", replace(chat(ONE, tool_choice=ToolChoice.REQUIRED), tools=None), {}),
+    ("tools", chat(UNKNOWN, tool_choice=ToolChoice.REQUIRED), {}),
+]
 
 
-def test_a_tool_that_is_not_there_and_a_call_without_tools_are_refused() -> None:
-    for asked in (
-        chat(ONE, tool_choice=NamedTool("lease")),
-        replace(chat(ONE, tool_choice=ToolChoice.REQUIRED), tools=None),
-    ):
-        with pytest.raises(OptionRefused, match="tool_choice"):
-            generated(asked)
-
-
-def test_a_schema_that_cannot_be_forced_is_refused_as_the_tools() -> None:
-    unknown = {"use": {"type": "object", "properties": {"a": {"$ref": "#/nowhere"}}, "required": ["a"]}}
-    with pytest.raises(OptionRefused) as refused:
-        generated(chat(unknown, tool_choice=ToolChoice.REQUIRED))
-    assert refused.value.name == "tools"
+@pytest.mark.parametrize(("name", "asked", "options"), REFUSED)
+def test_a_call_that_cannot_be_forced_is_refused_by_the_name_of_its_option(
+    name: str, asked: Chat, options: dict[str, Any]
+) -> None:
+    with pytest.raises(OptionRefused, match=name):
+        generated(asked, **options)

@@ -24,7 +24,7 @@ from cosine_protocol.protocols import DRAFT, MANDATES
 from cosine_protocol.request import Sampling
 from cosine_train.learning.streams import StreamRecords, VerifiedStream
 from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, target_engine
-from tests.thoroughness import quick_first
+from tests.thoroughness import quick_first, quick_rows
 
 TOKENS: Final = 30
 SECRET: Final = VOCAB_TOKENS - 1
@@ -130,13 +130,10 @@ def generated(
     return run_virtual(run())
 
 
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 @BOTH_WAYS
-@pytest.mark.parametrize("seed", quick_first(range(3)))
-def test_no_drafter_gets_more_than_the_window(
-    coordination: str, temperature: float, seed: int, ears: Eavesdroppers
-) -> None:
-    rng = random.Random(f"windows {coordination} {temperature} {seed}")
+def test_no_drafter_gets_more_than_the_window(coordination: str, temperature: float, ears: Eavesdroppers) -> None:
+    rng = random.Random(f"windows {coordination} {temperature}")
     prompt, sampling = prompt_of(rng), Sampling(temperature=temperature, seed=rng.getrandbits(64))
     options: dict[str, Any] = {"domains": ("code", "math"), "fidelity": 1.0, "coordination": coordination}
     done = generated(ears, prompt=prompt, sampling=sampling, **options)
@@ -167,14 +164,13 @@ def test_a_verifier_that_knows_no_windows_coordinates_whole_prompts_only(
         assert generated(ears, **options).coordinator == coordinator
 
 
-def test_whom_the_user_trusts_gets_the_whole_prompt(ears: Eavesdroppers) -> None:
-    generated(ears, trusts=True, prompt_window_tokens=None)
-    assert [start.request.prompt for start in ears.starts] == [tuple(LetterCodec().encode(PROMPT))]
-
-
-def test_strangers_get_the_last_256_tokens_unless_told_otherwise(ears: Eavesdroppers) -> None:
-    generated(ears, prompt=prompt_of(random.Random("default"), tokens=400), prompt_window_tokens=None)
-    assert {len(start.request.prompt) for start in ears.starts} == {256}
+@pytest.mark.parametrize(("trusts", "seen_tokens"), [(True, 400), (False, 256)])
+def test_strangers_get_the_last_256_tokens_and_whom_the_user_trusts_gets_all(
+    trusts: bool, seen_tokens: int, ears: Eavesdroppers
+) -> None:
+    prompt = prompt_of(random.Random("default"), tokens=400)
+    generated(ears, prompt=prompt, trusts=trusts, prompt_window_tokens=None)
+    assert {start.request.prompt for start in ears.starts} == {tuple(LetterCodec().encode(prompt)[-seen_tokens:])}
 
 
 def told(start: m.Start) -> bool | None:
@@ -186,8 +182,9 @@ def told(start: m.Start) -> bool | None:
 
 
 @BOTH_WAYS
-@pytest.mark.parametrize("window", [0, 5])
-@pytest.mark.parametrize("shares", [None, False, True])
+@pytest.mark.parametrize(
+    ("shares", "window"), quick_rows([(None, 5), (True, 5), (False, 5), (True, 0), (None, 0)], 2)
+)
 def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_allows_it(
     shares: bool | None, window: int, coordination: str, ears: Eavesdroppers
 ) -> None:
@@ -261,9 +258,8 @@ def test_a_pupil_keeps_the_text_and_drafts_nothing(
     assert len(done.drafters) == 1
 
 
-@BOTH_WAYS
-def test_without_feedback_nobody_learns(coordination: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_a_pupil(monkeypatch, coordination, share_feedback=False)[1] == []
+def test_without_feedback_nobody_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert with_a_pupil(monkeypatch, "verifier", share_feedback=False)[1] == []
 
 
 def test_a_verifier_gives_the_coordination_back_where_only_a_pupil_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
