@@ -159,8 +159,6 @@ class Participants:
                 tokens_fed=member.machine.use.tokens,
                 busy_s=member.machine.use.busy_s,
                 carried_bytes=member.wire.carried_bytes,
-                home_passes=member.home_use.passes,
-                home_busy_s=member.home_use.busy_s,
             )
             for member in self.swarm.members
         )

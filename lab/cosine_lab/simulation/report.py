@@ -67,10 +67,7 @@ class RequestResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
-    """The use of one node: passes, the rows and tokens fed in them, their seconds, bytes over its streams.
-
-    `home_passes` and `home_busy_s` are those of the drafter that a verifier holds itself.
-    """
+    """The use of one node: passes, the rows and tokens fed in them, their seconds, bytes over its streams."""
 
     peer_id: str
     role: Role
@@ -80,8 +77,6 @@ class NodeUse:
     tokens_fed: int
     busy_s: float
     carried_bytes: int
-    home_passes: int = 0
-    home_busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

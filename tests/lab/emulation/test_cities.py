@@ -6,10 +6,7 @@ from cosine_lab.emulation.cities import ACCESS_S, rtt_s
 from cosine_protocol.errors import UsageError
 
 
-@pytest.mark.parametrize(
-    ("one", "other", "km"),
-    [("london", "new-york", 5570), ("frankfurt", "tokyo", 9360), ("sydney", "sao-paulo", 13370)],
-)
+@pytest.mark.parametrize(("one", "other", "km"), [("london", "new-york", 5570), ("sydney", "sao-paulo", 13370)])
 def test_a_round_trip_is_twice_the_great_circle_with_its_detours_in_fibre(one: str, other: str, km: float) -> None:
     assert rtt_s(one, other) == pytest.approx(2 * 2.1 * km / 200_000 + ACCESS_S, rel=0.01)
     assert rtt_s(other, one) == pytest.approx(rtt_s(one, other))

@@ -1,3 +1,5 @@
+"""Recorded generations: files, prompts that name them, and what ships."""
+
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,9 +69,6 @@ def test_a_file_that_holds_no_traces_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(UsageError, match=name):
             TraceSet.load(tmp_path / name)
-    np.savez(tmp_path / "other.npz", stream=np.zeros(3))
-    with pytest.raises(UsageError, match=r"other\.npz"):
-        TraceSet.load(tmp_path / "other.npz")
     with pytest.raises(UsageError, match=r"missing\.npz"):
         TraceSet.load(tmp_path / "missing.npz")
 
@@ -90,18 +89,12 @@ def test_a_selection_goes_round_the_domains() -> None:
     assert found.select(split="tune") == ()
 
 
-@pytest.fixture(scope="module")
-def shipped() -> TraceSet:
-    return TraceSet.load_shipped()
-
-
-def test_the_shipped_traces_are_sound(shipped: TraceSet) -> None:
-    for trace in shipped:
+def test_the_shipped_traces_are_sound() -> None:
+    for trace in TraceSet.load_shipped():
         assert tuple(trace.drafters) == tuple(sorted(set(names()) - {"target"}))
         assert 8 <= len(trace.stream) <= 128
         assert set(trace.stream[:-1]).isdisjoint(EOS)
         assert trace.stream[-1] in trace.eos or len(trace.stream) == 128
-        assert trace.seed == trace.number
         for drafter in trace.drafters.values():
             claims, tokens = drafter.candidate_probabilities, drafter.candidate_tokens
             assert ((claims >= 0) & (claims <= 1)).all()

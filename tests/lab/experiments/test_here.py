@@ -71,19 +71,13 @@ def test_a_prompt_counts_with_one_figure_of_its_runs_and_all_of_its_tokens() -> 
     assert (found["is_identical"], found["near_ties"], found["drafters"]) == (False, 4, ["code"])
 
 
-def test_the_worst_ten_prompts_in_a_row_are_told() -> None:
-    rows = [row(2.0) for _ in range(10)] + [row(0.9) for _ in range(10)] + [row(3.0) for _ in range(15)]
-    [_, ours] = findings_of(rows, 0)["ways"]
+def test_the_worst_ten_prompts_in_a_row_and_texts_that_differ_are_told() -> None:
+    rows = [row(2.0) for _ in range(10)] + [row(0.9) for _ in range(10)]
+    found = findings_of([*rows, *[row(3.0, is_identical=False)] * 15], 0)
+    [_, ours] = found["ways"]
     assert (ours["times_plain"], ours["worst_group"]) == (2.0, 0.9)
     low, high = ours["interval"]
     assert 0.9 <= low <= 2.0 <= high <= 3.0
-
-
-def test_sentences_say_what_was_measured_and_whether_texts_differ() -> None:
-    findings = findings_of([row(1.5), row(1.5, is_identical=False)], 0)
-    *_, ours, differ = sentences(findings)
-    assert "Temperature 0, cosine: 1.50 times plain decoding (1.50 to 1.50, 95 %)" in ours
-    assert ours.endswith("tokens by origin: target alone 16, copied 4.")
-    assert differ == "1 texts differ between the ways."
-    [_, far, _] = sentences(findings_of([row(1.5, rtt_ms=100.0)], 0))
-    assert "Temperature 0 and 100 ms of emulated round trip, cosine: 1.50 times" in far
+    *_, told, differ = sentences(found)
+    assert "Temperature 0, cosine: 2.00 times plain decoding" in told
+    assert differ == "15 texts differ between the ways."

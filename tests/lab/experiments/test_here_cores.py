@@ -8,9 +8,6 @@ from typing import Any
 import pytest
 
 from cosine_lab.experiments.here_cores import (
-    BOTH,
-    HOME,
-    PinnedSwarm,
     findings_of,
     options_on_cores,
     run_on_cores,
@@ -36,18 +33,6 @@ def row(kind: str, ratio: float, *, temperature: float = 0.0, is_identical: bool
         "is_identical": is_identical,
         "near_ties": 1,
     }
-
-
-def test_ways_with_a_home_drafter_ask_the_verifier_that_holds_it() -> None:
-    ways = PinnedSwarm("ADDRESS", "alone", None).ways
-    assert list(ways) == ["plain", "copying", "cosine"]
-    assert {options["verifier"] for options in ways.values()} == {"alone"}
-    more = PinnedSwarm("ADDRESS", "alone", "at home").ways
-    assert {name: more[name] for name in ways} == ways
-    assert {name for name, options in more.items() if options["verifier"] == "at home"} == {HOME, BOTH}
-    assert more[HOME]["max_drafters"] == 0
-    # Nobody is audited: that would take time from the verifier that is asked next.
-    assert {options["audit"] for options in more.values()} == {0.0}
 
 
 def test_the_speed_is_told_over_all_questions_and_by_kind() -> None:

@@ -13,13 +13,10 @@ from cosine_lab.experiments.ring import (
     RIVALS,
     TOLD,
     TREE,
-    RingOptions,
     coverage_of,
     findings_of,
-    planned,
-    tuned_policies,
 )
-from tests.lab.experiments.quick import quick_result, silent
+from tests.lab.experiments.quick import quick_result
 
 WAYS = ["plain", *RIVALS, "cosine", *OBJECTIONS]
 
@@ -35,19 +32,6 @@ def test_every_way_gives_the_targets_text_over_the_ring(result: dict[str, Any]) 
     for row in result["rows"]:
         low, high = row["tokens_per_s_interval"]
         assert low <= row["tokens_per_s"] <= high
-
-
-def test_ways_differ_in_how_the_head_feeds_alone() -> None:
-    options = RingOptions(traversals_ms=(100.0, 200.0), temperatures=(0.0,), tuning_prompts=0)
-    tuned = tuned_policies(options, say=silent)
-    plans = list(planned(options, tuned))
-    assert [plan.way for plan in plans if plan.traversal_ms == 200.0] == WAYS
-    assert [plan.way for plan in plans if plan.traversal_ms == 100.0] == ["plain", *RIVALS, "cosine"]
-    shared = next(plan.cell.scenario for plan in plans if plan.way == "cosine" and plan.traversal_ms == 200.0)
-    for plan in plans:
-        if plan.traversal_ms == 200.0 and plan.way != "plain":
-            more = {**{way: fields for way, (_, fields) in {**RIVALS, **OBJECTIONS}.items()}, "cosine": {}}
-            assert plan.cell.scenario == {**shared, **more[plan.way]}
 
 
 def offers(rows: list[list[int]]) -> DrafterTrace:

@@ -9,10 +9,6 @@ from cosine_lab.report.intervals import ratio_and_interval, speedup_fields
 SECONDS = st.lists(st.floats(0.1, 100.0), min_size=1, max_size=20)
 
 
-def test_prompts_that_are_alike_leave_no_doubt() -> None:
-    assert ratio_and_interval([4.0, 8.0], [2.0, 4.0], seed=0) == {"ratio": 2.0, "interval": [2.0, 2.0]}
-
-
 @given(SECONDS, st.integers(0, 9))
 def test_a_ratio_lies_between_its_extremes_and_so_does_its_interval(seconds: list[float], seed: int) -> None:
     over = [took_s * (1.0 + number % 3) for number, took_s in enumerate(seconds)]

@@ -22,7 +22,7 @@ from cosine_lab.simulation.report import RequestEnding, SimulationReport
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario
 from cosine_protocol.errors import UsageError
-from tests.thoroughness import quick_first, soak_rest
+from tests.thoroughness import quick_first
 
 POPULATION = Population(verifiers=3, drafters=4, clients=2, horizon_s=10.0)
 BASE = Scenario(
@@ -52,10 +52,8 @@ def test_a_spec_says_what_how_often_when_and_how_long() -> None:
     [
         ("earthquake=1", "'earthquake=1' is no fault; write KIND=COUNT with a KIND of kill-drafter"),
         ("stall=0", "does not say how often"),
-        ("stall=many", "does not say how often"),
         ("stall=1@soon", "is no fault"),
         ("liar=saint", "There is no lie 'saint'; choose one of certain_garbage"),
-        ("kill drafter", "is no fault"),
     ],
 )
 def test_what_is_no_spec_is_refused_in_a_sentence(spec: str, sentence: str) -> None:
@@ -79,58 +77,34 @@ def test_drawn_plans_are_repeatable_and_fit_their_population(seed: int, verifier
         assert (fault.kind is FaultKind.LIAR) == (not fault.affected)
 
 
-@given(st.integers(0, 2**32), st.sampled_from(sorted(ON_VERIFIERS)), st.integers(1, 2))
-def test_the_last_verifier_is_spared_while_there_are_others(seed: int, kind: FaultKind, count: int) -> None:
-    assert plan(f"{kind.value}={count}", seed=seed).spares(POPULATION.spare)
-
-
 SURVIVED = [
-    "kill-drafter=2",
-    "kill-verifier=1",
-    "restart-verifier=1",
-    "restart-drafter=2",
-    "partition=2",
-    "stall=1+8",
-    "slow=2",
-    "bad-row=1",
-    "corrupt=3",
-    "busy=2",
-    "overload=1",
-    *(f"liar={name}" for name in LIE_NAMES),
+    *("kill-verifier=1", "partition=2", "bad-row=1", "corrupt=3", "kill-drafter=2", "restart-verifier=1"),
+    *("restart-drafter=2", "stall=1+8", "slow=2", "busy=2", "overload=1"),
 ]
 
 
-@pytest.mark.parametrize("seed", soak_rest(range(2)))
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-@pytest.mark.parametrize("spec", soak_rest(SURVIVED, 8))
-def test_a_swarm_survives(spec: str, strategy: str, seed: int) -> None:
-    report = run(spec, strategy=strategy, seed=seed)
+@pytest.mark.parametrize(
+    "spec", quick_first([*SURVIVED, *(f"liar={name}" for name in LIE_NAMES)], 2, len(SURVIVED))
+)
+def test_a_swarm_survives(spec: str, strategy: str) -> None:
+    report = run(spec, strategy=strategy)
     assert report.must_finish
     assert report.violations() == []
     assert len(report.finished) == 2
 
 
-@pytest.mark.parametrize("spec", ["kill-verifier=2@0.3", "stall=2@0.3+30", "overload=2", "bad-row=2@0.3"])
+@pytest.mark.parametrize("spec", quick_first(["kill-verifier=2@0.3", "stall=2@0.3+30", "overload=2"]))
 def test_with_no_verifier_left_every_request_ends_with_a_reason(spec: str) -> None:
     report = run(spec)
     assert not report.must_finish
     assert report.violations() == []
-    assert report.count(RequestEnding.FAILED) == 2 or spec.startswith("bad-row")
-    assert all(
-        result.error.startswith("No verifier could finish the request") and " Tried: " in result.error
-        for result in report.results
-        if result.ending is RequestEnding.FAILED
-    )
+    assert report.count(RequestEnding.FAILED) == 2
+    for result in report.results:
+        assert result.error.startswith("No verifier could finish the request") and " Tried: " in result.error
 
 
-def test_a_client_that_vanishes_leaves_and_asks_no_more() -> None:
-    report = run("kill-client=1@0.5", requests=3)
-    assert report.violations() == []
-    assert report.count(RequestEnding.LEFT) == 1
-    assert report.count(RequestEnding.FINISHED) == 3
-    assert len(report.results) == 4
-
-
+@pytest.mark.thorough
 def test_a_restarted_node_serves_again() -> None:
     """The request that it interrupted goes on, for its client asks again after two seconds, and not after five."""
     report = run("restart-verifier=1@0.5+0.5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
@@ -139,3 +113,12 @@ def test_a_restarted_node_serves_again() -> None:
     assert len({node.peer_id for node in report.nodes}) < len(report.nodes)
     away = run("restart-verifier=1@0.5+5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
     assert away.results[0].ending is RequestEnding.FAILED
+
+
+@pytest.mark.thorough
+def test_a_client_that_vanishes_leaves_and_asks_no_more() -> None:
+    report = run("kill-client=1@0.5", requests=3)
+    assert report.violations() == []
+    assert report.count(RequestEnding.LEFT) == 1
+    assert report.count(RequestEnding.FINISHED) == 3
+    assert len(report.results) == 4

@@ -4,19 +4,16 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.report import RequestEnding, speedup
+from cosine_lab.simulation.report import RequestEnding
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import SCENARIOS, Scenario, read_scenario, scenario_of
 from cosine_lab.simulation.workload import workload_of
-from cosine_node.passes.emulation import Emulation
 from cosine_protocol.errors import UsageError
-from cosine_protocol.records import Role
 
 SMALL = Scenario(
     name="small", verifiers=2, drafters=2, clients=2, requests=2, max_new_tokens=12, vocab_tokens=16, seed=5
@@ -40,25 +37,19 @@ def test_a_file_is_read_like_the_fields_it_names(tmp_path: Path) -> None:
     [
         ({"colour": "red"}, "has no 'colour'"),
         ({"verifiers": 0}, "verifiers lies between 1 and"),
-        ({"verifiers": 1.5}, "verifiers cannot be 1.5"),
         ({"verifiers": True}, "verifiers cannot be True"),
-        ({"loss": 0.9}, "loss lies between 0 and 0.5"),
         ({"loss": float("nan")}, "loss lies between"),
         ({"rtt_ms": "20"}, "rtt_ms cannot be '20'"),
         ({"fidelities": [0.5, 2]}, "fidelities lies between 0 and 1, not 2"),
         ({"fidelities": []}, "at least one"),
-        ({"domains": [1]}, "domains cannot be"),
         ({"source": "dreams"}, "scripted, traces, models, not 'dreams'"),
-        ({"discovery": "rumour"}, "dht, list, not 'rumour'"),
         ({"profile": "fast"}, "is no emulation profile"),
         ({"profile": "60/6@20"}, "is rtt_ms, not part of"),
         ({"profile": "h200:70B"}, "verifier first"),
         ({"profile": "h200:70B/abacus:1B"}, "no device 'abacus'"),
-        ({"max_new_tokens": 10**9}, "max_new_tokens lies between"),
         ({"client_cities": ["london"]}, "names client_cities, verifier_cities and drafter_cities, or none"),
         ({**MAP, "drafter_cities": ["atlantis"]}, "no city 'atlantis' here; choose from amsterdam, "),
         ({**MAP, "client_rtt_ms": 5.0}, "with cities has no client_rtt_ms"),
-        ({**MAP, "settle_s": -1.0}, "settle_s lies between"),
     ],
 )
 def test_what_means_nothing_is_refused_in_a_sentence(fields: dict[str, Any], sentence: str) -> None:
@@ -66,20 +57,8 @@ def test_what_means_nothing_is_refused_in_a_sentence(fields: dict[str, Any], sen
         scenario_of(fields)
 
 
-def test_devices_have_the_curves_of_their_profile() -> None:
-    emulated = Emulation.parse("60/6")
-    scenario = Scenario(profile="60/6", drafter_speeds=(1.0, 2.0))
-    assert scenario.curve(Role.VERIFIER) == emulated.curve(Role.VERIFIER)
-    assert scenario.curve(Role.DRAFTER, index=1).seconds(1) == emulated.curve(Role.DRAFTER).seconds(1) / 2
-    cards = Scenario(profile="2xh200:70B/rtx-4090:1B")
-    assert cards.curve(Role.VERIFIER).seconds(1) < Scenario(profile="h200:70B/rtx-4090:1B").curve(
-        Role.VERIFIER
-    ).seconds(1)
-
-
-@pytest.mark.parametrize("arrivals_per_s", [0.0, 5.0])
-def test_every_request_gets_the_targets_own_stream(arrivals_per_s: float) -> None:
-    report = run_scenario(replace(SMALL, arrivals_per_s=arrivals_per_s))
+def test_every_request_gets_the_targets_own_stream() -> None:
+    report = run_scenario(replace(SMALL, arrivals_per_s=5.0))
     assert report.violations() == []
     assert [result.number for result in report.results] == [0, 1, 2, 3]
     assert all(result.ending is RequestEnding.FINISHED and result.tokens == 12 for result in report.results)
@@ -87,16 +66,8 @@ def test_every_request_gets_the_targets_own_stream(arrivals_per_s: float) -> Non
     assert report.tokens_per_s > 0
 
 
-def test_a_closed_loop_asks_when_the_last_has_ended_and_an_open_one_does_not_wait() -> None:
-    one = replace(SMALL, clients=1, requests=3, strategy="plain")
-    closed = run_scenario(one).results
-    assert all(later.began_s >= a.began_s + a.seconds for a, later in pairwise(closed))
-    opened = run_scenario(replace(one, arrivals_per_s=100.0)).results
-    assert opened[2].began_s < opened[0].began_s + opened[0].seconds
-
-
 def test_one_scenario_twice_is_one_run_and_another_seed_another() -> None:
-    lossy = replace(SMALL, jitter_ms=3.0, loss=0.05, faults="random", temperature=0.8)
+    lossy = replace(SMALL, requests=1, jitter_ms=3.0, loss=0.05, faults="random", temperature=0.8)
     first, again, other = (run_scenario(s) for s in (lossy, lossy, replace(lossy, seed=6)))
     assert first.digest == again.digest != other.digest
     assert first.results == again.results
@@ -125,16 +96,15 @@ def test_the_digest_does_not_depend_on_the_order_of_hashing() -> None:
     assert len(digests.pop().strip()) == 32
 
 
-def test_plain_is_as_fast_as_itself_and_a_perfect_drafter_faster() -> None:
-    plain = run_scenario(replace(SMALL, strategy="plain"), with_plain=True)
-    assert plain.speedup_vs_plain == 1
+@pytest.mark.thorough
+def test_a_perfect_drafter_is_faster_than_none() -> None:
     perfect = replace(SMALL, fidelities=(1.0,), max_new_tokens=48, rtt_ms=10.0)
     report = run_scenario(perfect, with_plain=True)
     assert report.speedup_vs_plain is not None
     assert report.speedup_vs_plain > 1.5
-    assert speedup(plain, replace(plain, results=())) is None
 
 
+@pytest.mark.thorough
 def test_traces_are_replayed_in_their_domains() -> None:
     family = replace(SCENARIOS["family"], requests=3, max_new_tokens=24, domains=("code", "math"))
     report = run_scenario(family, workload=workload_of(family), with_plain=True)

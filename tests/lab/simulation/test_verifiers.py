@@ -32,20 +32,6 @@ def test_a_stepped_request_gets_one_pass_for_each_tree_on_what_is_committed() ->
     play(scene, make=SteppedVerifier)
 
 
-def test_a_stepped_pass_over_more_nodes_than_a_message_can_count_is_bounded() -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, max_new_tokens=400)
-        caller.post(opening(request, pacing=m.Pacing.PLAIN))
-        commit = await caller.until(m.Commit)
-        children = NodeBlock.of([Node(BASE, child, 1.0) for child in range(64)])
-        for token in range(5):
-            caller.post(m.Tree(1, roll_digest(commit.digest, [token]), 2, children, bytes([1] * 64)))
-        caller.post(m.Tree(1, commit.digest, 1, children, bytes([1] * 64)))
-        assert 0 < (await caller.until(m.Commit)).stats.nodes <= 256
-
-    play(scene, make=SteppedVerifier)
-
-
 @pytest.mark.parametrize(("budget_tokens", "nodes"), [(None, 20), (10, 9)])
 def test_a_verifier_that_drops_no_costly_nodes_feeds_as_many_as_fit(budget_tokens: int | None, nodes: int) -> None:
     async def scene(bench: Bench, caller: Caller) -> None:
