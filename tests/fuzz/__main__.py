@@ -7,7 +7,6 @@ broke is mended.
 
 import argparse
 import os
-import re
 import sys
 import tempfile
 from pathlib import Path
@@ -18,16 +17,13 @@ import atheris
 
 PACKAGES: Final = ["cosine_protocol", "cosine_p2p", "cosine_node"]
 with atheris.instrument_imports(include=PACKAGES):
-    from tests.fuzz.kept import keep, kept
-    from tests.fuzz.target import FuzzTarget, regressions
+    from tests.fuzz.target import FuzzTarget, kept, regressions
     from tests.fuzz.targets import TARGETS
 
 TIMEOUT_S: Final = 20
 """No input may take so long, on any machine: they take milliseconds."""
 MEMORY_MB: Final = 3072
 """No input may take the process above this: it needs some hundred MB."""
-PROGRESS: Final = re.compile(r"^#(\d+)\s+[A-Z]\w* +cov: (\d+)", re.MULTILINE)
-"""A line of libFuzzer: how many inputs were tried, and how many branches of ours all of them have reached."""
 BYTEWISE: Final = 0.3
 """A choice: the share of inputs that are changed as bytes where a target has mutations of its own."""
 
@@ -43,7 +39,6 @@ def main() -> int:
     parser.add_argument(
         "--found", type=Path, help="where inputs and what libFuzzer says go, by default a new folder"
     )
-    parser.add_argument("--keep", action="store_true", help="add what reaches further to tests/fuzz/corpus")
     options = parser.parse_args()
     found = options.found or Path(tempfile.mkdtemp(prefix="cosine-fuzz-"))
     failed = []
@@ -63,24 +58,12 @@ def main() -> int:
                 name, TARGETS[name], folder, [length, f"-seed={options.seed}", f"-artifact_prefix={found}/{name}-"]
             )
         _, status, used = os.wait4(child, 0)
-        tried = progress_in(said.read_text(errors="replace"))
         used_s = used.ru_utime + used.ru_stime
-        print(f"{name}: {tried}, {used_s:.1f} s of a processor", flush=True)  # noqa: T201  # for people
+        print(f"{name}: {used_s:.1f} s of a processor", flush=True)  # noqa: T201  # for people
         if os.waitstatus_to_exitcode(status):
             failed.append(name)
-        elif options.keep:
-            keep(name, TARGETS[name], [file.read_bytes() for file in folder.iterdir()])
     print(f"inputs that fail: {found}" if failed else "nothing failed", *failed)  # noqa: T201  # for people
     return len(failed)
-
-
-def progress_in(said: str) -> str:
-    """A run in short, of what libFuzzer says: how much it tried, and when it last reached other code."""
-    lines = [(int(tried), int(edges)) for tried, edges in PROGRESS.findall(said)]
-    most = max((edges for _, edges in lines), default=0)
-    last = next((tried for tried, edges in lines if edges == most), 0)
-    tried = max((tried for tried, _ in lines), default=0)
-    return f"{tried} inputs, {most} branches, the last one reached by input {last}"
 
 
 def fuzz(name: str, target: FuzzTarget, folder: Path, flags: list[str]) -> None:

@@ -34,8 +34,8 @@ from cosine_protocol.statements import sign
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.fuzz.mutation import mutated_session
 from tests.fuzz.serving import MENDED, WAITS_S, mended_bytes
-from tests.fuzz.target import FuzzTarget, moves, script
-from tests.fuzz.watching import run_watched
+from tests.fuzz.target import moves, script
+from tests.fuzz.watching import stream_target
 from tests.fuzz.wire import message_of
 
 CLIENT: Final = identity_of(50)
@@ -233,14 +233,6 @@ def _look_up_seeds() -> list[bytes]:
 
 
 TARGETS: Final = {
-    "session": FuzzTarget(
-        check=lambda data: run_watched(_ask(data)),
-        seeds=_session_seeds,
-        runs=1_500,
-        mutate=mutated_session,
-        max_bytes=6000,
-    ),
-    "look-up": FuzzTarget(
-        check=lambda data: run_watched(_look_up(data)), seeds=_look_up_seeds, runs=1_500, mutate=mutated_session
-    ),
+    "session": stream_target(_ask, _session_seeds, mutate=mutated_session),
+    "look-up": stream_target(_look_up, _look_up_seeds, mutate=mutated_session),
 }

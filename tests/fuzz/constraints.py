@@ -36,7 +36,7 @@ from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.request import Constraint, ConstraintKind
 from tests.fuzz.mutation import Bytewise, mutated_json
-from tests.fuzz.target import FuzzTarget
+from tests.fuzz.target import FuzzTarget, json_seeds
 
 TRIAL_S: Final = 2.0
 """Of a processor, less than a node waits: what takes longer is refused there as well, only later."""
@@ -54,37 +54,11 @@ SPECIAL: Final = frozenset((1, 2, 3))
 """and others that no text may hold, unless a grammar names them."""
 REFUSED: Final = "refused"
 WORDS: Final = (
-    *(
-        "{1,9}",
-        "{1000}",
-        "{190000}",
-        "{3,}",
-        "(",
-        ")",
-        "(?i)",
-        "*",
-        "+?",
-        "|",
-        "[^a]",
-        "[a-z0-9]",
-        "\\p{L}",
-        "\\b",
-        ".",
-    ),
-    *("(?P<n>a)", "é", "\\x00", "start:", "a:", "A:", "a", "A", '"x"', '"x"i', "/x/", "~3..9", "&", "~", "?"),
-    *(
-        "<[1-9]>",
-        "<[*]>",
-        "<end>",
-        "<|user|>",
-        "[lazy]",
-        "[max_tokens=3]",
-        '[suffix="x"]',
-        '[stop="y"]',
-        "[capture]",
-    ),
-    *("%import common.INT", "%ignore", '%json {"type": "object"}', '%regex {"substring_words": "a b c"}'),
-    '%llguidance {"no_forcing": true}',
+    *("{1,9}", "{1000}", "{190000}", "{3,}", "(", ")", "(?i)", "*", "+?", "|", "[^a]", "[a-z0-9]", "\\p{L}"),
+    *("\\b", ".", "(?P<n>a)", "é", "\\x00", "start:", "a:", "A:", "a", "A", '"x"', '"x"i', "/x/", "~3..9", "&"),
+    *("~", "?", "<[1-9]>", "<[*]>", "<end>", "<|user|>", "[lazy]", "[max_tokens=3]", '[suffix="x"]'),
+    *('[stop="y"]', "[capture]", "%import common.INT", "%ignore", '%json {"type": "object"}'),
+    *('%regex {"substring_words": "a b c"}', '%llguidance {"no_forcing": true}'),
 )
 """Of expressions and grammars: of their single letters hardly any would be made."""
 
@@ -254,30 +228,6 @@ def mutated_constraint(data: bytes, random: Random, bytewise: Bytewise, max_byte
 
 
 def _seeds() -> list[bytes]:
-    schemas = [
-        {},
-        {"type": "object", "properties": {"a": {"type": "integer", "minimum": 0}}, "required": ["a"]},
-        {
-            "type": "object",
-            "additionalProperties": {"type": "number"},
-            "patternProperties": {"^x": {"type": "null"}},
-        },
-        {
-            "type": "array",
-            "prefixItems": [{"const": 1}],
-            "items": {"enum": ["a", None]},
-            "minItems": 2,
-            "maxItems": 4,
-        },
-        {"type": "string", "pattern": "^[ab]{2}$", "minLength": 1, "maxLength": 3},
-        {"type": "string", "format": "date"},
-        {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "boolean"}], "$defs": {"a": {"type": ["string", "null"]}}},
-        {
-            "allOf": [{"type": "integer", "multipleOf": 3}, {"maximum": 9}],
-            "x-guidance": {"whitespace_flexible": False},
-        },
-        {"oneOf": [{"type": "integer", "exclusiveMaximum": 3}, {"const": "b"}]},
-    ]
     expressions = [r"(ab|c){2,3}\d?", r"[^a]+x*", r"(?i)\w{3}", r"a{1,9}(b|c)*"]
     grammars = [
         'start: "a" start "b" | A\nA: /[xy]+/',
@@ -286,7 +236,7 @@ def _seeds() -> list[bytes]:
         "start: w[lazy] <end> | w\nw: /[a-z]+/\n%ignore /[ ]+/",
     ]
     return [
-        *(b"\0" + json.dumps(schema).encode() for schema in schemas),
+        *(b"\0" + schema for schema in json_seeds("constraint")),
         *(b"\1" + one.encode() for one in expressions),
         *(b"\2" + one.encode() for one in grammars),
     ]

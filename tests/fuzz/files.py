@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Final
 from unittest.mock import patch
@@ -43,12 +43,12 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.addresses import AddressBook, parse_address, range_of
 from cosine_p2p.trust.denied_peers import parse_denied
 from cosine_p2p.trust.membership import read_swarm_file
-from cosine_protocol.errors import CosineError, PromptRefused
+from cosine_protocol.errors import PromptRefused
 from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, pieces_root
 from cosine_protocol.membership import CERTIFICATE_LINE, REVOCATIONS_LINE, as_line
 from tests.cosine_p2p.gguf_samples import SIZES, write_sample
 from tests.fuzz.mutation import mutated_files, mutated_json, mutated_tokenizer
-from tests.fuzz.target import FuzzTarget, moves, script
+from tests.fuzz.target import FuzzTarget, any_taken, json_seeds, moves, script
 from tests.protocol import vectors
 from tests.protocol.samples import OTHER, OWNER
 
@@ -68,6 +68,10 @@ FILES: Final = (
     MANIFEST,
 )
 """Those of a model's folder; a move's first byte is the index of the one that it writes."""
+
+
+KIND: Final = json_seeds("tokenizer")[0]
+"""The smallest tokenizer that reads any text."""
 
 
 class _TooLong(BaseException):
@@ -159,15 +163,7 @@ def check_model_folder(data: bytes) -> None:
     with _scratch() as folder:
         for which, sent in moves(data):
             (folder / FILES[which % len(FILES)]).write_bytes(sent)
-        refused, taken = CosineError(), 0
-        for read in _FOLDER_READERS:
-            try:
-                read(folder)
-                taken += 1
-            except CosineError as error:
-                refused = error
-        if not taken:
-            raise refused
+        any_taken(partial(read, folder) for read in _FOLDER_READERS)
 
 
 HOLES_CPU_S: Final = 15.0
@@ -178,21 +174,17 @@ HOLE_BYTES: Final = 1 << 40
 
 def check_holes(data: bytes) -> None:
     """The files of a model, each with a hole behind what it holds, read with little time and memory."""
+
+    def read_confined(read: Callable[[Path], object], folder: Path) -> None:
+        with _confined(limit=resource.RLIMIT_DATA, cpu_s=HOLES_CPU_S):
+            read(folder)
+
     with _scratch() as folder:
         for which, sent in moves(data):
             file = folder / HOLED_FILES[which % len(HOLED_FILES)]
             file.write_bytes(sent)
             os.truncate(file, HOLE_BYTES)
-        refused, taken = CosineError(), 0
-        for read in _HOLE_READERS:
-            try:
-                with _confined(limit=resource.RLIMIT_DATA, cpu_s=HOLES_CPU_S):
-                    read(folder)
-                taken += 1
-            except CosineError as error:
-                refused = error
-        if not taken:
-            raise refused
+        any_taken(partial(read_confined, read, folder) for read in _HOLE_READERS)
 
 
 HOLED_FILES: Final = (*FILES, "model.gguf", "swarm", "chat_template.jinja", "tokenizer.model", "vocab.json")
@@ -297,59 +289,11 @@ def check_tokenizer(data: bytes) -> None:
     text.finish()
 
 
-def _tokenizer_json(model: dict[str, Any], **steps: Any) -> bytes:
-    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
-    return json.dumps(
-        {"version": "1.0", "added_tokens": [], **dict.fromkeys(names), **steps, "model": model}
-    ).encode()
-
-
-WORDS: Final = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
-KIND: Final = _tokenizer_json(WORDS)
-"""The smallest tokenizer that reads any text."""
-
-
 def _tokenizer_seeds() -> list[bytes]:
-    fixed = {
-        "strategy": {"Fixed": 8},
-        "direction": "Right",
-        "pad_to_multiple_of": None,
-        "pad_id": 0,
-        "pad_type_id": 0,
-    }
-    cut = {"max_length": 3, "strategy": "LongestFirst", "stride": 0, "direction": "Right"}
-    byte_level = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    decoders = [
-        {"type": "ByteFallback"},
-        {"type": "Fuse"},
-        {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-    ]
-    added = {"id": 2, "content": "<s>", "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    first = {"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
-    around = {"type": "TemplateProcessing", "single": first, "pair": first}
-    pairs = {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]], "byte_fallback": True}
-    replace = {"type": "Replace", "pattern": {"Regex": "a+"}, "content": "b"}
-    config = b'\0{"bos_token": "a", "eos_token": {"content": "b"}, "chat_template": "{{ messages }}"}'
+    config = b'{"bos_token": "a", "eos_token": {"content": "b"}, "chat_template": "{{ messages }}"}'
     numbered = {"3": {"content": "<n>", "special": True}, "2": {"content": "b", "lstrip": True}}
-    return [
-        KIND + config,
-        KIND + b"\0" + json.dumps({"added_tokens_decoder": numbered, "extra_special_tokens": ["<x>"]}).encode(),
-        _tokenizer_json(
-            WORDS, padding=fixed | {"pad_token": "a"}, truncation=cut, pre_tokenizer={"type": "Whitespace"}
-        ),
-        _tokenizer_json(pairs, pre_tokenizer=byte_level, decoder=byte_level, normalizer=replace),
-        _tokenizer_json(
-            {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0], ["b", -1.0]], "byte_fallback": False},
-            decoder={"type": "Sequence", "decoders": decoders},
-            added_tokens=[added | {"special": True}],
-            post_processor=around | {"special_tokens": {"<s>": {"id": "<s>", "ids": [2], "tokens": ["<s>"]}}},
-        ),
-        _tokenizer_json(
-            {"type": "WordPiece", "vocab": {"a": 0, "##b": 1, "[UNK]": 2}, "unk_token": "[UNK]"}
-            | {"continuing_subword_prefix": "##", "max_input_chars_per_word": 9},
-            decoder={"type": "WordPiece", "prefix": "##", "cleanup": True},
-        ),
-    ]
+    named = json.dumps({"added_tokens_decoder": numbered, "extra_special_tokens": ["<x>"]}).encode()
+    return [b"\0".join((KIND, config)), b"\0".join((KIND, named)), *json_seeds("tokenizer")[1:]]
 
 
 class _RenderingHere(TemplateProcesses):
@@ -418,124 +362,34 @@ def _template_seeds() -> list[bytes]:
     ]
 
 
-def check_body(data: bytes) -> None:
-    """The body of a request to the gateway, in all its APIs; what is refused can be answered."""
+def _answered(work: Callable[[dict[str, Any]], object], data: bytes) -> None:
+    """What a request's body comes to, which can be written down, refusals too."""
     try:
-        body = parse_object(data)
-        if "input" in body:
-            request = parse_response(body)
-        elif "max_tokens" in body and "messages" in body:
-            request = parse_message(body)
-        else:
-            request = (parse_chat if "messages" in body else parse_completion)(body)
-        for choice in request.choices(seed=1):
-            # A chat's choice of tools is no JSON; the texts in it are what counts.
-            json.dumps(json_safe([choice.prompt, choice.seed]), ensure_ascii=False, default=repr).encode()
+        said = work(parse_object(data))
+        # A chat's choice of tools is no JSON; the texts in it are what counts.
+        json.dumps(said, ensure_ascii=False, allow_nan=False, default=repr).encode()
     except ApiError as error:
         json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
         raise
+
+
+def _choices(body: dict[str, Any]) -> object:
+    """What is asked for, in whichever API this is."""
+    parse: Callable[[dict[str, Any]], Any] = parse_chat if "messages" in body else parse_completion
+    if "input" in body:
+        parse = parse_response
+    elif "max_tokens" in body and "messages" in body:
+        parse = parse_message
+    return [json_safe([choice.prompt, choice.seed]) for choice in parse(body).choices(seed=1)]
+
+
+def _tokens(body: dict[str, Any]) -> object:
+    return (detokenized if "tokens" in body else tokenized)(body, _codec())
 
 
 @cache
 def _codec() -> TextTokenizer:
     return load_tokenizer(zoo.tokenizer_folder())
-
-
-def check_tokens(data: bytes) -> None:
-    """The body of a question to the gateway about tokens; answers and refusals can be written down."""
-    try:
-        body = parse_object(data)
-        said = (detokenized if "tokens" in body else tokenized)(body, _codec())
-        json.dumps(said, ensure_ascii=False, allow_nan=False).encode()
-    except ApiError as error:
-        json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
-        raise
-
-
-def _token_seeds() -> list[bytes]:
-    bodies: list[dict[str, Any]] = [
-        {"prompt": "Tell a story", "add_special_tokens": False},
-        {"content": "<|user|>a\u00e9", "add_special": True, "parse_special": True},
-        {"tokens": [0, 1, 55, 466, 2], "model": "m"},
-    ]
-    return [json.dumps(body).encode() for body in bodies]
-
-
-def _body_seeds() -> list[bytes]:
-    chat = {
-        "model": "m",
-        "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}], "name": "b"}],
-        "temperature": 0.5,
-        "top_k": -1,
-        "n": 2,
-        "seed": 3,
-        "stop": ["x"],
-        "stream": True,
-        "stream_options": {"include_usage": True},
-        "max_completion_tokens": 5,
-        "logit_bias": {"5": -1.5, "7": 100},
-        "presence_penalty": 1,
-        "frequency_penalty": -0.5,
-        "bad_words": ["a", "b c"],
-        "min_tokens": 2,
-        "stop_token_ids": [3, 4],
-        "ignore_eos": True,
-        "cache_salt": "s",
-        "response_format": {"type": "text"},
-        "tools": [],
-        "user": "u",
-    }
-    plain = {
-        "model": "m",
-        "prompt": ["a", "b"],
-        "echo": True,
-        "top_p": 0.5,
-        "min_p": 0,
-        "best_of": 1,
-        "max_tokens": 7,
-    }
-    ids = {
-        "prompt": [[1, 2], [3]],
-        "logit_bias": [[5, 1], [6, False]],
-        "max_tokens": 0,
-        "add_special_tokens": False,
-    }
-    response = {
-        "input": [
-            {"role": "user", "content": [{"type": "input_text", "text": "a"}]},
-            {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "b"}]},
-            {"type": "function_call", "call_id": "c", "name": "f", "namespace": "n", "arguments": "{}"},
-            {"type": "function_call_output", "call_id": "c", "output": "d"},
-            {"type": "custom_tool_call", "call_id": "e", "name": "g", "input": "h"},
-        ],
-        "instructions": "i",
-        "max_output_tokens": 5,
-        "tools": [
-            {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "f", "parameters": {}}]},
-            {"type": "custom", "name": "g", "format": {"type": "grammar", "syntax": "lark", "definition": "x"}},
-        ],
-        "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "custom", "name": "g"}]},
-        "text": {"format": {"type": "json_schema", "schema": {}}},
-        "reasoning": {"effort": "low"},
-        "include": ["message.output_text.logprobs"],
-    }
-    message = {
-        "max_tokens": 5,
-        "system": [{"type": "text", "text": "a"}],
-        "messages": [
-            {"role": "user", "content": "b"},
-            {"role": "assistant", "content": [{"type": "tool_use", "id": "c", "name": "f", "input": {"d": 1}}]},
-            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c", "content": "e"}]},
-            {"role": "assistant", "content": [{"type": "thinking", "thinking": "g"}]},
-        ],
-        "tools": [{"name": "f", "input_schema": {}, "input_examples": [{"d": 2}]}],
-        "tool_choice": {"type": "tool", "name": "f"},
-        "thinking": {"type": "enabled"},
-        "output_config": {"effort": "low", "format": {"type": "json_schema", "schema": {}}},
-        "context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        "stop_sequences": ["x"],
-    }
-    return [json.dumps(body).encode() for body in (chat, plain, ids, response, message)]
 
 
 def check_address(data: bytes) -> None:
@@ -571,18 +425,6 @@ def check_schema(data: bytes) -> None:
     assert with_sound_bounds(sound) == sound or json.dumps(sound).count("NaN")
 
 
-def _schema_seeds() -> list[bytes]:
-    bounded = {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 1, "const": {"minimum": 2}}
-    whole = {"type": "integer", "minimum": -3, "maximum": -2.5}
-    nested = {
-        "type": "object",
-        "properties": {"a": bounded, "b": {"type": "array", "items": whole}},
-        "anyOf": [{"$ref": "#/$defs/c"}, True],
-        "$defs": {"c": {"enum": [1, None, "x"], "pattern": "a+"}},
-    }
-    return [json.dumps(schema).encode() for schema in (bounded, whole, nested, [nested], False)]
-
-
 def check_swarm_file(data: bytes) -> None:
     """A member's swarm file."""
     with _scratch() as folder:
@@ -609,14 +451,22 @@ TARGETS: Final = {
     ),
     "template": FuzzTarget(check=check_template, seeds=_template_seeds, runs=2_000, refusals=(UnicodeDecodeError,)),
     "body-json": FuzzTarget(
-        check=check_body, seeds=_body_seeds, runs=40_000, mutate=mutated_json, refusals=(ApiError,)
+        check=partial(_answered, _choices),
+        seeds=partial(json_seeds, "body-json"),
+        runs=40_000,
+        mutate=mutated_json,
+        refusals=(ApiError,),
     ),
     "tokens-json": FuzzTarget(
-        check=check_tokens, seeds=_token_seeds, runs=20_000, mutate=mutated_json, refusals=(ApiError, PromptRefused)
+        check=partial(_answered, _tokens),
+        seeds=partial(json_seeds, "tokens-json"),
+        runs=20_000,
+        mutate=mutated_json,
+        refusals=(ApiError, PromptRefused),
     ),
     "schema": FuzzTarget(
         check=check_schema,
-        seeds=_schema_seeds,
+        seeds=partial(json_seeds, "schema"),
         runs=20_000,
         mutate=mutated_json,
         refusals=(ValueError, RecursionError),

@@ -36,9 +36,8 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request
 from cosine_protocol.statements import sign
 from tests.cosine_p2p.private_swarm import PrivateSwarm
-from tests.fuzz.mutation import mutated_moves
-from tests.fuzz.target import FuzzTarget, moves, script
-from tests.fuzz.watching import run_watched
+from tests.fuzz.target import moves, script
+from tests.fuzz.watching import stream_target
 from tests.fuzz.wire import message_of
 from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, request_of
 
@@ -309,17 +308,11 @@ def _other_seeds() -> list[bytes]:
     ]
 
 
-def _target(act: Callable[[bytes], Any], seeds: Callable[[], list[bytes]], runs: int) -> FuzzTarget:
-    return FuzzTarget(
-        check=lambda data: run_watched(act(data)), seeds=seeds, runs=runs, mutate=mutated_moves, max_bytes=6000
-    )
-
-
 TARGETS: Final = {
-    "verifier": _target(lambda data: _verify(data, audits=False), _verify_seeds, 1_500),
-    "auditor": _target(lambda data: _verify(data, audits=True), _verify_seeds, 1_500),
-    "drafter": _target(_draft, _draft_seeds, 1_500),
-    "directory": _target(_discover, _other_seeds, 1_500),
-    "status": _target(_tell_status, _other_seeds, 1_500),
-    "gate": _target(_admit, _other_seeds, 1_500),
+    "verifier": stream_target(partial(_verify, audits=False), _verify_seeds),
+    "auditor": stream_target(partial(_verify, audits=True), _verify_seeds),
+    "drafter": stream_target(_draft, _draft_seeds),
+    "directory": stream_target(_discover, _other_seeds),
+    "status": stream_target(_tell_status, _other_seeds),
+    "gate": stream_target(_admit, _other_seeds),
 }

@@ -27,10 +27,9 @@ from cosine_protocol.stage_messages import (
     ReserveRoom,
     ReusePrefix,
 )
-from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.serving import CALLERS, MENDED, SECOND, HostileStream, play
-from tests.fuzz.target import FuzzTarget, script
-from tests.fuzz.watching import run_watched
+from tests.fuzz.target import script
+from tests.fuzz.watching import stream_target
 from tests.fuzz.wire import message_of
 from tests.node.peers import SERVER, TARGET
 
@@ -148,12 +147,4 @@ def seeds() -> list[bytes]:
     ]
 
 
-TARGETS: Final = {
-    "stage": FuzzTarget(
-        check=lambda data: run_watched(_serve(data)),
-        seeds=seeds,
-        runs=1_500,
-        mutate=mutated_moves,
-        max_bytes=6000,
-    )
-}
+TARGETS: Final = {"stage": stream_target(_serve, seeds)}

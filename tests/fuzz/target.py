@@ -1,6 +1,6 @@
 """A fuzz target: what is called with a stranger's bytes, which errors it may raise, where it starts from."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
@@ -43,6 +43,30 @@ class FuzzTarget:
         except self.refusals:
             return False
         return True
+
+
+def any_taken(readers: Iterable[Callable[[], object]]) -> None:
+    """Call every reader of one input. Raises the last refusal if no reader took it."""
+    refused, is_taken = CosineError(), False
+    for read in readers:
+        try:
+            read()
+            is_taken = True
+        except CosineError as error:
+            refused = error
+    if not is_taken:
+        raise refused
+
+
+def kept(name: str) -> list[bytes]:
+    """The committed inputs of a target that reach further than its seeds: a file with a line of hex for each."""
+    file = FOLDER / "corpus" / f"{name}.txt"
+    return [bytes.fromhex(line) for line in file.read_text().split()] if file.is_file() else []
+
+
+def json_seeds(name: str) -> list[bytes]:
+    """The seeds of a target that are JSON: a file with a line for each."""
+    return (FOLDER / "seeds" / f"{name}.jsonl").read_bytes().splitlines()
 
 
 def regressions() -> dict[str, bytes]:

@@ -10,15 +10,16 @@ from typing import Final
 
 import pytest
 
-from tests.fuzz.kept import kept
 from tests.fuzz.mutation import changed_bytes
-from tests.fuzz.target import regressions
+from tests.fuzz.target import kept, regressions
 from tests.fuzz.targets import TARGETS
 
 QUICK: Final = 200
 """One of so many of a target's runs is tried without coverage."""
 CHECKED_PART: Final = 10
 """One of so many is in every check, guided by coverage; all of them take five minutes of a processor."""
+SLOW: Final = ("constraint", "holes")
+"""Targets whose every input takes a process, or a bound on memory, of its own."""
 REGRESSIONS: Final = regressions()
 
 
@@ -31,7 +32,9 @@ def test_seeds_are_taken_before_they_are_changed(name: str) -> None:
     assert any(TARGETS[name].accepts(seed) for seed in TARGETS[name].seeds())
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.thorough if name in SLOW else ()) for name in TARGETS]
+)
 def test_what_broke_something_once_does_so_no_more(name: str) -> None:
     for case, data in [*REGRESSIONS.items(), *((f"line {line}", data) for line, data in enumerate(kept(name), 1))]:
         try:

@@ -2,11 +2,17 @@
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from cosine_lab.emulation.virtual_loop import VirtualLoop
 from cosine_protocol.errors import CosineError, LocalProtocolError
+from tests.fuzz.mutation import mutated_moves
+from tests.fuzz.target import FuzzTarget, Mutate
+
+STREAM_RUNS: Final = 1_500
+STREAM_BYTES: Final = 6_000
+"""Bounds of targets whose every input is a run in virtual time."""
 
 
 class _Errors(logging.Handler):
@@ -57,3 +63,19 @@ def run_watched(main: Coroutine[Any, Any, None]) -> None:
             errors.found.append(error)
     if errors.found:
         raise errors.found[0]
+
+
+def stream_target(
+    act: Callable[[bytes], Coroutine[Any, Any, None]],
+    seeds: Callable[[], Sequence[bytes]],
+    *,
+    mutate: Mutate = mutated_moves,
+) -> FuzzTarget:
+    """A target whose input is the moves of a hostile peer, which `act` plays."""
+    return FuzzTarget(
+        check=lambda data: run_watched(act(data)),
+        seeds=seeds,
+        runs=STREAM_RUNS,
+        mutate=mutate,
+        max_bytes=STREAM_BYTES,
+    )

@@ -23,10 +23,9 @@ from cosine_protocol.manifest import PIECE_BYTES, Manifest, ManifestPart, manife
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.fuzz.asking import HostilePeer
-from tests.fuzz.mutation import mutated_moves
 from tests.fuzz.serving import MENDED, WAITS_S, HostileStream, mended_bytes, play
-from tests.fuzz.target import FuzzTarget, moves, script
-from tests.fuzz.watching import run_watched
+from tests.fuzz.target import moves, script
+from tests.fuzz.watching import stream_target
 from tests.fuzz.wire import message_of
 
 SERVER: Final = Identity.from_seed(bytes([104]) * 32)
@@ -150,18 +149,6 @@ def _fetch_seeds() -> list[bytes]:
 
 
 TARGETS: Final = {
-    "weights": FuzzTarget(
-        check=lambda data: run_watched(_serve(data)),
-        seeds=_serve_seeds,
-        runs=1_500,
-        mutate=mutated_moves,
-        max_bytes=6000,
-    ),
-    "weights-source": FuzzTarget(
-        check=lambda data: run_watched(_fetch(data)),
-        seeds=_fetch_seeds,
-        runs=1_500,
-        mutate=mutated_moves,
-        max_bytes=6000,
-    ),
+    "weights": stream_target(_serve, _serve_seeds),
+    "weights-source": stream_target(_fetch, _fetch_seeds),
 }
