@@ -1,8 +1,6 @@
 """A swarm of embedded models with a gateway, which every documented command meets; started once."""
 
 import os
-import socket
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +11,9 @@ import pytest
 from cosine_node import zoo
 from tests.docs.exemptions import ADDRESS, FREE_PORT, GATEWAY, METRICS, SUBSTITUTIONS, TOKENIZER
 from tests.docs.pages import ROOT, blocks_of
-from tests.e2e.nodes import HOST, Node, close_all
+from tests.docs.processes import SOURCES, write_programs
+from tests.e2e.nodes import HOST, Node, close_all, free_port
 
-MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
 # One thread a process: they share the machine with the swarm.
 QUIET: Final = {"HF_HUB_OFFLINE": "1", "COSINE_THREADS": "1", "OMP_NUM_THREADS": "1", "COSINE_PORT": "0"}
 
@@ -49,11 +47,14 @@ class Place:
 @pytest.fixture(scope="package")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     folder = tmp_path_factory.mktemp("documentation")
-    environment = {**os.environ, **QUIET, **_home(folder), "COSINE_HOST_MADDR": HOST}
-    environment["PATH"] = os.pathsep.join((str(_programs(folder)), environment["PATH"]))
-    environment["PYTHONPATH"] = os.pathsep.join(
-        map(str, (*(ROOT / n for n in ("lab", "node", "node/train", "protocol", "tui")), ROOT))
-    )
+    programs = folder / "bin"
+    programs.mkdir()
+    write_programs(programs)
+    # Nothing is read from or left in the user's own folders.
+    homes = {name: str(folder / "home") for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")}
+    environment = {**os.environ, **QUIET, **homes, "COSINE_HOST_MADDR": HOST}
+    environment["PATH"] = os.pathsep.join((str(programs), environment["PATH"]))
+    environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)
     nodes: list[Node] = []
 
     def started(name: str, *arguments: Any) -> Node:
@@ -79,30 +80,3 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(folder, environment, names)
     finally:
         close_all(nodes)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def _home(folder: Path) -> dict[str, str]:
-    """Nothing is read from or left in the user's own folders."""
-    places = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")
-    homes = {name: folder / "home" / name.lower() for name in places}
-    for home in homes.values():
-        home.mkdir(parents=True)
-    return {name: str(home) for name, home in homes.items()}
-
-
-def _programs(folder: Path) -> Path:
-    """The commands as an installation has them, wherever these tests run."""
-    programs = folder / "bin"
-    programs.mkdir()
-    for name, module in MODULES.items():
-        program = programs / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
-        program.chmod(0o755)
-    return programs

@@ -10,11 +10,6 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 DOCS: Final = ROOT / "docs"
 PAGES: Final = (ROOT / "README.md", ROOT / "lab" / "README.md", *sorted(DOCS.rglob("*.md")))
-PROGRAMS: Final = frozenset(
-    {"cosine-node", "cosine-tui", "curl", "docker", "journalctl", "loginctl", "make", "mkdir", "pip", "python"}
-    | {"systemctl"}
-)
-"""A block of no stated language that begins with one of these is commands."""
 
 _FENCED: Final = re.compile(r"^```([\w-]*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK: Final = re.compile(r"!?\[[^\]\n]*(?:\n[^\]\n]*)?\]\(([^)\s]+)\)")
@@ -32,11 +27,7 @@ class Block:
 
     @property
     def is_commands(self) -> bool:
-        return self.language == "sh" or (not self.language and self.first_word in PROGRAMS)
-
-    @property
-    def first_word(self) -> str:
-        return self.text.split(maxsplit=1)[0]
+        return self.language == "sh"
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
@@ -53,9 +44,9 @@ class Command:
         return f"{self.block}: {self.text}"
 
 
-def blocks_of(page: Path, text: str | None = None) -> list[Block]:
+def blocks_of(page: Path) -> list[Block]:
     """The fenced blocks of a page."""
-    content = page.read_text("utf-8") if text is None else text
+    content = page.read_text("utf-8")
     return [
         Block(page, content.count("\n", 0, found.start()) + 1, found[1], found[2])
         for found in _FENCED.finditer(content)

@@ -1,17 +1,54 @@
-"""Commands of the documentation as processes: some run to their end, some serve until they are stopped."""
+"""Commands as processes: some run to their end, some serve until they are stopped."""
 
 import json
-import queue
 import subprocess
-import threading
+import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Final
+from typing import Any, Final
 
 RUN_TIMEOUT_S: Final = 100.0
-READY_TIMEOUT_S: Final = 60.0
 STOP_TIMEOUT_S: Final = 30.0
+SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
+"""Where our packages are, below the root."""
 SERVERS: Final = ("cosine-node join", "cosine-node bootstrap", "cosine-node serve")
+MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
+
+
+def write_programs(folder: Path) -> None:
+    """The commands as an installation has them, wherever these tests run."""
+    for name, module in MODULES.items():
+        program = folder / name
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
+        program.chmod(0o755)
+
+
+class Server:
+    """A command that serves; its JSON events are the lines of its stdout. Close it in the end."""
+
+    def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
+        with log.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment, cwd=log.parent
+            )
+
+    def first_event(self) -> dict[str, Any]:
+        """Wait for it; empty if the process has ended without any."""
+        assert self._process.stdout is not None
+        event: dict[str, Any] = json.loads(self._process.stdout.readline() or "{}")
+        return event
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
+        """SIGTERM; the exit code."""
+        self._process.terminate()
+        return self._process.wait(timeout_s)
+
+    def close(self) -> None:
+        """End the process, whatever state it is in."""
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
 
 
 def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
@@ -34,38 +71,11 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
 
 def serve(command: str, folder: Path, environment: Mapping[str, str]) -> None:
     """Start, wait until it is ready, and end it with SIGTERM; then it must exit with 0."""
-    with (folder / "server.log").open("w+b") as log:
-        process = subprocess.Popen(
-            ("bash", "-c", f"exec {command}"),
-            cwd=folder,
-            env={**environment, "COSINE_LOG_FORMAT": "json"},
-            stdout=subprocess.PIPE,
-            stderr=log,
-        )
-        try:
-            event = _first_event(process)
-            assert event.get("event") == "ready", f"{command}\n{event}\n{(folder / 'server.log').read_text()}"
-            process.terminate()
-            assert process.wait(STOP_TIMEOUT_S) == 0
-        finally:
-            _end(process)
-
-
-def _first_event(process: "subprocess.Popen[bytes]") -> dict[str, object]:
-    assert process.stdout is not None
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    threading.Thread(target=_pass_on, args=(process.stdout, lines), daemon=True).start()
-    event: dict[str, object] = json.loads(lines.get(timeout=READY_TIMEOUT_S))
-    return event
-
-
-def _pass_on(stdout: IO[bytes], lines: "queue.SimpleQueue[bytes]") -> None:
-    for line in stdout:
-        lines.put(line)
-    lines.put(b"{}")
-
-
-def _end(process: "subprocess.Popen[bytes]") -> None:
-    if process.poll() is None:
-        process.kill()
-        process.wait()
+    log = folder / "server.log"
+    server = Server(["bash", "-c", f"exec {command}"], log, {**environment, "COSINE_LOG_FORMAT": "json"})
+    try:
+        event = server.first_event()
+        assert event.get("event") == "ready", f"{command}\n{event}\n{log.read_text()}"
+        assert server.stop() == 0
+    finally:
+        server.close()

