@@ -81,14 +81,6 @@ def test_a_prompt_finds_its_trace(trace: Trace) -> None:
     assert TraceSet([trace]).find(prompt) is trace
 
 
-def test_a_selection_goes_round_the_domains() -> None:
-    domains = ("code", "code", "code", "math", "math", "medical")
-    found = TraceSet(a_trace(number, domain=domain) for number, domain in enumerate(domains))
-    assert [trace.number for trace in found.select()] == [0, 3, 5, 1, 4, 2]
-    assert [trace.number for trace in found.select(domains=("math", "code"))] == [3, 0, 4, 1, 2]
-    assert found.select(split="tune") == ()
-
-
 def test_the_shipped_traces_are_sound() -> None:
     for trace in TraceSet.load_shipped():
         assert tuple(trace.drafters) == tuple(sorted(set(names()) - {"target"}))

@@ -18,7 +18,6 @@ from cosine_lab.experiments.rtt import (
     planned,
 )
 from cosine_lab.experiments.tuning import Place
-from cosine_node.zoo.family import Family
 from tests.lab.experiments.quick import quick_result
 
 
@@ -65,19 +64,6 @@ def test_every_rival_stands_as_published_and_as_strong_as_it_can_be_made() -> No
             equipped = plans[name + EQUIPPED].cell
             assert (equipped.choice["policy"], equipped.scenario["home"]) == (SHIPS, SHIPPED["home"])
     assert plans[ALONE].cell.scenario["max_drafters"] == 0
-
-
-def test_on_real_text_it_stands_against_what_needs_no_network() -> None:
-    options = RttOptions()
-    place = Place("60/6", 50.0, 0.8)
-    plans = {p.label: p for p in planned(options, tuned(options)) if p.part == REAL and p.place == place}
-    assert list(plans) == ["plain", "cosine", REMOTE, ALONE, COPYING]
-    assert {plan.family for plan in plans.values()} == {Family.SMOL}
-    drafts = {
-        way: (plans[way].cell.scenario["home"], plans[way].cell.scenario["max_drafters"])
-        for way in (ALONE, COPYING)
-    }
-    assert drafts == {ALONE: (SHIPPED["home"], 0), COPYING: ("", 0)}
 
 
 @pytest.mark.soak

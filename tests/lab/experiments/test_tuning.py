@@ -22,7 +22,7 @@ def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
     tried: set[int] = set()
 
     def score(choice: OptionValues) -> float:
-        place = 3 * (choice["length"] - 1) + choice["width"] - 1
+        place: int = 3 * (choice["length"] - 1) + choice["width"] - 1
         tried.add(place)
         return scores[place]
 
