@@ -18,6 +18,9 @@ from tests.e2e.nodes import HOST, Node, close_all, free_port
 QUIET: Final = {"HF_HUB_OFFLINE": "1", "COSINE_THREADS": "1", "OMP_NUM_THREADS": "1", "COSINE_PORT": "0"}
 
 
+HOMES: Final = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")
+
+
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where documented commands run, and what the names in them stand for."""
@@ -51,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     programs.mkdir()
     write_programs(programs)
     # Nothing is read from or left in the user's own folders.
-    homes = {name: str(folder / "home") for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")}
+    homes = {name: str(tmp_path_factory.mktemp(name.lower())) for name in HOMES}
     environment = {**os.environ, **QUIET, **homes, "COSINE_HOST_MADDR": HOST}
     environment["PATH"] = os.pathsep.join((str(programs), environment["PATH"]))
     environment["PYTHONPATH"] = os.pathsep.join(str(ROOT / source) for source in SOURCES)

@@ -20,4 +20,4 @@ def test_a_log_is_not_filled(monkeypatch: pytest.MonkeyPatch, columns: int, told
     line.end()
     lines = out.getvalue().splitlines()
     assert [int(one.split()[1]) for one in lines] == told
-    assert lines[told.index(10)] == "request 10 of 12, about 2 s left"
+    assert lines[told.index(10)] == "request 10 of 12, about 2 s left ..."
