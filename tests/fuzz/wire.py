@@ -30,21 +30,11 @@ from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity, public_key_of
 from cosine_protocol.limits import DIGEST_BYTES
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
-from cosine_protocol.membership import (
-    check_certificate,
-    from_line,
-    read_certificate,
-    read_revocations,
-)
+from cosine_protocol.membership import check_certificate, from_line, read_certificate, read_revocations
 from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.records import NodeRecord, cell_key, open_record
 from cosine_protocol.request import Request
-from cosine_protocol.statements import (
-    open_claim,
-    open_mandate,
-    open_verdict,
-    unseal,
-)
+from cosine_protocol.statements import open_claim, open_mandate, open_verdict, unseal
 from tests.fuzz.mutation import mutated_json, mutated_message, mutated_moves, mutated_signed
 from tests.fuzz.target import FuzzTarget, any_taken, moves, script
 from tests.protocol import vectors

@@ -13,7 +13,6 @@ from cosine_lab.experiments import here
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.test_here import row
-from tests.thoroughness import quick_first
 
 
 def swarm(**told: Any) -> MeasuredSwarm:
@@ -84,7 +83,8 @@ measure_here(swarm(), {}, quick=True, as_json="--json" in sys.argv, out=None)
 """
 
 
-@pytest.mark.parametrize("as_json", quick_first([True, False]))
+@pytest.mark.thorough
+@pytest.mark.parametrize("as_json", [True, False])
 def test_an_interrupt_prints_the_rows_so_far_and_is_no_success(as_json: bool) -> None:
     command = [sys.executable, "-c", INTERRUPTED, *(["--json"] if as_json else [])]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

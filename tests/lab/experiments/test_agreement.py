@@ -3,15 +3,7 @@
 import numpy as np
 import pytest
 
-from cosine_lab.experiments.agreement import (
-    COPYING,
-    STEPS,
-    Steps,
-    findings_of,
-    right_drafts,
-    rows_of,
-    together,
-)
+from cosine_lab.experiments.agreement import COPYING, STEPS, Steps, findings_of, right_drafts, rows_of
 from cosine_lab.experiments.kinds import EXPERTS, questions_of
 from cosine_node import zoo
 from cosine_node.engine.base import Choice
@@ -46,14 +38,6 @@ def chosen(*tokens: int) -> list[Choice]:
 
 def test_no_question_is_learned_from() -> None:
     assert all(one.is_held_out for one in questions_of(zoo.Family.SMOL) if one.domain != EXPERTS)
-
-
-def test_what_drafters_know_together_is_at_most_what_any_of_them_chose() -> None:
-    sure = [Choice(token, 1.0, ((token, 0.9), (9, 0.1))) for token in (3, 4, 1, 1)]
-    unsure = [Choice(token, 1.0, ((token, 0.4), (6, 0.3))) for token in (1, 1, 5, 2)]
-    known = together([sure, unsure], (3, 4, 5, 6))
-    # The mixture follows the drafter that is sure and was right, and is wrong with it at the third token.
-    assert known == {"any": 3, "mixture": 2, "two": 3}
 
 
 def test_a_head_is_counted_by_its_first_token_and_by_each_further_on_where_all_before_were_right() -> None:

@@ -5,12 +5,7 @@ import pickle
 import pytest
 
 from cosine_lab.experiments.entrants import ENTRANTS
-from cosine_lab.experiments.experiment import (
-    Cell,
-    Prompts,
-    in_processes,
-    run_cell,
-)
+from cosine_lab.experiments.experiment import Cell, Prompts, in_processes, run_cell
 from tests.lab.experiments.quick import silent
 from tests.thoroughness import quick_first
 

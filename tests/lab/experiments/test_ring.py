@@ -6,27 +6,15 @@ import numpy as np
 import pytest
 
 from cosine_lab.emulation.traces import DrafterTrace, Trace
-from cosine_lab.experiments.ring import (
-    CHAIN,
-    CHUNKS,
-    OBJECTIONS,
-    RIVALS,
-    TOLD,
-    TREE,
-    coverage_of,
-    findings_of,
-)
+from cosine_lab.experiments.ring import CHAIN, CHUNKS, OBJECTIONS, RIVALS, TOLD, TREE, coverage_of, findings_of
 from tests.lab.experiments.quick import quick_result
 
 WAYS = ["plain", *RIVALS, "cosine", *OBJECTIONS]
 
 
-@pytest.fixture(scope="module")
-def result() -> dict[str, Any]:
-    return quick_result("ring")
-
-
-def test_every_way_gives_the_targets_text_over_the_ring(result: dict[str, Any]) -> None:
+@pytest.mark.thorough
+def test_every_way_gives_the_targets_text_over_the_ring() -> None:
+    result = quick_result("ring")
     assert [row["way"] for row in result["rows"]] == WAYS
     assert result["findings"]["mismatches"] == result["findings"]["violations"] == 0
     for row in result["rows"]:

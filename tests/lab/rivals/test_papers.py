@@ -10,14 +10,7 @@ from cosine_lab.rivals.pipeinfer import PipeInfer, PipeInferOptions
 from cosine_lab.rivals.rounds import DRAFT_LENGTHS, best_draft_tokens
 from cosine_lab.rivals.specinfer import SpecInfer, SpecInferOptions
 from cosine_lab.rivals.speculative import Speculative
-from cosine_p2p.strategy.base import (
-    FragmentReceived,
-    SendAdvance,
-    SendAssign,
-    SendTree,
-    Strategy,
-    VerifierOpened,
-)
+from cosine_p2p.strategy.base import FragmentReceived, SendAdvance, SendAssign, SendTree, Strategy, VerifierOpened
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.messages import Draft

@@ -2,14 +2,7 @@
 
 import pytest
 
-from cosine_lab.simulation.liars import (
-    LIES,
-    Liar,
-    LiarRequest,
-    Overheard,
-    OverheardIdentity,
-    replay,
-)
+from cosine_lab.simulation.liars import LIES, Liar, LiarRequest, Overheard, OverheardIdentity, replay
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body, encode_body
 from cosine_protocol.errors import BadSignature, MalformedMessage
