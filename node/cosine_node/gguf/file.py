@@ -155,10 +155,15 @@ class GgufFile:
         """What the text depends on, in 32 bytes; reads the whole file (`cosine_p2p.text.held_weights`)."""
         return HeldWeights.read(self.path).content_digest
 
+    @property
+    def has_recurrent_state(self) -> bool:
+        """True if some layers keep a state in place of keys and values."""
+        sizes = ("ssm.inner_size", "shortconv.l_cache", "wkv.head_size")
+        return any(f"{self.architecture}.{size}" in self.metadata for size in sizes)
+
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
         """Bytes of keys and values that one token of a text takes, rounded up."""
-        has_states = f"{self.architecture}.ssm.inner_size" in self.metadata
-        if has_states and self.metadata.get(f"{self.architecture}.attention.head_count") == 0:
+        if self.has_recurrent_state and self.metadata.get(f"{self.architecture}.attention.head_count") == 0:
             return 0
         heads = self.size("attention.head_count")
         head_size = self.size("embedding_length") // heads

@@ -98,8 +98,10 @@ def _known_architecture(model: GgufFile) -> Architecture:
 
 
 def _refusal(model: GgufFile, reason: str) -> UsageError:
+    # The branches of a token tree share no recurrent state, so that llama.cpp is not used for them.
+    llama = "" if model.has_recurrent_state else ", or --engine llama"
     return UsageError(
-        f"{model.path} cannot be run from GGUF in PyTorch: {reason}; use the model's own folder, or --engine llama."
+        f"{model.path} cannot be run from GGUF in PyTorch: {reason}; use the model's own folder{llama}."
     )
 
 

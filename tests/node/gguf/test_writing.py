@@ -148,7 +148,9 @@ def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: P
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"general.architecture": "rwkv7"}, "of the kind 'rwkv7' are none of those"),
+        ({"general.architecture": "rwkv7"}, "of the kind 'rwkv7' are none of those.*or --engine llama"),
+        # What keeps a recurrent state llama.cpp is not used for.
+        ({"general.architecture": "rwkv7", "rwkv7.wkv.head_size": 16}, r"own folder\.$"),
         ({"llama.rope.scaling.type": "spiral"}, "stretched in the way 'spiral'"),
         ({"llama.feed_forward_length": None}, "does not say its llama.feed_forward_length"),
     ],
