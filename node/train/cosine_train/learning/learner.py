@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
+from cosine_node.passes.runner import in_ending_thread
 from cosine_node.terminal.events import Emit
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.child import (
@@ -361,7 +362,7 @@ class Learner:
         # Nobody's drafts wait while weights are loaded: clients are told to come back in a moment.
         service.set_aside(True)
         try:
-            engine = await asyncio.to_thread(self._load, serving_folder(self._folder_of(word.number)))
+            engine = await in_ending_thread(self._load, serving_folder(self._folder_of(word.number)))
             self.state.write(self._home.folder)
             # Disks may be slow, and heartbeats go on meanwhile.
             await asyncio.to_thread(self._versions.switch, word)
