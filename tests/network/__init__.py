@@ -1,8 +1,8 @@
-"""Nodes and clients in the networks that people have: homes behind routers, long ways, narrow lines, IPv4 and IPv6.
+"""Nodes and clients in the networks that people have: homes behind routers, long ways, IPv4 and IPv6.
 
 Hosts are network namespaces of Linux, each with a TUN device as its only way out. One process, the internet, holds
 the other ends. It takes whole IP packets from one and gives them to another after what a real way does to them: a
-delay, a loss by chance, the time that a line of some rate needs, and what a home router does.
+delay, a loss by chance, and what a home router does.
 
 A home router has one public address for many private ones. Two things decide who can reach whom through it (RFC
 4787): whether a private port is seen under one public port by all (full cone, port restricted) or under another by

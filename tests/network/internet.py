@@ -1,7 +1,7 @@
 """The internet of a laboratory: a process that carries packets between the TUN devices of hosts.
 
-It is told by JSON messages over a socket what `Laboratory` wants: hosts with their device, addresses and rates,
-home routers, and ways between hosts. It runs at real-time priority where it may, so that a busy machine makes hosts
+It is told by JSON messages over a socket what `Laboratory` wants: hosts with their device and addresses, home
+routers, and the way between hosts. It runs at real-time priority where it may, so that a busy machine makes hosts
 slow and not the ways between them.
 """
 
@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from ipaddress import ip_address
 from typing import Any, Final
 
@@ -22,25 +22,6 @@ from tests.network.home_router import HomeRouter, RouterKind
 
 AT_ONCE: Final = 64
 """Packets of one host before the others have their turn."""
-LINE_QUEUE_S: Final = 0.1
-"""What waits longer for a line is dropped, as by a modem's buffer."""
-
-
-@dataclass(slots=True)
-class _Line:
-    """One direction of a host's line: `rate` bits a second, 0 for any number."""
-
-    rate: float = 0.0
-    free_at_s: float = 0.0
-
-    def passed_at_s(self, now_s: float, bits: int) -> float | None:
-        """When the last bit is through; None where the queue is full."""
-        if not self.rate:
-            return now_s
-        if self.free_at_s - now_s > LINE_QUEUE_S:
-            return None
-        self.free_at_s = max(now_s, self.free_at_s) + bits / self.rate
-        return self.free_at_s
 
 
 @dataclass(slots=True)
@@ -48,16 +29,6 @@ class _Host:
     name: str
     device: int
     router: str = ""
-    up: _Line = field(default_factory=_Line)
-    down: _Line = field(default_factory=_Line)
-
-
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """`one_way_s` each way, and the share of packets that is lost."""
-
-    one_way_s: float
-    loss: float
 
 
 class Internet:
@@ -70,10 +41,9 @@ class Internet:
         self._routers: dict[str, HomeRouter] = {}
         self._owners: dict[bytes, str] = {}  # of public addresses: a host or a router
         self._inside: dict[tuple[str, bytes], str] = {}  # of private addresses behind a router
-        self._ways: dict[frozenset[str], _Way] = {}
-        self._usual = _Way(0.0, 0.0)
+        self._one_way_s = 0.0
+        self._loss = 0.0
         self._under_way: list[tuple[float, int, int, bytes]] = []
-        self._carried_bytes: dict[str, int] = {}
         self._count = 0
 
     def run(self) -> None:
@@ -104,21 +74,11 @@ class Internet:
         routed = self._route(sender, packet, now_s)
         if routed is None:
             return
-        receiver, packet = self._hosts[routed[0]], routed[1]
-        way = self._ways.get(frozenset((sender.name, receiver.name)), self._usual)
-        if way.loss and self._rng.random() < way.loss:
+        if self._rng.random() < self._loss:
             return
-        bits = 8 * len(packet)
-        left_at_s = sender.up.passed_at_s(now_s, bits)
-        if left_at_s is None:
-            return
-        there_at_s = receiver.down.passed_at_s(left_at_s + way.one_way_s, bits)
-        if there_at_s is None:
-            return
-        pair = f"{sender.name} {receiver.name}"
-        self._carried_bytes[pair] = self._carried_bytes.get(pair, 0) + len(packet)
+        device, there_at_s = self._hosts[routed[0]].device, now_s + self._one_way_s
         self._count += 1
-        heapq.heappush(self._under_way, (there_at_s, self._count, receiver.device, packet))
+        heapq.heappush(self._under_way, (there_at_s, self._count, device, routed[1]))
 
     def _route(self, sender: _Host, packet: bytes, now_s: float) -> tuple[str, bytes] | None:
         """The host that a packet reaches, and the packet as it comes there."""
@@ -160,15 +120,9 @@ class Internet:
                 self._owners[address] = name
             case {"do": "place", "name": name, "router": router, "addresses": addresses}:
                 self._place(self._hosts[name], router, addresses)
-            case {"do": "rates", "name": name, "up": up, "down": down}:
-                self._hosts[name].up, self._hosts[name].down = _Line(up), _Line(down)
-            case {"do": "way", "between": between, "rtt_s": rtt_s, "loss": loss}:
-                way = _Way(rtt_s / 2, loss)
-                if between:
-                    self._ways[frozenset(between)] = way
-                else:
-                    self._usual = way
-        self._control.send(json.dumps(self._carried_bytes).encode())
+            case {"do": "way", "rtt_s": rtt_s, "loss": loss}:
+                self._one_way_s, self._loss = rtt_s / 2, loss
+        self._control.send(b"done")
         return True
 
     def _place(self, host: _Host, router: str, addresses: list[str]) -> None:

@@ -4,7 +4,7 @@ with Laboratory(folder, rtt_s=0.02) as lab:
     server = lab.host("server")                                  # public, over IPv4
     home = lab.router("home", RouterKind.PORT_RESTRICTED)
     node = lab.host("node", router=home)                         # behind it
-    lab.way("server", "node", rtt_s=0.1, loss=0.01)
+    lab.way(rtt_s=0.1, loss=0.01)                                # between any two
     server.run("ping", "-c1", other.addresses[0])
 """
 
@@ -82,10 +82,6 @@ class Host:
             _ip("-n", self.space, family, "route", "replace", "default", "dev", self.device)
         self.lab.tell(do="place", name=self.name, router=router.name if router else "", addresses=self.addresses)
 
-    def rates(self, *, up: float = 0.0, down: float = 0.0) -> None:
-        """The bits a second of the host's line; 0 for any number."""
-        self.lab.tell(do="rates", name=self.name, up=up, down=down)
-
     def start(self, *command: str, log: str, **environment: str) -> "subprocess.Popen[str]":
         """A process with pipes for its input and output; its errors go to a file of the home folder."""
         own = {"HOME": str(self.home), "HF_HUB_OFFLINE": "1"}
@@ -113,7 +109,7 @@ class Host:
 
 
 class Laboratory:
-    """Use it with `with`. Any two hosts are `rtt_s` apart unless `way` says more; logs lie below `folder`."""
+    """Use it with `with`. Any two hosts are `rtt_s` apart. Logs lie below `folder`."""
 
     def __init__(self, folder: Path, *, rtt_s: float = 0.02) -> None:
         self._folder = folder
@@ -187,13 +183,9 @@ class Laboratory:
         self.tell(do="router", name=name, public=router.public, kind=kind.name)
         return router
 
-    def way(self, *between: str, rtt_s: float, loss: float = 0.0) -> None:
-        """The way between two hosts, or without names between all that were not named."""
-        self.tell(do="way", between=between, rtt_s=rtt_s, loss=loss)
-
-    def carried_bytes(self) -> dict[str, int]:
-        """The bytes that were carried so far, by "sender receiver"."""
-        return self.tell(do="count")
+    def way(self, *, rtt_s: float, loss: float = 0.0) -> None:
+        """The round trip between any two hosts, and the share of packets that is lost."""
+        self.tell(do="way", rtt_s=rtt_s, loss=loss)
 
     def next_address(self, *, behind: Router | None = None, is_v6: bool = False) -> str:
         """An address that no host has had."""
@@ -205,11 +197,10 @@ class Laboratory:
             kind
         ]
 
-    def tell(self, *files: int, **order: object) -> dict[str, int]:
-        """Give the internet an order; the bytes carried so far."""
+    def tell(self, *files: int, **order: object) -> None:
+        """Give the internet an order, and wait until it is carried out."""
         socket.send_fds(self._control, [json.dumps(order).encode()], files)
-        carried: dict[str, int] = json.loads(self._control.recv(1 << 20))
-        return carried
+        self._control.recv(16)
 
 
 def _sweep() -> None:

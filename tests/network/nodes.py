@@ -1,15 +1,12 @@
 """Whole nodes as processes of hosts of a laboratory."""
 
 import json
+import subprocess
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, Final
 
-from tests.network.laboratory import Host, Laboratory, what_is_missing
+from tests.network.laboratory import Host
 
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
 TARGET: Final = "zoo:target"
@@ -17,49 +14,25 @@ READY_S: Final = 200.0
 """For a node to be ready on a machine that has other work."""
 
 
-@contextmanager
-def laboratory(logs: Path | None = None, *, rtt_s: float = 0.02) -> Iterator[Laboratory]:
-    """The laboratory of a command, which ends with a sentence where none can be built; `logs` keeps theirs."""
-    if reason := what_is_missing():
-        sys.exit(reason)
-    with tempfile.TemporaryDirectory() as folder, Laboratory(logs or Path(folder), rtt_s=rtt_s) as lab:
-        yield lab
-
-
 class Node:
-    """A node that was begun in a host, with the last event of each name that it told."""
+    """A node of a host, once it is ready. `ready` is what it said then."""
 
-    def __init__(self, host: Host, *arguments: str) -> None:
+    def __init__(self, host: Host, process: "subprocess.Popen[str]", ready: dict[str, Any]) -> None:
         self.host = host
-        self.events: dict[str, dict[str, Any]] = {}
-        self._has_told = threading.Event()
-        self.process = host.start(*COMMAND, *arguments, "--log-format", "json", log="node.log")
-        threading.Thread(target=self._read, daemon=True).start()
+        self.process = process
+        self.ready = ready
 
     @classmethod
     def start(cls, host: Host, *arguments: str) -> "Node":
-        """A node that is ready."""
-        node = cls(host, *arguments)
-        assert node._has_told.wait(READY_S) and node.is_ready, (host.home / "node.log").read_text()
-        return node
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            event = json.loads(line)
-            self.events[event["event"]] = event
-            if self.is_ready:
-                self._has_told.set()
-        self._has_told.set()
-
-    @property
-    def is_ready(self) -> bool:
-        return "ready" in self.events
-
-    @property
-    def ready(self) -> dict[str, Any]:
-        """What it said when it was ready."""
-        return self.events["ready"]
+        process = host.start(*COMMAND, *arguments, "--log-format", "json", log="node.log")
+        assert process.stdout is not None
+        late = threading.Timer(READY_S, process.kill)
+        late.start()
+        events = (json.loads(line) for line in process.stdout)
+        ready = next((event for event in events if event["event"] == "ready"), None)
+        late.cancel()
+        assert ready is not None, (host.home / "node.log").read_text()
+        return cls(host, process, ready)
 
     @property
     def peer_id(self) -> str:

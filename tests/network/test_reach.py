@@ -5,7 +5,7 @@ import pytest
 from cosine_p2p.transport.channel import SILENCE_S
 from tests.network.home_router import RouterKind
 from tests.network.laboratory import Host, Laboratory
-from tests.network.peer_process import PeerProcess, wait_until
+from tests.network.peer import PeerProcess, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
 PUNCHED_S = 6.0
@@ -116,22 +116,16 @@ def test_of_two_relays_the_one_that_comes_back_is_used_again(lab: Laboratory) ->
     wait_until(lambda: node.reach()["said"].count("12D3") == 2, within_s=SOON_S)
 
 
-def test_a_node_that_moves_to_another_home_is_reached_there_soon(lab: Laboratory) -> None:
+@pytest.mark.parametrize("is_at_home", [True, False])
+def test_a_node_with_a_new_address_is_reached_there_soon(lab: Laboratory, is_at_home: bool) -> None:
     [boot] = public_peers(lab, 1)
-    node = PeerProcess.start(inside(lab, "node", RouterKind.PORT_RESTRICTED), initial_peers=[boot.maddr])
+    host = inside(lab, "node", RouterKind.PORT_RESTRICTED) if is_at_home else lab.host("node")
+    node = PeerProcess.start(host, initial_peers=[boot.maddr])
     client = PeerProcess.start(lab.host("client"), initial_peers=[boot.maddr], client_mode=True)
     assert "error" not in client.dial(node)
-    node.host.move(router=lab.router("mobile", RouterKind.SYMMETRIC))
-    wait_until(lambda: "error" not in client.dial(node, timeout_s=SILENCE_S), within_s=SOON_S)
-
-
-def test_a_public_node_with_a_new_address_is_reached_there_soon(lab: Laboratory) -> None:
-    [boot] = public_peers(lab, 1)
-    node = PeerProcess.start(lab.host("node"), initial_peers=[boot.maddr])
-    client = PeerProcess.start(lab.host("client"), initial_peers=[boot.maddr], client_mode=True)
-    assert "error" not in client.dial(node)
-    node.host.move()
-    wait_until(lambda: f"/{node.host.addresses[0]}/" in "".join(node.reach()["maddrs"]), within_s=SOON_S)
+    node.host.move(router=lab.router("mobile", RouterKind.SYMMETRIC) if is_at_home else None)
+    if not is_at_home:
+        wait_until(lambda: f"/{node.host.addresses[0]}/" in "".join(node.reach()["maddrs"]), within_s=SOON_S)
     wait_until(lambda: "error" not in client.dial(node, timeout_s=SILENCE_S), within_s=SOON_S)
 
 
