@@ -98,7 +98,9 @@ def _imports_of(path: Path, node: ast.AST, *, is_lazy: bool = False) -> Iterator
         yield from (Import(path, node.lineno, f"{node.module}.{alias.name}", is_lazy) for alias in node.names)
     is_lazy = is_lazy or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     for child in ast.iter_child_nodes(node):
-        yield from _imports_of(path, child, is_lazy=is_lazy)
+        # Expressions hold no imports.
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield from _imports_of(path, child, is_lazy=is_lazy)
 
 
 def _modules_in(place: Path) -> list[Path]:

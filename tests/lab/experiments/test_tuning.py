@@ -1,12 +1,10 @@
 """Coordinate descent over small grids: what it keeps, what it may cost, what it never tries."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.experiments import tuning
 from cosine_lab.experiments.entrants import OptionValues
-from cosine_lab.experiments.tuning import Place, Score, Search, climbed, tune
+from cosine_lab.experiments.tuning import climbed
 
 GRID = {"length": (1, 2, 3, 4, 5), "width": (1, 2, 3)}
 
@@ -29,18 +27,3 @@ def test_a_climb_is_never_worse_than_its_start_and_within_its_trials(
     best = climbed(start, GRID, score, allows=bool, trials=trials)
     assert score(best) <= score(start)
     assert len(tried) <= trials + 1
-
-
-def test_where_an_option_is_the_outer_one_the_others_are_swept_for_each_of_its_values(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Two options that only help together: neither of them alone would move."""
-
-    def seconds(search: Search, place: Place) -> Score:
-        return lambda choice: 1.0 if (choice["depth_tokens"], choice["width_nodes"]) == (3, 4) else 2.0
-
-    monkeypatch.setattr(tuning, "_scored", seconds)
-    place = Place("60/6", 20.0, 0.0)
-    search = Search(strategy="specinfer", seed=0, first=place, branches=(), prompts=1, tokens=6, trials=0)
-    found = tune(search)[place]
-    assert (found["depth_tokens"], found["width_nodes"]) == (3, 4)

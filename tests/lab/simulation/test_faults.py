@@ -102,23 +102,3 @@ def test_with_no_verifier_left_every_request_ends_with_a_reason(spec: str) -> No
     assert report.count(RequestEnding.FAILED) == 2
     for result in report.results:
         assert result.error.startswith("No verifier could finish the request") and " Tried: " in result.error
-
-
-@pytest.mark.thorough
-def test_a_restarted_node_serves_again() -> None:
-    """The request that it interrupted goes on, for its client asks again after two seconds, and not after five."""
-    report = run("restart-verifier=1@0.5+0.5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
-    assert not report.must_finish
-    assert report.count(RequestEnding.FINISHED) == 4
-    assert len({node.peer_id for node in report.nodes}) < len(report.nodes)
-    away = run("restart-verifier=1@0.5+5", verifiers=1, requests=4, clients=1, arrivals_per_s=3.0)
-    assert away.results[0].ending is RequestEnding.FAILED
-
-
-@pytest.mark.thorough
-def test_a_client_that_vanishes_leaves_and_asks_no_more() -> None:
-    report = run("kill-client=1@0.5", requests=3)
-    assert report.violations() == []
-    assert report.count(RequestEnding.LEFT) == 1
-    assert report.count(RequestEnding.FINISHED) == 3
-    assert len(report.results) == 4
