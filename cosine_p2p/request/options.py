@@ -149,30 +149,43 @@ class GenerationOptions(TypedDict, total=False):
     """Options of one generation. Those of a client hold where a call gives no other; None is absent."""
 
     max_new_tokens: Annotated[
-        int | None, Option(whole(1), TEXT, "Generate at most so many; the model's own or 128.", 128, yields=True)
+        int | None,
+        Option(whole(1), TEXT, "Maximum number of new tokens. Default: the model's, else 128.", 128, yields=True),
     ]
-    temperature: Annotated[float | None, _filter("temperature", "0 is greedy; the model's own or 0.")]
+    temperature: Annotated[
+        float | None, _filter("temperature", "Sampling temperature; 0 is greedy. Default: the model's, else 0.")
+    ]
     top_p: Annotated[
         float | None,
-        _filter("top_p", "Sample from the likeliest tokens that hold so much; the model's own or 1, off."),
+        _filter(
+            "top_p", "Cumulative probability of the tokens to sample from; 1 is off. Default: the model's, else 1."
+        ),
     ]
     top_k: Annotated[
-        int | None, _filter("top_k", "Sample from so many of the likeliest; the model's own or 0, off.")
+        int | None,
+        _filter("top_k", "Number of likeliest tokens to sample from; 0 is off. Default: the model's, else 0."),
     ]
     min_p: Annotated[
         float | None,
-        _filter("min_p", "Sample from tokens at least so likely, by the likeliest; the model's own or 0, off."),
+        _filter(
+            "min_p",
+            "Minimum probability of a token, relative to the likeliest; 0 is off. Default: the model's, else 0.",
+        ),
     ]
     repetition_penalty: Annotated[
         float | None,
-        _filter("repetition_penalty", "Divides scores of tokens seen before; the model's own or 1, off."),
+        _filter(
+            "repetition_penalty", "Divide the logits of tokens seen before; 1 is off. Default: the model's, else 1."
+        ),
     ]
     presence_penalty: Annotated[
-        float | None, _penalty("presence_penalty", "Lowers scores of tokens of the output; 0 is off.")
+        float | None, _penalty("presence_penalty", "Lower the logits of tokens in the output; 0 is off.")
     ]
     frequency_penalty: Annotated[
         float | None,
-        _penalty("frequency_penalty", "Lowers scores of tokens of the output, each time they came; 0 is off."),
+        _penalty(
+            "frequency_penalty", "Lower the logits of tokens in the output, once for each occurrence; 0 is off."
+        ),
     ]
     logit_bias: Annotated[
         Mapping[int, float] | None,
@@ -183,24 +196,26 @@ class GenerationOptions(TypedDict, total=False):
                 dict,
             ),
             TEXT,
-            "Add these numbers to the scores of tokens.",
+            "Add these numbers to the logits of tokens.",
             {},
         ),
     ]
     bad_words: Annotated[
         Sequence[str],
-        Option(texts("texts"), TEXT, "Do not write this, in the tokens of which the target would make it.", ()),
+        Option(texts("texts"), TEXT, "Texts not to generate, as the target tokenizes them.", ()),
     ]
     min_tokens: Annotated[
         int | None,
-        Option(_of_sampling("min_tokens", Shaping), TEXT, "Choose no token that ends the text before so many.", 0),
+        Option(
+            _of_sampling("min_tokens", Shaping), TEXT, "Minimum number of new tokens before the text may end.", 0
+        ),
     ]
     schema: Annotated[
         Mapping[str, Any] | str | None,
         Option(
             ArgumentKind("a JSON schema: an object, or its text", _read_schema, dict),
             TEXT,
-            "Write JSON that this JSON schema allows, and nothing else.",
+            "Generate only JSON that this JSON schema allows.",
         ),
     ]
     regex: Annotated[
@@ -208,19 +223,19 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             ArgumentKind("a regular expression", _read_regex),
             TEXT,
-            "Write a text that this regular expression matches as a whole; digits and letters are those of ASCII.",
+            "Generate a text that this regular expression matches entirely; classes such as \\d are ASCII.",
         ),
     ]
     grammar: Annotated[
         str | None,
-        Option(text("a Lark grammar"), TEXT, "Write a text of this Lark grammar, which begins at start."),
+        Option(text("a Lark grammar"), TEXT, "Generate a text of this Lark grammar; its first rule is start."),
     ]
     logprobs: Annotated[
         int | None,
         Option(
             whole(0, MAX_TOP_LOGPROBS),
             TEXT,
-            f"Tell the log-probability of each token, with so many of the likeliest, 0 to {MAX_TOP_LOGPROBS}.",
+            f"Return the log-probability of each token and of the likeliest tokens, 0 to {MAX_TOP_LOGPROBS}.",
         ),
     ]
     prompt_logprobs: Annotated[
@@ -228,7 +243,7 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             whole(0, MAX_TOP_LOGPROBS),
             TEXT,
-            "The same of the prompt's tokens; the verifier computes the prompt anew for it.",
+            "Return log-probabilities of the prompt's tokens too, computed without the prefix cache.",
         ),
     ]
     prediction: Annotated[
@@ -236,7 +251,7 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             ArgumentKind("a text, or token ids", _read_prediction, str),
             TEXT,
-            "Draft from this text: what the output will be for the most part, such as code before a change.",
+            "Predicted output to draft from, for example code before a change.",
         ),
     ]
     generation_config: Annotated[
@@ -244,21 +259,24 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             one_of(AUTO, NONE),
             TEXT,
-            "auto: the model's own generation_config.json sets the defaults of the text; none: it does not.",
+            "auto: defaults come from the model's generation_config.json; none: they do not.",
             AUTO,
         ),
     ]
-    seed: Annotated[int | None, Option(_of_sampling("seed"), TEXT, "Same seed, same text; drawn if absent.")]
-    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Stop before this text, or any of several.", ())]
+    seed: Annotated[
+        int | None,
+        Option(_of_sampling("seed"), TEXT, "Seed of sampling. The same seed gives the same text. Default: random."),
+    ]
+    stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Text before which to stop; may be repeated.", ())]
     eos: Annotated[
         Sequence[int] | None,
-        Option(TOKEN_IDS, TEXT, "Token ids that end the output, instead of the target's own."),
+        Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's."),
     ]
     stop_token_ids: Annotated[
         Sequence[int],
-        Option(TOKEN_IDS, TEXT, "Token ids that end the output too, and are no part of its text.", ()),
+        Option(TOKEN_IDS, TEXT, "Further token ids that end the output; its text excludes them.", ()),
     ]
-    ignore_eos: Annotated[bool, Option(FLAG, TEXT, "Do not end where the target would.", False)]
+    ignore_eos: Annotated[bool, Option(FLAG, TEXT, "Ignore the target's end-of-sequence tokens.", False)]
     strategy: Annotated[
         str,
         Option(
@@ -273,18 +291,18 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             text("the name of a data type, such as 'float32'"),
             PEERS,
-            "Only verifiers that run in it, for example float32.",
+            "Use only verifiers with this data type, for example float32.",
         ),
     ]
     max_drafters: Annotated[
-        int | None, Option(whole(0), PEERS, "Ask at most so many; 0 sends the prompt to no drafter.")
+        int | None, Option(whole(0), PEERS, "Maximum number of drafters; 0 sends the prompt to none.")
     ]
     prompt_window_tokens: Annotated[
         int | None,
         Option(
             whole(0),
             PEERS,
-            "Show drafters so many of the prompt's last tokens, 0 for all; 256, and all with --trust or --swarm.",
+            "Number of prompt tokens that drafters see, from its end; 0 is all. Default: 256; all in --swarm.",
         ),
     ]
     coordination: Annotated[
@@ -292,30 +310,26 @@ class GenerationOptions(TypedDict, total=False):
         Option(
             one_of(*COORDINATORS),
             PEERS,
-            "Coordinates drafters: client, verifier, or auto: the verifier where it is far away.",
+            "Who coordinates drafters: client, verifier, or auto (the verifier if it is far away).",
             COORDINATORS[0],
         ),
     ]
-    audit: Annotated[
-        float, Option(SHARE, PEERS, "Have this share of texts audited by another verifier; 0 is none.", 0.05)
-    ]
+    audit: Annotated[float, Option(SHARE, PEERS, "Share of texts that another verifier audits; 0 is none.", 0.05)]
     share_feedback: Annotated[
         bool | None,
         Option(
             FLAG,
             PEERS,
-            "Let drafters keep the text, and what they see of the prompt, to learn from it; on with --swarm.",
+            "Let drafters keep the text and what they see of the prompt, to learn. Default: on in --swarm.",
         ),
     ]
     warm_spare: Annotated[
         bool,
-        Option(
-            FLAG, PEERS, "Keep a second verifier ready to go on with a long request; it sees the prompt.", False
-        ),
+        Option(FLAG, PEERS, "Keep a second verifier ready to continue a long request; it sees the prompt.", False),
     ]
-    trust: Annotated[Sequence[str], Option(texts("peer ids"), PEERS, "Only these peers.", ())]
-    verifier: Annotated[str | None, Option(text("a peer id"), PEERS, "Only this verifier.")]
-    timeout_s: Annotated[float, Option(SECONDS, RUN, "Seconds for the whole generation.", 600.0)]
+    trust: Annotated[Sequence[str], Option(texts("peer ids"), PEERS, "Use only these peers.", ())]
+    verifier: Annotated[str | None, Option(text("a peer id"), PEERS, "Use only this verifier.")]
+    timeout_s: Annotated[float, Option(SECONDS, RUN, "Timeout of the whole generation in seconds.", 600.0)]
 
 
 class ClientOptions(GenerationOptions, total=False):

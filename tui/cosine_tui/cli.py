@@ -56,12 +56,12 @@ def monitor(
     deny: DeniedPeers = None,
     target: Target = None,
     demo: Annotated[bool, typer.Option("--demo", help="Show a simulated swarm; needs no network.")] = False,
-    demo_speed: Annotated[float, typer.Option(help="Simulated seconds a real one.")] = 1.0,
-    demo_seed: Annotated[int, typer.Option(help="Same seed, same demo.")] = 1,
+    demo_speed: Annotated[float, typer.Option(help="Simulated seconds per real second.")] = 1.0,
+    demo_seed: Annotated[int, typer.Option(help="Seed of the simulated swarm.")] = 1,
     theme: Annotated[str, typer.Option(envvar="COSINE_THEME", help="dark or light")] = "dark",
     screenshot: Annotated[Path | None, typer.Option(help="Write the screen to this SVG file and exit.")] = None,
-    size: Annotated[str, typer.Option(help="Of the screenshot, COLUMNSxROWS.")] = "160x48",
-    after: Annotated[float, typer.Option(help="Seconds before the screenshot; simulated ones with --demo.")] = 8.0,
+    size: Annotated[str, typer.Option(help="Size of the screenshot, COLUMNSxROWS.")] = "160x48",
+    after: Annotated[float, typer.Option(help="Seconds before the screenshot, simulated with --demo.")] = 8.0,
 ) -> None:
     """Watch a swarm and generate in it: its nodes, who drafts for whom, the text as it comes, what goes wrong."""
     if theme not in ("dark", "light"):

@@ -39,62 +39,66 @@ Out = Annotated[
     Path | None,
     typer.Option(
         envvar="COSINE_BENCH_OUT",
-        help="Folder for the JSON files and figures: docs/benchmarks if not given, and none for here.",
+        help="Folder for the JSON files and figures. Default: docs/benchmarks; here writes none.",
     ),
 ]
-Quick = Annotated[bool, typer.Option("--quick", help="The smallest form: a look, not a measurement.")]
-Processes = Annotated[int | None, typer.Option(help="Worker processes; by default one a processor.")]
-Seed = Annotated[int | None, typer.Option(help="Same seed, same figures.")]
-PromptCount = Annotated[int | None, typer.Option(help="Prompts of each cell, where the experiment has any.")]
-TokenCount = Annotated[int | None, typer.Option(help="Output tokens of a request, where it has a fixed number.")]
-Repeats = Annotated[int | None, typer.Option(help="How often real time is taken.")]
-VerifierDtype = Annotated[str | None, typer.Option(help="Of here's verifier: auto, float32, bfloat16 or float16.")]
-Threads = Annotated[int | None, typer.Option(help="Processor threads of here's verifier.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Run the smallest form, which measures nothing reliably.")]
+Processes = Annotated[int | None, typer.Option(help="Number of worker processes. Default: one per processor.")]
+Seed = Annotated[int | None, typer.Option(help="Seed of the experiment.")]
+PromptCount = Annotated[int | None, typer.Option(help="Number of prompts of each cell.")]
+TokenCount = Annotated[int | None, typer.Option(help="Number of new tokens of a request.")]
+Repeats = Annotated[int | None, typer.Option(help="Number of timed repetitions.")]
+VerifierDtype = Annotated[
+    str | None, typer.Option(help="here: the verifier's data type: auto, float32, bfloat16 or float16.")
+]
+Threads = Annotated[int | None, typer.Option(help="here: number of CPU threads of the verifier.")]
 Temperatures = Annotated[
-    list[float] | None, typer.Option(help="Of here: may be repeated; 0, 0.8 and 1 if not given.")
+    list[float] | None, typer.Option(help="here: sampling temperature; may be repeated. Default: 0, 0.8 and 1.")
 ]
 PromptsFrom = Annotated[
     Path | None,
-    typer.Option(
-        help="Of here: a file with a prompt on each line, or held-out texts as `zoo train` takes them.", exists=True
-    ),
+    typer.Option(help="here: file with a prompt per line, or held-out texts as for `zoo train`.", exists=True),
 ]
 FamilyName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="Of here: toy or smol, a swarm of which is started on this machine."),
+    typer.Option(metavar="NAME", help="here: start a swarm of toy or smol on this machine."),
 ]
 VerifierEngine = Annotated[
-    str | None, typer.Option("--engine", metavar="ENGINE", help="Of here's verifier: auto, llama or torch.")
+    str | None,
+    typer.Option("--engine", metavar="ENGINE", help="here: the verifier's engine: auto, llama or torch."),
 ]
 Drafters = Annotated[
     list[str] | None,
     typer.Option(
         "--drafter",
         metavar="MODEL",
-        help="Of here: instead of the family's own drafters; of agreement: beside them; may be repeated.",
+        help="Drafter in place of the family's (here) or beside them (agreement); may be repeated.",
     ),
 ]
 OnCores = Annotated[
     bool,
     typer.Option(
         "--cores",
-        help="Of here: start smol, or --family, with the verifier on a core of its own, and all others on another.",
+        help="here: pin the verifier to one core and all others to another; starts smol or --family.",
     ),
 ]
 HomeDrafter = Annotated[
     str | None,
     typer.Option(
-        "--draft-model", metavar="MODEL", help="Of here --cores: also with a verifier that holds this drafter."
+        "--draft-model", metavar="MODEL", help="here --cores: compare with a verifier that holds this drafter."
     ),
 ]
 Minutes = Annotated[
-    float | None, typer.Option(help="Of here: begin no further prompt then; 17 with --cores, else no limit.")
+    float | None,
+    typer.Option(
+        help="here: start no prompt after this time in minutes. Default: 17 with --cores, else unlimited."
+    ),
 ]
 Rtts = Annotated[
     list[float] | None,
     typer.Option(
         "--rtt-ms",
-        help="Of here: milliseconds added to each round trip, emulated at the client; may be repeated.",
+        help="here: milliseconds added to each round trip by the client; may be repeated.",
     ),
 ]
 

@@ -102,9 +102,7 @@ def configure(
         Path | None,
         typer.Option(metavar="FILE", envvar="COSINE_CONFIG", help="TOML file of options, one table per command."),
     ] = None,
-    verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", metavar="", help="Log what happens, to stderr.")
-    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", metavar="", help="Log to stderr.")] = False,
     version: Annotated[
         bool, typer.Option("--version", metavar="", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,

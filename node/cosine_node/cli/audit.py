@@ -76,20 +76,20 @@ def audit(
     file: Annotated[
         Path | None,
         typer.Argument(
-            metavar="FILE", help="What `generate --json` wrote; else the evidence kept on this machine."
+            metavar="FILE", help="Output of `generate --json`. Default: the evidence kept on this machine."
         ),
     ] = None,
     initial_peers: InitialPeers = None,
     offline: Annotated[
-        bool, typer.Option("--offline", metavar="", help="Ask nobody: check signatures and what was found before.")
+        bool, typer.Option("--offline", metavar="", help="Check signatures and earlier findings only; ask no peer.")
     ] = False,
     local: Annotated[
         bool,
-        typer.Option("--local", metavar="", help="Ask nobody: judge with the target's weights here."),
+        typer.Option("--local", metavar="", help="Judge with the target's weights on this machine; ask no peer."),
     ] = False,
     model: Annotated[
         str,
-        typer.Option("--model", metavar="MODEL", help="The weights for `--local`, named as for `join`."),
+        typer.Option("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`."),
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:

@@ -29,22 +29,27 @@ LOG_COLUMNS = 110
 
 def demo(
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Output tokens of each prompt: 96 of toy, 48 of smol if not given.")
+        int | None, typer.Option(help="Number of new tokens of each prompt. Default: 96 (toy) or 48 (smol).")
     ] = None,
     temperature: Annotated[
-        list[float] | None, typer.Option(help="May be repeated; if not given 0 and 0.8 of toy, 0 of smol.")
+        list[float] | None,
+        typer.Option(help="Sampling temperature; may be repeated. Default: 0 and 0.8 (toy) or 0 (smol)."),
     ] = None,
     family: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="toy, on emulated devices, or smol, by the clock; smol if it is installed."
+            metavar="NAME",
+            help="toy, on emulated devices, or smol, by the clock. Default: smol if it is installed.",
         ),
     ] = None,
     emulate: Annotated[
-        str | None, typer.Option(envvar="COSINE_EMULATE", help="Of toy: VERIFIER_MS/DRAFTER_MS@RTT_MS.")
+        str | None,
+        typer.Option(
+            envvar="COSINE_EMULATE", help="Emulated device and link of toy: VERIFIER_MS/DRAFTER_MS@RTT_MS."
+        ),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option(help="Save the first race as SVG, as it stands when cosine has finished.")
+        Path | None, typer.Option(help="Save the first race as SVG when cosine has finished.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -53,11 +53,13 @@ def generate(
     chat: Annotated[bool, typer.Option("--chat", metavar="", help="Apply the target's chat template.")] = False,
     tools: Annotated[
         Path | None,
-        typer.Option("--tools", metavar="FILE", help="Tools that a chat may call: JSON, a list as OpenAI has it."),
+        typer.Option(
+            "--tools", metavar="FILE", help="JSON file with the tools of a chat, a list as in OpenAI's API."
+        ),
     ] = None,
     tool_choice: Annotated[
         str,
-        typer.Option("--tool-choice", metavar="CHOICE", help="auto, none, required, or the function to call."),
+        typer.Option("--tool-choice", metavar="CHOICE", help="auto, none, required, or the name of a function."),
     ] = "auto",
     initial_peers: InitialPeers = None,
     as_json: AsJson = False,

@@ -57,12 +57,12 @@ class Learning:
         model_option(
             "learn",
             "",
-            "Let a drafter learn, when idle, from texts that clients let it keep; they stay on this machine.",
+            "Let a drafter learn, while idle, from texts that clients allow it to keep; they stay on this machine.",
         ),
     ] = False
     learn_memory: Annotated[
         str,
-        model_option("learn-memory", "SIZE", "Disk space of the texts that a drafter keeps to learn from."),
+        model_option("learn-memory", "SIZE", "Disk space for the texts that a drafter learns from."),
     ] = DEFAULT_LEARN_MEMORY
 
     def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
@@ -92,7 +92,7 @@ class Parts:
         model_option(
             "layers",
             "FIRST:END",
-            "Layers that a stage holds, for example 8:16, the end not included; auto: those that the swarm lacks.",
+            "Layers of a stage, for example 8:16 (end excluded), or auto: those that the swarm lacks.",
         ),
     ] = None
     memory: Annotated[
@@ -100,7 +100,7 @@ class Parts:
         model_option(
             "memory",
             "SIZE",
-            "Memory of a stage's weights and KV cache: 6GiB, or a part of what is free such as 0.5.",
+            "Memory for a stage's weights and KV cache, such as 6GiB, or a share of the free memory.",
         ),
     ] = None
     over_stages: Annotated[
@@ -108,7 +108,7 @@ class Parts:
         model_option(
             "over-stages",
             "",
-            "Hold no weights: a verifier's passes then run over stages of the swarm, which hold the layers.",
+            "Hold no weights: run a verifier's passes over stages of the swarm, which hold the layers.",
         ),
     ] = False
     warm_spare: Annotated[
@@ -116,7 +116,7 @@ class Parts:
         operation_option(
             "warm-spare/--no-warm-spare",
             "",
-            "Let a second chain of stages follow the texts of a verifier over stages, to go on at once.",
+            "Keep a second chain of stages ready to take over from a verifier's first one.",
         ),
     ] = True
     share_weights: Annotated[
@@ -124,7 +124,7 @@ class Parts:
         operation_option(
             "share-weights/--no-share-weights",
             "",
-            "Let stages fetch the target's weights from this verifier or stage.",
+            "Let stages download the target's weights from this node.",
         ),
     ] = True
 
@@ -158,14 +158,16 @@ class OwnWork:
         model_option(
             "draft-model",
             "MODEL",
-            "A small model, or an EAGLE-3 head, that a verifier holds beside its target, to draft where nobody's "
-            "drafts have come; mtp is the target's own layer for it, none leaves out the head that ships with one.",
+            "Model or EAGLE-3 head that a verifier runs beside its target to draft for it; mtp: the target's own "
+            "layer; none: no head. Default: the head that ships for the target.",
         ),
     ] = None
     expertise: Annotated[
         str,
         model_option(
-            "expertise", "DOMAINS", "What a drafter is good at, separated by commas; embedded drafters know theirs."
+            "expertise",
+            "DOMAINS",
+            "Domains of a drafter, separated by commas. Default: those of the model, if it ships.",
         ),
     ] = ""
     deterministic: Annotated[
@@ -173,16 +175,19 @@ class OwnWork:
         model_option(
             "deterministic",
             "",
-            "Let no token depend on what else a verifier computes at the time, bit for bit; it costs speed.",
+            "Compute each token bit for bit as in any other batch; slower.",
         ),
     ] = False
-    threads: Annotated[int | None, model_option("threads", "COUNT", "CPU threads of a pass.")] = None
+    threads: Annotated[
+        int | None,
+        model_option("threads", "COUNT", "Number of CPU threads. Default: 1 for a small model, else all cores."),
+    ] = None
     max_coordinated: Annotated[
         int,
         operation_option(
             "max-coordinated",
             "COUNT",
-            "Requests whose drafters a verifier coordinates for clients far away; 0 for none.",
+            "Maximum number of requests whose drafters a verifier coordinates for distant clients.",
         ),
     ] = MAX_COORDINATED
     share_prefixes: Annotated[
@@ -190,12 +195,12 @@ class OwnWork:
         operation_option(
             "share-prefixes",
             "",
-            "Compute prompts that begin alike once for all clients, who can then tell by the time it takes.",
+            "Share cached prefixes between clients, who can then infer them from response times.",
         ),
     ] = False
     emulate: Annotated[
         str | None,
-        operation_option("emulate", "PROFILE", "VERIFIER_MS/DRAFTER_MS@RTT_MS: an emulated device and link."),
+        operation_option("emulate", "PROFILE", "Emulated device and link: VERIFIER_MS/DRAFTER_MS@RTT_MS."),
     ] = None
 
 
@@ -210,18 +215,18 @@ def join(
     deny: DeniedPeers = None,
     relay: Relays = None,
     metrics_port: Annotated[
-        int | None, operation_option("metrics-port", "PORT", "Serve Prometheus metrics there.")
+        int | None, operation_option("metrics-port", "PORT", "Port of the Prometheus metrics.")
     ] = None,
     metrics_host: Annotated[
-        str, operation_option("metrics-host", "HOST", "Where to serve them; 0.0.0.0 is on every address.")
+        str, operation_option("metrics-host", "HOST", "Address of the metrics; 0.0.0.0 is all.")
     ] = "127.0.0.1",
     page: Annotated[
         int | None,
-        operation_option("page", "PORT", "Show this machine a page of the swarm there; 0 is any free one."),
+        operation_option("page", "PORT", "Port of a page of the swarm, for this machine only; 0 is any free port."),
     ] = None,
     check: Annotated[
         bool,
-        typer.Option("--check", metavar="", help="Only look for what would keep the node from working, and exit."),
+        typer.Option("--check", metavar="", help="Check that the node could work, and exit."),
     ] = False,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,

@@ -167,7 +167,7 @@ Relays = Annotated[
 ]
 
 # Options of the output.
-LogFormat = Annotated[str, option("log-format", "FORMAT", "pretty, or json for one event a line on stdout.")]
+LogFormat = Annotated[str, option("log-format", "FORMAT", "pretty, or json for one event per line on stdout.")]
 AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout, all else on stderr.")
 ]
@@ -189,7 +189,7 @@ class Place:
     ] = None
     announce_maddr: Annotated[
         list[str] | None,
-        network_option("announce-maddr", "ADDRESS", "Address that others shall dial; may be repeated."),
+        network_option("announce-maddr", "ADDRESS", "Address to announce to others; may be repeated."),
     ] = None
 
     @property
@@ -224,19 +224,19 @@ class ServedModelOptions:
     ] = None
     target: Annotated[
         str | None,
-        model_option("target", "MODEL", "The target that is drafted for; of a verifier its public name."),
+        model_option("target", "MODEL", "Target of a drafter, or the public name of a verifier's model."),
     ] = None
     engine: Annotated[
         str,
         model_option(
             "engine",
             "ENGINE",
-            "torch, llama (llama.cpp, for GGUF files), or auto: llama for a GGUF file where it is installed.",
+            "torch, llama (llama.cpp, GGUF files only), or auto: torch if it can hold the model.",
         ),
     ] = AUTO
     device: Annotated[
         str,
-        model_option("device", "DEVICE", "auto, cpu, cuda, cuda:0 or mps; of llama.cpp also vulkan or metal."),
+        model_option("device", "DEVICE", "auto, cpu, cuda, cuda:0 or mps; with llama.cpp also vulkan or metal."),
     ] = AUTO
     dtype: Annotated[str, model_option("dtype", "DTYPE", "auto, float32, bfloat16 or float16.")] = AUTO
     quantize: Annotated[
@@ -244,14 +244,18 @@ class ServedModelOptions:
         model_option(
             "quantize",
             "KIND",
-            "Weights in float16 on a CPU, int8, or int4 on CUDA (torchao), or stored, as the GGUF file has them.",
+            "Weight format: float16 (CPU), int8 (torchao), int4 (torchao, CUDA), or stored, as in the GGUF file.",
         ),
     ] = None
     kv_memory: Annotated[
         str,
-        model_option("kv-memory", "SIZE", "Memory of the KV cache: 8GiB, or a part of what is free such as 0.5."),
+        model_option(
+            "kv-memory", "SIZE", "Size of the KV cache, such as 8GiB, or a share of the free memory, such as 0.5."
+        ),
     ] = AUTO
-    max_requests: Annotated[int, operation_option("max-requests", "COUNT", "Served at once.")] = 16
+    max_requests: Annotated[
+        int, operation_option("max-requests", "COUNT", "Maximum number of concurrent requests.")
+    ] = 16
 
     def engine_choice(self, role: Role | None, **more: Any) -> EngineChoice:
         """How the model runs in a node of that role. Raises `UsageError`."""

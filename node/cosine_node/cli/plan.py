@@ -54,20 +54,22 @@ def plan(
         typer.Option(
             "--from-swarm",
             metavar="",
-            help="Plan with the machines whose stages a swarm announces, with what those give now.",
+            help="Plan with the machines and the memory that stages of a swarm announce.",
         ),
     ] = False,
     initial_peers: InitialPeers = None,
-    dtype: Annotated[
-        str, typer.Option(metavar="DTYPE", help="The data type of the weights; auto is the model's.")
-    ] = ("auto"),
+    dtype: Annotated[str, typer.Option(metavar="DTYPE", help="Data type of the weights; auto is the model's.")] = (
+        "auto"
+    ),
     tokens: Annotated[
-        int, typer.Option(min=1, max=1 << 24, help="Room for so many tokens of all requests together.")
+        int, typer.Option(min=1, max=1 << 24, help="Number of cached tokens of all requests together.")
     ] = 8192,
     acceptance: Annotated[
-        float, typer.Option(metavar="SHARE", min=0.0, max=0.99, help="How many drafted tokens come true.")
+        float, typer.Option(metavar="SHARE", min=0.0, max=0.99, help="Acceptance rate of drafted tokens.")
     ] = 0.6,
-    prompt: Annotated[int, typer.Option(min=1, help="The length of a prompt whose time is told.")] = 2000,
+    prompt: Annotated[
+        int, typer.Option(min=1, help="Number of tokens of the prompt whose time is estimated.")
+    ] = 2000,
     as_json: AsJson = False,
 ) -> None:
     """Say which machine should hold which layers of a model, and how fast passes over them would be."""

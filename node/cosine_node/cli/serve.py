@@ -36,20 +36,21 @@ def serve(
     client: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY)],
     host: Annotated[str, option("host", "HOST", "Address to listen on.")] = "127.0.0.1",
     # As vLLM's server, so that clients configured for that one find this one.
-    port: Annotated[int, option("port", "PORT", "0 is any free one.")] = 8000,
+    port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.")] = 8000,
     initial_peers: InitialPeers = None,
     max_requests: Annotated[
-        int, option("max-requests", "COUNT", "Generations at once; four times as many wait.")
+        int,
+        option("max-requests", "COUNT", "Maximum number of concurrent generations; four times as many may wait."),
     ] = 16,
     api_key: Annotated[
-        list[str] | None, option("api-key", "KEY", "Key that a request must carry; may be repeated.")
+        list[str] | None, option("api-key", "KEY", "API key that requests must send; may be repeated.")
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
         option(
             "cors-origin",
             "ORIGIN",
-            "Website whose pages may ask from a browser, besides local ones; may be repeated.",
+            "Origin allowed by CORS, besides local ones; may be repeated.",
         ),
     ] = None,
     host_name: Annotated[
@@ -57,7 +58,7 @@ def serve(
         option(
             "host-name",
             "NAME",
-            "Public name under which the gateway is asked, besides private names and addresses; may be repeated.",
+            "Public host name of the gateway, besides private names and addresses; may be repeated.",
         ),
     ] = None,
     log_format: LogFormat = "pretty",

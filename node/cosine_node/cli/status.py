@@ -69,7 +69,7 @@ def status(
     options: Annotated[ClientOptions, (*ENTRANCE, "target")],
     initial_peers: InitialPeers = None,
     watch: Annotated[
-        bool, typer.Option("--watch", metavar="", help="Look again every 2 s until interrupted.")
+        bool, typer.Option("--watch", metavar="", help="Refresh every 2 s until interrupted.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

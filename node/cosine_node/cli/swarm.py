@@ -46,7 +46,7 @@ def swarm(
         ),
     ] = None,
     days: Annotated[
-        float, typer.Option(metavar="DAYS", help="How long a certificate counts; 366 at most.")
+        float, typer.Option(metavar="DAYS", help="Days for which a certificate is valid, at most 366.")
     ] = DEFAULT_DAYS,
     as_json: AsJson = False,
 ) -> None:
@@ -118,10 +118,10 @@ def _tell(shown: dict[str, Any], *, as_json: bool, lines: tuple[str, ...] | None
 
 def ban(
     peer: Annotated[
-        str | None, typer.Argument(metavar="[PEER]", help="A peer id; without one bans are shown.")
+        str | None, typer.Argument(metavar="[PEER]", help="Peer id to ban. Default: show the bans.")
     ] = None,
-    days: Annotated[float, typer.Option(metavar="DAYS", help="How long the ban lasts.")] = DEFAULT_DAYS,
-    why: Annotated[str, typer.Option(metavar="TEXT", help="The reason, to be shown later.")] = "by hand",
+    days: Annotated[float, typer.Option(metavar="DAYS", help="Days for which the ban lasts.")] = DEFAULT_DAYS,
+    why: Annotated[str, typer.Option(metavar="TEXT", help="Reason of the ban.")] = "by hand",
     lift: Annotated[bool, typer.Option("--lift", metavar="", help="End the ban of this peer.")] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -33,13 +33,13 @@ MODEL_OPTIONS: Final = frozenset({"model", "target"})
 def service(
     context: typer.Context,
     system: Annotated[
-        bool, typer.Option("--system", metavar="", help="For the whole machine, not for your session.")
+        bool, typer.Option("--system", metavar="", help="Write a system unit instead of a user unit.")
     ] = False,
     command: Annotated[
-        str, typer.Option("--for", metavar="COMMAND", help="The command to keep running: join, bootstrap or serve.")
+        str, typer.Option("--for", metavar="COMMAND", help="Command of the unit: join, bootstrap or serve.")
     ] = JOIN,
     user: Annotated[
-        str | None, typer.Option(metavar="NAME", help="With --system the account it runs as; yours if not given.")
+        str | None, typer.Option(metavar="NAME", help="Account that a system unit runs as. Default: yours.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
