@@ -15,6 +15,7 @@ from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.options import ClientOptions, GenerationOptions, Prompt, lists_options
 from cosine_p2p.request.results import Chunk, Generation
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import NodeRecord
 
@@ -107,7 +108,7 @@ class LoopThread:
         async with self._context:
             self._entered.set_result(None)
             await self._closing.wait()
-            await _cancel(self._begun)
+            await end_all(self._begun)
 
     def _main(self) -> None:
         try:
@@ -117,7 +118,7 @@ class LoopThread:
             outcome.set_exception(error)
         finally:
             # As `asyncio.Runner` ends, except that no thread is started for it: at exit there can be none.
-            self._loop.run_until_complete(_cancel(asyncio.all_tasks(self._loop)))
+            self._loop.run_until_complete(end_all(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
             if not self._left.done():
@@ -128,13 +129,6 @@ def _result(future: "Future[_T]") -> _T:
     while not future.done():
         wait([future], timeout=SIGNAL_CHECK_S)
     return future.result()
-
-
-async def _cancel(tasks: set[asyncio.Task[Any]]) -> None:
-    ending = list(tasks)
-    for task in ending:
-        task.cancel()
-    await asyncio.gather(*ending, return_exceptions=True)
 
 
 class Client:

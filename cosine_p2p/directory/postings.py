@@ -211,11 +211,6 @@ class RecordStore:
         self._bytes = 0
         self._purge_at_s = 0.0
 
-    @property
-    def stored_bytes(self) -> int:
-        """Estimated memory of what is held."""
-        return self._bytes
-
     def put(self, key: bytes, posting: Posting, now_s: float, *, source: str = "") -> bool:
         """Keep a checked posting; False if it is lapsed, not newer than the held one, or one too many."""
         if posting.expires_at_s < now_s:

@@ -10,6 +10,7 @@ from typing import Final
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.link import Links
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import ClockOff
 from cosine_protocol.records import NodeRecord, Role
 
@@ -140,7 +141,4 @@ class RecentFinds:
             LOG.info("%ss could not be looked up again: %s", key[0], error)
 
     async def close(self) -> None:
-        tasks = [*self._renewing.values(), *self._looking.values()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all([*self._renewing.values(), *self._looking.values()])

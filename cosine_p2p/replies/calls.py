@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
-from cosine_p2p.replies.intake import Intake, Reading
+from cosine_p2p.replies.intake import Intake, Reading, told
 from cosine_p2p.replies.parts import CallArguments, CallBegun
 from cosine_p2p.replies.rules import Rules
 
@@ -57,6 +57,15 @@ class Calls:
 
     def end(self) -> None:
         self.ended = self.begun
+
+    def read_arguments(self, intake: Intake) -> Reading[None]:
+        """The JSON of a call's arguments, an empty object where there is none; then the call has ended."""
+        yield from intake.blank()
+        if (yield from intake.next_letter()) in ("{", "["):
+            yield from told(intake.json_value(), self.more)
+        else:
+            yield self.more("{}")
+        self.end()
 
 
 def call_id(key: bytes, index: int) -> str:

@@ -67,6 +67,10 @@ def _functions(opens: str, closes: str, *, on_lines: bool) -> TaggedCalls:
     )
 
 
+def _in_list(begins: str, *ends: str, name: str = "name", arguments: str = "arguments") -> JsonCalls:
+    return JsonCalls(begins=(begins,), ends=ends, name=name, arguments=arguments, in_list=True)
+
+
 FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
     (
         ("<|open|>", "argument"),
@@ -139,16 +143,10 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
         ),
     ),
     (("[TOOL_CALLS]", "[ARGS]"), NamedCalls(begins="[TOOL_CALLS]", identity="[CALL_ID]", arguments="[ARGS]")),
-    (("[TOOL_CALLS]",), JsonCalls(begins=("[TOOL_CALLS]",), in_list=True)),
+    (("[TOOL_CALLS]",), _in_list("[TOOL_CALLS]")),
     (
         ("<|START_ACTION|>",),
-        JsonCalls(
-            begins=("<|START_ACTION|>",),
-            ends=("<|END_ACTION|>",),
-            name="tool_name",
-            arguments="parameters",
-            in_list=True,
-        ),
+        _in_list("<|START_ACTION|>", "<|END_ACTION|>", name="tool_name", arguments="parameters"),
     ),
     (
         ("Action:", "```json", "tool_name"),
@@ -193,21 +191,15 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
     ),
     (("<function=", "<parameter="), _functions("<tool_call>", "</tool_call>", on_lines=True)),
     (("<function=",), NamedCalls(begins="<function=", arguments=">", ends=("</function>",))),
-    (("<TOOLCALL>",), JsonCalls(begins=("<TOOLCALL>",), ends=("</TOOLCALL>",), in_list=True)),
+    (("<TOOLCALL>",), _in_list("<TOOLCALL>", "</TOOLCALL>")),
     (("<|function_call|>",), JsonCalls(begins=("<|function_call|>",))),
     (("function call", "<|role_sep|>"), JsonCalls(begins=("<|message_sep|>\n\nfunction call<|role_sep|>\n",))),
-    (("functools[",), JsonCalls(begins=("functools",), in_list=True)),
-    (
-        ("<tool_calls>", "<tool_calls>["),
-        JsonCalls(begins=("<tool_calls>",), ends=("</tool_calls>",), in_list=True),
-    ),
+    (("functools[",), _in_list("functools")),
+    (("<tool_calls>", "<tool_calls>["), _in_list("<tool_calls>", "</tool_calls>")),
     (("<tool_calls>",), JsonCalls(begins=("<tool_calls>",), ends=("</tool_calls>",), around="\n")),
     (("<tool_call>",), HERMES),
-    (
-        ("<|tool_call|>", "<|/tool_call|>"),
-        JsonCalls(begins=("<|tool_call|>",), ends=("<|/tool_call|>",), in_list=True),
-    ),
-    (("<|tool_call|>",), JsonCalls(begins=("<|tool_call|>",), in_list=True)),
+    (("<|tool_call|>", "<|/tool_call|>"), _in_list("<|tool_call|>", "<|/tool_call|>")),
+    (("<|tool_call|>",), _in_list("<|tool_call|>")),
     (("[func_name1(",), PythonicCalls(begins=("[", "<|python_tag|>"))),
     (("<|python_tag|>",), JsonCalls(begins=("{", "<|python_tag|>"), arguments="parameters")),
     (('"parameters": ',), JsonCalls(begins=("{",), arguments="parameters")),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls
-from cosine_p2p.replies.intake import Intake, Reading, told
+from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.parts import Content, Reasoning
 from cosine_p2p.replies.rules import Rules
 
@@ -47,12 +47,7 @@ def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
     if recipient and calls.tools:
         kind = None
         yield calls.begin(recipient[1])
-        yield from intake.blank()
-        if (yield from intake.next_letter()) in ("{", "["):
-            yield from told(intake.json_value(), calls.more)
-        else:
-            yield calls.more("{}")
-        calls.end()
+        yield from calls.read_arguments(intake)
     elif channel and channel[1] == "analysis":
         kind = Reasoning
     while True:

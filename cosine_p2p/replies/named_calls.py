@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls
-from cosine_p2p.replies.intake import Intake, Reading, told
+from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
@@ -58,13 +58,7 @@ class NamedCalls:
             yield calls.begin(name, call_id)
             if mark == self.arguments:
                 intake.skip(len(mark))
-            yield from intake.blank()
-            letter = yield from intake.next_letter()
-            if letter in ("{", "["):
-                yield from told(intake.json_value(), calls.more)
-            else:
-                yield calls.more("{}")
-            calls.end()
+            yield from calls.read_arguments(intake)
             after = intake.at
             for end in self.ends:
                 yield from intake.blank()

@@ -40,12 +40,12 @@ def read_argument(name: str, value: object, kind: ArgumentKind[_T]) -> _T:
         raise UsageError(f"{name} must be {kind.meaning}, not {reprlib.repr(value)}{advice}.") from None
 
 
-def refuse_unknown(name: str, known: Iterable[str], *, what: str = "option") -> None:
+def refuse_unknown(name: str, known: Iterable[str]) -> None:
     """Raises `UsageError` for an unknown name, with the nearest or all known ones."""
     names = list(known)
     if name not in names:
         nearest = get_close_matches(name, names, n=1) or names
-        raise UsageError(f"There is no {what} {name!r}; there is {', '.join(nearest)}.")
+        raise UsageError(f"There is no option {name!r}; there is {', '.join(nearest)}.")
 
 
 def plain_number(value: object) -> int | float:

@@ -18,6 +18,7 @@ from cosine_p2p.session.upstream import Tokens
 from cosine_p2p.transport.addresses import claimed_range, range_of
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links, check_knows
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.audit_rule import AuditState, accuses, is_decided, state_of
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Mandates
@@ -133,9 +134,7 @@ class Auditing:
         """Wait `FINISH_S` for audits under way, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FINISH_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         if self._links is not None:
             await self._links.close()
 

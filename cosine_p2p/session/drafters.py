@@ -14,6 +14,7 @@ from cosine_p2p.session.drafts import Drafts, SignedDraft
 from cosine_p2p.session.job import Job, KnownDrafter
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks, check_knows
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol import messages as m
 from cosine_protocol.errors import BadSignature, OlderPeer, PeerLost
@@ -311,6 +312,4 @@ class Drafters:
         for peer_id in self._ledger.peer_ids:
             if link := self._links.alive(peer_id, DRAFT):
                 link.unsubscribe(self._job.number)
-        for dial in self._dials:
-            dial.cancel()
-        await asyncio.gather(*self._dials, return_exceptions=True)
+        await end_all(self._dials)

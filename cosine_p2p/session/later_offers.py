@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Collection
 
 from cosine_p2p.directory.selection import Offer
 from cosine_p2p.session.probation import Candidates
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Request
 
@@ -32,8 +33,7 @@ class LaterOffers:
         return [offer for offer in self._offers if offer[0] not in tried]
 
     async def close(self) -> None:
-        self._finding.cancel()
-        await asyncio.gather(self._finding, return_exceptions=True)
+        await end_all([self._finding])
 
     async def _find(
         self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]

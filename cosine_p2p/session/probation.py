@@ -15,6 +15,7 @@ from cosine_p2p.session.auditing import FINISH_S, Auditing, Judge
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
@@ -78,8 +79,7 @@ class Probation:
         """Wait `FINISH_S` for a trial under way, then cancel it."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=FINISH_S)
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await end_all([self._task])
 
     async def _try(
         self, newcomer: NodeRecord, done: Session, candidates: Candidates, make_session: MakeSession

@@ -23,6 +23,7 @@ from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.transport.link import Links
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
 from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
@@ -61,7 +62,7 @@ class Run:
         self._check = check
         self._audit: StreamAudit | None = None
         self._keeps_spare_warm = keeps_spare_warm
-        self._applied = applied or AppliedConfig()
+        self.generation_config = applied or AppliedConfig()
         self._sessions = sessions
         self._session = next(sessions)
         self._log = request_log(logger, self._session.d_0)
@@ -95,10 +96,6 @@ class Run:
     def verifiers(self) -> tuple[str, ...]:
         """Peer ids of the verifiers that may be asked, best first."""
         return tuple(self._session.job.verifiers)
-
-    @property
-    def generation_config(self) -> AppliedConfig:
-        return self._applied
 
     @property
     def prompt_logprobs(self) -> tuple[NamedToken, ...]:
@@ -154,9 +151,7 @@ class Run:
                 self._session = other
                 self._log.info("asked again of verifiers with %s", self.request.numerics)
             finally:
-                for task in warming:
-                    task.cancel()
-                await asyncio.gather(*warming, return_exceptions=True)
+                await end_all(warming)
                 await checked.aclose()
                 await stream.aclose()
 
@@ -294,7 +289,7 @@ class Run:
             ),
             why=tuple(counts.why),
             coordinator="verifier" if session.delegation.coordinator is Coordinator.VERIFIER else "client",
-            generation_config=self._applied,
+            generation_config=self.generation_config,
             plain_pass_s=counts.passes.plain_s if counts.passes.has_plain else None,
             audit=self._audit.report() if self._audit is not None else None,
             content=reply.content,

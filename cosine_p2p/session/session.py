@@ -492,20 +492,13 @@ class Session:
                     self.ledger.note_told(author, nodes, rtt_us / 1e6)
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
-    def _on_told(self, upstream: Upstream, told: m.Commit | m.PromptLikelihoods) -> Tokens | None:
-        if isinstance(told, m.Commit):
-            return self._on_commit(upstream, told)
-        upstream.take_prompt_likelihoods(told)
-        return None
-
-    def _on_commit(self, upstream: Upstream, commit: m.Commit) -> Tokens | None:
-        before = upstream.digest
+    def _on_told(self, upstream: Upstream, commit: m.Commit | m.PromptLikelihoods) -> Tokens | None:
+        """Take the tokens of a commit into the output, and tell everyone concerned."""
+        if isinstance(commit, m.PromptLikelihoods):
+            upstream.take_prompt_likelihoods(commit)
+            return None
+        before, position = upstream.digest, len(self.output)
         upstream.take(commit, authors=len(self.job.drafters))
-        return self._advance(upstream, commit, before)
-
-    def _advance(self, upstream: Upstream, commit: m.Commit, before: bytes) -> Tokens:
-        """Take the tokens of a commit after the prefix `before` into the output, and tell everyone concerned."""
-        position = len(self.output)
         if not position:
             self.prompt_likelihoods = tuple(upstream.told[: upstream.prompt_told])
         self.output.extend(commit.tokens)

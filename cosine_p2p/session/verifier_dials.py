@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from cosine_p2p.transport.link import PeerLink, PeerLinks, check_knows
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
@@ -125,9 +126,7 @@ class VerifierDials:
         await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
 
     async def close(self) -> None:
-        for task in self._dials:
-            task.cancel()
-        await asyncio.gather(*self._dials, return_exceptions=True)
+        await end_all(self._dials)
 
     async def _dial(self, peer_id: str) -> None:
         try:

@@ -28,7 +28,6 @@ import math
 from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from enum import Enum, auto
-from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.strategy.base import (
@@ -149,38 +148,17 @@ class DrafterEvent(Enum):
     RECALL = auto()
 
 
+DRAFTING, ON_TRIAL, RELEASED, BACKING_OFF, RECALLED = DrafterState
+STARTED, DRAFTED, RELEASE, BACK_OFF, END_BACKOFF, RECALL = DrafterEvent
 # The only way from state to state; a decision that is missing here is a mistake of ours.
-TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = MappingProxyType(
-    {
-        DrafterState.DRAFTING: {
-            DrafterEvent.STARTED: DrafterState.DRAFTING,
-            DrafterEvent.DRAFTED: DrafterState.DRAFTING,
-            DrafterEvent.RELEASE: DrafterState.RELEASED,
-            DrafterEvent.BACK_OFF: DrafterState.BACKING_OFF,
-        },
-        DrafterState.ON_TRIAL: {
-            DrafterEvent.STARTED: DrafterState.ON_TRIAL,
-            DrafterEvent.DRAFTED: DrafterState.DRAFTING,
-            DrafterEvent.RELEASE: DrafterState.RELEASED,
-            DrafterEvent.BACK_OFF: DrafterState.BACKING_OFF,
-        },
-        # Drafts sent before a release may come after it.
-        DrafterState.RELEASED: {
-            DrafterEvent.STARTED: DrafterState.DRAFTING,
-            DrafterEvent.DRAFTED: DrafterState.RELEASED,
-            DrafterEvent.RECALL: DrafterState.RECALLED,
-        },
-        DrafterState.BACKING_OFF: {
-            DrafterEvent.STARTED: DrafterState.DRAFTING,
-            DrafterEvent.DRAFTED: DrafterState.BACKING_OFF,
-            DrafterEvent.END_BACKOFF: DrafterState.RELEASED,
-        },
-        DrafterState.RECALLED: {
-            DrafterEvent.STARTED: DrafterState.ON_TRIAL,
-            DrafterEvent.DRAFTED: DrafterState.RECALLED,
-        },
-    }
-)
+TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = {
+    DRAFTING: {STARTED: DRAFTING, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
+    ON_TRIAL: {STARTED: ON_TRIAL, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
+    # Drafts sent before a release may come after it.
+    RELEASED: {STARTED: DRAFTING, DRAFTED: RELEASED, RECALL: RECALLED},
+    BACKING_OFF: {STARTED: DRAFTING, DRAFTED: BACKING_OFF, END_BACKOFF: RELEASED},
+    RECALLED: {STARTED: ON_TRIAL, DRAFTED: RECALLED},
+}
 
 
 @dataclass(slots=True)

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Final
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
@@ -100,12 +99,7 @@ class HeldWeights:
             encoded = manifest.encode()
         except LocalProtocolError as error:
             raise UsageError(f"{path} holds more than a model may: {error}.") from None
-        return cls(
-            manifest=manifest,
-            encoded=encoded,
-            parts=MappingProxyType(dict(parts)),
-            tensors=MappingProxyType(dict(tensors)),
-        )
+        return cls(manifest=manifest, encoded=encoded, parts=parts, tensors=tensors)
 
     @classmethod
     def _of_part(cls, folder: Path, cache: HashCache) -> "HeldWeights":
@@ -129,12 +123,7 @@ class HeldWeights:
                     f"{name} in {placed.file} is not what {MANIFEST} says; remove {placed.file}, and it is fetched "
                     "again."
                 )
-        return cls(
-            manifest=manifest,
-            encoded=encoded,
-            parts=MappingProxyType(parts),
-            tensors=MappingProxyType(dict(tensors)),
-        )
+        return cls(manifest=manifest, encoded=encoded, parts=parts, tensors=tensors)
 
 
 def _read_part(file: Path) -> bytes:

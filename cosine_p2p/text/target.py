@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Final
 
 from platformdirs import user_data_dir
@@ -27,19 +26,15 @@ from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord,
 
 LOG = logging.getLogger(__name__)
 
-KNOWN_TARGETS: Final[Mapping[str, bytes]] = MappingProxyType(
-    {
-        "zoo:target": bytes.fromhex("9915d6507b42a4ce4d1eae68df22bbc75a0a57156a26bc1b74a35763deb8ba0e"),
-        "zoo:smol-target": bytes.fromhex("000d2ff9d1d73bb98b5b73f4eea7536098635f40dfbeca52f5b141a05c852010"),
-    }
-)
+KNOWN_TARGETS: Final[Mapping[str, bytes]] = {
+    "zoo:target": bytes.fromhex("9915d6507b42a4ce4d1eae68df22bbc75a0a57156a26bc1b74a35763deb8ba0e"),
+    "zoo:smol-target": bytes.fromhex("000d2ff9d1d73bb98b5b73f4eea7536098635f40dfbeca52f5b141a05c852010"),
+}
 """The targets of the families at hand, so that nobody can stand for them under their names."""
-RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = MappingProxyType(
-    {
-        KNOWN_TARGETS["zoo:target"]: GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.1),
-        KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
-    }
-)
+RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = {
+    KNOWN_TARGETS["zoo:target"]: GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.1),
+    KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
+}
 """Sampling for those, whose own configs do not say it: at temperature 1 small models write word salad, below
 without a penalty they repeat themselves."""
 QUORUM: Final = 2 / 3

@@ -62,34 +62,24 @@ class TextTokenizer:
             special = SpecialTokens.read(files)
             self._templates = ChatTemplates.read(files)
             with failures_as(UsageError, "The target's tokenizer.json cannot be read."):
-                self._tokenizer = Tokenizer.from_buffer(files["tokenizer.json"].removeprefix(BOM_UTF8))
+                self.library = Tokenizer.from_buffer(files["tokenizer.json"].removeprefix(BOM_UTF8))
                 # A prompt is read as it is, as transformers reads it, whatever length a tokenizer was trained with.
-                self._tokenizer.no_padding()
-                self._tokenizer.no_truncation()
-                special.add_to(self._tokenizer)
+                self.library.no_padding()
+                self.library.no_truncation()
+                special.add_to(self.library)
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise UsageError(f"The target's tokenizer files cannot be read: {error}.") from None
-        self._named = special.named
-
-    @property
-    def named_tokens(self) -> Mapping[str, str]:
-        """The texts of tokens by use, such as `eos_token`."""
-        return self._named
+        self.named_tokens = special.named
 
     @cached_property
     def vocab_tokens(self) -> int:
         """One more than the highest token id."""
-        return 1 + max(self._tokenizer.get_vocab().values(), default=-1)
-
-    @property
-    def library(self) -> Tokenizer:
-        """The tokenizer of the library `tokenizers`."""
-        return self._tokenizer
+        return 1 + max(self.library.get_vocab().values(), default=-1)
 
     @cached_property
     def longest_token(self) -> int:
         """Characters of the longest token, which bounds the characters per token."""
-        return max(map(len, self._tokenizer.get_vocab()), default=1)
+        return max(map(len, self.library.get_vocab()), default=1)
 
     def check_length(self, text: str, most_tokens: int = MAX_PROMPT_TOKENS) -> None:
         """Raise `PromptTooLong` for a text whose characters alone say that it has more tokens."""
@@ -108,14 +98,14 @@ class TextTokenizer:
         self.check_length(text)
         with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
             if len(text) < BLOCKING_CHARACTERS:
-                return tuple(self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids)
+                return tuple(self.library.encode(text, add_special_tokens=add_special_tokens).ids)
             # Alone among its calls this lets other threads run meanwhile, and it keeps no offsets in memory.
-            return tuple(self._tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
+            return tuple(self.library.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of token ids without special tokens; U+FFFD stands for bytes that are no character."""
         with failures_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
-            text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+            text: str = self.library.decode(list(tokens), skip_special_tokens=True)
             if self._effects.has_fallback and REPLACEMENT in text:
                 text = self._effects.decoded_by_character(tokens)
         return text
@@ -159,7 +149,7 @@ class TextTokenizer:
             add_generation_prompt=add_generation_prompt,
             continue_final_message=continue_final_message,
             template=template,
-            values={**self._named, **template_options},
+            values={**self.named_tokens, **template_options},
         )
 
     def encode_chat(self, messages: Sequence[Any], **options: Any) -> tuple[int, ...]:
@@ -168,4 +158,4 @@ class TextTokenizer:
 
     @cached_property
     def _effects(self) -> TokenEffects:
-        return TokenEffects(self._tokenizer)
+        return TokenEffects(self.library)

@@ -11,6 +11,7 @@ from pathlib import Path
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerCache, TokenizerFiles, fetch_tokenizer_files
 from cosine_p2p.transport.base import Transport
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import (
     CosineError,
     GenerationFailed,
@@ -61,9 +62,7 @@ class TokenizerLoads:
         return await asyncio.shield(load)
 
     async def close(self) -> None:
-        for load in self._loads.values():
-            load.cancel()
-        await asyncio.gather(*self._loads.values(), return_exceptions=True)
+        await end_all(self._loads.values())
 
     async def _load(self, digest: bytes, transport: Transport | None, peer_ids: Sequence[str]) -> TextTokenizer:
         if self._folder is not None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.transport.base import Stream
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
 from cosine_protocol.__version__ import __version__
@@ -115,7 +116,7 @@ class Channel:
         self._decoder = FrameDecoder()
         self._received: deque[bytes] = deque()
         self._outgoing: deque[bytes] = deque()
-        self._waiting_bytes = 0
+        self.waiting_bytes = 0
         self._has_outgoing = asyncio.Event()
         self._has_room = asyncio.Event()
         self._learns = learns
@@ -139,32 +140,26 @@ class Channel:
         self._is_ending = True
         self._has_outgoing.set()
         await asyncio.wait(self._tasks[:1], timeout=HEARTBEAT_S)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await end_all(self._tasks)
         self._stream.close()
 
     def post(self, message: m.Message) -> bool:
         """Queue a message without waiting; False if the peer reads too slowly."""
         frame = encode_frame(encode(message))
-        if self._waiting_bytes + len(frame) > MAX_WAITING_BYTES:
+        if self.waiting_bytes + len(frame) > MAX_WAITING_BYTES:
             return False
         self._outgoing.append(frame)
-        self._waiting_bytes += len(frame)
+        self.waiting_bytes += len(frame)
         self._has_outgoing.set()
         return True
 
     async def send(self, message: m.Message) -> None:
         """Queue a message once the peer has read enough of those before. Raises `PeerLost`."""
-        while self._waiting_bytes > MAX_SENT_AHEAD_BYTES:
+        while self.waiting_bytes > MAX_SENT_AHEAD_BYTES:
             self._has_room.clear()
             await self._has_room.wait()
         if self._tasks[0].done() or not self.post(message):
             raise PeerLost(self.peer_id, "the stream is broken")
-
-    @property
-    def waiting_bytes(self) -> int:
-        return self._waiting_bytes
 
     async def receive(self) -> m.Message:
         """The next message that is not the channel's own upkeep."""
@@ -237,7 +232,7 @@ class Channel:
                     data = b"".join(self._outgoing)
                     self._outgoing.clear()
                     await self._stream.write(data)
-                    self._waiting_bytes -= len(data)
+                    self.waiting_bytes -= len(data)
                     self.bytes_sent += len(data)
                     self._has_room.set()
                 if self._is_ending:
@@ -246,7 +241,7 @@ class Channel:
             return
         finally:
             # Nobody reads any more: who waits is told.
-            self._waiting_bytes = 0
+            self.waiting_bytes = 0
             self._has_room.set()
 
 

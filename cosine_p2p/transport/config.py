@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from cosine_p2p.transport.addresses import Address, parse_address, split_multiaddr
+from cosine_p2p.transport.addresses import split_multiaddr
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import UsageError
 
 DEFAULT_NETWORK: Final = "main"
@@ -86,7 +87,7 @@ def peer_of(maddr: str) -> str:
 def check_ports_free(host_maddrs: Sequence[str]) -> None:
     """Raises `UsageError` if somebody listens there already: p2pd sets SO_REUSEPORT and would not complain."""
     for maddr in host_maddrs:
-        address = _parsed(maddr)
+        address = parsed(maddr)
         if address is None or address.host_kind not in ("ip4", "ip6"):
             continue
         if not address.port and address.host in _ANYWHERE:
@@ -109,10 +110,10 @@ def check_ports_free(host_maddrs: Sequence[str]) -> None:
 
 def with_ports(host_maddrs: Sequence[str], visible: Sequence[str]) -> tuple[str, ...]:
     """`host_maddrs` with each port 0 replaced by the port that was given, so that a restart keeps it."""
-    given = [address for address in map(_parsed, visible) if address and "p2p-circuit" not in address.layers]
+    given = [address for address in map(parsed, visible) if address and "p2p-circuit" not in address.layers]
     kept = []
     for maddr in host_maddrs:
-        wanted = _parsed(maddr)
+        wanted = parsed(maddr)
         if wanted is not None and wanted.port == 0:
             for address in given:
                 is_same_host = wanted.host in (*_ANYWHERE, address.host)
@@ -121,11 +122,3 @@ def with_ports(host_maddrs: Sequence[str], visible: Sequence[str]) -> tuple[str,
                     break
         kept.append(maddr)
     return tuple(kept)
-
-
-def _parsed(maddr: str) -> Address | None:
-    """None for what does not begin with a host and a port, such as a Unix socket."""
-    try:
-        return parse_address(maddr)
-    except ValueError:
-        return None

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.channel import FLOODED, Channel, StepCounts, serving_budget
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -140,8 +141,7 @@ class Link:
         return self.channel.post(message)
 
     async def close(self) -> None:
-        self._reader.cancel()
-        await asyncio.gather(self._reader, return_exceptions=True)
+        await end_all([self._reader])
         await self.channel.__aexit__(None, None, None)
 
     async def ask(self, question: m.AskRecords | m.AskStatus | m.AskAudit) -> m.Message:

@@ -8,8 +8,8 @@ import asyncio
 import logging
 import math
 import os
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, Final, TypeVar
 
 from cosine_protocol.errors import PeerLost, UsageError
 
@@ -50,6 +50,14 @@ async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, 
                 raise
             note(f"Nobody of the network answers yet, asking again ({lost})")
         await asyncio.sleep(JOIN_PAUSE_S)
+
+
+async def end_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancel tasks, and wait until they have ended, however they end."""
+    ending = list(tasks)
+    for task in ending:
+        task.cancel()
+    await asyncio.gather(*ending, return_exceptions=True)
 
 
 async def unless_stopped(work: Awaitable[_T], stop: asyncio.Event) -> _T | None:

@@ -122,7 +122,7 @@ def is_relayed(announced: Sequence[str]) -> bool:
 
 
 def parsed(maddr: str) -> Address | None:
-    """None for what does not begin with a host and a port."""
+    """None for what does not begin with a host and a port, such as a Unix socket."""
     try:
         return parse_address(maddr)
     except ValueError:

@@ -107,10 +107,6 @@ class PeerSpeeds:
         speeds = {peer_id: self._peers.get(peer_id, now_s) for peer_id in peer_ids}
         return {peer_id: speed.pass_s for peer_id, speed in speeds.items() if speed and speed.pass_s is not None}
 
-    def measured(self, *, now_s: float) -> frozenset[str]:
-        """The peers that have served this client lately."""
-        return frozenset(peer_id for peer_id, _ in self._peers.items(now_s))
-
     def usual(self, peer_ids: Iterable[str], *, now_s: float) -> UsualSpeeds:
         speeds = [speed for peer_id in peer_ids if (speed := self._peers.get(peer_id, now_s))]
         passes_s = [speed.pass_s for speed in speeds if speed.pass_s is not None]

@@ -164,13 +164,13 @@ def codec_of(kind: str) -> TextTokenizer:
 
 def ids(codec: TextTokenizer, *names: str) -> list[int]:
     """Tokens by their names in the vocabulary."""
-    vocabulary = codec._tokenizer.get_vocab()
+    vocabulary = codec.library.get_vocab()
     return [vocabulary[name] for name in names]
 
 
 def random_tokens(codec: TextTokenizer, rng: random.Random, least: int) -> list[int]:
     """Tokens of parts of texts, cut anywhere, with runs of bytes, special tokens and some of no vocabulary."""
-    names = codec._tokenizer.get_vocab()
+    names = codec.library.get_vocab()
     tokens: list[int] = []
     while len(tokens) < least:
         match rng.randrange(7):

@@ -64,7 +64,7 @@ class MonitorApp(App[None]):
         Binding("pagedown", "scroll(1)", "Down", show=False),
     ]
 
-    def __init__(self, feed: Feed, *, theme: str = DARK, frames_per_s: float = FRAMES_PER_S) -> None:
+    def __init__(self, feed: Feed, *, theme: str = DARK) -> None:
         super().__init__()
         for known, _ in THEMES.values():
             self.register_theme(known)
@@ -73,7 +73,6 @@ class MonitorApp(App[None]):
         self.failure: BaseException | None = None
         self.view = View(has_marks="NO_COLOR" in os.environ)
         self._feed = feed
-        self._frames_per_s = frames_per_s
         self._headline = LinePane(id="headline")
         self._headline.can_focus = False
         self._grid = PaneGrid(id="grid")
@@ -105,7 +104,7 @@ class MonitorApp(App[None]):
 
     def on_mount(self) -> None:
         self._feed.start()
-        self.set_interval(1 / self._frames_per_s, self.update_snapshot)
+        self.set_interval(1 / FRAMES_PER_S, self.update_snapshot)
         self._lay_out()
         self.call_after_refresh(self.update_snapshot)
 

@@ -14,6 +14,7 @@ from cosine_p2p.directory.disjoint_paths import DisjointPaths
 from cosine_p2p.directory.postings import Posting, PostingChecker, RecordStore, StoredValue, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_node import node_id_of
 from cosine_p2p.transport.full.library import DHTID, DictionaryDHTValue
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
@@ -192,9 +193,7 @@ class _BatchedFinds:
         return shown, told
 
     async def close(self) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
+        await end_all(self._calls)
 
     async def _call(self, node_id: int, keys: list[Any]) -> Any:
         if node_id in self._open and self._open[node_id][0] is keys:
@@ -224,9 +223,7 @@ async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> Non
             for task in done:
                 del waiting[task]
     finally:
-        for task in waiting:
-            task.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
+        await end_all(waiting)
 
 
 async def _ask_node(node_id: int, key: Any, search: _Search, asking: _BatchedFinds) -> None:

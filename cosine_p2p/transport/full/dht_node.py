@@ -26,6 +26,7 @@ from cosine_p2p.transport.full.library import (
     ValueWithExpiration,
     dht_pb2,
 )
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
@@ -191,7 +192,5 @@ async def _greet(node: Any, peers: Collection[Any]) -> bool:
                 is_met = True
                 patience_s = min(RPC_TIMEOUT_S, MIN_PATIENCE_S + 2 * (loop.time() - began_s))
     finally:
-        for ping in pings:
-            ping.cancel()
-        await asyncio.gather(*pings, return_exceptions=True)
+        await end_all(pings)
     return is_met

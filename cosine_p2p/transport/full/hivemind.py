@@ -25,7 +25,7 @@ from cosine_p2p.transport.full.reachability import Reachability
 from cosine_p2p.transport.full.relay import ask_granted_bytes, start_relay
 from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
-from cosine_p2p.transport.patience import JOIN_PATIENCE_S
+from cosine_p2p.transport.patience import JOIN_PATIENCE_S, end_all
 from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost, UsageError
@@ -225,10 +225,7 @@ class HivemindTransport:
         return await running.cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
-        tasks = [*self._tasks, *filter(None, [self._supervisor])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all([*self._tasks, *filter(None, [self._supervisor])])
         for stream in list(self._streams):
             stream.close()
         await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from cosine_p2p.transport.addresses import Reach, reach_of
 from cosine_p2p.transport.config import peer_of
 from cosine_p2p.transport.hosts import local_hosts
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import PeerLost
 
@@ -83,9 +84,7 @@ class InitialPeers:
             await self.close()
 
     async def close(self) -> None:
-        for dial in self._dials.values():
-            dial.cancel()
-        await asyncio.gather(*self._dials.values(), return_exceptions=True)
+        await end_all(self._dials.values())
 
     def is_silent(self, peer_id: str) -> bool:
         return peer_id in self._silent

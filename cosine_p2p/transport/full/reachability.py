@@ -17,6 +17,7 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.initial_peers import LOOK_S, InitialPeers
 from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.reach import (
     Findings,
     Reachable,
@@ -123,9 +124,7 @@ class Reachability:
                 await self._look()
         finally:
             await self._initial.close()
-            for task in self._asking:
-                task.cancel()
-            await asyncio.gather(*self._asking, return_exceptions=True)
+            await end_all(self._asking)
 
     def restarted(self) -> None:
         self._asked = _Asked()

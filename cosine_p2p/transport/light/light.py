@@ -23,6 +23,7 @@ from cosine_p2p.transport.light.host import LightHost
 from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.light.stream import Carrier, LightStream
 from cosine_p2p.transport.light.trio_thread import TrioThread
+from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
@@ -148,9 +149,7 @@ class LightTransport:
 
     async def close(self) -> None:
         """End every stream and leave, once what was written last has had a moment to go."""
-        for attempt in self._joining:
-            attempt.cancel()
-        await asyncio.gather(*self._joining, return_exceptions=True)
+        await end_all(self._joining)
         for stream in list(self._streams):
             stream.close()
 

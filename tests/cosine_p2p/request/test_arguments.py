@@ -72,8 +72,8 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     refuse_unknown("stop", ["stop", "seed"])
     with pytest.raises(UsageError, match=r"^There is no option 'stpo'; there is stop\.$"):
         refuse_unknown("stpo", ["stop", "seed"])
-    with pytest.raises(UsageError, match=r"^There is no thing 'x'; there is stop, seed\.$"):
-        refuse_unknown("x", ["stop", "seed"], what="thing")
+    with pytest.raises(UsageError, match=r"^There is no option 'x'; there is stop, seed\.$"):
+        refuse_unknown("x", ["stop", "seed"])
 
 
 def test_truth_values_are_no_numbers() -> None:

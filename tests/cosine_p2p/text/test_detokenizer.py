@@ -135,7 +135,7 @@ def test_the_work_grows_with_the_output(kind: str, are_words: bool) -> None:
 
 def _no_character(codec: TextTokenizer) -> list[int]:
     """A token of a byte that begins no character, where the tokenizer has such tokens; else a mark."""
-    names = codec._tokenizer.get_vocab()
+    names = codec.library.get_vocab()
     return [names.get("<0xFF>", names.get("ÿ", names["."]))]
 
 

@@ -19,6 +19,7 @@ from cosine_tui.state.monitor_state import MonitorState, why_lost
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, RequestDescription, Snapshot
 
+SURVEY_EVERY_S: Final = 3.0
 LOST_SURVEYS: Final = 2
 """Surveys in a row that find nobody before the monitor joins anew."""
 
@@ -48,14 +49,12 @@ class LiveSource:
         bans: BanFile,
         memory: ClientMemory,
         learners: Callable[[], Mapping[str, LearnerReport]] = learner_reports,
-        survey_every_s: float = 3.0,
     ) -> None:
         self._join = join
         self._bans = bans
         self._memory = memory
         self._learners = learners
         self._target = target
-        self._survey_every_s = survey_every_s
         self._state = MonitorState(
             title=f"network {network}", target=target or ALL_TARGETS, began_unix_s=began_unix_s
         )
@@ -141,5 +140,5 @@ class LiveSource:
                 self._state.mark_live(requests.now_s())
             if survey.nodes or not reason:
                 self._state.add_survey(survey, requests.now_s())
-            await asyncio.sleep(self._survey_every_s)
+            await asyncio.sleep(SURVEY_EVERY_S)
         return was_there

@@ -9,6 +9,7 @@ from typing import Any
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.options import Prompt
 from cosine_p2p.session.run import Run
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import CosineError
 from cosine_tui.state.feed import FRAMES_PER_S
 from cosine_tui.state.monitor_state import MonitorState
@@ -54,10 +55,7 @@ class RunningRequests:
             task.cancel()
 
     async def close(self) -> None:
-        tasks = list(self._tasks.values())
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end_all(self._tasks.values())
 
     async def publish(self, publish: Callable[[Snapshot], None]) -> None:
         """Publish a snapshot `FRAMES_PER_S` times a second until cancelled."""

@@ -12,6 +12,9 @@ from cosine_tui.state.snapshot import Snapshot
 FRAMES_PER_S: Final = 8
 """Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up."""
 
+STOP_TIMEOUT_S: Final = 10.0
+"""For a source to leave the swarm."""
+
 
 class SnapshotSource(Protocol):
     """Makes snapshots of a swarm on its own event loop and generates in it."""
@@ -58,22 +61,14 @@ class Feed:
 
 
 class ThreadFeed(Feed):
-    """A source in a thread with an event loop of its own, so that nothing it does stops the screen.
-
-    Closing it waits `stop_timeout_s` at most for the source to leave the swarm.
-    """
+    """A source in a thread with an event loop of its own, so that nothing it does stops the screen."""
 
     def __init__(
-        self,
-        source: SnapshotSource,
-        *,
-        loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None,
-        stop_timeout_s: float = 10.0,
+        self, source: SnapshotSource, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
     ) -> None:
         super().__init__()
         self._source = source
         self._loop_factory = loop_factory
-        self._stop_timeout_s = stop_timeout_s
         self._thread = threading.Thread(target=self._run, name="cosine-tui-source", daemon=True)
         self._ready = threading.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -92,7 +87,7 @@ class ThreadFeed(Feed):
     def close(self) -> None:
         if self._thread.is_alive():
             self._call(lambda: self._main and self._main.cancel())
-            self._thread.join(self._stop_timeout_s)
+            self._thread.join(STOP_TIMEOUT_S)
 
     def _call(self, command: Callable[[], object]) -> None:
         try:

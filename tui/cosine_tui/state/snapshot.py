@@ -120,13 +120,8 @@ class RequestState(Enum):
     CANCELLED = ("■", "cancelled")
     FAILED = ("✗", "failed")
 
-    @property
-    def sign(self) -> str:
-        return self.value[0]
-
-    @property
-    def word(self) -> str:
-        return self.value[1]
+    def __init__(self, sign: str, word: str) -> None:
+        self.sign, self.word = sign, word
 
     @property
     def is_over(self) -> bool:
@@ -227,17 +222,8 @@ class EventKind(Enum):
     SWARM_LOST = ("✗", "swarm lost", True)
     SWARM_FOUND = ("✓", "swarm found", False)
 
-    @property
-    def sign(self) -> str:
-        return self.value[0]
-
-    @property
-    def word(self) -> str:
-        return self.value[1]
-
-    @property
-    def is_alert(self) -> bool:
-        return self.value[2]
+    def __init__(self, sign: str, word: str, is_alert: bool) -> None:
+        self.sign, self.word, self.is_alert = sign, word, is_alert
 
 
 @dataclass(frozen=True, slots=True)

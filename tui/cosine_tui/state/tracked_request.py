@@ -2,6 +2,7 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Final
 
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, OWN_SOURCES, OriginCount
@@ -24,19 +25,20 @@ MAX_PASSES: Final = 256
 MAX_INTERVALS: Final = 256
 MAX_TEXT_RUNS: Final = 4096
 MAX_MOMENTS: Final = 256
+WINDOW_S: Final = 3.0
+"""Over which rates are taken."""
 
 
 class Rate:
     """Samples of a growing count; times come from the caller and never go back."""
 
-    def __init__(self, *, began_s: float, window_s: float = 3.0) -> None:
-        self._window_s = window_s
+    def __init__(self, *, began_s: float) -> None:
         self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
 
     def note(self, count: float, now_s: float) -> None:
         self._samples.append((now_s, count))
         # The newest sample older than the window stays: it is where the window begins.
-        while len(self._samples) > 2 and self._samples[1][0] <= now_s - self._window_s:
+        while len(self._samples) > 2 and self._samples[1][0] <= now_s - WINDOW_S:
             self._samples.popleft()
 
     @property
@@ -90,7 +92,7 @@ class TrackedRequest:
         self._first_s: float | None = None
         self._seconds = 0.0
         self._text: deque[TextRun] = deque(maxlen=MAX_TEXT_RUNS)
-        self._tokens = 0
+        self.tokens = 0
         self._origins = OriginCount()
         self._passes: deque[int] = deque(maxlen=MAX_PASSES)
         self._last_round = 0
@@ -99,10 +101,6 @@ class TrackedRequest:
         self._speeds = SpeedHistory(began_s=began_s)
         self._timeline: deque[Moment] = deque([Moment(0.0, "asked")], maxlen=MAX_MOMENTS)
         self._account: Generation | None = None
-
-    @property
-    def tokens(self) -> int:
-        return self._tokens
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
@@ -128,7 +126,7 @@ class TrackedRequest:
             before = self._text.pop().text if self._text and goes_on else ""
             self._text.append(TextRun(before + chunk.text, author, is_copied))
         tokens = len(chunk.token_ids)
-        self._tokens += tokens
+        self.tokens += tokens
         self._origins.note(chunk.source, is_copied=chunk.is_copied, tokens=tokens)
         if rounds != self._last_round and tokens:
             self._passes.append(0)
@@ -149,13 +147,13 @@ class TrackedRequest:
             self._note(f"verifier {short_name(peer_id)} {reason}", now_s, is_alert=True)
         for peer_id in progress.serving:
             if before is None or peer_id not in before.serving:
-                self._note(f"verifier {short_name(peer_id)} serves it from token {self._tokens}", now_s)
+                self._note(f"verifier {short_name(peer_id)} serves it from token {self.tokens}", now_s)
         news = min(progress.decisions - (before.decisions if before else 0), len(progress.why))
         for reason in progress.why[len(progress.why) - news :]:
             self._note(reason, now_s)
         self._seconds = now_s - self._began_s
-        self._speeds.note(self._tokens, now_s)
-        counts = {"tokens": self._tokens}
+        self._speeds.note(self.tokens, now_s)
+        counts = {"tokens": self.tokens}
         for origin in self._origins.own():
             counts[origin.name] = origin.tokens
         for report in progress.drafters:
@@ -187,10 +185,7 @@ class TrackedRequest:
         progress = self.progress
         serving = progress.serving if progress and not self.state.is_over else ()
         return RequestView(
-            prompt=self.description.prompt,
-            strategy=self.description.strategy,
-            label=self.description.label,
-            is_own=self.description.is_own,
+            **asdict(self.description),
             number=self.number,
             seed=self.seed,
             state=self.state,
@@ -198,11 +193,11 @@ class TrackedRequest:
             seconds=self._seconds,
             first_s=self._first_s,
             text=tuple(self._text),
-            tokens=self._tokens,
+            tokens=self.tokens,
             origins=self._origin_views(),
             rounds=progress.rounds if progress else 0,
             passes=tuple(self._passes),
-            tokens_per_s=self._per_s("tokens", self._tokens),
+            tokens_per_s=self._per_s("tokens", self.tokens),
             verifiers=serving or tuple(self._verifiers[-1:]),
             drafters=tuple(map(self._drafter, progress.drafters)) if progress else (),
             why=progress.why if progress else (),
@@ -218,10 +213,7 @@ class TrackedRequest:
         origins = self._origins.origins({report.peer_id: report.domain for report in reports})
         return tuple(
             OriginView(
-                source=origin.source,
-                is_copied=origin.is_copied,
-                domain=origin.domain,
-                tokens=origin.tokens,
+                **asdict(origin),
                 author=0 if origin.is_own else self._number_of(origin.source),
                 per_s=self._per_s(
                     origin.name if origin.is_own else f"accepted from {origin.source}", origin.tokens
@@ -232,11 +224,7 @@ class TrackedRequest:
 
     def _drafter(self, report: DrafterReport) -> DrafterView:
         return DrafterView(
-            peer_id=report.peer_id,
-            domain=report.domain,
-            drafted=report.drafted,
-            accepted=report.accepted,
-            rtt_ms=report.rtt_ms,
+            **asdict(report),
             author=self._number_of(report.peer_id),
             drafted_per_s=self._per_s(f"drafted by {report.peer_id}", report.drafted),
             accepted_per_s=self._per_s(f"accepted from {report.peer_id}", report.accepted),

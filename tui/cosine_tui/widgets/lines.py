@@ -28,11 +28,7 @@ class LinePane(ScrollView, can_focus=True):
     def on_mount(self) -> None:
         self.show_title(self.title)
 
-    def on_focus(self) -> None:
-        self.show_title(self.title)
-
-    def on_blur(self) -> None:
-        self.show_title(self.title)
+    on_focus = on_blur = on_mount
 
     def show_title(self, title: str) -> None:
         self.title = title
