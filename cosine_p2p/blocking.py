@@ -21,8 +21,7 @@ from cosine_protocol.records import NodeRecord
 
 _T = TypeVar("_T")
 
-SIGNAL_CHECK_S: Final = 0.5
-"""A signal that comes just before a wait for a lock is seen only when that wait ends."""
+SIGNAL_CHECK_S: Final = 0.5  # A signal that comes just before a wait for a lock is seen only when that wait ends.
 
 
 class LoopThread:
@@ -132,10 +131,7 @@ def _result(future: "Future[_T]") -> _T:
 
 
 class Client:
-    """Generates text with a swarm. Use `with`, or `close` it.
-
-    The arguments are those of `AsyncClient`. Raises as that, and `PeerLost` if no initial peer answers.
-    """
+    """`AsyncClient` for programs without asyncio. Use `with`, or `close` it. Raises as that, and `PeerLost`."""
 
     @lists_options(ClientOptions)
     def __init__(

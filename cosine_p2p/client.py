@@ -80,8 +80,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import ConstraintKind, Request
 
 LOG = logging.getLogger(__name__)
-WANTED_VERIFIERS: Final = 32
-"""Bounds what a look-up reads: so large a sample of the directory is enough to choose from."""
+WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads: so large a sample is enough to choose from.
 
 
 class Swarm(Protocol):
@@ -282,8 +281,7 @@ class AsyncClient:
             # has ever answered may be a stranger to a private swarm.
             patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
             candidates = await ask_patiently(
-                partial(self._find_verifiers, place, asked, chance, takes_recalled=True),
-                patience_s=patience_s,
+                partial(self._find_verifiers, place, asked, chance, takes_recalled=True), patience_s=patience_s
             )
             verifiers = candidates.records
             codec = await place.swarm.text_codec(verifiers)
@@ -509,10 +507,7 @@ class AsyncClient:
     async def _find_again(
         self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
     ) -> Mapping[str, float]:
-        """Verifiers that could continue a request now, with seconds a pass, best first; empty on any failure.
-
-        `others` is set to the other numerics of the target.
-        """
+        """Who could go on now, with seconds a pass, best first; {} on failure. Sets `others`, other numerics."""
         needed_tokens = len(request.prompt) + request.max_new_tokens
         try:
             found = await self._find_verifiers(place, asked, random.Random(request.nonce).random, is_anew=True)

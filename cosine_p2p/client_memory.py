@@ -1,8 +1,4 @@
-"""What a client keeps of peers between runs, in one file: failures, speeds, distances, and nodes it met.
-
-A record expires within minutes, but its node is most often still there a day later: it is dialled at once, beside
-the look-up of the swarm.
-"""
+"""What a client keeps of peers between runs, in one file; nodes of the last day are dialled at once."""
 
 import logging
 import random
@@ -32,26 +28,16 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "client.json"
-VERSION: Final = 1
-"""Of the file; one of another version holds nothing."""
-MAX_SWARMS: Final = 8
-"""Bounds the file: the swarms used last."""
-MAX_TARGETS: Final = 4
-"""Bounds the file: the targets of a swarm used last."""
-MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}
-"""Bounds the file, and what is dialled at once."""
-MAX_FILE_BYTES: Final = 8 << 20
-"""Above what these bounds allow with `MAX_RECORD_BYTES` a record: a larger file is not ours."""
-KEEP_S: Final = 24 * 3600.0
-"""A node that has left is dialled in vain for so long, beside the look-up."""
+VERSION: Final = 1  # Of the file; one of another version holds nothing.
+MAX_SWARMS: Final = 8  # Bounds the file: the swarms used last.
+MAX_TARGETS: Final = 4  # Bounds the file: the targets of a swarm used last.
+MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}  # Bounds the file, and early dials.
+MAX_FILE_BYTES: Final = 8 << 20  # Above these bounds with `MAX_RECORD_BYTES` a record: a larger one is not ours.
+KEEP_S: Final = 24 * 3600.0  # A node that has left is dialled in vain for so long, beside the look-up.
 
 
 class ClientMemory:
-    """What a client knows of peers, kept in `file` if there is one.
-
-    A file that is missing, broken, too large or of another version counts as empty. Concurrent writers replace it
-    one after the other.
-    """
+    """What a client knows of peers, kept in `file`: a broken, too large or older one counts as empty."""
 
     def __init__(
         self,

@@ -36,8 +36,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S = 4.0
-"""A client waits less for a peer than a node does."""
+DIAL_TIMEOUT_S = 4.0  # A client waits less for a peer than a node does.
 TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
 
 
@@ -76,11 +75,7 @@ class NetworkSwarm:
         memory: SwarmMemory,
         listens: bool = False,
     ) -> "NetworkSwarm":
-        """Join, as a member where the swarm is private.
-
-        Raises `UsageError` for malformed addresses and a key that is no member's, `PeerLost` if no initial peer
-        answers.
-        """
+        """Raises `UsageError` for bad addresses and a key that is no member's, `PeerLost` if nobody answers."""
         async with AsyncExitStack() as stack:
             file = None
             if access.identity_file is not None or access.swarm_file is not None:

@@ -1,4 +1,1 @@
-"""Who is in the swarm, and whom to ask: signed records in cells of a DHT, look-ups, distances.
-
-In come postings of strangers and measured round trips; out go records that were checked, best first.
-"""
+"""Whom to ask: in come postings of strangers and round trips; out go checked, signed records, best first."""

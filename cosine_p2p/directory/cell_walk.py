@@ -11,8 +11,7 @@ from cosine_protocol.records import NodeRecord
 
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
-ELDERS_PART: Final = 4
-"""A quarter as many nodes of full cells as are wanted."""
+ELDERS_PART: Final = 4  # A quarter as many nodes of full cells as are wanted.
 ELDERS: Final = limits.MAX_CELL_OWNERS // 4
 """The lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
 SIBLINGS: Final = 16  # one for each hex digit

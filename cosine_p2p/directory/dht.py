@@ -10,11 +10,7 @@ from hashlib import sha256
 from typing import Final, Protocol
 
 from cosine_p2p.directory.cell_walk import CellWalk
-from cosine_p2p.directory.postings import (
-    MAX_DEPTH,
-    PostingChecker,
-    RecordOpener,
-)
+from cosine_p2p.directory.postings import MAX_DEPTH, PostingChecker, RecordOpener
 from cosine_p2p.trust.membership import Membership
 from cosine_protocol import limits
 from cosine_protocol.errors import ClockOff, LocalProtocolError, PeerLost, RemoteProtocolError
@@ -23,8 +19,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cel
 
 logger = logging.getLogger(__name__)
 
-KEEP_CELL_S: Final = 60.0
-"""How long a writer stays in its cell before it looks for room in one nearer to the first."""
+KEEP_CELL_S: Final = 60.0  # How long a writer stays in its cell before it looks for one nearer to the first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,10 +62,7 @@ class Cells(Protocol):
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """Store a signed record at other nodes; a renewal goes to those that held the last one.
-
-        Raises `PeerLost` where no other node answers, and `LocalProtocolError` for what no node would store.
-        """
+        """Store a record. Raises `PeerLost` if nobody answers, `LocalProtocolError` for what none would store."""
         ...
 
 

@@ -26,31 +26,21 @@ from cosine_protocol.statements import unseal
 
 logger = logging.getLogger(__name__)
 
-WANTED_ANSWERS: Final = 3
-"""With three answers a record is missed only if all three lack it."""
-MAX_ASKED: Final = 8
-"""Bounds one look-up."""
-MAX_DISCOVERED: Final = 256
-"""Bounds memory: nodes to ask when those of the initial peers do not answer."""
-ANSWER_TIMEOUT_S: Final = 10.0
-"""The node itself may have to search its DHT."""
-READ_TIMEOUT_S: Final = 20.0
-"""Room for two nodes that do not answer, one after the other."""
+WANTED_ANSWERS: Final = 3  # With three answers a record is missed only if all three lack it.
+MAX_ASKED: Final = 8  # Bounds one look-up.
+MAX_DISCOVERED: Final = 256  # Bounds memory: nodes to ask when those of the initial peers do not answer.
+ANSWER_TIMEOUT_S: Final = 10.0  # The node itself may have to search its DHT.
+READ_TIMEOUT_S: Final = 20.0  # Room for two nodes that do not answer, one after the other.
 # Once a node has answered, the others have as long again, but at least this.
 MIN_PATIENCE_S: Final = 1.0
-KEEP_LINKS_S: Final = 15.0
-"""Longer than the pause between look-ups that belong together."""
+KEEP_LINKS_S: Final = 15.0  # Longer than the pause between look-ups that belong together.
 
 Answer = Mapping[str, Sequence[bytes]]
 NoteRecord = Callable[[NodeRecord], object]
 
 
 class DiscoverCells:
-    """Implements `Cells` for a reader; end it with `close`.
-
-    Asks `initial_peers` first, then nodes discovered in records. `note_record` is told of each record at once.
-    `asked`: the nodes asked so far, and whether they answered.
-    """
+    """`Cells` by `initial_peers`, then nodes in records, each told to `note_record`; `asked`: who answered."""
 
     def __init__(
         self,
@@ -72,10 +62,7 @@ class DiscoverCells:
         self.asked: dict[str, bool] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """Ask until enough nodes have answered.
-
-        Raises `PeerLost` with the reason of each node if none answers, `UsageError` for too long a name.
-        """
+        """Ask until enough nodes have answered. Raises `PeerLost` with all reasons, `UsageError` for long names."""
         if any(len(cell.encode()) > limits.MAX_NAME_BYTES for cell in cells):
             raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
         loop = asyncio.get_running_loop()

@@ -1,16 +1,11 @@
-"""The way of one look-up through a Kademlia network: several paths that share no node. Pure.
-
-Baumgart and Mies 2007, "S/Kademlia", section 4.4: a node that answers with its accomplices spoils one path.
-"""
+"""A look-up by paths that share no node (Baumgart and Mies 2007, "S/Kademlia", 4.4): a liar spoils one. Pure."""
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-PATHS: Final = 3
-"""A look-up asks about three times as many nodes as with one (decision 31)."""
-WIDTH: Final = 20
-"""Kademlia's k: a path ends when so many nodes nearest to the key have answered on it."""
+PATHS: Final = 3  # A look-up asks about three times as many nodes as with one (decision 31).
+WIDTH: Final = 20  # Kademlia's k: a path ends when so many nodes nearest to the key have answered on it.
 
 
 class DisjointPaths:

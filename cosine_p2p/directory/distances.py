@@ -1,8 +1,4 @@
-"""Round-trip times between peers as far as a client knows them: measured, told by a verifier, estimated. Pure.
-
-A client measures its own links; a verifier that coordinated tells how far from it the drafters were. Only where
-neither is known, the coordinates in the records count, which are claims (docs/security.md).
-"""
+"""Round-trip times as a client knows them: measured, told by a verifier, else by claimed coordinates. Pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,10 +9,8 @@ from cosine_p2p.transport.link import PeerLinks
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
 
-MAX_PAIRS: Final = 2048
-"""Bounds memory and the file; those told longest ago are forgotten first."""
-FORGOTTEN_S: Final = 7 * 24 * 3600.0
-"""As long as measured speeds last (`PeerSpeeds`)."""
+MAX_PAIRS: Final = 2048  # Bounds memory and the file; those told longest ago are forgotten first.
+FORGOTTEN_S: Final = 7 * 24 * 3600.0  # As long as measured speeds last (`PeerSpeeds`).
 
 
 class Distances:

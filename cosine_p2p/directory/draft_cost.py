@@ -2,10 +2,8 @@
 
 from typing import Final
 
-SELDOM_PAYS: Final = 2500
-"""In thousandths: three drafts that are each right in 0.7 of cases bring 1.5 tokens."""
-NEVER_PAYS: Final = 3500
-"""The same where each is right in 0.91 of cases."""
+SELDOM_PAYS: Final = 2500  # In thousandths: three drafts that are each right in 0.7 of cases bring 1.5 tokens.
+NEVER_PAYS: Final = 3500  # The same where each is right in 0.91 of cases.
 
 
 def drafts_sentence(four_tokens_permille: int | None) -> str:

@@ -6,14 +6,10 @@ from typing import Any, Final
 
 from cosine_p2p.transport.addresses import parse_dialable
 
-MAX_PEERS: Final = 16
-"""Bounds the file: enough that some of them are there after days."""
-MAX_DIALLED: Final = 5
-"""How many of them are dialled beside the initial peers."""
-MAX_ADDRESSES: Final = 4
-"""Bounds the addresses of one peer."""
-SILENCE_S: Final = 600.0
-"""How long an initial peer that did not answer comes after the others."""
+MAX_PEERS: Final = 16  # Bounds the file: enough that some of them are there after days.
+MAX_DIALLED: Final = 5  # How many of them are dialled beside the initial peers.
+MAX_ADDRESSES: Final = 4  # Bounds the addresses of one peer.
+SILENCE_S: Final = 600.0  # How long an initial peer that did not answer comes after the others.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

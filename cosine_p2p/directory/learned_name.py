@@ -6,8 +6,7 @@ from typing import Final
 
 from cosine_protocol.limits import MAX_NAME_BYTES
 
-DIGEST_CHARACTERS: Final = 8
-"""Characters of a version's digest in its name."""
+DIGEST_CHARACTERS: Final = 8  # Characters of a version's digest in its name.
 _LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)
 
 

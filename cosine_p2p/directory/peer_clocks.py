@@ -1,7 +1,4 @@
-"""How far this machine's clock is from those of peers, by the times in their signed records. Pure.
-
-Peers lie, so the median over sources counts, and it only warns. Times are Unix seconds of this machine's clock.
-"""
+"""How far this machine's clock is off: the median of peers' records, to warn; Unix seconds of its own. Pure."""
 
 import math
 from statistics import median_low
@@ -10,14 +7,10 @@ from typing import Final
 from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.limits import MAX_RECORD_SKEW_S
 
-WARNED_S: Final = MAX_RECORD_SKEW_S / 2
-"""Above what clocks that the system keeps differ by, and before records are refused."""
-KEEP_S: Final = 600.0
-"""Twice the life of a record; a clock that was set is believed again after that."""
-TELL_EVERY_S: Final = 3600.0
-"""Peers can bring the problem about, and fill no log with it."""
-MAX_SOURCES: Final = 256
-"""Bounds memory."""
+WARNED_S: Final = MAX_RECORD_SKEW_S / 2  # Above what kept clocks differ by, and before records are refused.
+KEEP_S: Final = 600.0  # Twice the life of a record; a clock that was set is believed again after that.
+TELL_EVERY_S: Final = 3600.0  # Peers can bring the problem about, and fill no log with it.
+MAX_SOURCES: Final = 256  # Bounds memory.
 
 
 class PeerClocks:

@@ -1,7 +1,4 @@
-"""Records as they lie in the DHT: pure checks of stored values, and the bounded store of one node.
-
-The DHT shows a validator only the hash of a key, so the stored value, and the record's signature, name the cell.
-"""
+"""Records in the DHT, a node's bounded store, and pure checks; values name their cell, as keys are hashes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -22,24 +19,17 @@ from cosine_protocol.fields import Bytes, Text
 from cosine_protocol.identity import public_key_of
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, cell_name, check_times, open_undated_record
 
-MAX_DEPTH: Final = 4
-"""Bounds the cells: 16^4 of them hold four million nodes of one role and target."""
-MAX_CELL_NAME_BYTES: Final = 1024
-"""Bounds memory: a network's and a target's name of the longest, and more."""
-MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16
-"""A cell's name and a record, each the longest, in msgpack."""
-MAX_STORED_BYTES: Final = 16 << 20
-"""Bounds memory: what one node keeps for others, 80 full cells of records of 1 KiB."""
-MAX_OWNER_CELLS: Final = 8
-"""A node announces under three names, and each record may still lie in a cell that it has left."""
+MAX_DEPTH: Final = 4  # Bounds the cells: 16^4 of them hold four million nodes of one role and target.
+MAX_CELL_NAME_BYTES: Final = 1024  # Bounds memory: a network's and a target's name of the longest, and more.
+MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16  # The longest cell name and record.
+MAX_STORED_BYTES: Final = 16 << 20  # Bounds memory: for others, 80 full cells of records of 1 KiB.
+MAX_OWNER_CELLS: Final = 8  # A node has three names, and each record may still lie in a cell that it has left.
 MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
 """No address range fills a cell, below which readers have to look; a lab has room for its machines."""
-MAX_REMEMBERED: Final = 16_384
-"""Bounds memory: records whose signature need not be checked again."""
+MAX_REMEMBERED: Final = 16_384  # Bounds memory: records whose signature need not be checked again.
 # What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
 ENTRY_BYTES: Final = 2048
-PURGE_EVERY_S: Final = 30.0
-"""Lapsed records are looked for no more often than that."""
+PURGE_EVERY_S: Final = 30.0  # Lapsed records are looked for no more often than that.
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +84,7 @@ class RecordOpener:
         valid_at_s: float | None = None,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> NodeRecord:
-        """Raises what `open_record` raises. With `valid_at_s` a record must be valid then, not now.
-
-        `note` is told of one that is the owner's, whether or not it is valid.
-        """
+        """Raises as `open_record`. `valid_at_s`: valid then, not now. `note` is told of each of its owner's."""
         known_as = sha256(msgpack.packb((cell, owner, data))).digest()
         record = self._opened.get(known_as)
         if record is None:
@@ -138,10 +125,7 @@ class PostingChecker:
         now_s: float,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> Posting:
-        """Raises `RemoteProtocolError`. Values lapsed for less than the allowed skew pass.
-
-        A reader whose clock is ahead meets lapsed records; the store and `find` drop them by themselves.
-        """
+        """Raises `RemoteProtocolError`. One lapsed for less than the allowed skew passes: clocks may be ahead."""
         if len(value) > MAX_VALUE_BYTES:
             raise MalformedMessage(f"a value of {len(value)} bytes is over the limit")
         stored = decode_body(StoredValue, value)

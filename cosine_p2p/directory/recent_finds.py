@@ -15,15 +15,12 @@ from cosine_protocol.errors import ClockOff
 from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
-REUSE_S: Final = 2.0
-"""A look-up and the check of what it found take some 20 ms on two cores (measured), as long as two short passes."""
+REUSE_S: Final = 2.0  # A look-up and its checks take some 20 ms on two cores (measured): two short passes.
 KEEP_S: Final = 120.0
 """So long a request begins with an older look-up, while the next one is under way; records live for five minutes.
 Where peers are 20 ms away a look-up takes 0.2 to 0.3 s (measured)."""
-PAUSES_S: Final = (0.5, 1.5)
-"""A DHT may take a moment to show a node that has just joined."""
-MAX_FINDS: Final = 64
-"""Bounds memory: a client asks few questions, of two roles of its target."""
+PAUSES_S: Final = (0.5, 1.5)  # A DHT may take a moment to show a node that has just joined.
+MAX_FINDS: Final = 64  # Bounds memory: a client asks few questions, of two roles of its target.
 
 
 @dataclass(frozen=True, slots=True)

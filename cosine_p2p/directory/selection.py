@@ -25,28 +25,19 @@ from cosine_protocol.numerics import arithmetic_of
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import AskedLogprobs, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
-NEAR_EQUAL: Final = 1.25
-"""Within a quarter the announced speeds do not say who is faster."""
-EXPLORE_EVERY: Final = 8
-"""The share of requests that a stranger can attract by what it announces, and that finds a faster one."""
-WANTED_SPARES: Final = 2
-"""One that continues where the present one fails, and one that judges both."""
-SPARE_LEVEL: Final = 3
-"""Four checks: enough for one that is asked seldom, and audited each time."""
-PUPIL_EVERY: Final = 8
-"""The share of requests of which a drafter learns that would not be asked for drafts."""
-LEAST_PASS_US: Final = 1.0
-"""What was measured may be 0, where a round trip took all of it."""
-BEHIND_ALL: Final = 1e6
-"""More than any number of steps of `NEAR_EQUAL` between two waits."""
+NEAR_EQUAL: Final = 1.25  # Within a quarter the announced speeds do not say who is faster.
+EXPLORE_EVERY: Final = 8  # The share that a stranger can attract by what it announces; finds a faster one.
+WANTED_SPARES: Final = 2  # One that continues where the present one fails, and one that judges both.
+SPARE_LEVEL: Final = 3  # Four checks: enough for one that is asked seldom, and audited each time.
+PUPIL_EVERY: Final = 8  # The share of requests of which a drafter learns that would not be asked for drafts.
+LEAST_PASS_US: Final = 1.0  # What was measured may be 0, where a round trip took all of it.
+BEHIND_ALL: Final = 1e6  # More than any number of steps of `NEAR_EQUAL` between two waits.
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
-Offer = tuple[Request, tuple[NodeRecord, ...]]
-"""A request in the form that some verifiers serve, and these, best first."""
+Offer = tuple[Request, tuple[NodeRecord, ...]]  # A request in the form that some serve, and these, best first.
 
-Chance = Callable[[], float]
-"""Gives numbers from 0 to below 1, such as `random.Random(seed).random`."""
+Chance = Callable[[], float]  # Gives numbers from 0 to below 1, such as `random.Random(seed).random`.
 
 
 def rank_verifiers(
@@ -199,10 +190,7 @@ def requests_of(
 def _offer_rank(
     offer: Offer, *, verifiers: Sequence[NodeRecord], standing: Mapping[str, int], whole: Request
 ) -> tuple[int, bool, bool]:
-    """The place of an offer: by highest standing, then those with room for all that is wanted.
-
-    Where nobody has standing a context that most others could not judge is not taken first.
-    """
+    """By highest standing, then room for all that is wanted; without any not by a context few can judge."""
     request, able = offer
     level = max(standing.get(record.peer_id, 0) for record in able)
     is_cramped = request.max_new_tokens < whole.max_new_tokens

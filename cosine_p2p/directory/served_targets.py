@@ -11,8 +11,7 @@ from cosine_protocol.records import NodeRecord, Role
 
 WANTED_NODES: Final = 4 * MAX_CELL_OWNERS
 """Bounds a look at a whole network: the nodes of each role that are looked up, in a large network a sample."""
-MAX_NAMED: Final = 8
-"""Bounds a sentence."""
+MAX_NAMED: Final = 8  # Bounds a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,10 +54,7 @@ def served_targets(records: Iterable[NodeRecord]) -> list[ServedTarget]:
 
 
 def only_target(verifiers: Sequence[NodeRecord]) -> str:
-    """The name of the one target that these verifiers serve.
-
-    Raises `GenerationFailed` where there is none, and `UsageError` that names them where there are several.
-    """
+    """The only target served. Raises `GenerationFailed` where there is none, `UsageError` naming several."""
     found = served_targets(verifiers)
     if not found:
         raise GenerationFailed(

@@ -13,24 +13,17 @@ from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.limits import MAX_COORDINATE_US
 from cosine_protocol.messages import NetworkCoordinate
 
-STEP_SHARE: Final = 0.25
-"""The constant c_c of the paper, section 3.5."""
-ERROR_SHARE: Final = 0.25
-"""The constant c_e of the paper, section 3.5."""
-MAX_RTT_S: Final = 2.0
-"""What takes longer was no measurement of a distance, but of a machine that was busy."""
+STEP_SHARE: Final = 0.25  # The constant c_c of the paper, section 3.5.
+ERROR_SHARE: Final = 0.25  # The constant c_e of the paper, section 3.5.
+MAX_RTT_S: Final = 2.0  # What takes longer was no measurement of a distance, but of a machine that was busy.
 MAX_STEP_S: Final = 0.05
 """Times its error, a bound of each step. Where 4 of 32 peers in 16 cities claim absurd places, estimates between
 the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
-LEAST_ERROR: Final = 0.05
-"""Nobody is believed to be surer, so that nobody's word alone decides; 5 % is less than links vary."""
-LEAST_HEIGHT_S: Final = 1e-4
-"""The way into a local network and back. Heights above 0 keep two peers from one point."""
-USABLE_ERROR: Final = 0.5
-"""With a larger error a coordinate says less than the median of what is known."""
+LEAST_ERROR: Final = 0.05  # Nobody's word alone decides: none is believed to be surer; links vary by more.
+LEAST_HEIGHT_S: Final = 1e-4  # The way into a local network and back; keeps two peers from one point.
+USABLE_ERROR: Final = 0.5  # With a larger error a coordinate says less than the median of what is known.
 
-Chance = Callable[[], float]
-"""Gives numbers from 0 to below 1."""
+Chance = Callable[[], float]  # Gives numbers from 0 to below 1.
 
 
 class Vivaldi:

@@ -1,4 +1,1 @@
-"""GGUF files as far as texts go: the path of a file comes in, its header and its tokenizer's files go out.
-
-Weights are read by `cosine_node.gguf`.
-"""
+"""GGUF files as far as texts go: a path comes in, the header and the tokenizer's files go out."""

@@ -16,20 +16,13 @@ from weakref import WeakValueDictionary
 
 from cosine_protocol.errors import UsageError
 
-SUFFIX: Final = ".gguf"
-"""The end of a file's name by which llama.cpp and the Hugging Face hub know the format."""
-MAGIC: Final = b"GGUF"
-"""The first bytes of every file, from the format."""
-VERSIONS: Final = (2, 3)
-"""The versions with 64-bit counts; version 1 has not been written since 2023."""
-ALIGNMENT_BYTES: Final = 32
-"""From the format: the alignment of tensors where the metadata name none."""
-MAX_DIMENSIONS: Final = 4
-"""From the format."""
-MAX_ITEMS: Final = 4_000_000
-"""Of all lists, keys and tensors of a file together: three times those of the largest vocabularies."""
-MAX_HEADER_BYTES: Final = 128 << 20
-"""Ten times the longest with four million items; a text in a hole of the file has any length."""
+SUFFIX: Final = ".gguf"  # The end of a file's name by which llama.cpp and the Hugging Face hub know the format.
+MAGIC: Final = b"GGUF"  # The first bytes of every file, from the format.
+VERSIONS: Final = (2, 3)  # The versions with 64-bit counts; version 1 has not been written since 2023.
+ALIGNMENT_BYTES: Final = 32  # From the format: the alignment of tensors where the metadata name none.
+MAX_DIMENSIONS: Final = 4  # From the format.
+MAX_ITEMS: Final = 4_000_000  # Lists, keys and tensors of a file: three times the largest vocabularies.
+MAX_HEADER_BYTES: Final = 128 << 20  # Ten times the longest with four million items; a hole has any length.
 PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
 """The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
 PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
@@ -71,10 +64,8 @@ BLOCKS: Final[Mapping[int, tuple[str, int, int]]] = {
     41: ("Q1_0", 128, 18),
 }
 """ggml's types of tensors: name, weights of a block, bytes of a block. The same as the package `gguf` has."""
-STRING: Final = 8
-"""The number of a value's type that is text, from the format."""
-ARRAY: Final = 9
-"""The number of a value's type that is a list of values of one type, from the format."""
+STRING: Final = 8  # The number of a value's type that is text, from the format.
+ARRAY: Final = 9  # The number of a value's type that is a list of values of one type, from the format.
 SCALARS: Final[Mapping[int, str]] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
 }  # fmt: skip
@@ -89,8 +80,7 @@ class GgufTensor:
     kind: str
     shape: tuple[int, ...]
     file: Path
-    start: int
-    """Where its bytes begin in the file."""
+    start: int  # Where its bytes begin in the file.
     size_bytes: int
 
 
@@ -103,8 +93,7 @@ class GgufHeader:
     parts: tuple[Path, ...]
 
 
-_HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()
-"""By the file itself, under whatever name, and its size and time."""
+_HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()  # By the file itself, its size and time.
 
 
 def is_gguf(path: Path) -> bool:
@@ -119,10 +108,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(file: Path) -> GgufHeader:
-    """Read the header of a model, of all its parts if the file is the first of several.
-
-    Checks that all tensors are there. A header that somebody still holds is not read again. Raises `UsageError`.
-    """
+    """The header of all parts of a model, unless somebody holds it. Raises `UsageError`, also for lost tensors."""
     try:
         status = file.stat()
     except OSError as error:
@@ -227,10 +213,7 @@ def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
 
 
 def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[int]]:
-    """The first bytes of a file without metadata that holds these tensors, and where each begins.
-
-    Raises `ValueError` for invalid tensors.
-    """
+    """The first bytes of a file of these tensors alone, and where each begins. Raises `ValueError`."""
     numbers = {name: number for number, (name, _, _) in BLOCKS.items()}
     offsets, size_bytes, infos = [], 0, b""
     for name, kind, shape in tensors:

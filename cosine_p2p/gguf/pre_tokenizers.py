@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-JsonObject = dict[str, Any]
-"""A part of a tokenizer.json."""
+JsonObject = dict[str, Any]  # A part of a tokenizer.json.
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,28 +17,22 @@ class PreTokenizer:
     """How texts are cut into words: by one expression after the other, each match a word of its own."""
 
     expressions: tuple[str, ...]
-    takes_whole_words: bool = False
-    """Whether a word that is a token is taken whole, whatever merges would make of it."""
-    begins_texts: bool = False
-    """Whether a text begins with the BOS token unless the file says otherwise."""
-    has_pieces: bool = False
-    """Whether tokens are pieces of SentencePiece: ▁ stands for a space, and each byte has a token."""
+    takes_whole_words: bool = False  # Whether a word that is a token is taken whole, whatever the merges.
+    begins_texts: bool = False  # Whether a text begins with the BOS token unless the file says otherwise.
+    has_pieces: bool = False  # Whether tokens are SentencePiece's: ▁ is a space, each byte has a token.
 
 
 CONTRACTIONS: Final = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
 """The endings that the expressions of newer models split off in any case of A to Z."""
 WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The expression of GPT-2."""
-SPACES: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"
-"""What most expressions end in: line ends with all white space before them, other white space."""
+SPACES: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"  # What most end in: line ends with white space before, other space.
 SIGNS: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
 SIGNS_WITH_SLASHES: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES
 _LETTERS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
 _ENDED: Final = f"(?:{CONTRACTIONS})|{_LETTERS}"
-ONE_DIGIT: Final = rf"{_ENDED}|\p{{N}}{SIGNS}"
-"""The expression of Qwen 2."""
-THREE_DIGITS: Final = rf"{_ENDED}|\p{{N}}{{1,3}}{SIGNS}"
-"""The expression of Llama 3."""
+ONE_DIGIT: Final = rf"{_ENDED}|\p{{N}}{SIGNS}"  # The expression of Qwen 2.
+THREE_DIGITS: Final = rf"{_ENDED}|\p{{N}}{{1,3}}{SIGNS}"  # The expression of Llama 3.
 MARKED: Final = (
     rf"(?:{CONTRACTIONS})|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*"
     + SPACES
@@ -53,16 +46,14 @@ def _cased(letters: str, ending: str) -> str:
     return f"{lead}{upper}*{lower}+{ending}|{lead}{upper}+{lower}*{ending}"
 
 
-CASED: Final = _cased(r"\p{L}", "") + r"|\p{N}" + SIGNS_WITH_SLASHES
-"""The expression of Mistral's Tekken."""
+CASED: Final = _cased(r"\p{L}", "") + r"|\p{N}" + SIGNS_WITH_SLASHES  # The expression of Mistral's Tekken.
 CASED_THREE_DIGITS: Final = _cased(r"\p{L}", f"(?:{CONTRACTIONS})?") + r"|\p{N}{1,3}" + SIGNS_WITH_SLASHES
 """The expression of GPT-4o."""
 _MARKED_WORDS: Final = rf"[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+(?:{CONTRACTIONS})?"
 _WORDS_AFTER_SIGNS: Final = (
     r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+"
 )
-DEEPSEEK: Final = _WORDS_AFTER_SIGNS + r"[\r\n]*" + SPACES
-"""The expression of DeepSeek 3, after numbers and East Asian words were split off."""
+DEEPSEEK: Final = _WORDS_AFTER_SIGNS + r"[\r\n]*" + SPACES  # DeepSeek 3, numbers and East Asian words split off.
 _CJK: Final = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
 _DEEPSEEK_CJK: Final = "[[\u4e00-\u9fa5\u0800-\u4e00\uac00-\ud7ff]&&[^\\s]]+"
 _DEEPSEEK_LETTERS: Final = (

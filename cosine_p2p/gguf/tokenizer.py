@@ -15,10 +15,8 @@ from cosine_p2p.gguf.pre_tokenizers import JsonObject, PreTokenizer
 from cosine_p2p.gguf.vocabulary import APART, PIECES, USER_DEFINED, Vocabulary
 from cosine_protocol.errors import UsageError
 
-SPACE: Final = "▁"
-"""SentencePiece's letter for a space."""
-SPACES_STRIPPED: Final = ("phi-3", "phi3")
-"""Models by whose name llama.cpp removes white space after a control token, but for some tokens."""
+SPACE: Final = "▁"  # SentencePiece's letter for a space.
+SPACES_STRIPPED: Final = ("phi-3", "phi3")  # After whose control tokens llama.cpp strips white space.
 SPACES_KEPT: Final = ("<unk>", "<s>", "<|endoftext|>")
 
 
@@ -198,19 +196,11 @@ def _config(vocabulary: Vocabulary) -> JsonObject:
     texts = {name: vocabulary.tokens[token] for name, token in tokens.items() if vocabulary.is_apart(token)}
     context_tokens = vocabulary.metadata.get(f"{vocabulary.metadata.get('general.architecture')}.context_length")
     sizes = {"model_max_length": context_tokens} if isinstance(context_tokens, int) else {}
-    return {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-        **sizes,
-        **texts,
-    }
+    return {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False, **sizes, **texts}
 
 
 def _template(vocabulary: Vocabulary, template: str) -> str:
-    """The chat template, with the tokens that begin and end every text where it writes none of its own.
-
-    llama.cpp adds them to a rendered chat as to any other prompt.
-    """
+    """The chat template, with the tokens around every text where it writes none: llama.cpp adds them, too."""
     bos = vocabulary.special("bos") if vocabulary.begins_texts else None
     eos = vocabulary.special("eos") if vocabulary.ends_texts else None
     first, last = (

@@ -10,21 +10,17 @@ from typing import Any, Final, TypeGuard
 from cosine_p2p.gguf.pre_tokenizers import DEFAULT, PRE_TOKENIZERS, PreTokenizer
 from cosine_protocol.errors import UsageError
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
-"""ggml's types of tokens."""
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # ggml's types of tokens.
 APART: Final = (UNKNOWN, CONTROL, USER_DEFINED)
 """The types of tokens that are found in a text before anything else is, as no merge makes them."""
-BYTE_PAIRS: Final = ("gpt2", "gemma4")
-"""The kinds of tokenizers that have merges."""
-PIECES: Final = "llama"
-"""The kind of tokenizer that is SentencePiece's, whose tokens have scores."""
+BYTE_PAIRS: Final = ("gpt2", "gemma4")  # The kinds of tokenizers that have merges.
+PIECES: Final = "llama"  # The kind of tokenizer that is SentencePiece's, whose tokens have scores.
 DEFAULT_IDS: Final[Mapping[str, Mapping[str, int]]] = {
     "gpt2": {"bos": 11, "eos": 11},
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
 }
 """Special tokens that llama.cpp takes where a file names none, by the kind of tokenizer."""
-WITHOUT_BOS: Final = ("glm4", "glm5", "chatglm-bpe")
-"""The pre-tokenizers whose models have no BOS token unless their file names one."""
+WITHOUT_BOS: Final = ("glm4", "glm5", "chatglm-bpe")  # Whose models have no BOS token unless the file names one.
 END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
 """What the keys call tokens that end a text: of a sequence, a turn, a message, a file of code."""
 END_TEXTS: Final = (
@@ -52,31 +48,24 @@ CODE_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "fim_sep": ("<|file_sep|>", "<|plamo:file_separator|>"),
 }  # fmt: skip
 """The tokens around gaps in code where no key names them, by their own text."""
-SHOWN_TEXTS: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")
-"""Control tokens that are part of what a reader sees."""
+SHOWN_TEXTS: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # Control tokens readers see.
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The tokenizer of a file. All lists are by token id; the types of tokens are llama.cpp's."""
 
-    source: str
-    """The file, as a sentence names it."""
+    source: str  # The file, as a sentence names it.
     kind: str
     tokens: Sequence[str] = field(repr=False)
     kinds: Sequence[int] = field(repr=False)
     metadata: Mapping[str, Any] = field(repr=False)
-    ids: Mapping[str, int] = field(repr=False)
-    """The token of each text, which stands once: llama.cpp ends its process at others."""
-    ends: tuple[int, ...]
-    """The tokens that end a text, those first that keys name, in the order of `END_KEYS`."""
+    ids: Mapping[str, int] = field(repr=False)  # By the text, which stands once, or llama.cpp ends its process.
+    ends: tuple[int, ...]  # The tokens that end a text, those first that keys name, in the order of `END_KEYS`.
 
     @classmethod
     def read(cls, source: str, metadata: Mapping[str, Any]) -> "Vocabulary | None":
-        """The vocabulary in a file's metadata; None where tokens have no texts of their own.
-
-        Raises `UsageError` for a tokenizer of another kind, and for a damaged one.
-        """
+        """None where tokens have no texts of their own. Raises `UsageError` for one of another kind, or damaged."""
         kind = metadata.get("tokenizer.ggml.model")
         if kind in (None, "none", "no_vocab"):
             return None

@@ -33,8 +33,7 @@ def _read_streamer(value: Any) -> Streamer:
     return cast(Streamer, value)
 
 
-STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)
-"""As in the protocol."""
+STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)  # As in the protocol.
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +76,7 @@ class SwarmModelForCausalLM(PipelineModel):
             )
         super().__init__(
             SwarmConfig(
-                name_or_path=best.target,
-                eos_token_id=list(best.eos),
-                max_position_embeddings=best.context_tokens,
+                name_or_path=best.target, eos_token_id=list(best.eos), max_position_embeddings=best.context_tokens
             ),
             own={} if published is None else options_of(published),
         )

@@ -24,10 +24,8 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import MAX_SEED
 
-DEFAULT_NEW_TOKENS: Final = 20
-"""What transformers generates where nothing says how much."""
-DEFAULT_TOP_K: Final = 50
-"""What transformers samples from where nothing says otherwise."""
+DEFAULT_NEW_TOKENS: Final = 20  # What transformers generates where nothing says how much.
+DEFAULT_TOP_K: Final = 50  # What transformers samples from where nothing says otherwise.
 
 HONOURED: Final = frozenset({
     "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_p", "num_assistant_tokens",
@@ -82,10 +80,7 @@ class BatchOptions:
 
 
 def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
-    """Keyword arguments over the attributes of configurations, the first over the next; None is absent.
-
-    Raises `UsageError` naming what is unknown, or impossible with a swarm.
-    """
+    """Keywords over attributes of configs, the first first. Raises `UsageError` for unknown or impossible ones."""
     for name in keywords.keys() - IGNORED - REFUSED:
         refuse_unknown(name, sorted(HONOURED))
     given: dict[str, Any] = {}

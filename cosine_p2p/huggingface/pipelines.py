@@ -1,7 +1,4 @@
-"""The parts of a model that `pipeline("text-generation", ...)` of transformers asks for besides `generate`.
-
-Read from transformers 5.23, `pipelines/base.py` and `pipelines/text_generation.py`.
-"""
+"""What `pipeline("text-generation", ...)` of transformers 5.23 asks for of a model besides `generate`."""
 
 import sys
 from collections.abc import Mapping
@@ -9,8 +6,7 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
-MODEL_TYPE: Final = "cosine-swarm"
-"""Our name in transformers' list of the classes that it does not warn of in a pipeline."""
+MODEL_TYPE: Final = "cosine-swarm"  # Our name in transformers' list of classes that it does not warn of.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,1 @@
-"""A chat model's reply: its reasoning, its words and its calls of tools, told apart as they come.
-
-In comes text with its special tokens, and the chat template; out go parts.
-"""
+"""A chat model's reply: in comes text with special tokens, out go reasoning, words and calls of tools."""

@@ -10,17 +10,13 @@ from cosine_p2p.replies.intake import Intake, Reading, told
 from cosine_p2p.replies.parts import CallArguments, CallBegun
 from cosine_p2p.replies.rules import Rules
 
-MAX_NAME: Final = 256
-"""Characters; names have at most 64 in OpenAI's API, and some formats write more beside them."""
+MAX_NAME: Final = 256  # Characters; names have at most 64 in OpenAI's API, and some formats write more beside them.
 ID_LETTERS: Final = 9
 _ALPHABET: Final = string.ascii_letters + string.digits
 
 
 class CallFormat(Protocol):
-    """How a family of models writes calls.
-
-    Calls begin with one of `marks`; `told` are all texts in which a special token may stand.
-    """
+    """How a family of models writes calls, which begin with `marks`; `told` are all texts with special tokens."""
 
     @property
     def marks(self) -> Sequence[str]: ...
@@ -69,10 +65,7 @@ class Calls:
 
 
 def call_id(key: bytes, index: int) -> str:
-    """The identity of a call of the reply that a key stands for.
-
-    Nine letters and digits, 53 bits, since Mistral's templates want no other.
-    """
+    """The identity of a call of a key's reply: 53 bits as nine letters and digits, all that Mistral takes."""
     number = int.from_bytes(blake2b(key + index.to_bytes(8), digest_size=8).digest())
     letters = []
     for _ in range(ID_LETTERS):

@@ -216,10 +216,7 @@ class Dialect:
     in_channels: bool = False
 
     def grammar(self, split: Split, tools: Mapping[str, Any], *, several: bool, is_thinking: bool) -> str:
-        """A grammar of Lark for replies that call a tool, or `several`.
-
-        `is_thinking` says that the reply goes on with reasoning; else it may begin with some.
-        """
+        """A grammar of Lark for replies that call a tool, or `several`; with `is_thinking` after some reasoning."""
         rules = Rules(split)
         if self.in_channels:
             return rules.grammar(channel_rule(rules, tools))

@@ -14,8 +14,7 @@ from cosine_p2p.replies.schemas import Form, Root, forms, joined
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 MAX_DEPTH: Final = 16
-MAX_ITEMS: Final = 64
-"""Bounds of what is written by rules of one's own: the depth of schemas, and the fewest items of a list."""
+MAX_ITEMS: Final = 64  # Bounds of rules of one's own: depth of schemas, fewest items of a list.
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
 
 

@@ -62,10 +62,7 @@ def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
 
 
 def channel_rule(rules: Rules, tools: Mapping[str, Any]) -> str:
-    """An expression of a grammar for a reply that calls one of these tools, and may think before.
-
-    What ends a call ends the reply, and is no part of the grammar.
-    """
+    """An expression for a reply that calls a tool, and may think before. What ends the call is no part of it."""
     calls = [
         f"{rules.mark(f'<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>')} "
         f"{rules.arguments(schema)}"

@@ -15,14 +15,11 @@ from typing import Final, TypeVar
 from cosine_p2p.replies.parts import Part
 
 _T = TypeVar("_T")
-Reading = Generator[Part | None, None, _T]
-"""Yields parts, and None to wait for more text; returns what came of it."""
-Pieces = Generator[str | None, None, _T]
-"""Yields text, and None to wait for more of it."""
+Reading = Generator[Part | None, None, _T]  # Yields parts, and None to wait for more text; returns what came of it.
+Pieces = Generator[str | None, None, _T]  # Yields text, and None to wait for more of it.
 
 BLANK: Final = " \t\r\n"
-_OUTSIDE: Final = frozenset('{}[]":,-+.0123456789eE' + "truefalsn" + BLANK)
-"""The letters of JSON outside of its strings."""
+_OUTSIDE: Final = frozenset('{}[]":,-+.0123456789eE' + "truefalsn" + BLANK)  # The letters outside of strings.
 
 
 class Intake:

@@ -11,8 +11,7 @@ from cosine_p2p.replies.rules import Rules
 
 NAMES: Final = ("name", "tool_name")
 ARGUMENTS: Final = ("arguments", "parameters", "args")
-BESIDE: Final = ("id", "tool_call_id", "type")
-"""Further keys of a call without a mark before it, so that other JSON is not taken for one."""
+BESIDE: Final = ("id", "tool_call_id", "type")  # Further keys of a call without a mark, or other JSON were one.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

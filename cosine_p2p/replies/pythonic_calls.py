@@ -16,10 +16,7 @@ _NAME: Final = re.compile(r"[\w.\-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonicCalls:
-    """A list of calls with named arguments, each a literal of Python or of JSON.
-
-    A list that begins with its bracket alone must name known tools.
-    """
+    """A list of calls with named literals of Python or JSON. One that begins by "[" alone must name known tools."""
 
     begins: tuple[str, ...] = ("[",)
     ends: str = ""

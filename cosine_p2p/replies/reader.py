@@ -11,8 +11,7 @@ from cosine_p2p.replies.intake import BLANK, Intake, Reading
 from cosine_p2p.replies.parts import Content, Part, Reasoning
 from cosine_p2p.replies.reasoning import ReasoningMarks
 
-BARE: Final = ("{", "[", "```json")
-"""Marks of calls that count only where nothing was said before: they stand in other texts, too."""
+BARE: Final = ("{", "[", "```json")  # Calls only where nothing was said before: these stand in other texts, too.
 
 
 class ReplyReader:
@@ -129,10 +128,7 @@ class ReplyReader:
 
 
 class _Trim:
-    """Leaves out the white space around reasoning, and around words that are not all of the reply.
-
-    White space that reasoning may follow is held back; with `holds` all that a call may follow.
-    """
+    """Leaves out white space around reasoning and words, held back while reasoning (`holds`: a call) may follow."""
 
     def __init__(self, *, holds: bool) -> None:
         self._holds = holds

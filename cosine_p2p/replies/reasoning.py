@@ -6,10 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMarks:
-    """Reasoning stands between `begins` and `ends`; `silent` marks around the rest are no part of a reply.
-
-    A template that has one of `signs` writes so.
-    """
+    """Reasoning is from `begins` to `ends`, `silent` marks are no text. Templates with one of `signs` write so."""
 
     begins: str
     ends: str

@@ -9,14 +9,12 @@ from cosine_p2p.replies.schema_bounds import with_sound_bounds
 from cosine_p2p.replies.schemas import Others, Root, self_contained
 from cosine_protocol.limits import MAX_CONSTRAINT_BYTES
 
-Split = Callable[[str], Sequence[str | int]]
-"""Splits a text into plain text and the ids of special tokens."""
+Split = Callable[[str], Sequence[str | int]]  # Splits a text into plain text and the ids of special tokens.
 
 _SEPARATED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 """White space as templates write it: what is forced takes no pass."""
 _ANY_TEXT: Final = "(?s:.*)"
-_NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""
-"""A name in no format's way."""
+_NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""  # A name in no format's way.
 _ASCII: Final = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 _OPEN: Final = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref", "if")
 """What may say that an object has more than its properties."""
@@ -71,10 +69,7 @@ class Rules:
         return self._add("NAME", " & ".join([f"/{_NAME}/", *conditions]))
 
     def fields(self, values: Mapping[str, str], needed: Collection[str], others: Sequence[str], comma: str) -> str:
-        """An expression for values with commas between them: the needed ones first, others once or not at all.
-
-        Where none is needed there is one at most. Then come any of `others`.
-        """
+        """Values with commas: the needed, others at most once (one in all without needed ones), then `others`."""
         first = [value for name, value in values.items() if name in needed]
         more = [value for name, value in values.items() if name not in needed]
         between = self.mark(comma)

@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from cosine_p2p.replies.schemas import each_within
 
-STEP: Final = 1e-9
-"""How far a bound is moved: numbers so near it are lost."""
+STEP: Final = 1e-9  # How far a bound is moved: numbers so near it are lost.
 
 
 def with_sound_bounds(schema: Any) -> Any:

@@ -12,19 +12,15 @@ from itertools import chain, islice, product
 from typing import Any, Final
 from urllib.parse import unquote
 
-MAX_FORMS: Final = 256
-"""Alternatives of one value; those beyond are left out."""
+MAX_FORMS: Final = 256  # Alternatives of one value; those beyond are left out.
 MAX_SCHEMAS: Final = 1024
-MAX_DEPTH: Final = 32
-"""Bounds of the schemas looked into for one value."""
+MAX_DEPTH: Final = 32  # Bounds of the schemas looked into for one value.
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 """What holds schemas by names that are no keywords."""
-_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})
-"""What holds values, and no schemas."""
+_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # What holds no schemas.
 _NAMING: Final = frozenset({"$defs", "definitions", "$id", "$anchor"})
 _COMBINING: Final = _NAMING | {"$ref", "allOf", "anyOf", "oneOf"}
-_ANY_NAME: Final = ("propertyNames", {"type": "string"})
-"""What Zod writes of a map; llguidance knows no names of properties."""
+_ANY_NAME: Final = ("propertyNames", {"type": "string"})  # What Zod writes of a map; llguidance lacks it.
 _HINTS: Final = {
     "string": ("pattern", "minLength", "maxLength", "format"),
     "object": ("properties", "patternProperties", "additionalProperties", "required"),

@@ -4,10 +4,7 @@ from collections.abc import Callable, Iterable
 
 
 def word_tokens(words: Iterable[str], encode: Callable[[str], tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The sequences of tokens that write each word: alone, and after a space where that is another token.
-
-    They are those that vLLM finds.
-    """
+    """The tokens of each word, alone and after a space where that is another token: as vLLM finds them."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         alone, spaced = encode(word.lstrip()), encode(" " + word.lstrip())

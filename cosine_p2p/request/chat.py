@@ -5,8 +5,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-Message = Mapping[str, Any]
-"""`{"role", "content"}`, and what else a template may read: `tool_calls`, `name`, `reasoning_content`."""
+Message = Mapping[str, Any]  # `{"role", "content"}`, and what else a template may read, such as `tool_calls`.
 RESERVED: Final = frozenset({"add_generation_prompt", "continue_final_message", "messages", "template", "tools"})
 """Names that options of a template may not have."""
 

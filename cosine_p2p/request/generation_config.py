@@ -1,7 +1,4 @@
-"""A model's own generation config: read from its folder, published by its verifiers, default of requests.
-
-`generation_config.json` is read as transformers reads it (docs/generate.md).
-"""
+"""A model's own generation config, read as transformers does; verifiers publish it (docs/generate.md)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,14 +13,11 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
 from cosine_protocol.records import GenerationDefaults
 
-FILE_NAME: Final = "generation_config.json"
-"""As `save_pretrained` writes it."""
-FILTERS: Final = ("top_k", "top_p", "min_p")
-"""Parameters that mean nothing at temperature 0."""
+FILE_NAME: Final = "generation_config.json"  # As `save_pretrained` writes it.
+FILTERS: Final = ("top_k", "top_p", "min_p")  # Parameters that mean nothing at temperature 0.
 VALUES: Final = ("temperature", *FILTERS, "repetition_penalty", "max_new_tokens")
 """The options of a request that a config may set; vLLM takes the same six."""
-SAMPLED_TEMPERATURE: Final = 1.0
-"""What transformers samples at where a config has `do_sample` and no temperature."""
+SAMPLED_TEMPERATURE: Final = 1.0  # What transformers samples at where a config has `do_sample` and no temperature.
 ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -82,10 +76,7 @@ def _is_negative(token: object) -> bool:
 
 
 def read_generation_config(folder: Path) -> GenerationDefaults | None:
-    """What the generation config in a model's folder says, None if there is nothing of the kind.
-
-    Invalid values are named with what cannot be honoured. Raises `UsageError` if the file cannot be read.
-    """
+    """None if there is none; invalid values count as not honoured. Raises `UsageError` if unreadable."""
     config = read_config_object(folder / FILE_NAME)
     set_options = {name: value for name, value in config.items() if value is not None}
     values: dict[str, Any] = {}

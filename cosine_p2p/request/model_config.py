@@ -7,8 +7,7 @@ from typing import Any, Final
 from cosine_p2p.storage.bounded_file import read_json
 from cosine_protocol.errors import UsageError
 
-FILE_NAME: Final = "config.json"
-"""As `save_pretrained` writes it."""
+FILE_NAME: Final = "config.json"  # As `save_pretrained` writes it.
 TEXT_PARTS: Final = ("text_config", "thinker_config", "llm_config", "language_config", "decoder", "generator")
 """The names under which models that also see or hear keep the configuration of their language model."""
 

@@ -1,8 +1,4 @@
-"""Options of a client and of a generation, each declared once, and the seeds of several outputs.
-
-The types that programs see, checks and defaults are made of `OPTIONS`; the command line, the gateway and the
-monitor read bounds, defaults and sentences there.
-"""
+"""Options, each declared once: types, checks, help and defaults come of `OPTIONS`; and seeds of outputs."""
 
 import inspect
 import json
@@ -63,10 +59,7 @@ TEXT, PEERS, NETWORK, RUN = Purpose
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option: its values, purpose, one sentence for people, and default.
-
-    A default of None is found out later. With `yields` the model's own generation config goes before the default.
-    """
+    """Values, purpose, a sentence and default (None: later) of an option; `yields` to the model's own config."""
 
     kind: ArgumentKind[Any]
     purpose: Purpose
@@ -201,8 +194,7 @@ class GenerationOptions(TypedDict, total=False):
         ),
     ]
     bad_words: Annotated[
-        Sequence[str],
-        Option(texts("texts"), TEXT, "Texts not to generate, as the target tokenizes them.", ()),
+        Sequence[str], Option(texts("texts"), TEXT, "Texts not to generate, as the target tokenizes them.", ())
     ]
     min_tokens: Annotated[
         int | None,
@@ -269,22 +261,14 @@ class GenerationOptions(TypedDict, total=False):
     ]
     stop: Annotated[str | Sequence[str], Option(STOP, TEXT, "Text before which to stop; may be repeated.", ())]
     eos: Annotated[
-        Sequence[int] | None,
-        Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's."),
+        Sequence[int] | None, Option(TOKEN_IDS, TEXT, "Token ids that end the output in place of the target's.")
     ]
     stop_token_ids: Annotated[
-        Sequence[int],
-        Option(TOKEN_IDS, TEXT, "Further token ids that end the output; its text excludes them.", ()),
+        Sequence[int], Option(TOKEN_IDS, TEXT, "Further token ids that end the output; its text excludes them.", ())
     ]
     ignore_eos: Annotated[bool, Option(FLAG, TEXT, "Ignore the target's end-of-sequence tokens.", False)]
     strategy: Annotated[
-        str,
-        Option(
-            text("the name of a strategy"),
-            PEERS,
-            "cosine, or plain for the target alone.",
-            "cosine",
-        ),
+        str, Option(text("the name of a strategy"), PEERS, "cosine, or plain for the target alone.", "cosine")
     ]
     dtype: Annotated[
         str | None,
@@ -354,8 +338,7 @@ class ClientOptions(GenerationOptions, total=False):
         ),
     ]
     identity: Annotated[
-        str | PathLike[str] | None,
-        Option(_path("a key file"), NETWORK, "Key file; created if it does not exist."),
+        str | PathLike[str] | None, Option(_path("a key file"), NETWORK, "Key file; created if it does not exist.")
     ]
     deny: Annotated[
         Sequence[str],
@@ -414,10 +397,7 @@ def read_option(name: str, value: object) -> Any:
 
 
 def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
-    """`base` updated with `given`; `kind` is the TypedDict of the valid names.
-
-    Raises `UsageError` naming an option that is unknown or invalid.
-    """
+    """`base` with `given`; `kind` has the valid names. Raises `UsageError` naming an unknown or invalid one."""
     known = kind.__annotations__
     merged: dict[str, Any] = dict(base)
     for name, value in given.items():
@@ -435,15 +415,11 @@ def shares_feedback(options: ClientOptions) -> bool:
     return bool(options.get("swarm")) if given is None else given
 
 
-USUAL_WINDOW_TOKENS: Final = 256
-"""Measured (decision 34): small models draft as well after 128 tokens as after thousands."""
+USUAL_WINDOW_TOKENS: Final = 256  # Measured (decision 34): small models draft as well after 128 as after all.
 
 
 def window_of(options: ClientOptions) -> int | None:
-    """The most tokens of the prompt's end that drafters shall see; None for the whole prompt.
-
-    Default: the whole prompt for peers that `trust` names, or a private swarm admits.
-    """
+    """Tokens of the prompt's end that drafters see; None for all, as trusted and private peers do by default."""
     given = options.get("prompt_window_tokens")
     if given is None:
         given = 0 if options["trust"] or options.get("swarm") else USUAL_WINDOW_TOKENS
@@ -469,10 +445,8 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
     return decorate
 
 
-SEED_BYTES: Final = 8
-"""The width of a seed."""
-DRAWN_SEED_BITS: Final = 53
-"""JSON is often read with float64, exact for no larger numbers."""
+SEED_BYTES: Final = 8  # The width of a seed.
+DRAWN_SEED_BITS: Final = 53  # JSON is often read with float64, exact for no larger numbers.
 _MARK: Final = b"cosine/choice/1"  # keeps these hashes apart from others
 
 

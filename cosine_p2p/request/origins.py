@@ -7,12 +7,9 @@ from typing import Final
 
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
 
-TARGET_SOURCE: Final = "target"
-"""The `source` of tokens nobody drafted."""
-HOME_SOURCE: Final = "home"
-"""The `source` of tokens that the verifier's own drafter drafted."""
-FORCED_SOURCE: Final = "forced"
-"""The `source` of tokens that the constraint of the request left no choice about, which the verifier drafted."""
+TARGET_SOURCE: Final = "target"  # The `source` of tokens nobody drafted.
+HOME_SOURCE: Final = "home"  # The `source` of tokens that the verifier's own drafter drafted.
+FORCED_SOURCE: Final = "forced"  # Of tokens that the verifier drafted, as the constraint left no choice.
 OWN_SOURCES: Final[Mapping[int, str]] = {0: TARGET_SOURCE, HOME_AUTHOR: HOME_SOURCE, FORCED_AUTHOR: FORCED_SOURCE}
 """By the author byte of a token, the source of all that no drafter of the swarm drafted."""
 

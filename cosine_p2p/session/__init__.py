@@ -1,4 +1,1 @@
-"""One request from open to end, and what follows it: its audits.
-
-In come a `Job` and links to peers; out go committed tokens, counts, and what was signed.
-"""
+"""One request: in come a `Job` and links to peers; out go committed tokens, counts, and signed statements."""

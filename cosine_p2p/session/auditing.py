@@ -40,21 +40,15 @@ from cosine_protocol.protocols import AUDIT
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.statements import open_verdict, sign
 
-MAX_ASKED: Final = 64
-"""Bounds a poll. Polls are rare: a judge outvoted twice is rejected."""
+MAX_ASKED: Final = 64  # Bounds a poll. Polls are rare: a judge outvoted twice is rejected.
 # What waits for an audit decides how long: nothing but memory, a program that is about to leave, or a text. An
 # audit of 200 tokens takes four passes (decision 27) once prompts leave an auditor time for it. Who waits for less
 # gets fewer answers, of audits that are as good as lost; who waits for more gets few more.
-ANSWER_S: Final = 60.0
-"""An auditor lets its prompts go first for half a minute at most (`cosine_node.verifier.audits`)."""
-FINISH_S: Final = 10.0
-"""Where a program is about to leave: enough for audits that have begun."""
-HOLD_S: Final = 1.0
-"""Text waits so long for the word of the verifier that continues; it ends by a later one."""
-TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS
-"""What that verifier replays in one pass: the tokens not signed yet, and as many that were."""
-UNFORESEEABLE: Final[Chance] = random.SystemRandom().random
-"""No verifier may foresee which streams are audited, or by whom."""
+ANSWER_S: Final = 60.0  # An auditor lets prompts go first for half a minute (`cosine_node.verifier.audits`).
+FINISH_S: Final = 10.0  # Where a program is about to leave: enough for audits that have begun.
+HOLD_S: Final = 1.0  # Text waits so long for the word of the verifier that continues; it ends by a later one.
+TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS  # What is replayed in one pass: unsigned tokens, as many signed.
+UNFORESEEABLE: Final[Chance] = random.SystemRandom().random  # No verifier may foresee which streams are audited.
 
 logger = logging.getLogger(__name__)
 
@@ -139,10 +133,7 @@ class Auditing:
             await self._links.close()
 
     def begin(self, session: Session, *, judges: Mapping[str, Judge], share: float) -> StreamAudit:
-        """Audit a finished session if it is drawn: `share` of them, and more of verifiers with little standing.
-
-        `judges` are those that may be asked, by peer id, and its authors among them.
-        """
+        """Audit a session if it is drawn, by `share` and its authors' standing; `judges` have its authors, too."""
         claims = session.signed.claims(session.job.request, session.output)
         now_s = asyncio.get_running_loop().time()
         chances = [self.standings.audit_chance(claim.author, share, now_s=now_s) for claim in claims]
@@ -226,11 +217,7 @@ class Auditing:
     async def judged(
         self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
     ) -> tuple[Evidence, ...]:
-        """The same claims with the statements of verifiers asked now, for `wait_s` each.
-
-        Those of the claim's target and numerics are asked, with `trust` these alone. A claim that does not hold is
-        asked of nobody.
-        """
+        """The claims with what verifiers of their numerics (`trust`: these alone) say now, `wait_s` each."""
         found: list[Evidence] = []
         for piece in pieces:
             try:
@@ -315,10 +302,7 @@ class TextAccused(GenerationFailed):
 
 
 class FailoverCheck:
-    """At a failover, the verifier that continues judges the end of what was committed before.
-
-    The client signs that part itself: a verifier that falls silent has not signed its last tokens.
-    """
+    """Who goes on judges the end before, which the client signs: a verifier that falls silent has not."""
 
     def __init__(self, session: Session, *, mandates: Mandates, auditing: Auditing) -> None:
         self._session = session

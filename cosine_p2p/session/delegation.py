@@ -21,10 +21,8 @@ from cosine_protocol.statements import check_signature, sign
 # brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26):
 # at half of these bounds there is hardly anything to gain, at twice as much a part of that is lost.
 LEAST_RTT_PASSES: Final = 0.25
-LEAST_RTT_S: Final = 0.005
-"""Round trips on one machine take 1 to 4 ms (measured)."""
-SILENCE_S: Final = 10.0
-"""Twice as long as a delegate waits for a drafter (`cosine_p2p.session.drafters`)."""
+LEAST_RTT_S: Final = 0.005  # Round trips on one machine take 1 to 4 ms (measured).
+SILENCE_S: Final = 10.0  # Twice as long as a delegate waits for a drafter (`cosine_p2p.session.drafters`).
 
 
 class Coordinator(Enum):
@@ -40,10 +38,7 @@ def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination
 
 
 def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
-    """True if a verifier is so near that its client coordinates as well as it would.
-
-    Over stages a pass begins whenever the first of them is free, so drafts wait for no whole pass.
-    """
+    """True if the client coordinates as well; over stages a pass begins whenever the first of them is free."""
     return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s / max(1, stages))
 
 
@@ -56,11 +51,7 @@ def expected_coordinator(
     rtt_s: float | None,
     now_s: float,
 ) -> Coordinator:
-    """The coordinator that a request will probably have at a verifier.
-
-    `rtt_s` is that of client and verifier. Where it is unknown the verifier is expected: otherwise the client is
-    near it.
-    """
+    """At unknown `rtt_s` (to the client) it is the verifier: otherwise the client is near it."""
     if mandates is None or not may_delegate(mandates, strategy, coordination):
         return Coordinator.CLIENT
     if verifier.peer_id in mandates.failures.avoided(now_s):
@@ -92,10 +83,7 @@ class Delegation:
     def offer(
         self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
     ) -> m.Delegate | None:
-        """Decide at a verifier; the mandate to send it if it is to coordinate.
-
-        Waits for `Opened` where the verifier's features or distance are unknown.
-        """
+        """Decide at a verifier, or wait for `Opened`; the mandate to send it if it is to coordinate."""
         mandates, link = self._job.mandates, upstream.link
         if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
             return None

@@ -20,8 +20,7 @@ from cosine_protocol.records import NodeRecord, Role
 MAX_ASKED_DRAFTERS: Final = 8
 """Default maximum. Each reads the prompt's end, and three are kept: with eight the expert of each prompt of the
 embedded family was among them (decision 2)."""
-WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS
-"""Bounds what a look-up reads in a large directory (docs/design.md)."""
+WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS  # Bounds a look-up in a large directory (docs/design.md).
 
 logger = logging.getLogger(__name__)
 
@@ -101,10 +100,7 @@ class DrafterSearch:
     def _with_pupil(
         self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
     ) -> AskedDrafters:
-        """Those asked and, sometimes, one that only learns, if the user shares feedback.
-
-        With `max_drafters` it takes the last place, unless that one is the only drafter of its expertise.
-        """
+        """Sometimes, with feedback, one that only learns: the last place, if not of a lone expertise."""
         if not asked or not shares_feedback(self.options):
             return AskedDrafters(asked)
         if self.options.get("max_drafters") is not None and len(asked) == self.limit:

@@ -23,13 +23,11 @@ from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 from cosine_protocol.statements import check_signature
 
-START_TIMEOUT_S: Final = SILENCE_S / 2
-"""Longer than a link takes to give up a silent peer; a later drafter is too late for a short answer."""
+START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than links give up silent peers; later is too late.
 MAX_STRANGENESS_NATS: Final = 1.0
 """Drafters whose NLL of the prompt is worse by more are right 0.22 to 0.5 times as often as the best (traces of
 both families, greedy), others 0.69 times or more."""
-MAX_WAITING_FRAGMENTS: Final = 64
-"""Bounds memory for each drafter: far more than arrive while one signature is checked."""
+MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory, each: far more than come during one check.
 
 
 class DrafterLedger:
@@ -142,11 +140,7 @@ class DraftingObserver(Protocol):
 
 
 class Drafters:
-    """The drafters of a job's ledger by author number.
-
-    `output` is the session's stream, which grows. `deliver` gets fragments whose signature was checked, other
-    messages, and a lost `Delivery` for each drafter that cannot be reached or signs wrongly.
-    """
+    """A job's drafters by author number. `output` grows; `deliver` gets checked fragments, messages, losses."""
 
     def __init__(
         self,
@@ -181,11 +175,7 @@ class Drafters:
         self._refused: set[str] = set()
 
     async def check_fragments(self) -> None:
-        """Check the signatures of fragments off the event loop, until cancelled.
-
-        Drafters take turns with their oldest fragment, so that one that floods the queue loses its own only.
-        Nothing more is taken of one that has signed wrongly.
-        """
+        """Check signatures off the loop, in turns, so that a flood costs its own; one false one ends it."""
         while True:
             while not self._unchecked:
                 self._has_unchecked.clear()

@@ -10,8 +10,7 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
 from cosine_protocol.nodes import BASE
 
-MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES
-"""Bounds memory, for each author: twice what a drafter may have under way."""
+MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory, each author: twice what may be under way.
 
 
 @dataclass(slots=True, eq=False)

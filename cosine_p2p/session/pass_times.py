@@ -6,8 +6,7 @@ from typing import Final
 
 from cosine_protocol.messages import PassStats
 
-LATEST_PASSES: Final = 64
-"""Four seconds of passes of 60 ms, of which half may have been disturbed."""
+LATEST_PASSES: Final = 64  # Four seconds of passes of 60 ms, of which half may have been disturbed.
 
 
 class PassTimes:

@@ -1,8 +1,4 @@
-"""New verifiers write the beginning of a text that another has written, and must write the same.
-
-Nobody waits for it. It teaches the client the newcomer's speed and standing (`cosine_p2p.trust.standing`); to the
-newcomer it is a request like any other.
-"""
+"""New verifiers must write a text's beginning as another has; nobody waits, and it teaches their standing."""
 
 import asyncio
 import logging
@@ -21,10 +17,8 @@ from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.records import NodeRecord
 
-TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS
-"""The first part that a verifier signs: what differs there can be audited."""
-TRIAL_S: Final = 30.0
-"""One that needs a second for a token is no help to anybody."""
+TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS  # The first part that is signed: what differs can be audited.
+TRIAL_S: Final = 30.0  # One that needs a second for a token is no help to anybody.
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,8 @@ import logging
 from collections.abc import MutableMapping
 from typing import Any, Final
 
-NAME_BYTES: Final = 4
-"""Enough to tell apart the requests in one log."""
-PEER_LETTERS: Final = 8
-"""The last ones differ; all peer ids begin alike."""
+NAME_BYTES: Final = 4  # Enough to tell apart the requests in one log.
+PEER_LETTERS: Final = 8  # The last ones differ; all peer ids begin alike.
 
 
 class RequestLogger(logging.LoggerAdapter[logging.Logger]):

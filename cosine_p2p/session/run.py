@@ -162,11 +162,7 @@ class Run:
         return ended
 
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
-        """One chunk for each run of tokens from one source.
-
-        A pass ends with the one token that the target decodes; earlier tokens were in the tree, so those of the
-        target's own are copied.
-        """
+        """A chunk for each run of one source; a pass ends with the one decoded token, others are copied."""
         ledger = self._session.ledger
         last = len(committed.tokens) - 1
         sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]

@@ -84,23 +84,15 @@ from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import ConstraintKind, Request
 
-MAX_WHY: Final = 64
-"""Bounds memory: the first reasons that a session keeps for people."""
-LATEST_WHY: Final = 16
-"""Bounds memory: the latest reasons, which a display of progress shows."""
-ASK_AGAIN_S: Final = JOIN_PAUSE_S
-"""A network daemon that died, at either end, is back after one to two seconds."""
-FOUND_AGAIN_S: Final = 10.0
-"""A node that has moved is found again by then (decision 56). Of one that served the request more is known."""
-OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S
-"""Patience where others of the target have other numerics: then the request is better asked anew."""
-LOOK_SELDOM: Final = 4.0
-"""Pause between looks, as a part of the time waited: 13 a minute, of the 16 dials that a silent host may get."""
-REFUSED_WITHIN_S: Final = 1.0
-"""A refusal takes a round trip; a link to a host that stands still is given up after four seconds."""
+MAX_WHY: Final = 64  # Bounds memory: the first reasons that a session keeps for people.
+LATEST_WHY: Final = 16  # Bounds memory: the latest reasons, which a display of progress shows.
+ASK_AGAIN_S: Final = JOIN_PAUSE_S  # A network daemon that died, at either end, is back after one to two seconds.
+FOUND_AGAIN_S: Final = 10.0  # A node that has moved is found by then (decision 56); served ones get more.
+OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S  # Where others have other numerics: then it is better asked anew.
+LOOK_SELDOM: Final = 4.0  # Pause as a part of the time waited: 13 a minute, of 16 dials a silent host may get.
+REFUSED_WITHIN_S: Final = 1.0  # A refusal takes a round trip, a host that stands still four seconds.
 
-PeerFailure = PeerError | PeerLost | RemoteProtocolError
-"""What ends a verifier's part in a request."""
+PeerFailure = PeerError | PeerLost | RemoteProtocolError  # What ends a verifier's part in a request.
 
 
 @dataclass(slots=True)

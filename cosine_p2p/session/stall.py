@@ -15,35 +15,24 @@ from cosine_p2p.trust.peer_memory import UsualSpeeds
 # one allows it `SLACK` times as much: prompts of others that are fed beside, requests that came since it was
 # measured. Half of that would leave honest verifiers whenever they are busy, each for a prefill elsewhere; twice
 # would let one that only counts hold a text for 35 s. With these a liar costs 4 to 20 s, once (docs/security.md).
-CHECK_EVERY_S: Final = 0.5
-"""How late a verifier that makes no progress may be noticed."""
-STALL_S: Final = SILENCE_S - CHECK_EVERY_S
-"""A verifier that commits nothing for so long stalls, unless what was measured says otherwise."""
-SLACK: Final = 5
-"""A verifier may take so many times what it or others took before."""
-COUNTING: Final = SLACK
-"""One that reports passes gets so many times as long again, since it may serve others."""
-LONE_S: Final = JOIN_PATIENCE_S
-"""So long a sole verifier that works may take at least: as long as a lost one is waited for."""
+CHECK_EVERY_S: Final = 0.5  # How late a verifier that makes no progress may be noticed.
+STALL_S: Final = SILENCE_S - CHECK_EVERY_S  # Who commits nothing for so long stalls, unless measured otherwise.
+SLACK: Final = 5  # A verifier may take so many times what it or others took before.
+COUNTING: Final = SLACK  # One that reports passes gets so many times as long again, since it may serve others.
+LONE_S: Final = JOIN_PATIENCE_S  # A sole verifier that works gets at least as long as a lost one.
 ANNOUNCED_S: Final = 600.0
 """The longest silence that an announced pass explains: `SLACK` passes of two minutes, as long as a head waits for
 its stages."""
-LONGEST_S: Final = 2 * LONE_S
-"""Between two commits a verifier never gets more, whatever its passes took before."""
-SLOW_AFTER_S: Final = 10.0
-"""A verifier is not called slow by its first commits, which share the machine with its prefill."""
-UNKNOWN_TOKEN_S: Final = 0.05
-"""The prefill of a token where none was measured, 20 tokens a second: as slow as passes of one token each."""
+LONGEST_S: Final = 2 * LONE_S  # Between two commits a verifier never gets more, whatever its passes took before.
+SLOW_AFTER_S: Final = 10.0  # Not by its first commits, which share the machine with its prefill.
+UNKNOWN_TOKEN_S: Final = 0.05  # A token's prefill where none was measured: as slow as passes of one token.
 LEAST_TOKEN_S: Final = UNKNOWN_TOKEN_S / SLACK
 """What was measured never allows less: prompts of which a part was cached say little about those that come."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Watch:
-    """A verifier's pace in one session: since when it owes a commit, and what its commits took.
-
-    `prompt_tokens` are those it must prefill, `usual` is what was measured before this session.
-    """
+    """A verifier's pace in one session: `prompt_tokens` to prefill, and what was `usual` before."""
 
     since_s: float
     prompt_tokens: int = 1

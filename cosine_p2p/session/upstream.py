@@ -20,16 +20,12 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.statements import check_signature, is_transcript_due, open_signed
 
-LEAST_COMMITS: Final = 4
-"""With fewer commits, one pass shared with a prompt would distort the mean."""
+LEAST_COMMITS: Final = 4  # With fewer commits, one pass shared with a prompt would distort the mean.
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed tokens; `authors[i]` is 1 + the index of a drafter of the job, or as of a `Commit`.
-
-    `likelihoods` and `confidences` have one for each token, where known. `round` counts the passes of verifiers.
-    """
+    """Committed tokens; `authors` as of a `Commit`, `likelihoods`, `confidences` where known, `round` from 1."""
 
     tokens: tuple[int, ...]
     authors: bytes

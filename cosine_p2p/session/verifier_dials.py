@@ -15,12 +15,9 @@ from cosine_protocol.request import Request
 # within half a second, which is several round trips; with half of it (RFC 8305) those that are far away would often
 # be dialled beside another one, with twice as much twelve silent peers would cost 12 s instead of 6
 # (docs/security.md).
-DIAL_NEXT_S: Final = 0.5
-"""After so long another verifier is dialled beside one that has not answered."""
-MAX_DIALS: Final = 8
-"""As many as begin until the first is given up, after four seconds."""
-MAX_BACKOFFS: Final = 8
-"""At two seconds each, a quarter of a minute in which others are asked too."""
+DIAL_NEXT_S: Final = 0.5  # After so long another verifier is dialled beside one that has not answered.
+MAX_DIALS: Final = 8  # As many as begin until the first is given up, after four seconds.
+MAX_BACKOFFS: Final = 8  # At two seconds each, a quarter of a minute in which others are asked too.
 
 
 class VerifierQueue:
@@ -75,11 +72,7 @@ class VerifierQueue:
 
 
 class VerifierDials:
-    """Dials verifiers in the order of a queue.
-
-    `use` takes a link and says if it was needed; one that was not comes first in the queue again. `lose` is told of
-    verifiers that are lost.
-    """
+    """Dials a queue's verifiers. `use` says if a link was needed, or it comes first again; `lose` is told."""
 
     def __init__(
         self,

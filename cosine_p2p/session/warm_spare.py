@@ -18,21 +18,14 @@ logger = logging.getLogger(__name__)
 # lacks. After a prompt of 2,000 tokens a text goes on after 0.2 s in place of 5.0 (docs/generate.md), so that of
 # fewer than 256 there is half a second to save. 64 are one short pass: half as many would warm twice as often to
 # save a part of it.
-LEAST_TOKENS: Final = 256
-"""A shorter prefix is not kept warm."""
-EVERY_TOKENS: Final = LEAST_TOKENS // 4
-"""Committed since the last warming, which makes the next one due."""
-LOOK_EVERY_S: Final = 0.25
-"""An idle look costs nothing, and hardly a verifier commits `EVERY_TOKENS` in that time."""
-WARM_WITHIN_S: Final = LONE_S
-"""As long as a sole verifier is waited for: one that takes longer for a prefix would not help."""
+LEAST_TOKENS: Final = 256  # A shorter prefix is not kept warm.
+EVERY_TOKENS: Final = LEAST_TOKENS // 4  # Committed since the last warming, which makes the next one due.
+LOOK_EVERY_S: Final = 0.25  # An idle look costs nothing, and hardly a verifier commits `EVERY_TOKENS` in that time.
+WARM_WITHIN_S: Final = LONE_S  # As long as a sole verifier is waited for: a slower one would not help.
 
 
 class WarmSpare:
-    """The second verifier of a session: it gets the prompt and, repeatedly, what was committed since.
-
-    It commits one token each time, which nobody reads, and is told to end.
-    """
+    """A session's second verifier: it gets prompt and commits, and commits one token each time, unread."""
 
     def __init__(self, session: Session, links: PeerLinks) -> None:
         self._session = session

@@ -1,4 +1,1 @@
-"""Files of the state folder, bounded and written whole, and the bounded map of what is remembered of others.
-
-In and out go JSON objects, noted values, and the key of this node or client.
-"""
+"""Bounded files of the state folder and maps of others: JSON objects, values and keys in and out."""

@@ -4,8 +4,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-MAX_CONFIG_BYTES: Final = 16 << 20
-"""Of a file of JSON beside a model's weights: the longest, an index of 100,000 weights, has half of them."""
+MAX_CONFIG_BYTES: Final = 16 << 20  # The longest, an index of 100,000 weights, has half of them.
 
 
 def read_bounded(file: Path, *, most_bytes: int = MAX_CONFIG_BYTES) -> bytes:

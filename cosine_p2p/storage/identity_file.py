@@ -11,10 +11,8 @@ from platformdirs import user_data_dir
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
-_MAX_KEY_FILE_BYTES: Final = 4096
-"""Bounds what is read of a file that is no key: a key has 68 bytes."""
-MAX_DEFAULT_IDENTITIES: Final = 256
-"""Bounds the search: so many nodes may share a machine and a user."""
+_MAX_KEY_FILE_BYTES: Final = 4096  # Bounds what is read of a file that is no key: a key has 68 bytes.
+MAX_DEFAULT_IDENTITIES: Final = 256  # Bounds the search: so many nodes may share a machine and a user.
 
 
 def default_identity_file() -> Path:

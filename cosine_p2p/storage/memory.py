@@ -10,11 +10,7 @@ _V = TypeVar("_V")
 
 
 class Remembered(Generic[_K, _V]):
-    """Values by key, as they were noted last.
-
-    At most `most` are kept, those noted longest ago go first. A value is forgotten `forgotten_s` after it was
-    noted. Times are of one clock, and optional where nothing is forgotten by age.
-    """
+    """The last values by key: `most` at most, the oldest go first, each for `forgotten_s` by the caller's clock."""
 
     def __init__(self, most: int, *, forgotten_s: float = math.inf) -> None:
         self._most = most
@@ -47,10 +43,7 @@ class Remembered(Generic[_K, _V]):
     def restore(
         self, state: Any, read: Callable[[list[Any]], tuple[_K, _V] | None], *, now_s: float, away_s: float
     ) -> None:
-        """Take in a state that another process kept `away_s` ago, or anything else that a file may hold.
-
-        `read` gives the key and value of an entry without its age, None for a broken one, which is left out.
-        """
+        """Take in what was kept `away_s` ago; `read` gives the key and value of an entry, None if broken."""
         for entry in state[-self._most :] if isinstance(state, list) else ():
             match entry:
                 case [*written, float(age_s)] if 0.0 <= age_s < math.inf and (known := read(written)) is not None:

@@ -1,7 +1,4 @@
-"""The interface of strategies: events of one request in, actions out, time as an argument.
-
-Authors are small numbers of the session's drafters: 1 + the index in `Open.authors`.
-"""
+"""The interface of strategies: events in, actions out. An author is 1 + the index in `Open.authors`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,10 +77,7 @@ class SendTree:
 
 @dataclass(frozen=True, slots=True)
 class SendAssign:
-    """Tell a drafter where and how to draft; `why` is for people.
-
-    It keeps back paths less likely than one in `rarity`; None leaves that to it.
-    """
+    """Tell a drafter where and how to draft, and `why`; it drops paths less likely than one in `rarity`."""
 
     author: int
     base: bytes

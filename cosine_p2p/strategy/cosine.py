@@ -70,10 +70,8 @@ CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
 VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
 """Tuned on the split tune of the recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100,
 and at 20 ms as fast as 1000."""
-RESEND_CHANGE: Final = 1 / BINS
-"""A smaller change of a probability is within what calibration tells apart."""
-BLOCK_NODES: Final = 32
-"""Most passes' nodes fit in one message. From 16 to 64 only the number of messages changes."""
+RESEND_CHANGE: Final = 1 / BINS  # A smaller change of a probability is within what calibration tells apart.
+BLOCK_NODES: Final = 32  # Most passes' nodes fit in one message. From 16 to 64 only the number of messages changes.
 
 
 class Forwarder:
@@ -112,12 +110,9 @@ class Forwarder:
 # recalled, a prefill. Nobody is judged before it was heard (decision 2): four tokens would often be chance, sixteen
 # are most of a sentence. Recalls on these terms make `cosine` 1.26 to 1.34 times as fast at temperature 0 (decision
 # 7).
-JUDGED_TOKENS: Final = 8
-"""Committed tokens where a drafter had drafted, before its weight is evidence against it."""
-SILENT_TOKENS: Final = JUDGED_TOKENS
-"""A drafter backs off once others have drafted at so many committed tokens in a row and it has not."""
-FIRST_BACKOFF_TOKENS: Final = 2 * SILENT_TOKENS
-"""Each further backoff is twice as long."""
+JUDGED_TOKENS: Final = 8  # Committed tokens where a drafter had drafted, before its weight is evidence against it.
+SILENT_TOKENS: Final = JUDGED_TOKENS  # Committed in a row where others have drafted and it has not.
+FIRST_BACKOFF_TOKENS: Final = 2 * SILENT_TOKENS  # Each further backoff is twice as long.
 MIN_WEIGHT: Final = 0.03
 """A judged drafter of less weight goes. Half or twice of it is 0.7 nats, less than one badly predicted token may
 cost."""
@@ -127,21 +122,17 @@ class DrafterState(Enum):
     """A drafter that is lost is forgotten, so that is no state."""
 
     DRAFTING = auto()
-    ON_TRIAL = auto()
-    """It drafts after a recall, and stays until it has drafted something new."""
+    ON_TRIAL = auto()  # It drafts after a recall, and stays until it has drafted something new.
     RELEASED = auto()
-    BACKING_OFF = auto()
-    """It is released for a while because it drafted nothing new."""
-    RECALLED = auto()
-    """It was asked to follow again and has not started yet."""
+    BACKING_OFF = auto()  # It is released for a while because it drafted nothing new.
+    RECALLED = auto()  # It was asked to follow again and has not started yet.
 
 
 class DrafterEvent(Enum):
     """The first two come from the drafter, in any state; the others are our decisions."""
 
     STARTED = auto()
-    DRAFTED = auto()
-    """A token that nobody else had drafted before was there when its position was committed."""
+    DRAFTED = auto()  # A token that nobody else had drafted before was there when its position was committed.
     RELEASE = auto()
     BACK_OFF = auto()
     END_BACKOFF = auto()
@@ -226,18 +217,13 @@ class CosineOptions:
     window_nodes: int = 256
 
 
-AHEAD_PASSES: Final = 2
-"""When a draft is sent, a pass is under way, and the next one takes it: of neither is anything known yet."""
+AHEAD_PASSES: Final = 2  # When a draft is sent a pass is under way, and the next takes it: both unknown.
 DEEPEST: Final = MAX_TREE_DEPTH - 1
 """What a drafter expands so deep has children that a tree still takes: below one that it drops, all is lost."""
 
 
 def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpened) -> int:
-    """How deep a drafter drafts: until the news of the pass that takes its drafts is there.
-
-    It counts from the committed prefix that it knows, which is older the longer the news travels. At a fixed depth
-    one that is right would wait for the news.
-    """
+    """Until news of the pass that takes its drafts is there: it knows a prefix that is older by that time."""
     ahead_s = facts.rtt_s + verifier.rtt_s + AHEAD_PASSES * verifier.pass_s
     if ahead_s >= DEEPEST * facts.token_s:
         return DEEPEST

@@ -144,11 +144,7 @@ class FusedView:
 
 @dataclass(slots=True)
 class _Total:
-    """One author's draft probabilities below one prefix: the highest, and their sum, at least 1.
-
-    A sum past 1 scales them down: naming every token as certain must not pay. `is_news`: the author drafted some
-    token there first.
-    """
+    """An author's highest probability below a prefix, and their sum, which past 1 scales down; `is_news`: first."""
 
     highest: float = 0.0
     sum: float = 0.0

@@ -15,21 +15,15 @@ from cosine_protocol.nodes import BASE, Node
 # Drafts of it cost no model, and what pays of them is up to the verifier's cost curve: so where the place is sure
 # much is drafted, and where it is open, in several places, as much as is needed until the next tokens tell. 200
 # tokens of which a tenth is changed take 23 to 33 passes so (tests/swarm/test_exactness.py).
-MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4
-"""Where all of it pays 200 sure tokens take five passes."""
-SURE_TOKENS: Final = 2
-"""Predicted tokens in a row that show a place; one alone may be a comma."""
-MAX_STRAY_CHAIN: Final = 2 * SURE_TOKENS
-"""Those that show the place, and as many that come with them."""
-MAX_STRAYED: Final = 64
-"""How far after the last sure place the output may come back by one token."""
-NEAR_PLACES: Final = 32
-"""Bounds the time that a frequent token takes: its places looked at, each way."""
+MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4  # Where all of it pays 200 sure tokens take five passes.
+SURE_TOKENS: Final = 2  # Predicted tokens in a row that show a place; one alone may be a comma.
+MAX_STRAY_CHAIN: Final = 2 * SURE_TOKENS  # Those that show the place, and as many that come with them.
+MAX_STRAYED: Final = 64  # How far after the last sure place the output may come back by one token.
+NEAR_PLACES: Final = 32  # Bounds the time that a frequent token takes: its places looked at, each way.
 STRAY_PROBABILITIES: Final = (0.5, 0.25, 0.15)
 """Of the places where the output may come back, the likeliest first; one in ten times it is none of them."""
 PRIOR_HITS: Final = 9.0
-PRIOR_TOKENS: Final = 10.0
-"""Until it is known better one predicted token in ten is wrong; after ten more the text itself says as much."""
+PRIOR_TOKENS: Final = 10.0  # At first one predicted token in ten is wrong; after ten more the text says.
 
 
 class Prediction:

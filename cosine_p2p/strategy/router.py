@@ -13,11 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFacts:
-    """What is known of a drafter before it drafts.
-
-    `prompt_nll`: mean negative log-likelihood of the prompt, nats a token. `token_s`: its time for one drafted
-    token. `rtt_s`: the round trip to it.
-    """
+    """Before it drafts: `prompt_nll` in nats a token, `token_s` for a drafted token, `rtt_s` the round trip."""
 
     prompt_nll: float
     token_s: float
@@ -26,11 +22,7 @@ class DrafterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """One round of drafts from the committed prefix.
-
-    `authors` drafted. `likelihoods` has for each committed token the probability that each author which drafted
-    there gave it.
-    """
+    """`authors` drafted from the committed prefix; `likelihoods` are by author, for each committed token."""
 
     authors: frozenset[int]
     likelihoods: tuple[Mapping[int, float], ...]
@@ -42,10 +34,8 @@ class Round:
 # memory a drafter would go over one passage, with twice as much a new subject would be followed later.
 MEMORY_TOKENS: Final = 48
 PRIOR_NATS: Final = 5.0
-MIN_LIKELIHOOD: Final = 0.02
-"""Bounds what one token can cost an author, 3.9 nats, so that a single surprise ends nothing."""
-_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS
-"""What is left of older evidence after one more token: a memory of `MEMORY_TOKENS`."""
+MIN_LIKELIHOOD: Final = 0.02  # Bounds a token's cost, 3.9 nats, so that a single surprise ends nothing.
+_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS  # What is left of evidence after a token: `MEMORY_TOKENS`.
 
 
 @dataclass(slots=True)
@@ -117,24 +107,15 @@ def _floored(likelihood: float) -> float:
 CLOSE_WEIGHTS: Final = 0.9
 """Authors with this part of the leader's weight are ranked by RTT. All constants of this router were tuned on the
 split tune."""
-TRIAL_TOKENS: Final = 8
-"""Tokens that a trial may take to change who leads."""
-MIN_TRIAL_ROUNDS: Final = 2
-"""Rounds to the next trial after one that found something; twice as many after each that did not."""
-MAX_TRIAL_ROUNDS: Final = 32
-"""The most rounds to the next trial, so that an author that has become good is found within a paragraph."""
-ALONE_FACTOR: Final = 60
-"""With a single slot, how many times rarer trials are beside a perfect leader."""
-USUAL_TOKENS: Final = 32
-"""Tokens over which the leader's usual likelihood is averaged."""
-SLACK_NATS: Final = 0.5
-"""Loss of a token that does not count towards a collapse: text that is steady varies so much."""
-ALARM_NATS: Final = 10.0
-"""Loss beyond the slack, over all tokens, that is a collapse."""
-COLLAPSED_NATS: Final = 1.0
-"""How much less likely than usual the leader makes a token when it no longer fits the text."""
-STALE_PROMPT: Final = 0.3
-"""What is left of the differences in the likelihood of the prompt once the text has left its subject."""
+TRIAL_TOKENS: Final = 8  # Tokens that a trial may take to change who leads.
+MIN_TRIAL_ROUNDS: Final = 2  # Rounds to the next trial after a find; twice as many after each in vain.
+MAX_TRIAL_ROUNDS: Final = 32  # So that one that has become good is found within a paragraph.
+ALONE_FACTOR: Final = 60  # With a single slot, how many times rarer trials are beside a perfect leader.
+USUAL_TOKENS: Final = 32  # Tokens over which the leader's usual likelihood is averaged.
+SLACK_NATS: Final = 0.5  # Loss of a token that counts for no collapse: steady text varies so much.
+ALARM_NATS: Final = 10.0  # Loss beyond the slack, over all tokens, that is a collapse.
+COLLAPSED_NATS: Final = 1.0  # How much less likely the leader makes a token off its subject.
+STALE_PROMPT: Final = 0.3  # What is left of the prompt's differences once the text has left its subject.
 
 STAND_IN: Final = -1
 """Number in the mixture of an imagined author that predicts as a leader off its subject does. It counts where a
@@ -177,11 +158,7 @@ class LeaderWatch:
 
 @dataclass(slots=True)
 class _RankedAuthor:
-    """An author to choose among. `is_unproven`: it has not drafted since the subject changed.
-
-    `silent_rounds` counts rounds without its drafts; `is_promising`: it predicted better than the leader on its
-    trial.
-    """
+    """`silent_rounds` without drafts; `is_unproven` since the subject changed; `is_promising` on its trial."""
 
     facts: DrafterFacts
     silent_rounds: int
@@ -340,10 +317,7 @@ class HedgeRouter:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """A mixture that saw the last tokens with everyone present.
-
-        One merely added would be all evidence ahead.
-        """
+        """A mixture that saw the last tokens with everyone; one added later would be all evidence ahead."""
         self._mixture = Mixture()
         nlls = {author: known.facts.prompt_nll for author, known in self._authors.items()}
         for author, nll in {**nlls, STAND_IN: max(nlls.values(), default=0.0)}.items():

@@ -55,32 +55,24 @@ class MeasuredRatio:
     error: float
 
 
-PRICE: Final = 0.01
-"""Share of the time that may be spent on looking: the client's trial and the verifier's cost 2 % together."""
-ADVANCE_PASSES: Final = 3.0
-"""What drafts may cost at a new verifier before anything has paid for a look at them."""
-MOST_OWED_AT_ONCE: Final = 0.5
-"""So six commits at least are waited for: drafts take some to come, and one commit may stall."""
+PRICE: Final = 0.01  # Share of the time that looks may cost: client's and verifier's trial 2 % together.
+ADVANCE_PASSES: Final = 3.0  # What drafts may cost at a new verifier before anything has paid for a look at them.
+MOST_OWED_AT_ONCE: Final = 0.5  # So six commits at least are waited for: drafts take some, one may stall.
 # Stretches. The noise of one is `USUAL_NOISE`; of half as long a one it would be 1.4 times that, and seldom would a
 # difference be sure. A look, with what it takes to settle, needs an answer of 36 tokens; one of twice the length
 # 72, which short answers never have.
 STRETCH_COMMITS: Final = 12
 LEAST_COMMITS: Final = STRETCH_COMMITS // 2
 """A shorter stretch does not count; the first of all need not be longer, so that slow drafters go soon."""
-SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS
-"""After so many tokens a way is settled though none was drafted: its drafts never come in time."""
-SETTLE_COMMITS: Final = 2
-"""Commits after a change of way that still show the way before."""
+SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS  # Then a way is settled though none was drafted: none comes in time.
+SETTLE_COMMITS: Final = 2  # Commits after a change of way that still show the way before.
 # Averages. One over more samples notices a change later, one over fewer takes noise for a change; each spans about
 # what its value varies over.
-LEVEL_WEIGHT: Final = 0.3
-"""The present way's speed is that of its last few stretches."""
-USUAL_WEIGHT: Final = 0.1
-"""A usual commit is that of the last ten or so, about a stretch."""
+LEVEL_WEIGHT: Final = 0.3  # The present way's speed is that of its last few stretches.
+USUAL_WEIGHT: Final = 0.1  # A usual commit is that of the last ten or so, about a stretch.
 # Evidence, in the logarithm of plain passes a second. To ask for too little changes the way by chance, and each
 # change costs settling and another look; to ask for too much keeps a way that is slow.
-TRUSTED_LOOKS: Final = 2.0
-"""Until a second look, what is expected counts too."""
+TRUSTED_LOOKS: Final = 2.0  # Until a second look, what is expected counts too.
 CERTAIN: Final = 1.5
 """Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With one
 error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
@@ -93,25 +85,19 @@ price."""
 DOUBTFUL_GAIN: Final = -0.3
 """What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
 (`cosine-node bench here --cores`)."""
-CHANGED: Final = 0.3
-"""A speed so far from that at the last look is news. Two averages of stretches differ by half of this by usual
-noise."""
+CHANGED: Final = 0.3  # News since the last look: averages of stretches differ by half of it by usual noise.
 # Times between looks, in stretches of the present way. `PRICE` bounds what looks cost; pauses bound how often a
 # text is written another way, at the longest one time in 64, and twice as often at half of that. A change of the
 # present way's speed is noticed at once (`CHANGED`), one of another way's alone at its next look, some 800 commits
 # later; at twice the pause it would be 1,600.
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 16 * FIRST_PAUSE
-MAX_STATE: Final = 1e12
-"""Bounds what is read from a file: far above any sum of seconds, and not infinite."""
+MAX_STATE: Final = 1e12  # Bounds what is read from a file: far above any sum of seconds, and not infinite.
 
 
 @dataclass(slots=True)
 class _Look:
-    """A look that has ended: its level, and those of the present way just before and after it.
-
-    `worth` is the logarithm of the plain passes that each of its commits took the place of.
-    """
+    """A look that has ended, and levels beside it; `worth`: log of the plain passes that a commit stood for."""
 
     way: int
     level: float
@@ -154,10 +140,7 @@ class SpeedTrial:
         self.is_untried = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for a harder path, which begins by the same way.
-
-        Without drafts, what drafts were worth is taken over: there they are worth no more. With drafts it is not.
-        """
+        """A trial for a harder path, begun by the same way; what drafts were worth bounds it where none draft."""
         new = SpeedTrial((self.way, *self._gains))
         if not self.way:
             new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
@@ -309,10 +292,7 @@ class SpeedTrial:
         self._take(0)
 
     def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
-        """Take in a look in plain passes a second and a commit; a speed of None if it ended too early.
-
-        It is judged after the next stretch of the present way, by the stretches on both sides of it.
-        """
+        """Take in a look in plain passes a second (None: too short) and a commit; the next stretch judges it."""
         self._is_looking = False
         if speed is not None and way != self.way and self._level is not None:
             self._looked = _Look(way, math.log(speed), math.log(worth), [self._level])
@@ -336,10 +316,7 @@ class SpeedTrial:
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
-        """Forget what the way before was worth if the first stretches of the present one fall short of it.
-
-        One short look may have been luck; what is forgotten is looked at again, whatever its price.
-        """
+        """Forget the way before if this one falls short of it: one look may have been luck."""
         if (left := self._left) is None:
             return
         left.shortfall.add(left.level - level)
@@ -368,8 +345,7 @@ class SpeedTrial:
         }
 
 
-MAX_TRIALS: Final = 64
-"""Bounds memory: kinds of requests at verifiers that a client remembers."""
+MAX_TRIALS: Final = 64  # Bounds memory: kinds of requests at verifiers that a client remembers.
 
 
 USUAL_RIGHT: Final = 400
@@ -386,8 +362,7 @@ def feared_gain(break_even: int | None) -> float | None:
 
 
 NEAR_S: Final = 0.01
-FAR_TIMES: Final = 4.0
-"""Round-trip times up to the first are alike, and such as differ by less than the second (decision 16)."""
+FAR_TIMES: Final = 4.0  # Times up to the first are alike, and such as differ by less (decision 16).
 
 
 @dataclass(frozen=True, slots=True)
@@ -423,11 +398,7 @@ class SpeedTrials:
         return self._trials.get(path)
 
     def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial | None:
-        """The trial of a path; None where there are no ways to compare.
-
-        A new one begins like the nearest of those that are no harder, and without drafters where few pay
-        (`break_even`).
-        """
+        """None: no ways. A new one begins like the nearest no harder, or without drafters where few pay."""
         if not self.ways:
             return None
         trial = self._trials.get(path)
@@ -445,12 +416,7 @@ class SpeedTrials:
     def state(self) -> list[dict[str, Any]]:
         """Values of JSON, the trial used last at the end."""
         return [
-            {
-                "server": path.server,
-                "temperature": path.temperature,
-                "distance": path.distance,
-                **trial.state(),
-            }
+            {"server": path.server, "temperature": path.temperature, "distance": path.distance, **trial.state()}
             for path, trial in self._trials.items()
         ]
 

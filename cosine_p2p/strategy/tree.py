@@ -30,13 +30,10 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
 
-MAX_LIVE_NODES: Final = 1024
-"""Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`)."""
-MAX_WAITING_BLOCKS: Final = 64
-"""Bounds memory: far more than drafters send while a commit is on its way."""
+MAX_LIVE_NODES: Final = 1024  # Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`).
+MAX_WAITING_BLOCKS: Final = 64  # Bounds memory: far more than drafters send while a commit is on its way.
 
-UNKNOWN_TOKEN: Final = -1
-"""The token of the first root: a tree knows the prefix before it by its digest only."""
+UNKNOWN_TOKEN: Final = -1  # The token of the first root: a tree knows the prefix before it by its digest only.
 
 
 @dataclass(slots=True, eq=False)
@@ -62,10 +59,7 @@ class TreeNode:
     def most_confident_author(
         self, among: Container[int] | None = None, *, weights: Mapping[int, float] | None = None
     ) -> int:
-        """The author, one of `among`, with the highest (weighted) draft probability; the lowest number on a tie.
-
-        Raises `ValueError` if nobody qualifies.
-        """
+        """By (weighted) probability, the lowest number on a tie. Raises `ValueError` without any."""
         values = self.draft_probabilities
         if weights is not None:
             values = {author: weights.get(author, 0.0) * value for author, value in values.items()}
@@ -84,10 +78,7 @@ class Block:
 
 
 class LiveTree:
-    """Speculation below the committed prefix whose digest is given, `position` output tokens long.
-
-    `root` is the last committed token, which `advance` replaces.
-    """
+    """Speculation below the committed prefix of `digest`, `position` tokens long; `advance` replaces its `root`."""
 
     def __init__(
         self,
@@ -191,10 +182,7 @@ class LiveTree:
         return nodes
 
     def path_probabilities(self, conditional: Callable[[TreeNode], float | None]) -> dict[TreeNode, float]:
-        """The path probability of every node below the root, parents first.
-
-        Where `conditional` is None for a node, it and all below it are left out.
-        """
+        """By node, parents first; where `conditional` is None a node is left out, with all below."""
         found = {self.root: 1.0}
         queue = list(self.root.children.values())
         for node in queue:
@@ -257,10 +245,7 @@ class LiveTree:
 def block_below(
     base: TreeNode, nodes: Iterable[TreeNode], credit: Callable[[TreeNode], tuple[int, float]]
 ) -> Block:
-    """A block of nodes below `base`; `credit` gives a node's author and probability.
-
-    The parent of each node is the base or one of the nodes before it.
-    """
+    """A block of nodes, each after its parent, below `base`; `credit` gives a node's author and probability."""
     index = {base: BASE}
     drafted: list[Node] = []
     authors: list[int] = []
@@ -276,10 +261,7 @@ def block_below(
 def connected(
     tree: LiveTree, wanted: Sequence[TreeNode], *, is_known: Callable[[TreeNode], bool] = lambda node: True
 ) -> tuple[TreeNode, list[TreeNode]]:
-    """A base, and all nodes that connect the wanted ones with it, parents first: as many as a block holds.
-
-    The base is the deepest node above all of them such that it and all before it are known to the receiver.
-    """
+    """A base (the deepest that is known, with all above) and up to a block of what connects the wanted ones."""
     paths = [tree.path(node) for node in wanted]
     shared = 0
     while shared < min(map(len, paths)) - 1 and is_known(paths[0][shared]):

@@ -4,13 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_p2p.strategy.speed_trial import (
-    LEAST_COMMITS,
-    SETTLE_COMMITS,
-    SETTLE_TOKENS,
-    USUAL_WEIGHT,
-    SpeedTrial,
-)
+from cosine_p2p.strategy.speed_trial import LEAST_COMMITS, SETTLE_COMMITS, SETTLE_TOKENS, USUAL_WEIGHT, SpeedTrial
 from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
 
 
@@ -138,10 +132,7 @@ class DrafterCount:
             self._expect_none(self._run)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens.
-
-        Home drafts count as if they were drafted: they are what is there without drafters.
-        """
+        """Take in the authors of a commit's tokens; home drafts, which are there anyway, count as drafted."""
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
             home = authors.count(HOME_AUTHOR)

@@ -12,8 +12,7 @@ from cosine_p2p.text.template_process import TemplateProcesses
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES
 from cosine_protocol.errors import PromptRefused
 
-TOOL_USE: Final = "tool_use"
-"""The template taken where a chat has tools; else it is `DEFAULT`."""
+TOOL_USE: Final = "tool_use"  # The template taken where a chat has tools; else it is `DEFAULT`.
 DEFAULT: Final = "default"
 REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 """The fields of a message that hold reasoning, the standard one first: templates read one of them."""
@@ -33,10 +32,7 @@ class ChatTemplates:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> "ChatTemplates":
-        """Those in a tokenizer's files, in transformers' order: own files, then the tokenizer's config.
-
-        Else that in chat_template.json, a file of processors. Raises `ValueError` or `RecursionError`.
-        """
+        """Those of own files, else of configs, in transformers' order. Raises `ValueError`, `RecursionError`."""
         own: dict[str, str] = {}
         for name in (_OWN_FILE, *(name for name in files if name.startswith(ADDITIONAL_TEMPLATES))):
             plain = name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja")

@@ -9,12 +9,9 @@ from typing import Final, Protocol
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 
-MAX_HALF_BYTES: Final = 3
-"""A character has at most four bytes."""
-CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2
-"""Bound: half a character before so much text cannot change how one at its end is read."""
-SETTLED_AFTER_TOKENS: Final = 32
-"""A few times the context; each token is decoded a few dozen times."""
+MAX_HALF_BYTES: Final = 3  # A character has at most four bytes.
+CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2  # Half a character before these changes nothing at the end.
+SETTLED_AFTER_TOKENS: Final = 32  # A few times the context; each token is decoded a few dozen times.
 
 
 class Codec(Protocol):
@@ -88,10 +85,7 @@ class Detokenizer:
         return text[common:]
 
     def _context(self, tokens: list[int]) -> list[int]:
-        """The end of a text, after which what follows is decoded as after all of it.
-
-        It has some text, so that what decoders do at the beginning of a text alone happens in it.
-        """
+        """The end of a text that decodes what follows as all of it does: never empty, so not a beginning."""
         size = 1
         while size < len(tokens) and len(self._codec.decode(tokens[-size:])) < CONTEXT_CHARACTERS:
             size *= 2

@@ -25,10 +25,7 @@ SAMPLING: Final[Mapping[str, str]] = {
 
 
 def unfold(file: Path, more: Mapping[str, bytes], *, cache_folder: Path | None = None) -> Path:
-    """The folder of a GGUF file's model: generation config, a link to the file, and more files.
-
-    It is kept in the cache under the file's digest. Raises `UsageError` for a file that cannot be read.
-    """
+    """The cached folder of a GGUF file's model: generation config, a link, more files. Raises `UsageError`."""
     files = {generation_config.FILE_NAME: stated_generation(read_header(file).metadata, str(file)), **more}
     digest = HeldWeights.read(file).content_digest
     folder = (cache_folder or Path(user_cache_dir("cosine-p2p")) / "gguf") / digest.hex()

@@ -19,12 +19,9 @@ from cosine_protocol.errors import LocalProtocolError, MalformedMessage, UsageEr
 from cosine_protocol.limits import MAX_FILE_BYTES, MAX_MANIFEST_BYTES
 from cosine_protocol.manifest import Manifest, ManifestPart, manifest_digest
 
-MANIFEST: Final = "weights.manifest"
-"""The file that lies in a folder which holds a part of a model."""
-GGUF_LINK: Final = "model.gguf"
-"""The name of a GGUF file beside what was unfolded from it, in a folder without safetensors."""
-METADATA: Final = "metadata"
-"""The one part of a GGUF file's model."""
+MANIFEST: Final = "weights.manifest"  # The file that lies in a folder which holds a part of a model.
+GGUF_LINK: Final = "model.gguf"  # A GGUF file beside what was unfolded from it, without safetensors.
+METADATA: Final = "metadata"  # The one part of a GGUF file's model.
 _DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
 _DECISIVE: Final = ("general.architecture", "general.sampling.")  # begin those that do all the same
 _PART: Final = re.compile(

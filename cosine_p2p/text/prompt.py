@@ -19,17 +19,14 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 
-LONG_CHARACTERS: Final = 100_000
-"""Reading so many takes some tenths of a second."""
+LONG_CHARACTERS: Final = 100_000  # Reading so many takes some tenths of a second.
 TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     "refusal": "refusal",
 }
 """The types of a message's parts that are text in OpenAI's APIs, and the fields that hold it."""
-DEVELOPER: Final = "developer"
-"""The role that newer clients write where most models were trained on `system`."""
-ENCODE_TIMEOUT_S: Final = 60.0
-"""The longest prompts take some seconds; a tokenizer whose expressions never end is stopped."""
+DEVELOPER: Final = "developer"  # The role that newer clients write where most models were trained on `system`.
+ENCODE_TIMEOUT_S: Final = 60.0  # The longest take some seconds; endless expressions are stopped.
 
 
 def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
@@ -117,10 +114,7 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
 
 
 def _render(
-    codec: TextTokenizer,
-    chat: Chat,
-    messages: list[dict[str, Any]],
-    tools: Sequence[Mapping[str, Any]] | None,
+    codec: TextTokenizer, chat: Chat, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> str:
     """The text of messages in the first form that the template takes. Raises `PromptRefused`."""
     given: dict[str, Any] = {

@@ -37,8 +37,7 @@ RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = {
 }
 """Sampling for those, whose own configs do not say it: at temperature 1 small models write word salad, below
 without a penalty they repeat themselves."""
-QUORUM: Final = 2 / 3
-"""Of the verifiers of a new name; one liar among three changes nothing."""
+QUORUM: Final = 2 / 3  # Of the verifiers of a new name; one liar among three changes nothing.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +50,7 @@ class TargetIdentity:
 def default_sampling(
     verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> GenerationDefaults | None:
-    """The generation config that a verifier publishes, else what is recommended for its target.
-
-    A recommendation is for those who sample by default (`otherwise`) and ask for no temperature. None for those who
-    take no config.
-    """
+    """What the verifier publishes, else recommends to who samples and names no temperature; None for `none`."""
     if asked.get("generation_config") == NONE:
         return None
     is_open = bool(otherwise["temperature"]) and "temperature" not in asked
@@ -76,10 +71,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
 
 
 def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
-    """What decides about a target's texts in a folder; None without a tokenizer.
-
-    Raises `UsageError` if there is no such model, or its end-of-sequence ids or generation config cannot be read.
-    """
+    """What decides about a target's texts; None without a tokenizer. Raises `UsageError` where unreadable."""
     identity = identify_target(folder, name=name)
     if identity.tokenizer_digest is None:
         return None
@@ -92,10 +84,7 @@ def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:
-    """The tokens that end a text: those of `read_eos`, then the tokenizer's own EOS token, as in vLLM.
-
-    Chat models are published whose generation config lacks the end of a turn. Raises `UsageError`.
-    """
+    """Those of `read_eos` and the tokenizer's EOS, as vLLM: configs of chats may lack it. Raises `UsageError`."""
     tokenizer = TokenizerFiles.read(folder)
     ends = (*read_eos(folder), *(() if tokenizer is None else tokenizer_eos(tokenizer.files)))
     return tuple(dict.fromkeys(ends))[:MAX_EOS_TOKENS]

@@ -13,16 +13,11 @@ from weakref import finalize
 from cosine_p2p.text import template_worker
 from cosine_protocol.errors import PromptRefused
 
-RENDER_TIMEOUT_S: Final = 2.0
-"""Templates take milliseconds."""
-START_TIMEOUT_S: Final = 10.0
-"""A process takes tenths of a second to start."""
-PLACES: Final = 6
-"""Renderings at once."""
-KEPT_PROCESSES: Final = 2
-"""Those that stay between renderings, at some ten MiB each."""
-MAX_TEXT_CHARACTERS: Final = 8 << 20
-"""More than the prompts of the longest contexts have."""
+RENDER_TIMEOUT_S: Final = 2.0  # Templates take milliseconds.
+START_TIMEOUT_S: Final = 10.0  # A process takes tenths of a second to start.
+PLACES: Final = 6  # Renderings at once.
+KEPT_PROCESSES: Final = 2  # Those that stay between renderings, at some ten MiB each.
+MAX_TEXT_CHARACTERS: Final = 8 << 20  # More than the prompts of the longest contexts have.
 MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
 """Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
 
@@ -39,10 +34,7 @@ class TemplateProcesses:
         self._places = Semaphore(PLACES)
 
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
-        """The text of a template for some values at a time of day (ISO 8601); waits for its turn.
-
-        Raises `TemplateStopped` if there is none in time, and `PromptRefused` for what the template refuses.
-        """
+        """Rendered at a time (ISO 8601), in turn. Raises `TemplateStopped` if slow, else `PromptRefused`."""
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
         question = json.dumps(asked).encode() + b"\n"
         with self._places:

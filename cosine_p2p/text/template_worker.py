@@ -13,12 +13,9 @@ from datetime import datetime
 from functools import cache, lru_cache
 from typing import Any, Final
 
-MAX_MEMORY_BYTES: Final = 1 << 30
-"""Address space; Python takes some ten MiB."""
-MAX_CPU_S: Final = 60
-"""Where the process that asks is gone, nobody else ends a loop without an end. For each question."""
-MAX_ERROR: Final = 300
-"""Bounds what a template says of its failure; characters."""
+MAX_MEMORY_BYTES: Final = 1 << 30  # Address space; Python takes some ten MiB.
+MAX_CPU_S: Final = 60  # Each question: where the asker is gone, nobody else ends an endless loop.
+MAX_ERROR: Final = 300  # Bounds what a template says of its failure; characters.
 
 
 def confine() -> None:

@@ -17,10 +17,8 @@ from cosine_protocol.limits import CONTENT_DIGEST_BYTES
 from cosine_protocol.manifest import PIECE_BYTES, ManifestTensor, pieces_root
 
 LOG = logging.getLogger(__name__)
-CACHE_VERSION: Final = 2
-"""Of what stands in the cache; entries of another one are never looked at."""
-MAX_HEADER_BYTES: Final = 16 << 20
-"""More than 100,000 tensors take; safetensors' own limit, 100 MB, may mean 2 GB of empty objects."""
+CACHE_VERSION: Final = 2  # Of what stands in the cache; entries of another one are never looked at.
+MAX_HEADER_BYTES: Final = 16 << 20  # Above 100,000 tensors'; safetensors' 100 MB may mean 2 GB of objects.
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,32 +9,22 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-REPLACEMENT: Final = "\ufffd"
-"""What decoding puts for bytes that are no character, or not yet."""
-_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")
-"""The name of a byte's token under byte fallback."""
-Step = Mapping[str, Any]
-"""One step of a tokenizer's decoder, as tokenizer.json has it. Read from tokenizers 0.23, `src/decoders`."""
+REPLACEMENT: Final = "\ufffd"  # What decoding puts for bytes that are no character, or not yet.
+_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")  # The name of a byte's token under byte fallback.
+Step = Mapping[str, Any]  # A step of a decoder in tokenizer.json, as in tokenizers 0.23, `src/decoders`.
 
 
 class TokenEffect(Enum):
     """The part of the text that is certain, whatever follows, once a token has come."""
 
-    SILENT = auto()
-    """As much as before it: a special token, or none of the vocabulary."""
-    OPEN = auto()
-    """Nothing more for now: the text from it on depends on the tokens up to one that is not open."""
-    BYTES = auto()
-    """All of it but U+FFFD at its end, which may stand for half a character."""
-    WHOLE = auto()
-    """All of it."""
+    SILENT = auto()  # As much as before it: a special token, or none of the vocabulary.
+    OPEN = auto()  # Nothing more for now: the text from it on depends on the tokens up to one that is not open.
+    BYTES = auto()  # All of it but U+FFFD at its end, which may stand for half a character.
+    WHOLE = auto()  # All of it.
 
 
 class TokenEffects:
-    """The effects of a tokenizer's tokens, if it decodes without special tokens.
-
-    All tokens are `OPEN` if a step of the decoder may change any part of the text, or is not known here.
-    """
+    """Effects of a tokenizer's tokens without special ones; all `OPEN` where a decoder's step is unknown."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -63,10 +53,7 @@ class TokenEffects:
         return name if name in self._special else ""
 
     def decoded_by_character(self, tokens: Sequence[int]) -> str:
-        """The text under byte fallback as SentencePiece has it: U+FFFD for each byte of no character.
-
-        The library gives up a whole run of bytes where one of them is of no character.
-        """
+        """As SentencePiece: U+FFFD for each byte of no character; the library gives up a whole run."""
         found = map(self._tokenizer.id_to_token, tokens)
         names = [name for name in found if name is not None and name not in self._special]
         apart: list[str] = []

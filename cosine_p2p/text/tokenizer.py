@@ -19,16 +19,12 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, PromptTooLong, UsageError
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
 
-BLOCKING_CHARACTERS: Final = 10_000
-"""Reading so many takes some milliseconds, in which no other thread runs."""
+BLOCKING_CHARACTERS: Final = 10_000  # Reading so many takes some milliseconds, in which no other thread runs.
 
 
 @contextmanager
 def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
-    """Raise `error` where the tokenizer's library raises a bare `Exception` or panics.
-
-    A panic (pyo3) is one that no `except Exception` would see.
-    """
+    """Raise `error` where the tokenizer's library raises a bare `Exception`, or panics (pyo3)."""
     try:
         yield
     except BaseException as failure:
@@ -91,10 +87,7 @@ class TextTokenizer:
             )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, by default with the special tokens that the tokenizer adds.
-
-        Raises `PromptTooLong` as `check_length`, and `PromptRefused` if it fails on the text.
-        """
+        """Token ids of a text, with special tokens by default. Raises `PromptTooLong`, and `PromptRefused`."""
         self.check_length(text)
         with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
             if len(text) < BLOCKING_CHARACTERS:

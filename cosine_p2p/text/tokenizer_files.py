@@ -38,21 +38,14 @@ NAMES: Final = (
 TEMPLATE_FOLDER: Final = "additional_chat_templates"
 """A folder for further chat templates. As a file it is the list of them, one name a line."""
 ADDITIONAL_TEMPLATES: Final = f"{TEMPLATE_FOLDER}/"
-MAX_TEMPLATES: Final = 16
-"""A model has one for chats, one for tools, one for documents; each is asked for by itself."""
+MAX_TEMPLATES: Final = 16  # For chats, for tools, for documents; each is asked for by itself.
 _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
-ANSWER_TIMEOUT_S: Final = 10.0
-"""A piece is at most `MAX_CHUNK_BYTES`."""
-MAX_ASKED_PIECES: Final = 15
-"""Of the largest pieces 3.75 MiB, which a channel queues."""
-FORESEEN_OFFSETS: Final = (limits.MAX_CHUNK_BYTES, 2 * limits.MAX_CHUNK_BYTES)
-"""The rest of those that may be asked for at once."""
-FETCH_S: Final = 20.0
-"""The time for all files, beside that for their bytes."""
-READ_FACTOR: Final = 16.0
-"""A KiB of a file is copied, where one of a message is read number by number."""
-LEAST_BYTES_PER_S: Final = 50_000
-"""A slow link; who sends more slowly is left for another peer."""
+ANSWER_TIMEOUT_S: Final = 10.0  # A piece is at most `MAX_CHUNK_BYTES`.
+MAX_ASKED_PIECES: Final = 15  # Of the largest pieces 3.75 MiB, which a channel queues.
+FORESEEN_OFFSETS: Final = (limits.MAX_CHUNK_BYTES, 2 * limits.MAX_CHUNK_BYTES)  # The rest, asked for at once.
+FETCH_S: Final = 20.0  # The time for all files, beside that for their bytes.
+READ_FACTOR: Final = 16.0  # A KiB of a file is copied, where one of a message is read number by number.
+LEAST_BYTES_PER_S: Final = 50_000  # A slow link; who sends more slowly is left for another peer.
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,10 +133,7 @@ def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def unconverted(folder: Path) -> TokenizerSources | None:
-    """What a folder's tokenizer is to be made of; None if it has a tokenizer.json, or nothing to make one of.
-
-    Raises `UsageError` as `TokenizerFiles.read`.
-    """
+    """What a folder's tokenizer is to be made of; None for nothing. Raises `UsageError` as `read` does."""
     if (folder / TOKENIZER).is_file():
         return None
     return TokenizerSources.of(_read(folder, [*names_in(folder), *other_names(folder)]), folder=folder)
@@ -195,11 +185,7 @@ class TokenizerCache:
 async def fetch_tokenizer_files(
     transport: Transport, peer_id: str, digest: bytes, *, cache: TokenizerCache | None = None
 ) -> TokenizerFiles:
-    """The tokenizer files with this digest, from the cache or from a peer that serves them.
-
-    Raises `PeerLost`, `PeerError` if the peer refuses, and `RemoteProtocolError` if it has other files or more than
-    `MAX_FILE_BYTES` in all.
-    """
+    """Raises `PeerLost`, `PeerError`, and `RemoteProtocolError` for other files, or more than allowed."""
     cached = cache.get(digest) if cache is not None else None
     if cached is not None:
         return cached

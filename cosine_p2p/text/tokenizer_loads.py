@@ -1,7 +1,4 @@
-"""The tokenizer of a client's target, loaded once: from a local folder, the cache, or one of its verifiers.
-
-It takes a client's first request longest, so it begins as soon as the digest may be known.
-"""
+"""The tokenizer of a client's target, loaded once and early: from a folder, the cache, or a verifier."""
 
 import asyncio
 import logging
@@ -43,10 +40,7 @@ class TokenizerLoads:
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def of(self, verifiers: Sequence[NodeRecord], transport: Transport) -> TextTokenizer:
-        """The tokenizer of some verifiers of one target.
-
-        Raises `UsageError` for a folder with another one, `GenerationFailed` where nobody gives it.
-        """
+        """Raises `UsageError` for a folder with another one, `GenerationFailed` where no verifier gives it."""
         digest = verifiers[0].tokenizer_digest
         begun = self._loads.get(digest)
         if begun is not None:

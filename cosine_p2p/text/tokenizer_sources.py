@@ -1,7 +1,4 @@
-"""Tokenizers stored other than as a tokenizer.json, and the place where nodes keep what they made of them.
-
-A node with transformers converts them (docs/python.md); clients read the result.
-"""
+"""Tokenizers that are no tokenizer.json: nodes convert and keep them (docs/python.md), clients read that."""
 
 import hashlib
 from collections.abc import Mapping
@@ -15,14 +12,11 @@ from platformdirs import user_cache_dir
 from cosine_p2p.storage.bounded_file import read_bounded
 from cosine_protocol.errors import UsageError
 
-TOKENIZER: Final = "tokenizer.json"
-"""The file that clients read; nothing is converted where it is."""
-MODEL_CONFIG: Final = "config.json"
-"""A model's kind decides about its tokenizer, where nothing else does."""
+TOKENIZER: Final = "tokenizer.json"  # The file that clients read; nothing is converted where it is.
+MODEL_CONFIG: Final = "config.json"  # A model's kind decides about its tokenizer, where nothing else does.
 OTHER_NAMES: Final = ("sentencepiece.model", "spm.model", "tekken.json", "tiktoken.model")
 """Files that hold tokens and are never served."""
-TIKTOKEN: Final = ".tiktoken"
-"""The end of the name of a file of tiktoken's."""
+TIKTOKEN: Final = ".tiktoken"  # The end of the name of a file of tiktoken's.
 _FIRST: Final = ("tekken.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", *OTHER_NAMES)
 _LAST: Final = ("vocab.json", "vocab.txt")
 
@@ -36,11 +30,7 @@ class TokenizerSources:
 
     @classmethod
     def of(cls, files: Mapping[str, bytes], *, folder: Path) -> "TokenizerSources | None":
-        """Those among the tokenizer files of a model's folder; None where none of them holds tokens.
-
-        The first counts of Mistral's own, SentencePiece's, tiktoken's, and lists of words. Raises `UsageError` for
-        a config.json that cannot be read.
-        """
+        """None where no file holds tokens: Mistral's, SentencePiece's, tiktoken's, words. Raises `UsageError`."""
         names = (*_FIRST, *sorted(name for name in files if name.endswith(TIKTOKEN)), *_LAST)
         vocabulary = next((name for name in names if files.get(name)), None)
         if vocabulary is None:

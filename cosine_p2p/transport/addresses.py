@@ -18,8 +18,7 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 
-MAX_KNOWN_PEERS: Final = 16_384
-"""Bounds memory: a record holds at most 4 KiB of addresses."""
+MAX_KNOWN_PEERS: Final = 16_384  # Bounds memory: a record holds at most 4 KiB of addresses.
 _RELAYED: Final = ("p2p", "p2p-circuit", "p2p")
 # What a value is called where it is refused.
 _NOUNS: Final = {"ip4": "IPv4 address", "ip6": "IPv6 address", "tcp": "port", "udp": "port", "p2p": "peer id"}
@@ -27,11 +26,7 @@ _NOUNS: Final = {"ip4": "IPv4 address", "ip6": "IPv6 address", "tcp": "port", "u
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A multiaddr that begins with a host and a port.
-
-    `layers` names the protocols over the port, in order. Of two `peer_ids` the first is a relay, which listens
-    there. The port of a dnsaddr is 0.
-    """
+    """A multiaddr of a host and a port (of a dnsaddr 0), with `layers` over it; of two peers the first relays."""
 
     host_kind: str
     host: str
@@ -150,11 +145,9 @@ class AddressBook:
         return found
 
 
-MAX_TRIES: Final = 16
-"""Dials of one public host without success; as many nodes as a home network may have."""
+MAX_TRIES: Final = 16  # Dials of one public host without success; as many nodes as a home network may have.
 TRIES_WINDOW_S: Final = 60.0
-MAX_HOSTS: Final = 4096
-"""Bounds memory."""
+MAX_HOSTS: Final = 4096  # Bounds memory.
 _SHARED: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: carriers' and overlay networks
 
 
@@ -191,11 +184,7 @@ def reach_of(host: str) -> Reach:
 
 
 class DialPolicy:
-    """Decides about hosts that records name. `given` are the IP addresses of peers that the user named.
-
-    One in a private network permits private networks, one of this machine permits those and this machine. Times are
-    of one monotonic clock.
-    """
+    """Decides about hosts in records: private ones, or this machine, only where a `given` one is as near."""
 
     def __init__(self, given: Iterable[str]) -> None:
         self._widest = max([Reach.PUBLIC, *map(reach_of, given)])

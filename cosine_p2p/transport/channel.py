@@ -30,33 +30,24 @@ from cosine_protocol.protocols import (
     common_features,
 )
 
-HEARTBEAT_S: Final = 1.0
-"""docs/protocol.md, section 3."""
-SILENCE_S: Final = 4.0
-"""Three heartbeats may be lost or late; docs/protocol.md, section 3."""
-MAX_WAITING_BYTES: Final = 4 << 20
-"""Bounds memory for a peer that reads too slowly: four of the largest frames."""
-MAX_SENT_AHEAD_BYTES: Final = 1 << 20
-"""What `send` lets wait, the largest frame; heartbeats always find room behind it."""
-MAX_SENTENCE: Final = 250
-"""Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`."""
+HEARTBEAT_S: Final = 1.0  # docs/protocol.md, section 3.
+SILENCE_S: Final = 4.0  # Three heartbeats may be lost or late; docs/protocol.md, section 3.
+MAX_WAITING_BYTES: Final = 4 << 20  # Bounds memory for a peer that reads too slowly: four of the largest frames.
+MAX_SENT_AHEAD_BYTES: Final = 1 << 20  # What `send` lets wait, the largest frame; heartbeats have room.
+MAX_SENTENCE: Final = 250  # Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`.
 AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)
-"""Those of this version that every end names."""
+FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)  # What every end names.
 READ_RATE: Final = 4000.0
 """Units a second that are read of a peer: one a message and one a KiB of it. One took 12 to 67 microseconds, so a
 flood takes a quarter of a core. A gateway with 16 requests of three drafters each is sent 440 a second where a pass
 takes 60 ms and a draft 6 ms, and 2,270 at 10 and 1 ms."""
-READ_BURST: Final = 2000.0
-"""Half a second's units, 0.13 s of work at most, and more than the largest frame."""
-READ_PLACES: Final = 16
-"""The requests of that measurement; with more, more is read of a peer."""
+READ_BURST: Final = 2000.0  # Half a second's units, 0.13 s of work at most, and more than the largest frame.
+READ_PLACES: Final = 16  # The requests of that measurement; with more, more is read of a peer.
 FLOOD_S: Final = 30.0
 """At the limit for so long, a peer has sent 117 MiB or 120,000 messages too many; the longest prompts of 16
 requests, 8 MiB, take two seconds."""
 FLOODED: Final = "it sends more than is read of a peer, for too long"
-PING_NUMBERS: Final = range(1 << 16, 1 << 32)
-"""Too many to guess one that is open, and all of one length on the wire."""
+PING_NUMBERS: Final = range(1 << 16, 1 << 32)  # Too many to guess an open one, of one length on the wire.
 
 
 @dataclass(slots=True)
@@ -255,10 +246,7 @@ async def serve_channel(
     budget: CallBudget | None = None,
     learns: bool = False,
 ) -> None:
-    """Serve one stream until it ends: messages go to `handle`, the end with its reason to `on_end`.
-
-    A peer that breaks the protocol gets an `Error` and loses its stream.
-    """
+    """Serve a stream: messages to `handle`, its end to `on_end`. Who breaks the protocol gets an `Error`."""
     async with Channel(stream, protocol, progress=progress, budget=budget, learns=learns) as channel:
         reason = "serving it was given up"
         try:

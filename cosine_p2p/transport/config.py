@@ -12,8 +12,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import UsageError
 
-DEFAULT_NETWORK: Final = "main"
-"""Networks are told apart by name; this one is everybody's."""
+DEFAULT_NETWORK: Final = "main"  # Networks are told apart by name; this one is everybody's.
 DEFAULT_HOST_MADDRS: Final = (
     "/ip4/0.0.0.0/tcp/0",
     "/ip6/::/tcp/0",

@@ -9,8 +9,7 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, Reach, reach_of
 
-RESOLVE_S: Final = 2.0
-"""A name server that takes longer tells nothing of the network; a dial asks it again."""
+RESOLVE_S: Final = 2.0  # A name server that takes longer tells nothing of the network; a dial asks it again.
 # Addresses that nobody has (RFC 5737, RFC 3849): the way to them is the one to the internet.
 _ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
 

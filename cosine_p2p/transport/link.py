@@ -211,10 +211,7 @@ class _Opening:
 
 
 class Links:
-    """All links of one client, opened when first needed and kept.
-
-    A peer that floods loses its link, and is not dialled while the budget silences it; `on_flood` is told of it.
-    """
+    """All links of one client, opened when needed and kept. Who floods is left for a while: `on_flood`."""
 
     def __init__(self, transport: Transport, *, on_flood: Callable[[str], None] = lambda _: None) -> None:
         self._transport = transport

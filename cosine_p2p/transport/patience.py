@@ -1,8 +1,4 @@
-"""Patience at the way into a network: peers are asked again for a while where none answers.
-
-Of programs that start together a bootstrap node need not be ready first, and a network daemon that died is back in
-a moment.
-"""
+"""Patience at the way into a network: not all that starts at once is ready, and a daemon that died comes back."""
 
 import asyncio
 import logging
@@ -13,17 +9,14 @@ from typing import Any, Final, TypeVar
 
 from cosine_protocol.errors import PeerLost, UsageError
 
-JOIN_PATIENCE_S: Final = 60.0
-"""A node that is started anew on a busy machine listens by then."""
-JOIN_PAUSE_S: Final = 2.0
-"""Costs those that do not answer nothing, and who waits does not notice it."""
+JOIN_PATIENCE_S: Final = 60.0  # A node that is started anew on a busy machine listens by then.
+JOIN_PAUSE_S: Final = 2.0  # Costs those that do not answer nothing, and who waits does not notice it.
 PATIENCE_VARIABLE: Final = "COSINE_JOIN_PATIENCE"  # of the environment, in seconds
 
 LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-Note = Callable[[str], None]
-"""Takes the sentence that says what is waited for."""
+Note = Callable[[str], None]  # Takes the sentence that says what is waited for.
 
 
 def join_patience_s() -> float:

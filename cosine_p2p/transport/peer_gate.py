@@ -19,10 +19,8 @@ from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtoc
 
 logger = logging.getLogger(__name__)
 
-GREETING_S: Final = 4.0
-"""As long as a stream may be silent later."""
-LINGER_S: Final = 2.0
-"""The answer needs one way, and the peer's hanging up another."""
+GREETING_S: Final = 4.0  # As long as a stream may be silent later.
+LINGER_S: Final = 2.0  # The answer needs one way, and the peer's hanging up another.
 
 
 class PeerGate:
@@ -120,10 +118,7 @@ class PeerGate:
         return message
 
     async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, told: int, theirs: m.Member) -> None:
-        """Send the newer list of revoked certificates to the other end. Raises `NotAMember`.
-
-        Ours is of the sequence that was `told`: another stream may have brought a newer one since.
-        """
+        """Send the newer list of revoked certificates; `told`: our sequence. Raises `NotAMember`."""
         if theirs.revocations < told:
             await greeting.send(m.Revoked(ours.revocations))
         elif theirs.revocations > told:
@@ -165,10 +160,7 @@ class GatedStream:
 
 
 async def refuse(stream: Stream, reason: str) -> None:
-    """Answer with one error and end the stream once the peer hangs up.
-
-    Closed at once, with unread bytes, the stream would be reset and the answer lost.
-    """
+    """Answer with an error; end once the peer hangs up, since a stream closed at once loses the answer."""
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
         async with asyncio.timeout(LINGER_S):

@@ -7,8 +7,7 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
 
-OBSERVERS: Final = 4
-"""libp2p punches holes once so many peers have seen it at one address (go-libp2p 0.32, `ActivationThresh`)."""
+OBSERVERS: Final = 4  # libp2p punches once so many see it at one address (go-libp2p 0.32, `ActivationThresh`).
 
 
 class ReachKind(StrEnum):

@@ -1,4 +1,1 @@
-"""Who is believed: rules of audits, evidence, mandates, membership, bans, budgets, what peers have shown.
-
-In come signed statements and the outcome of calls; out go verdicts about peers. No network.
-"""
+"""Who is believed: signed statements and outcomes of calls come in, verdicts about peers go out. No network."""

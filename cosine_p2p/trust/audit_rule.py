@@ -35,12 +35,9 @@ from cosine_protocol.request import Request, Sampling
 class Rounding:
     """What rounding explains where two honest verifiers compute with the same numerics."""
 
-    near_tie: float
-    """The margin below which it may decide between the two best scores: about twice the most that one moved."""
-    flip_rate: float
-    """The share of positions at which it may change the choice."""
-    filter_flip_rate: float
-    """The share of positions at which a filter may keep a token for one of them and rule it out for the other."""
+    near_tie: float  # The margin below which it may decide between two scores: twice the most one moved.
+    flip_rate: float  # The share of positions at which it may change the choice.
+    filter_flip_rate: float  # The share at which a filter may keep a token for one and not the other.
 
 
 ROUNDING: Final[Mapping[str, Rounding]] = MappingProxyType(
@@ -90,32 +87,23 @@ def is_near_tie(margin: float, *, sampling: Sampling, near_tie: float) -> bool:
     return margin * min(1.0, sampling.temperature or 1.0) < near_tie
 
 
-WIDE: Final = 2.0
-"""Near-tie margins; the reason is above."""
-FALSE_ALARM: Final = 1e-6
-"""The chance that an audit of an honest stream accuses, once in ten million streams at 5 % audited."""
-IMPOSSIBLE: Final = 12.0
-"""Standard deviations below a mean of 144 or more: the chance of fewer events is below 1e-35."""
+WIDE: Final = 2.0  # Near-tie margins; the reason is above.
+FALSE_ALARM: Final = 1e-6  # That an honest stream's audit accuses: one in ten million at 5 % audited.
+IMPOSSIBLE: Final = 12.0  # Standard deviations below a mean of 144 or more: a chance below 1e-35.
 
 
 class AuditState(StrEnum):
     """How far the audit of a stream has come, or what it has found; of several parts the one named last counts."""
 
     OFF = "off"
-    NOT_DRAWN = "not drawn"
-    """Only a share of the streams is audited."""
-    UNSIGNED = "unsigned"
-    """Its verifier signed nothing that could be audited."""
+    NOT_DRAWN = "not drawn"  # Only a share of the streams is audited.
+    UNSIGNED = "unsigned"  # Its verifier signed nothing that could be audited.
     UNDER_WAY = "under way"
     PASSED = "passed"
-    NO_AUDITOR = "no auditor"
-    """No other verifier of the target and numerics is known and allowed."""
-    UNANSWERED = "unanswered"
-    """No auditor had time for it, or could be reached."""
-    SUSPECTED = "suspected"
-    """One voice accuses, and there is no second one to ask."""
-    DISPUTED = "disputed"
-    """One accuses and another one does not: either may lie."""
+    NO_AUDITOR = "no auditor"  # No other verifier of the target and numerics is known and allowed.
+    UNANSWERED = "unanswered"  # No auditor had time for it, or could be reached.
+    SUSPECTED = "suspected"  # One voice accuses, and there is no second one to ask.
+    DISPUTED = "disputed"  # One accuses and another one does not: either may lie.
     CONVICTED = "convicted"
 
 
@@ -167,8 +155,7 @@ def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> f
     return near_tie / math.sqrt(min(told, DRIFT_TOKENS))
 
 
-DRIFT_TOKENS: Final = 4096
-"""The mean may always be off by a 64th of a margin, 0.004 in bfloat16."""
+DRIFT_TOKENS: Final = 4096  # The mean may always be off by a 64th of a margin, 0.004 in bfloat16.
 
 
 def state_of(poll: Poll) -> AuditState:

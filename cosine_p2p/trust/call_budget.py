@@ -6,14 +6,10 @@ from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
 
-PEER_RATE: Final = 50.0
-"""Units a second: a reader that looks up sixteen cells each second, and as many again, stays below."""
-PEER_BURST: Final = 100.0
-"""Units. A reader of a whole directory of 70 nodes asks each for 20 cells or so."""
-RANGE_FACTOR: Final = 4.0
-"""As many peers' worth as there may be for one address range."""
-MAX_REFUSED: Final = 50
-"""So many calls in a row that are over the budget are no accident: then nothing is answered for `SILENCE_S`."""
+PEER_RATE: Final = 50.0  # Units a second: a reader of sixteen cells a second, and as many again, is below.
+PEER_BURST: Final = 100.0  # Units. A reader of a whole directory of 70 nodes asks each for 20 cells or so.
+RANGE_FACTOR: Final = 4.0  # As many peers' worth as there may be for one address range.
+MAX_REFUSED: Final = 50  # Calls in a row over the budget: then nothing is answered for `SILENCE_S`.
 SILENCE_S: Final = 60.0
 MAX_BUCKETS: Final = 4096  # bounds memory
 
@@ -46,10 +42,7 @@ class CallBudget:
         self._ranges = Remembered[str, _Bucket](MAX_BUCKETS)
 
     def spend(self, peer_id: str, units: float, *, address_range: str = "", now_s: float) -> bool:
-        """Spend units of the peer and its range, if both have so many left.
-
-        A peer without any for `MAX_REFUSED` calls in a row is silenced for `SILENCE_S`.
-        """
+        """Spend a peer's and its range's units; `MAX_REFUSED` refusals in a row silence it for `SILENCE_S`."""
         peer = self._bucket(self._peers, peer_id, now_s, 1.0)
         of_range = self._bucket(self._ranges, address_range, now_s, RANGE_FACTOR) if address_range else None
         if now_s < peer.silent_until_s:

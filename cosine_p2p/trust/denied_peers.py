@@ -25,16 +25,11 @@ WITHIN_S: Final = 3600.0
 APART_S: Final = 10.0
 FIRST_BAN_S: Final = 3600.0
 LONGEST_BAN_S: Final = 86_400.0
-REMEMBERED_S: Final = 7 * 86_400.0
-"""For so long after its ban a flooder's next one is longer."""
-LOOK_AGAIN_S: Final = 10.0
-"""A running node takes up a ban so soon."""
-MAX_PEERS: Final = 4096
-"""Bounds memory: the peers whose disconnections are counted."""
-MAX_BANS: Final = 10_000
-"""Bounds the file; those that end first are forgotten first."""
-MAX_WHY: Final = 80
-"""In characters: a line of a terminal."""
+REMEMBERED_S: Final = 7 * 86_400.0  # For so long after its ban a flooder's next one is longer.
+LOOK_AGAIN_S: Final = 10.0  # A running node takes up a ban so soon.
+MAX_PEERS: Final = 4096  # Bounds memory: the peers whose disconnections are counted.
+MAX_BANS: Final = 10_000  # Bounds the file; those that end first are forgotten first.
+MAX_WHY: Final = 80  # In characters: a line of a terminal.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,8 @@ from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
 from cosine_protocol.statements import open_claim, open_verdict
 
-MAX_PIECES: Final = 64
-"""As many convictions as a client remembers; the oldest are forgotten first."""
-MAX_FILE_BYTES: Final = 4 << 20
-"""Bounds the file: three of the longest streams, or 64 of some thousand tokens."""
+MAX_PIECES: Final = 64  # As many convictions as a client remembers; the oldest are forgotten first.
+MAX_FILE_BYTES: Final = 4 << 20  # Bounds the file: three of the longest streams, or 64 of some thousand tokens.
 
 
 @dataclass(frozen=True, slots=True)

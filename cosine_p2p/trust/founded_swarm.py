@@ -21,8 +21,7 @@ from cosine_protocol.membership import (
 )
 
 KEY_FILE: Final = "swarm.key"
-LEDGER_FILE: Final = "ledger.json"
-"""Plain names of files in the folder."""
+LEDGER_FILE: Final = "ledger.json"  # Plain names of files in the folder.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +106,7 @@ class FoundedSwarm:
         return as_line(data, prefix=CERTIFICATE_LINE)
 
     def revoke(self, peer_id: str, *, now_s: float) -> str:
-        """The new list of revoked certificates as a line of text.
-
-        Raises `UsageError` for a peer without a certificate, and where the list is full.
-        """
+        """The new list of revoked certificates, a line. Raises `UsageError` for no certificate, or a full list."""
         known = self.members.get(peer_id)
         if known is None:
             raise UsageError(f"{peer_id} has no certificate of the swarm {self.name}.")

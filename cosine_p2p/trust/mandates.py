@@ -8,18 +8,15 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.peer_memory import MAX_PEERS, PeerFailures
 from cosine_protocol.identity import Identity
 
-USELESS_TOKENS: Final = 512
-"""Several answers; where drafters are 300 ms away some answers hold no drafted token."""
+USELESS_TOKENS: Final = 512  # Several answers; where drafters are 300 ms away some answers hold no drafted token.
 
 
 class Coordination(StrEnum):
     """The peer that coordinates the drafters of a request, as a user wants it."""
 
-    AUTO = "auto"
-    """The verifier where its distance makes that pay."""
+    AUTO = "auto"  # The verifier where its distance makes that pay.
     CLIENT = "client"
-    VERIFIER = "verifier"
-    """The verifier, unless it declines."""
+    VERIFIER = "verifier"  # The verifier, unless it declines.
 
 
 class Mandates:

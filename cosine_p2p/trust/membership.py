@@ -1,7 +1,4 @@
-"""The place of a peer in a private swarm: its certificate, the check of others, the newest list of revoked ones.
-
-A member's swarm file has certificates and lists of revoked ones as the founder sends them, a line of text each.
-"""
+"""A peer's place in a private swarm: certificate, checks, revocations. A swarm file has one a line."""
 
 import logging
 import time
@@ -27,12 +24,9 @@ from cosine_protocol.messages import Certificate
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S: Final = 10.0
-"""A renewed certificate or a new list in the swarm file is taken up so soon, without a restart."""
-WARN_S: Final = 3 * 86_400.0
-"""Time to ask the founder for a new certificate, over a weekend too."""
-MAX_MET: Final = 16_384
-"""Bounds memory: members whose certificates are remembered, as many as records."""
+LOOK_AGAIN_S: Final = 10.0  # A renewed certificate or new list is taken up so soon, without a restart.
+WARN_S: Final = 3 * 86_400.0  # Time to ask the founder for a new certificate, over a weekend too.
+MAX_MET: Final = 16_384  # Bounds memory: members whose certificates are remembered, as many as records.
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +45,7 @@ class SwarmPapers:
 
 
 def read_swarm_file(file: Path) -> SwarmPapers:
-    """The papers in a file, without empty lines and comments (#).
-
-    Raises `UsageError` for a file that cannot be read, holds something else or no certificate, or is of two swarms.
-    """
+    """The papers in a file, without blank lines and comments (#). Raises `UsageError`, also for two swarms."""
     try:
         with file.open("rb") as handle:
             # Far above a list of the longest and a hundred certificates.

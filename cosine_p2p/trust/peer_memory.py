@@ -8,8 +8,7 @@ from typing import Any, Final
 from cosine_p2p.storage.memory import Remembered
 from cosine_protocol.errors import CosineError, ErrorCode, OlderPeer, PeerError
 
-MAX_PEERS: Final = 1024
-"""Bounds memory and the file."""
+MAX_PEERS: Final = 1024  # Bounds memory and the file.
 
 # The first pause is longer than most requests and short for a machine that was only restarted; pauses double up to
 # the longest, and a peer begins anew that has not failed for several of those.
@@ -67,12 +66,9 @@ class PeerFailures:
         self._peers.restore(state, read, now_s=now_s, away_s=away_s)
 
 
-NEWEST_WEIGHT: Final = 0.3
-"""The weight of the newest request in the average: a node that others use too is slower at times."""
-PREFILL_DECAY: Final = 0.9
-"""The slowest prefill counts, since a cached prefix takes no time, and fades by a tenth."""
-SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0
-"""Machines and their neighbours change within weeks."""
+NEWEST_WEIGHT: Final = 0.3  # Of the newest request: a node that others use too is slower at times.
+PREFILL_DECAY: Final = 0.9  # The slowest prefill counts, since a cached prefix takes no time, and fades by a tenth.
+SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0  # Machines and their neighbours change within weeks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

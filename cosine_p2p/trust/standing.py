@@ -22,19 +22,13 @@ from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
 
-PROVEN: Final = 64
-"""More checks give no higher level: at `LIE_PRICE` / 64 the chance of an audit is the share that is usual."""
-LIE_PRICE: Final = 3.2
-"""Right texts that a lie costs: 64 times the usual share of audits, so that the rule ends in it."""
-TRIAL_EVERY: Final = 8
-"""An honest newcomer has eight checks after 64 texts; its trials cost a fiftieth."""
-RAREST_TRIAL: Final = 64
-"""Even after many lies somebody new is tried now and then, or no swarm could renew itself."""
+PROVEN: Final = 64  # More checks give no more: at `LIE_PRICE` / 64 the chance of an audit is the usual share.
+LIE_PRICE: Final = 3.2  # Right texts that a lie costs: 64 times the usual audits, so the rule ends in it.
+TRIAL_EVERY: Final = 8  # An honest newcomer has eight checks after 64 texts; its trials cost a fiftieth.
+RAREST_TRIAL: Final = 64  # Even after many lies somebody new is tried now and then, or no swarm could renew itself.
 
-MAX_PEERS: Final = 1024
-"""Bounds memory and the file."""
-FORGOTTEN_S: Final = 30 * 24 * 3600.0
-"""A key that was not met for a month may have changed hands."""
+MAX_PEERS: Final = 1024  # Bounds memory and the file.
+FORGOTTEN_S: Final = 30 * 24 * 3600.0  # A key that was not met for a month may have changed hands.
 
 
 class Standings:
@@ -51,10 +45,7 @@ class Standings:
             self._checks.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
 
     def note_outvoted(self, peer_id: str, *, now_s: float) -> None:
-        """Most others contradict a verifier: it begins anew, and the second time it is rejected.
-
-        The first time it may have been rounding, as seldom as that is.
-        """
+        """Most others contradict it: it begins anew, which rounding may cause, and is rejected the second time."""
         self._checks.pop(peer_id)
         if self._outvoted.get(peer_id, now_s) is not None:
             self.reject(peer_id, now_s=now_s)

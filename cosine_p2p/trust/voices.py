@@ -58,21 +58,14 @@ class Poll:
 
     @classmethod
     def of(cls, opinions: Sequence[Opinion], *, author: Collection[str] = ()) -> "Poll":
-        """Count opinions on a text that rests on what `author` holds.
-
-        A judge that shares something with the author cannot clear it, for both words are one. It may accuse it: a
-        shared stage that lies says the same in both.
-        """
+        """Opinions on a text of `author`: who shares something with it may accuse it, but not clear it."""
         accusing = [one.grounds for one in opinions if one.is_accusation]
         clearing = [one.grounds for one in opinions if not one.is_accusation and one.computers.isdisjoint(author)]
         return cls(voices(accusing), voices(clearing))
 
 
 def in_turns(peers: Iterable[str], places: Mapping[str, str]) -> list[str]:
-    """Peers in the order given, but no place has a second turn before each had its first.
-
-    Unknown places share one, so that nobody gains by hiding it.
-    """
+    """Peers in order, but no place has a second turn before each had its first; all unknown places share one."""
     turns = Counter[str]()
     numbered = []
     for peer in peers:

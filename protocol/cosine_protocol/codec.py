@@ -1,7 +1,4 @@
-"""Messages as bytes: one msgpack array `[tag, fields...]` each, over a closed registry, in a frame. Sans-I/O.
-
-A frame is a 4-byte big-endian length, then the body.
-"""
+"""Messages as msgpack arrays `[tag, fields...]` in frames of a 4-byte big-endian length and the body. Sans-I/O."""
 
 import struct
 from typing import Any, TypeVar, cast
@@ -16,8 +13,7 @@ from cosine_protocol.protocols import TAG_OF, TAGS
 
 _BODY = TypeVar("_BODY")
 _LENGTH = struct.Struct(">I")
-HEADER_BYTES = _LENGTH.size
-"""The length before each frame's body."""
+HEADER_BYTES = _LENGTH.size  # The length before each frame's body.
 
 
 def encode(message: m.Message) -> bytes:

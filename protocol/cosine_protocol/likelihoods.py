@@ -17,8 +17,7 @@ from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import Items, Struct, Whole
 
 UNITS_PER_NAT: Final = 1_000_000
-SUM_SLACK: Final = 1e-4
-"""Above what rounding, in float32 and to a millionth, adds to a sum of probabilities: 1e-5 was seen at most."""
+SUM_SLACK: Final = 1e-4  # Above what rounding adds to a sum of probabilities: 1e-5 was seen at most.
 
 Surprisal = Annotated[int, Whole(limits.MAX_SURPRISAL)]
 
@@ -108,9 +107,6 @@ def check_room(*, prompt_tokens: int, new_tokens: int, top: int, of_prompt: bool
         )
 
 
-TOKEN_BYTES: Final = 5
-"""The most that a token id takes on the wire."""
-LIKELIHOOD_BYTES: Final = 7
-"""The most that a likelihood takes there without its likeliest tokens."""
-LIKELY_TOKEN_BYTES: Final = 11
-"""The most that one of these takes."""
+TOKEN_BYTES: Final = 5  # The most that a token id takes on the wire.
+LIKELIHOOD_BYTES: Final = 7  # The most that a likelihood takes there without its likeliest tokens.
+LIKELY_TOKEN_BYTES: Final = 11  # The most that one of these takes.

@@ -1,7 +1,4 @@
-"""The manifest of a model: its files and tensors by digest, so that any part of it can be proved. Pure.
-
-The digest of the encoded manifest is the model's content digest (docs/protocol.md, section 10).
-"""
+"""The manifest of a model, whose digest is the model's content digest (docs/protocol.md, section 10). Pure."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""Certificates of private swarms: made by the founder, checked by every member. Pure; times are Unix seconds.
-
-libp2p proves the peer id at the other end of a stream, and a certificate names one peer, so nobody else can use it.
-"""
+"""Certificates of private swarms, each for one peer whose id libp2p proves. Pure; times are Unix seconds."""
 
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64

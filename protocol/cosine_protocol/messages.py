@@ -38,8 +38,7 @@ CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), l
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
 PredictedTokens = Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PREDICTION_TOKENS)
-RetryAfter = Real(3600.0)
-"""Bounds a peer's word: an hour is as good as a refusal."""
+RetryAfter = Real(3600.0)  # Bounds a peer's word: an hour is as good as a refusal.
 
 
 # Upkeep of every stream, and the certificates of private swarms.
@@ -120,10 +119,7 @@ class Revocations:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """First on every stream between members, before the hello, both ways: an encoded signed `Certificate`.
-
-    `revocations` is the sequence of the newest list that the sender knows, 0 for none.
-    """
+    """Before the hello between members: a signed `Certificate`, and the newest sequence of `revocations`, or 0."""
 
     certificate: Annotated[bytes, Bytes(limits.MAX_CERTIFICATE_BYTES)]
     revocations: Number
@@ -238,10 +234,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """The verifier took the request. `pass_us` is its measured time of a one-token pass.
-
-    Drafts that are right less often than `break_even`, in thousandths, cannot pay there.
-    """
+    """Took it; `pass_us` for one token. Drafts right less often than `break_even` thousandths cannot pay."""
 
     number: Number
     pass_us: Microseconds
@@ -340,10 +333,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A delegate's decision about a drafter, which has sent `nodes`; with author 0, about their number.
-
-    `offered` counts the committed tokens for whose positions it had drafts.
-    """
+    """A delegate's decision about a drafter of `nodes` (author 0: their number); `offered` tokens had drafts."""
 
     number: Number
     author: Annotated[int, Whole(limits.MAX_AUTHORS)]
@@ -440,10 +430,8 @@ class Busy:
 class ReleaseReason(IntEnum):
     """Why a drafter is let go."""
 
-    ENDED = 0
-    """The request has ended, or goes on elsewhere."""
-    UNWANTED = 1
-    """No drafters are wanted: they do not pay."""
+    ENDED = 0  # The request has ended, or goes on elsewhere.
+    UNWANTED = 1  # No drafters are wanted: they do not pay.
     SELDOM_RIGHT = 2
     OTHERS_BETTER = 3
     NOTHING_NEW = 4
@@ -451,10 +439,7 @@ class ReleaseReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """The client wants no more drafts; of its `text_tokens` so far `accepted` were the drafter's.
-
-    One that was let go before is told the numbers once more when the request ends.
-    """
+    """No more drafts; of `text_tokens` `accepted` were the drafter's. Told once more at the end."""
 
     number: Number
     accepted: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None
@@ -494,10 +479,7 @@ class AskFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """At most `MAX_CHUNK_BYTES` of a file from the asked offset; `total_bytes` 0 means it is not there.
-
-    The data may be compressed by zlib (RFC 1950); `total_bytes` counts what it stands for.
-    """
+    """`MAX_CHUNK_BYTES` at most from the offset, zlib (RFC 1950) maybe; `total_bytes` of plain data, 0 for none."""
 
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
@@ -549,10 +531,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class AskAudit:
-    """Would the receiver have committed these output tokens? `author` signed `transcript` for this request.
-
-    `likelihoods` is all that the author has told, of which it signed the digest.
-    """
+    """Would you have committed these? `author` signed `transcript` here, with the digest of `likelihoods`."""
 
     number: Number
     request: Request
@@ -560,17 +539,13 @@ class AskAudit:
     author: PeerId
     transcript: Signed[Transcript]
     likelihoods: Annotated[
-        tuple[Likelihood, ...] | None,
-        Added(Items(Struct(Likelihood), limits.MAX_PROMPT_TOKENS)),
+        tuple[Likelihood, ...] | None, Added(Items(Struct(Likelihood), limits.MAX_PROMPT_TOKENS))
     ] = None
 
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """An output position at which the auditor would have committed `token`.
-
-    `gap` is the score of `token` less that of the committed one: `MAX_SCORE_GAP` if that one is ruled out.
-    """
+    """Where the auditor would have committed `token`; `gap` of the scores, or `MAX_SCORE_GAP`."""
 
     position: Position
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]

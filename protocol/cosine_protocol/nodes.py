@@ -8,11 +8,9 @@ from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import Bytes, Items, Whole
 from cosine_protocol.limits import MAX_TOKEN_ID, MAX_TREE_NODES
 
-BASE = -1
-"""The parent of a node that directly extends the block's base."""
+BASE = -1  # The parent of a node that directly extends the block's base.
 
-MAX_BLOCK_NODES = min(MAX_TREE_NODES, 255)
-"""On the wire a node's parent is one byte, of which 0 is the base."""
+MAX_BLOCK_NODES = min(MAX_TREE_NODES, 255)  # On the wire a node's parent is one byte, of which 0 is the base.
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,14 +8,10 @@ example `bfloat16`, `gguf:Q4_1+llama.cpp` and `gguf:Q4_1+float32/float16`.
 
 from typing import Final
 
-QUANTISED: Final = "/"
-"""Stands before what an engine quantises weights to at load."""
-DETERMINISTIC: Final = " deterministic"
-"""Ends the numerics of an engine whose tokens have the same bits in every pass."""
-LLAMA: Final = "llama.cpp"
-"""The arithmetic of an engine that computes as llama.cpp does for the type of weights."""
-DTYPES: Final = ("float32", "bfloat16", "float16")
-"""The arithmetic of engines on PyTorch."""
+QUANTISED: Final = "/"  # Stands before what an engine quantises weights to at load.
+DETERMINISTIC: Final = " deterministic"  # Ends the numerics of an engine with the same bits in every pass.
+LLAMA: Final = "llama.cpp"  # The arithmetic of an engine that computes as llama.cpp does for the type of weights.
+DTYPES: Final = ("float32", "bfloat16", "float16")  # The arithmetic of engines on PyTorch.
 
 
 def arithmetic_of(numerics: str) -> str:
@@ -34,11 +30,7 @@ def held_type_of(numerics: str) -> str | None:
 
 
 def repeats(numerics: str) -> bool:
-    """True if a request gets the same text each time.
-
-    In float32 what else is computed moves scores by 1e-5; in 16 bits, and in llama.cpp, enough to decide a near
-    tie.
-    """
+    """True if a text is the same each time: in 16 bits and llama.cpp what else is computed decides near ties."""
     is_exact = arithmetic_of(numerics) == "float32" or numerics == f"gguf:F32+{LLAMA}"
     return is_exact or numerics.endswith(DETERMINISTIC)
 

@@ -64,10 +64,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """Everything about a target that decides about a text, besides the request.
-
-    A target is known by the digest of its facts, so that no node can announce a known target with other ones.
-    """
+    """What of a target decides about a text. Its digest names it, so nobody announces it with other facts."""
 
     content_digest: ContentDigest
     tokenizer_digest: ContentDigest
@@ -217,8 +214,7 @@ def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) ->
     return cell_name(network=network, role=role, target=target, prefix=prefix)
 
 
-ALL_TARGETS = ""
-"""The target in the name of a cell for the nodes of every target."""
+ALL_TARGETS = ""  # The target in the name of a cell for the nodes of every target.
 
 
 def cell_name(*, network: str, role: str, target: str, prefix: str) -> str:

@@ -1,7 +1,4 @@
-"""A request: target, prompt, sampling parameters and seed, which fix the output.
-
-See docs/design.md, "The output is a function of the request". A `Request` is the same value everywhere.
-"""
+"""A request, which fixes the output (docs/design.md, "The output is a function of the request")."""
 
 import reprlib
 from dataclasses import dataclass, field
@@ -26,8 +23,7 @@ from cosine_protocol.fields import (
     fields_of,
 )
 
-MAX_SEED: Final = (1 << 64) - 1
-"""Eight bytes, the word of the keyed noise (`noise.py`)."""
+MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`noise.py`).
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +172,7 @@ class AskedLogprobs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One generation as every peer sees it, and as it travels.
-
-    All fields but `max_new_tokens` enter the digest `d_0`; the noise depends on `sampling.seed` alone.
-    """
+    """One generation as it travels: all but `max_new_tokens` enters `d_0`; noise is by `sampling.seed` alone."""
 
     target_digest: ContentDigest
     tokenizer_digest: ContentDigest

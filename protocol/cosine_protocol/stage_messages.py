@@ -30,10 +30,7 @@ from cosine_protocol.request import Sampling
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class LayerRange:
-    """The layers from `first` to the one before `end`, counted from 0, of a model of `layers`.
-
-    Raises `MalformedMessage` unless there is at least one, and all are layers of the model.
-    """
+    """Layers `first` to before `end`, from 0, of `layers`. Raises `MalformedMessage` unless some of them."""
 
     first: int
     end: int
@@ -242,10 +239,7 @@ CandidateTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RowAnswer:
-    """One row's outcome: a token after each scored one, the margins as float 64, little-endian.
-
-    `candidates` has as many lists as there are tokens, or none.
-    """
+    """A row's tokens, and margins (float 64, little-endian), after each scored one; `candidates` or none."""
 
     fault: Annotated[int, Whole(3)]
     tokens: FedTokens

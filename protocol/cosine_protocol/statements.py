@@ -53,10 +53,7 @@ def unseal(cls: type[BodyT], data: bytes) -> Signed[BodyT]:
 
 
 def open_mandate(signed: Signed[m.Mandate], *, client: str, d_0: bytes, delegate: str, now_s: float) -> m.Mandate:
-    """The mandate that `client` gave `delegate` for the request `d_0`, if it holds now.
-
-    Raises `PeerError` with the code `BAD_MANDATE` if it does not.
-    """
+    """`client`'s mandate for `delegate` and `d_0`. Raises `PeerError` with `BAD_MANDATE` unless it holds."""
     try:
         mandate = open_signed(m.Mandate, signed, author=client, digest=d_0)
     except (BadSignature, MalformedMessage) as error:
@@ -87,10 +84,7 @@ def is_transcript_due(*, before: int, after: int, has_ended: bool) -> bool:
 
 
 def open_claim(claim: m.AskAudit) -> m.Transcript:
-    """The transcript of a question, which its author signed for exactly this request and these tokens.
-
-    Raises `BadSignature` and `MalformedMessage`.
-    """
+    """The transcript, signed for exactly this request and tokens. Raises `BadSignature`, `MalformedMessage`."""
     d_0 = request_digest(claim.request)
     transcript = open_signed(m.Transcript, claim.transcript, author=claim.author, digest=d_0)
     if not transcript.first < transcript.tokens == len(claim.tokens):

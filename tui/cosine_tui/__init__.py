@@ -1,4 +1,1 @@
-"""The monitor in the terminal: `cosine-tui`.
-
-In come snapshots of a swarm from sources; what the user types goes out to the source, as prompts and cancellations.
-"""
+"""The monitor in the terminal, `cosine-tui`: in come snapshots of a swarm, out go prompts and cancellations."""

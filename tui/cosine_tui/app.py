@@ -27,15 +27,11 @@ from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox
 
-PALETTE_NODES: Final = 200
-"""Bounds the time to open the palette in a large swarm; `/filter` finds every node."""
+PALETTE_NODES: Final = 200  # Bounds the time to open the palette in a large swarm; `/filter` finds every node.
 
 
 class MonitorApp(App[None]):
-    """Draws the snapshots of a feed and hands it the user's commands. `return_code` is 1 if the feed failed.
-
-    What is typed is text for the prompt line, wherever the focus is; commands have keys that print nothing.
-    """
+    """Shows a feed and sends it commands. Text goes to the prompt line, wherever the focus is."""
 
     CSS_PATH = Path(__file__).with_name("app.tcss")
     TITLE = "CoSine"
@@ -168,9 +164,7 @@ class MonitorApp(App[None]):
                 yield SystemCommand(label, command.what, partial(self.perform, command.name))
         for order in Order:
             yield SystemCommand(
-                f"Sort by {order}",
-                "the lists of nodes and requests",
-                partial(self.perform, "sort", order),
+                f"Sort by {order}", "the lists of nodes and requests", partial(self.perform, "sort", order)
             )
         for node in self.snapshot.nodes[:PALETTE_NODES]:
             show = partial(self._open_page, Page(PageKind.NODE, node.peer_id))

@@ -32,8 +32,7 @@ from cosine_protocol.errors import CosineError, UsageError
 if TYPE_CHECKING:
     from cosine_tui.state.feed import Feed
 
-SOURCES: Final = "cosine_tui.sources"
-"""The entry points of simulated swarms: `demo` is a module with `demo_feed` and `demo_snapshot`."""
+SOURCES: Final = "cosine_tui.sources"  # Simulated swarms: `demo` has `demo_feed` and `demo_snapshot`.
 # Bounds of --demo-speed: slower looks like a standstill, faster than a machine can simulate.
 MIN_SPEED: Final = 0.05
 MAX_SPEED: Final = 20.0

@@ -35,10 +35,7 @@ def read_size(text: str) -> tuple[int, int]:
 async def draw_svg(
     feed: Feed, *, size: tuple[int, int], theme: str, keys: Sequence[str] = (), wait_s: float = 0.0
 ) -> str:
-    """The screen as SVG, `wait_s` after the first snapshot and once `keys` were pressed.
-
-    Raises what ended the feed, if anything did.
-    """
+    """The screen as SVG, `wait_s` after the first snapshot and after `keys`. Raises what ended the feed."""
     app = MonitorApp(feed, theme=theme)
     async with app.run_test(size=size) as pilot:
         while app.snapshot == Snapshot() and app.failure is None:

@@ -23,18 +23,13 @@ from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
 
-DIAL_BACKOFF: Final = "dial backoff"
-"""p2pd's words where it does not dial a peer that it could not reach lately."""
-DIAL_AGAIN_S: Final = 2.0
-"""p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go)."""
-QUIC_BYTES: Final = 1280
-"""p2pd's first packets; at a lower MTU they are dropped, and QUIC is silent."""
+DIAL_BACKOFF: Final = "dial backoff"  # p2pd's words where it does not dial a peer that it could not reach lately.
+DIAL_AGAIN_S: Final = 2.0  # p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go).
+QUIC_BYTES: Final = 1280  # p2pd's first packets; at a lower MTU they are dropped, and QUIC is silent.
 # asyncio's default of 100 loses streams in bursts of some hundred.
 BACKLOG: Final = 4096
-CONTROL_TIMEOUT_S: Final = 5.0
-"""The daemon is on this machine."""
-END_TIMEOUT_S: Final = 3.0
-"""Then the daemon is killed."""
+CONTROL_TIMEOUT_S: Final = 5.0  # The daemon is on this machine.
+END_TIMEOUT_S: Final = 3.0  # Then the daemon is killed.
 # In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 

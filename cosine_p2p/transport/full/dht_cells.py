@@ -21,19 +21,14 @@ from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolE
 
 logger = logging.getLogger(__name__)
 
-REPLICAS_EACH: Final = 5
-"""hivemind's number of replicas, on each path (decision 31)."""
-ASKED_AT_ONCE: Final = 3
-"""Kademlia's alpha, on each path."""
-OPERATION_TIMEOUT_S: Final = 20.0
-"""Room for several rounds of Kademlia with nodes that do not answer."""
-MIN_PATIENCE_S: Final = 1.0
-"""Once a path has ended, the others have twice as long as it took, and this."""
+REPLICAS_EACH: Final = 5  # hivemind's number of replicas, on each path (decision 31).
+ASKED_AT_ONCE: Final = 3  # Kademlia's alpha, on each path.
+OPERATION_TIMEOUT_S: Final = 20.0  # Room for several rounds of Kademlia with nodes that do not answer.
+MIN_PATIENCE_S: Final = 1.0  # Once a path has ended, the others have twice as long as it took, and this.
 MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
 """Bounds the signatures checked for one cell. Half of forty nodes that lie fill 1,280 places: enough for 85 records
 with as many copies as fifteen honest nodes hold of one."""
-CHECKED_IN_A_ROW: Final = 16
-"""Signatures checked before the event loop runs other work: 2 ms at 115 us each (measured)."""
+CHECKED_IN_A_ROW: Final = 16  # Before the event loop runs other work: 2 ms at 115 us each (measured).
 
 _Weights = Counter[tuple[str, bytes, float]]
 """Of an owner, value and expiry: the places by which it came before the last one, over all nodes that show it."""
@@ -69,18 +64,11 @@ class DhtCells:
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """Store a signed record here and at the nearest nodes of each path, and check that they show it.
-
-        A renewal goes to the nodes that held the last one, without a check.
-        """
+        """Store here and nearest on each path, checked; a renewal where the last is held, unchecked."""
         value, now_s = encode_body(StoredValue(cell, data)), time.time()
         try:
             posting = self._checker.check(
-                key=dht_key(cell),
-                subkey=subkey_bytes(owner),
-                value=value,
-                expires_at_s=expires_at_s,
-                now_s=now_s,
+                key=dht_key(cell), subkey=subkey_bytes(owner), value=value, expires_at_s=expires_at_s, now_s=now_s
             )
         except RemoteProtocolError as error:
             raise LocalProtocolError(f"no node would store our record: {error}") from error
@@ -146,10 +134,7 @@ class DhtCells:
         return found, peer_ids
 
     async def _checked(self, cell: str, weights: _Weights) -> dict[str, bytes]:
-        """The newest valid record of each owner, the oldest owner first.
-
-        Nodes show the oldest first, and what many nodes show weighs more than what a liar puts in front.
-        """
+        """The newest valid record of each owner; what many nodes show outweighs what a liar puts in front."""
         key, now_s = dht_key(cell), time.time()
         held: dict[str, Posting] = {}
         for number, ((owner, value, expires_at_s), _) in enumerate(weights.most_common(MAX_RECORDS_READ), 1):

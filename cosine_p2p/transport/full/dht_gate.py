@@ -13,8 +13,7 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import NotAMember
 from cosine_protocol.limits import MAX_REVOCATIONS_BYTES
 
-SEQUENCE_BYTES: Final = 8
-"""The width of a sequence number in `nonce`."""
+SEQUENCE_BYTES: Final = 8  # The width of a sequence number in `nonce`.
 
 
 class GatedHandlers:

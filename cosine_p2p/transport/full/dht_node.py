@@ -31,20 +31,13 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
 
-RPC_TIMEOUT_S: Final = 3.0
-"""hivemind's default."""
-CONTROL_TIMEOUT_S: Final = 1.0
-"""The daemon is on this machine, and calls of others wait for it."""
-MIN_PATIENCE_S: Final = 0.5
-"""Once one peer has answered a greeting, the others have as long again and this."""
+RPC_TIMEOUT_S: Final = 3.0  # hivemind's default.
+CONTROL_TIMEOUT_S: Final = 1.0  # The daemon is on this machine, and calls of others wait for it.
+MIN_PATIENCE_S: Final = 0.5  # Once one peer has answered a greeting, the others have as long again and this.
 
 
 class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
-    """A `RecordStore` as hivemind's look-ups read it: a fresh dictionary each time, the oldest owner first.
-
-    It stores nothing: that goes through `DhtService`. It lists nothing: hivemind would send each new node all that
-    this may be near to. Of an empty store it stands in for hivemind's cache.
-    """
+    """A `RecordStore` as hivemind reads it, oldest owner first; it neither stores nor lists anything itself."""
 
     def __init__(self, store: RecordStore) -> None:
         super().__init__()
@@ -75,10 +68,7 @@ def node_id_of(peer_id: Any) -> Any:
 
 
 def place_by_peer_id(protocol: Any) -> None:
-    """Accept nodes only under the ids that follow from their peer ids.
-
-    Of the neighbours that a node tells, only the nearest `bucket_size` are heard.
-    """
+    """Accept nodes under the ids of their peer ids alone, and of told neighbours the nearest `bucket_size`."""
     update, find = protocol.update_routing_table, protocol.call_find
 
     async def update_routing_table(node_id: Any, peer_id: Any, responded: bool = True) -> None:
@@ -106,10 +96,7 @@ async def start_dht(
     gate: PeerGate,
     is_silent: Callable[[str], bool],
 ) -> Any:
-    """A DHT node on a running p2pd, behind `gate`; it dials nobody who `is_silent`.
-
-    Raises `PeerLost` if none of `peers` answers.
-    """
+    """A DHT node behind `gate` that dials nobody who `is_silent`. Raises `PeerLost` if none of `peers` answers."""
     node = await DHTNode.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
@@ -174,11 +161,7 @@ async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
 
 
 async def _greet(node: Any, peers: Collection[Any]) -> bool:
-    """Ping peers, which puts them into the routing table; True if one answered.
-
-    hivemind's own way leaves a sleeping task behind, and takes its whole timeout where one of several peers is
-    gone.
-    """
+    """Ping peers, which fills the routing table; True if one answered. hivemind waits for those that are gone."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     pings = {asyncio.create_task(node.protocol.call_ping(peer, validate=True, strict=False)) for peer in peers}

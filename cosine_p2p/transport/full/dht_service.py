@@ -1,7 +1,4 @@
-"""What a DHT node does for others: hivemind's calls, with our rules of who stores what, within a budget.
-
-A node stores what the owner itself brings, one value a subkey, and nothing in caches.
-"""
+"""hivemind's calls by our rules, on a budget: a node keeps what owners bring themselves, one value a subkey."""
 
 import asyncio
 import logging
@@ -20,12 +17,9 @@ from cosine_protocol.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S: Final = 0.2
-"""p2pd is asked for the addresses of its peers no more often; a new peer waits so long at most."""
-BAD_VALUE_UNITS: Final = 25.0
-"""What a value that fails its check costs beside the check. Honest owners store none."""
-BROUGHT_WITHIN_S: Final = 20.0
-"""As long as the look-up may take in which an owner brings the record that it has issued before."""
+LOOK_AGAIN_S: Final = 0.2  # p2pd is asked for addresses no more often; a new peer waits so long.
+BAD_VALUE_UNITS: Final = 25.0  # What a value that fails its check costs beside the check. Honest owners store none.
+BROUGHT_WITHIN_S: Final = 20.0  # As long as the look-up in which an owner brings the record it has issued.
 
 
 class OverBudget(Exception):
@@ -33,11 +27,7 @@ class OverBudget(Exception):
 
 
 class DhtService:
-    """The three calls of a hivemind protocol.
-
-    `addresses` gives one address of each connected peer; `hang_up` disconnects a peer that goes on asking without a
-    budget.
-    """
+    """hivemind's three calls; `addresses` of connected peers, `hang_up` on one that asks on without a budget."""
 
     def __init__(
         self,

@@ -1,7 +1,4 @@
-"""Streams and the DHT of a full node over hivemind, restarted when its network daemon dies.
-
-Importing this module does not import hivemind; starting a transport does.
-"""
+"""Streams and the DHT over hivemind, restarted when its daemon dies. Starting one imports hivemind, not this."""
 
 import asyncio
 import logging
@@ -36,19 +33,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SILENT_S: Final = 3.0
-"""Peers say something each second. A silent connection is dialled again; p2pd would believe in it for 40 s."""
+SILENT_S: Final = 3.0  # Peers say something each second; p2pd would believe in a silent one for 40 s.
 PUNCH_LOOK_S: Final = 0.05
-PUNCH_LOOKS: Final = 20
-"""A second: a direct way exists after 0.3 s at a round trip of 40 ms."""
-RELAYED_S: Final = 600.0
-"""A peer that stayed relayed is not waited for again for so long."""
-QUESTION_S: Final = 2.0
-"""For a connected peer to say who it is."""
-MAX_STREAMS: Final = 4096
-"""Bounds memory, at one for each place in the listening socket's backlog."""
-MAX_STREAMS_EACH: Final = 64
-"""A peer needs one for each protocol and its links; with more it takes the places of others."""
+PUNCH_LOOKS: Final = 20  # A second: a direct way exists after 0.3 s at a round trip of 40 ms.
+RELAYED_S: Final = 600.0  # A peer that stayed relayed is not waited for again for so long.
+QUESTION_S: Final = 2.0  # For a connected peer to say who it is.
+MAX_STREAMS: Final = 4096  # Bounds memory, at one for each place in the listening socket's backlog.
+MAX_STREAMS_EACH: Final = 64  # One for each protocol and its links; more take the places of others.
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,10 +169,7 @@ class HivemindTransport:
     async def serving(
         self, handlers: Mapping[str, StreamHandler], on_change: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[None]:
-        """Serve these protocols inside the context; leaving it closes their streams.
-
-        `on_change` is awaited each time the daemon is back, or others reach us at other addresses.
-        """
+        """Serve these protocols inside the context; `on_change` is awaited when the daemon or addresses changed."""
         self._on_change.append(on_change)
         try:
             for protocol, handler in handlers.items():
@@ -373,10 +361,7 @@ class HivemindTransport:
             await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
 
     async def _up(self, peer_id: str) -> _Running:
-        """Raises `PeerLost` where the daemon does not come back.
-
-        It may take longer than a dial; giving up would lose all verifiers at once.
-        """
+        """Waits long, or all verifiers were lost at once. Raises `PeerLost` where the daemon stays away."""
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
                 await self._is_up.wait()

@@ -1,8 +1,4 @@
-"""Keeps a full transport connected to its initial peers, from whatever network its machine is in.
-
-Only this dials one that is away, once something listens there: p2pd waits longer after each dial in vain, up to
-five minutes.
-"""
+"""Keeps a transport connected to its initial peers; p2pd would wait ever longer after dials in vain."""
 
 import asyncio
 import logging
@@ -24,33 +20,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0
-"""Five looks fit into the 10 s in which a node that has lost its relay or network is to be reachable again."""
-STOOD_STILL_S: Final = 30.0
-"""Peers and routers have given up the connections of a machine that was suspended for so long."""
-CONNECT_S: Final = 4.0
-"""As clients wait for a peer."""
-LISTENS_S: Final = 2.0
-"""For a peer to take a connection: six round trips of 300 ms."""
-MEET_SELDOM: Final = 10.0
-"""One that is away is dialled again after this part of the time for which it has been."""
-MEET_S: Final = 6.0
-"""But after so long at the latest: one that was away for a day is met within 10 s, for ten packets a minute."""
+LOOK_S: Final = 2.0  # Five looks fit into the 10 s in which a node is to be reachable again.
+STOOD_STILL_S: Final = 30.0  # Connections of a machine suspended for so long are given up by others.
+CONNECT_S: Final = 4.0  # As clients wait for a peer.
+LISTENS_S: Final = 2.0  # For a peer to take a connection: six round trips of 300 ms.
+MEET_SELDOM: Final = 10.0  # One that is away is dialled again after this part of the time for which it has been.
+MEET_S: Final = 6.0  # But after so long at the latest: after a day within 10 s, for ten packets a minute.
 
 
 class InitialPeers:
-    """The initial peers of a transport and its named relays, by their full addresses `maddrs`.
-
-    `hosts` are their IP addresses; `on_met` is called after each dial that was answered. A node looks by
-    `has_moved` and `meet`; a client leaves that to `run`.
-    """
+    """Initial peers and named relays by full address, at IP addresses `hosts`; nodes use `has_moved` and `meet`."""
 
     def __init__(
-        self,
-        maddrs: Sequence[str],
-        *,
-        hosts: Sequence[str],
-        daemon: Callable[[], Awaitable["Daemon"]],
+        self, maddrs: Sequence[str], *, hosts: Sequence[str], daemon: Callable[[], Awaitable["Daemon"]]
     ) -> None:
         self.maddrs = {peer_of(maddr): maddr for maddr in reversed(maddrs)}
         # Public peers that are away for the moment are no network of one's own.

@@ -35,20 +35,13 @@ if TYPE_CHECKING:
     from cosine_p2p.transport.full.daemon import Daemon
 
 NEIGHBOUR: Final = "/cosine/neighbour/1.0.0"
-ANSWER_S: Final = 2.0
-"""For a peer to answer over a connection that there is: six round trips of 300 ms."""
-LISTENS_S: Final = 0.5
-"""For a neighbour to take a connection: no line out of the house lies between."""
-ASK_AGAIN_S: Final = 600.0
-"""Who was no neighbour is asked again after so long, or once this machine is seen elsewhere."""
-SEEN_S: Final = 60.0
-"""Peers are asked so often at most at which address they see this machine."""
-OBSERVERS: Final = 3
-"""Peers that are asked."""
-MAX_PLACES: Final = 4
-"""Bounds the addresses of one peer."""
-LEAST_PORT: Final = 1024
-"""Below are services of routers and printers; nodes have others."""
+ANSWER_S: Final = 2.0  # For a peer to answer over a connection that there is: six round trips of 300 ms.
+LISTENS_S: Final = 0.5  # For a neighbour to take a connection: no line out of the house lies between.
+ASK_AGAIN_S: Final = 600.0  # Who was no neighbour, unless this machine is seen elsewhere.
+SEEN_S: Final = 60.0  # Peers are asked so often at most at which address they see this machine.
+OBSERVERS: Final = 3  # Peers that are asked.
+MAX_PLACES: Final = 4  # Bounds the addresses of one peer.
+LEAST_PORT: Final = 1024  # Below are services of routers and printers; nodes have others.
 
 
 class Neighbours:

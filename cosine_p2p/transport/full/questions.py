@@ -18,8 +18,7 @@ from cosine_protocol.identity import public_key_of
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 AUTONAT: Final = "/libp2p/autonat/1.0.0"
 IDENTIFY: Final = "/ipfs/id/1.0.0"
-MAX_ANSWER_BYTES: Final = 16 << 10
-"""An identify message holds some dozen protocols and addresses."""
+MAX_ANSWER_BYTES: Final = 16 << 10  # An identify message holds some dozen protocols and addresses.
 _RESERVE: Final = b"\x08\x00"  # type: RESERVE
 _OK: Final = 100
 _DIALLED: Final = 0
@@ -106,10 +105,7 @@ def peer_bytes(peer_id: str) -> bytes:
 
 
 async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> tuple[str, ...]:
-    """Let a peer relay to us for an hour; its own addresses.
-
-    Raises `PeerLost`, also for one that cuts a circuit before it has carried `least_bytes` each way.
-    """
+    """Let a peer relay to us for an hour; its addresses. Raises `PeerLost`, also for fewer than `least_bytes`."""
     answer = await ask(dial, peer_id, HOP, _RESERVE, timeout_s)
     return read_reservation(answer, peer_id, least_bytes=least_bytes)
 
@@ -134,10 +130,7 @@ def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[
 async def ask_dial_back(
     dial: Dial, peer_id: str, own_id: str, maddrs: Sequence[str], *, timeout_s: float
 ) -> str | None:
-    """The address at which a peer has just reached us, None if it could not. Raises `PeerLost` if it did not try.
-
-    It tries our ports at the IP address at which it sees us.
-    """
+    """Where a peer reached us just now, None if nowhere. Raises `PeerLost` if it did not try."""
     plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
     info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
     return read_dial_back(

@@ -1,8 +1,4 @@
-"""Keeps a node reachable: peers dial it back and relay for it, and it tells how it is reached.
-
-Every two seconds it checks this machine's addresses and its relays. Asking a relay again for its reservation shows
-within seconds that it is gone.
-"""
+"""Keeps a node reachable, by dial-backs and relays that are asked every two seconds, and tells how it is."""
 
 import asyncio
 import logging
@@ -18,15 +14,7 @@ from cosine_p2p.transport.full.initial_peers import LOOK_S, InitialPeers
 from cosine_p2p.transport.full.questions import ask_dial_back, ask_identity, ask_reservation
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.patience import end_all
-from cosine_p2p.transport.reach import (
-    Findings,
-    Reachable,
-    ReachKind,
-    is_open_to_all,
-    judge_reach,
-    parsed,
-    reach_at,
-)
+from cosine_p2p.transport.reach import Findings, Reachable, ReachKind, is_open_to_all, judge_reach, parsed, reach_at
 from cosine_protocol.errors import PeerLost
 
 if TYPE_CHECKING:
@@ -34,20 +22,13 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S: Final = 2.0
-"""For a peer to answer a question over a connection that there is: six round trips of 300 ms."""
-RELAYS_KEPT: Final = 2
-"""With one, its end is the node's too."""
-ASK_AGAIN_S: Final = 60.0
-"""Between questions to a peer that did not help; a dial back is answered three times a minute."""
-DIAL_BACK_S: Final = 18.0
-"""A peer that cannot reach us says so after 15 s (measured)."""
-FIRST_VERDICT_S: Final = 3.0
-"""A peer that can reach us says so within two round trips; longer nobody waits for `ready`."""
-MAX_SEEN: Final = 8
-"""Bounds the peers that are asked how they see us."""
-MAX_PLACES: Final = 3
-"""Bounds the addresses of a relay in a record, which has room for sixteen in all."""
+ANSWER_S: Final = 2.0  # For a peer to answer a question over a connection that there is: six round trips of 300 ms.
+RELAYS_KEPT: Final = 2  # With one, its end is the node's too.
+ASK_AGAIN_S: Final = 60.0  # Of one that did not help; a dial back is answered three times a minute.
+DIAL_BACK_S: Final = 18.0  # A peer that cannot reach us says so after 15 s (measured).
+FIRST_VERDICT_S: Final = 3.0  # Who can reach us says so within two round trips; `ready` waits for it.
+MAX_SEEN: Final = 8  # Bounds the peers that are asked how they see us.
+MAX_PLACES: Final = 3  # Bounds the addresses of a relay in a record, which has room for sixteen in all.
 
 
 @dataclass(slots=True)
@@ -156,10 +137,7 @@ class Reachability:
         return bool(peers)
 
     async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
-        """Cut connections of peers that came from another address: p2pd would use the dead one.
-
-        Once for each pair of addresses: a peer may have two.
-        """
+        """Cut connections of peers that came from another address, once a pair: p2pd would use the dead one."""
         for peer_id, maddrs in ways.items():
             at = [parsed(maddr) for maddr in maddrs if "/p2p-circuit" not in maddr]
             hosts = frozenset(each.host for each in at if each is not None and each.host_kind == "ip4")

@@ -27,10 +27,8 @@ logger = logging.getLogger(__name__)
 CIRCUIT_BYTES: Final = 128 << 20
 """Each way of a circuit, whose 30 minutes take 104 MB for a gateway with 16 requests at a time (simulated, passes
 of 60 ms and drafts of 6 ms)."""
-CIRCUITS_EACH: Final = 64
-"""A peer's circuits at a time, which are the clients at a time of a node behind NAT."""
-CIRCUIT_BUFFER_BYTES: Final = 64 << 10
-"""Each way of a circuit. With p2pd's own 16 MiB its circuits could fill the machine's memory."""
+CIRCUITS_EACH: Final = 64  # A peer's circuits at a time, which are the clients at a time of a node behind NAT.
+CIRCUIT_BUFFER_BYTES: Final = 64 << 10  # Each way; p2pd's own 16 MiB could fill the machine's memory.
 RELAY_FLAGS: Final = (
     f"-relayDataLimit={CIRCUIT_BYTES}",
     f"-relayMaxCircuits={CIRCUITS_EACH}",
@@ -38,8 +36,7 @@ RELAY_FLAGS: Final = (
 )
 NO_RELAY_FLAGS: Final = ("-relayService=0",)
 """Without it p2pd grants strangers 4 GiB a circuit at every node that others can dial. libp2p's defaults stay."""
-SLACK_FILE: Final = "/proc/self/timerslack_ns"
-"""Linux's, proc_pid_timerslack_ns(5); threads and programs that a process starts take it over."""
+SLACK_FILE: Final = "/proc/self/timerslack_ns"  # Linux's, proc_pid_timerslack_ns(5); children take it over.
 SLACK_NS: Final = 200_000_000
 """Measured on two cores, starts in which the options win: 30 of 30 beside niced work, 30 of 30 beside 4 busy
 processes, 20 of 20 beside 12, where a quarter of this gave 2 of 10. Without it 3 to 27 of 30. A start takes 0.3 s
@@ -56,19 +53,14 @@ except OSError:
 os.execv(sys.argv[1], sys.argv[1:])
 """
 """What becomes the daemon named in its arguments. In a session of its own, as any daemon of ours."""
-MAX_STARTS: Final = 8
-"""For systems without that file: where one start of three is good, all are bad in one case of 26."""
-ASK_TIMEOUT_S: Final = 10.0
-"""The daemon is on this machine, which may be busy; beside 12 busy processes it took up to 3.3 s."""
+MAX_STARTS: Final = 8  # Without that file: where one of three is good, all are bad in one case of 26.
+ASK_TIMEOUT_S: Final = 10.0  # The daemon is here; beside 12 busy processes it took up to 3.3 s.
 
 
 async def start_relay(
     start: Callable[[], Awaitable["Daemon"]], ask: Callable[["Daemon"], Awaitable[int | None]]
 ) -> "Daemon":
-    """A daemon from `start` whose circuits carry enough bytes by `ask`, or of which that is unknown.
-
-    Raises what `start` raises. The last of `MAX_STARTS` is taken with a warning.
-    """
+    """A daemon whose circuits carry enough, or the last of `MAX_STARTS`, with a warning. Raises as `start`."""
     for starts_left in reversed(range(MAX_STARTS)):
         daemon = await start()
         try:
@@ -89,10 +81,7 @@ async def start_relay(
 
 
 async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> int | None:
-    """The bytes that a circuit may carry each way; None where that is unknown.
-
-    It is asked at the addresses it announces and where it listens.
-    """
+    """Bytes a circuit may carry each way, asked where it announces and listens; None where unknown."""
     if find_spec("libp2p") is None:
         return None
     from cosine_p2p.transport.light.light import LightConfig, LightTransport

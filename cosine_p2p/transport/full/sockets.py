@@ -12,10 +12,8 @@ from typing import Final
 
 from cosine_protocol.errors import PeerLost
 
-READ_BYTES: Final = 64 << 10
-"""At most so much is read at once."""
-LINGER_S: Final = 1.0
-"""What is queued at the end gets this long to leave."""
+READ_BYTES: Final = 64 << 10  # At most so much is read at once.
+LINGER_S: Final = 1.0  # What is queued at the end gets this long to leave.
 _PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
 # A socket's path has 103 bytes at most on macOS, 107 on Linux; a folder's name and the longest in it take 47.
 _MOST_HOME_BYTES: Final = 56

@@ -1,4 +1,1 @@
-"""A peer that only dials: py-libp2p in a thread of its own.
-
-In come addresses; out go `Stream`s of `transport.base`. Takes no part in the DHT.
-"""
+"""A peer that only dials, by py-libp2p in its own thread: in come addresses, out go `Stream`s."""

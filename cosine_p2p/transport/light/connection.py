@@ -22,10 +22,8 @@ from cosine_p2p.transport.light.library import (
 logger = logging.getLogger(__name__)
 
 _MULTISTREAM: Final = "/multistream/1.0.0"
-MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE
-"""Bounds memory for all streams of a connection: two full windows of yamux."""
-WRITE_TIMEOUT_S: Final = 10.0
-"""A peer that takes nothing for so long is gone."""
+MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE  # Bounds memory, all streams: two full windows of yamux.
+WRITE_TIMEOUT_S: Final = 10.0  # A peer that takes nothing for so long is gone.
 
 
 class Unreachable(Exception):
@@ -40,8 +38,7 @@ FRESH_S: Final = 3.0
 """A connection that was heard so lately is alive; on others a stream counts once the peer has answered. Peers send
 heartbeats more often."""
 
-WRITES_WITHIN_S: Final = 0.005
-"""Who opens a stream to write does so at once; the proposal of one who reads first leaves so much later."""
+WRITES_WITHIN_S: Final = 0.005  # Who opens to write does so at once; who reads first proposes so late.
 
 
 class Proposed(Reader):
@@ -188,10 +185,7 @@ class Connection:
 async def secure(
     raw: RawConnection | Proposed, noise: NoiseTransport, peer_id: str, cut: Callable[[], None]
 ) -> Connection:
-    """Shake hands; `cut` ends what lies below at once.
-
-    Raises `Unreachable` if another peer answers, and whatever py-libp2p makes of a failed handshake.
-    """
+    """Raises `Unreachable` if another peer answers, and as py-libp2p. `cut` ends what lies below at once."""
     peer = ID.from_string(peer_id)
     # Of py-libp2p's kind of connection the handshake only reads and writes.
     opened: Any = Proposed(raw, "/noise")

@@ -35,24 +35,17 @@ from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 128
-"""Bounds open sockets; idle connections make room."""
-MAX_ATTEMPTS: Final = 6
-"""Bounds the addresses of one peer that are dialled at once."""
-MAX_DIALS: Final = 48
-"""Bounds the connections that are being made at a time: the addresses of eight peers."""
-RELAY_WAIT_S: Final = 0.5
-"""Relays are dialled later than direct addresses, which are tried first."""
+MAX_CONNECTIONS: Final = 128  # Bounds open sockets; idle connections make room.
+MAX_ATTEMPTS: Final = 6  # Bounds the addresses of one peer that are dialled at once.
+MAX_DIALS: Final = 48  # Bounds the connections that are being made at a time: the addresses of eight peers.
+RELAY_WAIT_S: Final = 0.5  # Relays are dialled later than direct addresses, which are tried first.
 _HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
 
 _T = TypeVar("_T")
 
 
 class LightHost:
-    """`spawn` starts the tasks of connections; `seed` is that of an Ed25519 key.
-
-    The addresses `given` are dialled as they are, others as `policy` permits. Connections may be begun, `early`.
-    """
+    """Dials `given` addresses and those `policy` permits, some begun `early`, with the Ed25519 key of `seed`."""
 
     def __init__(
         self,
@@ -159,10 +152,7 @@ class LightHost:
             return connection
 
     async def _dial_all(self, addresses: Sequence[Address]) -> Connection:
-        """Dial several addresses at once, relays later; the first to answer counts.
-
-        Raises `Unreachable` with the reason for each address once all have failed.
-        """
+        """Dial all, relays later; the first to answer counts. Raises `Unreachable` with all reasons."""
         if not addresses:
             raise Unreachable("no address is known at which it can be dialled over TCP")
         winners: list[Connection] = []

@@ -10,13 +10,7 @@ from typing import Final, TypeVar
 import trio
 
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import (
-    MAX_KNOWN_PEERS,
-    Address,
-    AddressBook,
-    DialPolicy,
-    parse_initial_peers,
-)
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, Address, AddressBook, DialPolicy, parse_initial_peers
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
@@ -30,8 +24,7 @@ from cosine_protocol.identity import Identity
 
 logger = logging.getLogger(__name__)
 
-DIAL_TIMEOUT_S: Final = 4.0
-"""As for a client's other transport."""
+DIAL_TIMEOUT_S: Final = 4.0  # As for a client's other transport.
 
 _T = TypeVar("_T")
 
@@ -85,10 +78,7 @@ class LightTransport:
 
     @classmethod
     async def start(cls, config: LightConfig, early: EarlySockets | None = None) -> "LightTransport":
-        """Connect to an initial peer, or another one dialled at once; sockets may be begun `early`.
-
-        Raises `UsageError` for addresses that cannot be dialled and `PeerLost` if nobody answers.
-        """
+        """Sockets may be begun `early`. Raises `UsageError` for addresses, `PeerLost` if nobody answers."""
         given = parse_initial_peers(config.initial_peers)
         early = early or EarlySockets()
         policy = DialPolicy(await hosts_of(given))
@@ -171,10 +161,7 @@ class LightTransport:
         return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
-        """Return when one of the first peers has answered. Raises `PeerLost` with the reasons if none does.
-
-        The other dials go on, since a directory asks several of these peers.
-        """
+        """Return at the first answer; other dials go on, for the directory. Raises `PeerLost`."""
 
         async def failure(peer_id: str) -> str | None:
             work = partial(self._host.connect, peer_id, self._addresses(peer_id))

@@ -1,7 +1,4 @@
-"""TCP connections that are begun before the library is loaded which speaks over them.
-
-Loading takes as long as a round trip to a far peer. Only IP addresses are connected so.
-"""
+"""TCP connections to IP addresses, begun while the library loads: that takes a round trip to a far peer."""
 
 import errno
 import socket
@@ -11,16 +8,12 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, DialPolicy
 
-MAX_SOCKETS: Final = 32
-"""Bounds what is begun: the initial peers and those known, with two or three addresses each."""
+MAX_SOCKETS: Final = 32  # Bounds what is begun: initial peers and those known, at two or three addresses.
 FAMILIES: Final = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
 
 class EarlySockets:
-    """Connects to the addresses `given` by the user, and to others as far as `DialPolicy` permits.
-
-    `take` gives a socket to whoever dials its address; `close` ends the rest.
-    """
+    """Connects to `given` addresses and what `DialPolicy` permits; `take` one to dial, `close` the rest."""
 
     def __init__(self, given: Sequence[Address] = ()) -> None:
         self._policy = DialPolicy(address.host for address in given)

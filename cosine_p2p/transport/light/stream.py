@@ -15,13 +15,11 @@ from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES: Final = 64 << 10
-"""At most so much is read at once."""
+READ_BYTES: Final = 64 << 10  # At most so much is read at once.
 # So much may lie between the threads before the faster one waits; the other reports its progress in such steps.
 MAX_BETWEEN_BYTES: Final = 256 << 10
 STEP_BYTES: Final = 64 << 10  # a quarter of that
-LINGER_S: Final = 1.0
-"""What is queued at the end gets this long to leave."""
+LINGER_S: Final = 1.0  # What is queued at the end gets this long to leave.
 
 
 class _Progress:
@@ -117,10 +115,7 @@ class LightStream:
 
 
 class Carrier:
-    """The end of a `LightStream` in the trio thread.
-
-    `sent` is set once nothing more will leave; `on_end` is called when all is over.
-    """
+    """The trio end of a `LightStream`. `sent` is set once nothing more leaves, `on_end` called when all is over."""
 
     def __init__(self, muxed: Proposed, thread: TrioThread, on_end: Callable[["Carrier"], object]) -> None:
         self.sent = trio.Event()

@@ -11,10 +11,7 @@ _T = TypeVar("_T")
 
 
 class TrioThread:
-    """Runs trio functions for the asyncio loop it was started on. Made by `start`; end it with `close`.
-
-    `call` and `post` are the asyncio loop's, `post_back` and `spawn` the trio thread's.
-    """
+    """Runs trio functions for the asyncio loop that calls `call` and `post`; `post_back` and `spawn` are trio's."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,7 +1,4 @@
-"""Text in tones, of which the theme knows the colours; nothing a stranger wrote in it can steer the terminal.
-
-Panes make every text with `toned` or one of its relatives below; Rich lays it out by terminal cells.
-"""
+"""Text in tones that the theme colours: what is `toned`, or the like, cannot steer the terminal."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -38,8 +35,7 @@ class Tone(StrEnum):
     AUTHOR_8 = "author-8"
 
 
-AUTHOR_TONES: Final = sum(tone.startswith("author-") for tone in Tone)
-"""Number of distinguishable colours; further authors share them."""
+AUTHOR_TONES: Final = sum(tone.startswith("author-") for tone in Tone)  # Further authors share these colours.
 
 
 class ListRow(NamedTuple):

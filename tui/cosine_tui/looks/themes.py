@@ -36,8 +36,7 @@ _BACKGROUNDS: Final = ("#12151a", "#ffffff")
 _RAISED: Final = ("#1b2027", "#f1f3f5")
 _RULES: Final = ("#313843", "#d0d7de")
 
-SELECTED: Final = "selected"
-"""The Rich style of the background of a selected row."""
+SELECTED: Final = "selected"  # The Rich style of the background of a selected row.
 
 
 def _theme(name: str) -> Theme:

@@ -15,10 +15,8 @@ from cosine_tui.looks.styled_text import Tone, author_mark, author_tone, beside,
 from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
 from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot, Speeds, TextRun
 
-PLOT_FROM_HEIGHT: Final = 30
-"""Rows of the pane from which on a plot of the speed leaves enough room for the text."""
-PLAIN_LINE: Final = "╌"
-"""The level of plain decoding where no bar covers it."""
+PLOT_FROM_HEIGHT: Final = 30  # Rows of the pane from which on a plot of the speed leaves enough room for the text.
+PLAIN_LINE: Final = "╌"  # The level of plain decoding where no bar covers it.
 _FINISHED: Final = {"eos": " at its end", "length": " at the length limit", "stop": " at a stop string"}
 """Words by finish reason."""
 _SUPERSCRIPTS: Final = str.maketrans("abcdefghijklmnoprstuvwxyz=", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁼")
@@ -34,10 +32,7 @@ def request_title(request: RequestView | None) -> str:
 def request_pane(
     snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
 ) -> tuple[RenderableType, RenderableType | None]:
-    """A request on `width` cells down to the end of its text, and what stands below a growing text.
-
-    With `has_marks` every drafter's letter stands before its tokens; with enough `height` the speed is a plot.
-    """
+    """A request, and what stands below a growing text. Marks are drafters' letters; a plot takes `height`."""
     if request is None:
         return toned(NOTHING_ASKED, Tone.MUTED), None
     head = _head(snapshot, request, width, plot_rows=5 if height >= PLOT_FROM_HEIGHT else 0)

@@ -1,7 +1,4 @@
-"""The list of requests: the running ones with their verifier and the drafters whose tokens they take, then others.
-
-Drafters of which nothing is accepted just now are only counted.
-"""
+"""The list of requests, running ones first, with verifiers, and drafters whose tokens they take just now."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +11,7 @@ from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone
 from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot
 from cosine_tui.state.view import ALL, Listing
 
-MAX_DRAFTERS: Final = 4
-"""The most drafters shown of a request; more seldom have tokens accepted at a time."""
+MAX_DRAFTERS: Final = 4  # The most drafters shown of a request; more seldom have tokens accepted at a time.
 STATE_TONES: Final = {
     RequestState.ASKING: Tone.WARNING,
     RequestState.WRITING: Tone.ACCENT,

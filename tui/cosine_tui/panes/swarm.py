@@ -13,10 +13,8 @@ from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone
 from cosine_tui.state.snapshot import ConnectionState, NodeView, Reachability, Snapshot
 from cosine_tui.state.view import ALL, Listing
 
-MAX_ROWS: Final = 500
-"""Nodes of a role: bounds the time of a redraw in a large swarm."""
-MAX_BANS_SHOWN: Final = 8
-"""More would push the nodes off the screen."""
+MAX_ROWS: Final = 500  # Nodes of a role: bounds the time of a redraw in a large swarm.
+MAX_BANS_SHOWN: Final = 8  # More would push the nodes off the screen.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,1 @@
-"""Where snapshots come from: a real network or a simulated swarm.
-
-In come prompts and cancellations; out goes a snapshot a few times a second, on the source's own event loop.
-"""
+"""A real or simulated swarm on its own event loop: prompts and cancellations come in, snapshots go out."""

@@ -20,8 +20,7 @@ from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, RequestDescription, Snapshot
 
 SURVEY_EVERY_S: Final = 3.0
-LOST_SURVEYS: Final = 2
-"""Surveys in a row that find nobody before the monitor joins anew."""
+LOST_SURVEYS: Final = 2  # Surveys in a row that find nobody before the monitor joins anew.
 
 Join = Callable[[], Awaitable[Swarm]]
 

@@ -9,11 +9,9 @@ from typing import Final, Protocol
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import Snapshot
 
-FRAMES_PER_S: Final = 8
-"""Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up."""
+FRAMES_PER_S: Final = 8  # Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up.
 
-STOP_TIMEOUT_S: Final = 10.0
-"""For a source to leave the swarm."""
+STOP_TIMEOUT_S: Final = 10.0  # For a source to leave the swarm.
 
 
 class SnapshotSource(Protocol):
@@ -31,10 +29,7 @@ class SnapshotSource(Protocol):
 
 
 class Feed:
-    """The screen's end of a source: snapshots out, commands in. Only `start` and `close` wait.
-
-    This one has no source: it shows `still`, and commands do nothing.
-    """
+    """The screen's end of a source; only `start` and `close` wait. This one has none: it shows `still`."""
 
     def __init__(self, *still: Snapshot) -> None:
         # The latest alone is of interest, and a deque needs no lock.

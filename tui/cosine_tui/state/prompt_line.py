@@ -1,7 +1,4 @@
-"""The language of the prompt line: prompts, options and commands; reading and completing a line, and history.
-
-The same commands are in the command palette, and most have a key, which is never a printable one.
-"""
+"""The language of the prompt line: prompts, options and commands; reading and completing a line, history."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -58,10 +55,7 @@ COMMANDS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """The options of the next prompts. Without `seed` one is drawn for each.
-
-    Those that are None are as the model's generation config has them, unless `generation_config` is `none`.
-    """
+    """Options of the next prompts; without `seed` one is drawn for each, None is as the model's config has it."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -96,10 +90,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class LineOption:
-    """An option as it is typed: its field of `Options`, an example, and how a value is read.
-
-    `read` raises `ValueError` for an invalid value; `values` are all there are, where they are few.
-    """
+    """An option as it is typed: field, example, `values` where they are few; `read` raises `ValueError`."""
 
     field: str
     example: str
@@ -107,10 +98,8 @@ class LineOption:
     values: tuple[str, ...] = ()
 
 
-SWITCH: Final = "chat"
-"""The option that `--` switches on without a value, as on the command line."""
-RESET: Final = "reset"
-"""Typed as a command, it brings back the options of the start."""
+SWITCH: Final = "chat"  # The option that `--` switches on without a value, as on the command line.
+RESET: Final = "reset"  # Typed as a command, it brings back the options of the start.
 OPTIONS: Final = {
     "temperature": LineOption("temperature", "0.8", float),
     "top-p": LineOption("top_p", "0.95", float),

@@ -46,11 +46,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A node's part in the requests seen by this monitor.
-
-    A drafter drafted `drafted` nodes for requests of `text_tokens` tokens, of which `accepted` were its own.
-    `failures` are the latest of `failed`: what it refused, lost or broke.
-    """
+    """A node's part in requests seen here: `drafted`, `accepted` of `text_tokens`; `failures` are the latest."""
 
     requests: int = 0
     drafted: int = 0
@@ -243,14 +239,11 @@ class Snapshot:
     began_unix_s: float | None = None
     title: str = ""
     target: str = ""
-    note: str = ""
-    """One line about what is simulated, if anything is."""
-    problem: str = ""
-    """Why the directory's answer may be incomplete."""
+    note: str = ""  # One line about what is simulated, if anything is.
+    problem: str = ""  # Why the directory's answer may be incomplete.
     connection: SwarmConnection = SwarmConnection()
     nodes: tuple[NodeView, ...] = ()
-    bans: tuple[Ban, ...] = ()
-    """Of this user's nodes and clients, the earliest end first."""
+    bans: tuple[Ban, ...] = ()  # Of this user's nodes and clients, the earliest end first.
     requests: tuple[RequestView, ...] = ()
     events: tuple[Event, ...] = ()
 

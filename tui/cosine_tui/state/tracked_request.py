@@ -25,8 +25,7 @@ MAX_PASSES: Final = 256
 MAX_INTERVALS: Final = 256
 MAX_TEXT_RUNS: Final = 4096
 MAX_MOMENTS: Final = 256
-WINDOW_S: Final = 3.0
-"""Over which rates are taken."""
+WINDOW_S: Final = 3.0  # Over which rates are taken.
 
 
 class Rate:
@@ -166,14 +165,7 @@ class TrackedRequest:
     def _note(self, text: str, now_s: float, *, is_alert: bool = False) -> None:
         self._timeline.append(Moment(now_s - self._began_s, text, is_alert))
 
-    def end(
-        self,
-        state: RequestState,
-        now_s: float,
-        *,
-        error: str = "",
-        account: Generation | None = None,
-    ) -> None:
+    def end(self, state: RequestState, now_s: float, *, error: str = "", account: Generation | None = None) -> None:
         """The verifier's account is None if it never began."""
         self.state = state
         self.error = error

@@ -106,8 +106,7 @@ class Listing:
         return all(word in text for word in self.words.casefold().split())
 
 
-ALL: Final = Listing()
-"""Everything in its usual order."""
+ALL: Final = Listing()  # Everything in its usual order.
 
 
 @dataclass(slots=True)

@@ -1,4 +1,1 @@
-"""The widgets of the screen; they know nothing of the network.
-
-In come what to draw and the keys; out go messages: a row was selected or chosen, a prompt or command entered.
-"""
+"""The widgets, which know no network: what to draw and keys come in, messages of what was chosen go out."""

@@ -70,10 +70,7 @@ class LinePane(ScrollView, can_focus=True):
 
 
 class ListPane(LinePane):
-    """Arrow keys or the mouse select a row. Posts `Selected`, and `Chosen` for Enter or a second click.
-
-    `is_stale` greys everything.
-    """
+    """Arrow keys or mouse select a row: `Selected`; Enter or a second click: `Chosen`. `is_stale` greys all."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "select(-1)", "Before", show=False),

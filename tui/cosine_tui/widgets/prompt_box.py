@@ -34,10 +34,7 @@ class LineSuggester(Suggester):
 
 
 class PromptInput(Input):
-    """An input with a history and completion.
-
-    `accept` tells at once if a sent line is understood; `say` is told what a word can become.
-    """
+    """An input with history. `accept` tells if a line is understood, `say` what a word can become."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "older", "Older", show=False),

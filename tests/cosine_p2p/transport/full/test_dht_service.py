@@ -177,7 +177,7 @@ async def test_one_identity_with_invented_targets_costs_eight_places_and_then_it
             refused += 1
     await asyncio.sleep(0)
     assert len(node.store._cells) == MAX_OWNER_CELLS
-    assert node.store.stored_bytes < 64 << 10
+    assert node.store._bytes < 64 << 10
     assert node.hung_up == [OWNER.peer_id]
     assert node.checker.checks <= 110
     assert refused >= 12_290
