@@ -54,7 +54,7 @@ def test_damage_gives_a_sentence_or_another_file(data: st.DataObject, whole: Pat
         assert str(damaged) in str(error)
 
 
-@pytest.mark.parametrize("kind", [*SCALARS, STRING])
+@pytest.mark.parametrize("kind", [min(SCALARS), STRING])
 def test_a_file_that_is_long_and_empty_costs_no_memory(tmp_path: Path, kind: int) -> None:
     """A list of 200 million items of nothing, in a file that takes a few kilobytes of a disk."""
     file = tmp_path / "sparse.gguf"

@@ -1,7 +1,7 @@
-"""Tokenizers of GGUF files: byte-level BPE and SentencePiece BPE, as llama.cpp would split texts."""
+"""Vocabularies and tokenizers of GGUF files: tokens that begin and end texts, and texts split as by llama.cpp."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from cosine_node import zoo
 from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS
 from cosine_p2p.gguf.tokenizer import files_of, tokenizer_files
-from cosine_p2p.gguf.vocabulary import Vocabulary
+from cosine_p2p.gguf.vocabulary import CONTROL, NORMAL, USER_DEFINED, Vocabulary
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+UNKNOWN, BYTE = 2, 6
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 WORDS = ["▁", "a", "b", "c", "▁a", "ab", "▁ab", "bc", "<tool>"]
 SCORES = [-9.0, -9.0, -9.0, -9.0, -2.0, -3.0, -4.0, -1.0, 0.0]
@@ -105,24 +105,6 @@ def test_every_pre_tokenizer_can_be_read(name: str) -> None:
     assert "".join(tokenizer_of(byte_level(pre=name)).encode("ab", add_special_tokens=False).tokens) == "ab"
 
 
-@pytest.mark.parametrize(
-    ("name", "tokens"),
-    [
-        ("gpt-2", ["12", "1"]),
-        ("qwen2", ["1", "2", "1"]),
-        ("llama-bpe", ["12", "1"]),
-        # From the end, in groups of three.
-        ("afmoe", ["1", "2", "1"]),
-    ],
-)
-def test_numbers_are_split_as_the_pre_tokenizer_says(name: str, tokens: list[str]) -> None:
-    longer = byte_level(pre=name)
-    if name == "afmoe":
-        assert tokenizer_of(longer).encode("1212", add_special_tokens=False).tokens == ["1", "2", "12"]
-    else:
-        assert tokenizer_of(longer).encode("121", add_special_tokens=False).tokens == tokens
-
-
 def test_letters_are_not_composed_and_capitals_begin_words_where_llama_cpp_has_it_so() -> None:
     letters = ["e", "\u00cc", "\u0123", "A", "aA"]
     tokens = {"tokens": [*byte_level()["tokens"], *letters], "merges": ["a A"], "token_type": None}
@@ -138,7 +120,7 @@ def test_llama_3_takes_whole_words_first_and_begins_texts() -> None:
     assert tokenizer_of(byte_level()).encode("aab").tokens == ["a", "ab"]
 
 
-@pytest.mark.parametrize(("begins", "ends"), [(False, False), (True, False), (False, True), (True, True)])
+@pytest.mark.parametrize(("begins", "ends"), [(True, False), (False, True)])
 def test_texts_begin_and_end_as_the_file_says(begins: bool, ends: bool) -> None:
     added = {"add_bos_token": int(begins), "add_eos_token": int(ends)}
     tokens = tokenizer_of(byte_level(**added)).encode("b").tokens
@@ -179,9 +161,7 @@ def test_pieces_with_merges_have_a_letter_for_spaces_and_tokens_for_bytes() -> N
         ({"model": "bert"}, "tokenizer of the kind 'bert'"),
         ({"pre": "other"}, "splits texts in the way 'other'"),
         ({"tokens": None}, "has no list of its tokens"),
-        ({"merges": None}, "has no list of its merges"),
         ({"merges": ["a x"]}, "a tokenizer that makes no sense"),
-        ({"merges": ["ab"]}, "a tokenizer that makes no sense"),
         ({"model": "llama"}, "has no list of its scores"),
         ({"token_type": [1, 1]}, "has no list of its token_type"),
     ],
@@ -205,3 +185,82 @@ def test_no_metadata_raise_anything_else(key: str, value: Any, is_spm: bool) -> 
             files_of(vocabulary)
     except UsageError as error:
         assert "a.gguf" in str(error)
+
+
+TOKENS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]
+
+
+def vocabulary(*more: str, kind: str = "gpt2", **keys: Any) -> Vocabulary:
+    """Twelve words, then `more`."""
+    given = {"model": kind, "tokens": [*TOKENS, *more], **keys}
+    found = Vocabulary.read("a.gguf", {f"tokenizer.ggml.{key}": value for key, value in given.items()})
+    assert found is not None
+    return found
+
+
+def texts_of(found: Vocabulary, tokens: Sequence[int]) -> list[str]:
+    return [found.tokens[token] for token in tokens]
+
+
+def test_ends_are_what_keys_name_and_then_what_texts_say() -> None:
+    found = vocabulary("<|im_end|>", "<|endoftext|>", eos_token_id=13, eot_token_id=3, eom_token_id=13)
+    assert texts_of(found, found.ends) == ["<|endoftext|>", "d", "<|im_end|>"]
+    assert [found.kinds[token] for token in (11, 12, 13)] == [NORMAL, CONTROL, CONTROL]
+
+
+@pytest.mark.parametrize("more", [("a",), ("", "[EMPTY_12]")])
+def test_a_token_stands_once(more: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError, match=r"a\.gguf has the token .* twice in tokenizer\.ggml\.tokens"):
+        vocabulary(*more)
+
+
+def test_a_message_of_several_channels_does_not_end_at_its_first() -> None:
+    found = vocabulary("<|end|>", "<|return|>", "<|call|>", "<|channel|>", eos_token_id=13)
+    assert texts_of(found, found.ends) == ["<|return|>", "<|call|>"]
+    assert [found.kinds[token] for token in (12, 15)] == [USER_DEFINED, USER_DEFINED]
+    beside = vocabulary("</s>", "<|tool_response>", "<eos>", eos_token_id=14)
+    assert texts_of(beside, beside.ends) == ["<eos>", "<|tool_response>"]
+    assert beside.kinds[12] == NORMAL
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "bos"),
+    [
+        ("gpt2", {}, "l"),
+        ("llama", {}, "b"),
+        ("gemma4", {}, None),
+        ("gpt2", {"pre": "glm4"}, None),
+        ("gpt2", {"bos_token_id": 2}, "c"),
+        # No token: as if it were not named.
+        ("gpt2", {"bos_token_id": 99}, "l"),
+    ],
+)
+def test_a_file_that_names_no_bos_token_has_that_of_its_kind(
+    kind: str, keys: dict[str, Any], bos: str | None
+) -> None:
+    assert vocabulary(kind=kind, **keys).text_of("bos") == bos
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "begins"),
+    [
+        ("llama", {}, True),
+        ("llama", {"add_bos_token": False}, False),
+        ("gpt2", {"pre": "gpt-2"}, False),
+        ("gpt2", {"pre": "gpt-2", "add_bos_token": True}, True),
+        ("gpt2", {"pre": "llama-bpe"}, True),
+        ("gpt2", {"pre": "tekken"}, True),
+        ("gpt2", {"pre": "tekken", "add_bos_token": False}, False),
+        # llama.cpp begins Gemma's texts though files say otherwise.
+        ("gemma4", {"add_bos_token": False, "bos_token_id": 2}, True),
+        ("gpt2", {"pre": "glm4", "add_bos_token": True}, False),
+    ],
+)
+def test_texts_begin_by_key_by_kind_and_by_pre_tokenizer(kind: str, keys: dict[str, Any], begins: bool) -> None:
+    assert vocabulary(kind=kind, **keys).begins_texts is begins
+
+
+@pytest.mark.parametrize("kind", ["bert", "other"])
+def test_other_kinds_are_refused_in_one_sentence(kind: str) -> None:
+    with pytest.raises(UsageError, match=f"kind '{kind}', which cannot be read; gpt2, gemma4, llama can be"):
+        vocabulary(kind=kind)

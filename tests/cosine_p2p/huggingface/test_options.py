@@ -37,16 +37,10 @@ def test_a_whole_length_leaves_what_prompts_do_not_take() -> None:
     [
         ("num_beams", 2),
         ("logits_processor", [object()]),
-        ("stopping_criteria", [object()]),
         ("penalty_alpha", 0.6),
         ("output_scores", True),
         ("assistant_model", object()),
-        ("constraints", [object()]),
-        ("bad_words_ids", [[1]]),
-        ("min_new_tokens", 3),
-        ("no_repeat_ngram_size", 2),
         ("typical_p", 0.9),
-        ("inputs_embeds", object()),
     ],
 )
 def test_what_cannot_be_honoured_is_refused_by_name(name: str, value: Any) -> None:

@@ -29,7 +29,8 @@ from cosine_node.models.model import ModelSource
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_p2p.access import Access
 from cosine_protocol.records import Role
-from tests.node.engine.gguf_models import changed_gguf, tiny_gguf
+from tests.node.engine.gguf_architectures import TINY
+from tests.node.engine.gguf_models import tiny_gguf
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -146,7 +147,7 @@ def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_na
     write_gguf(zoo.folder("target"), tmp_path / "target.gguf", weights="Q8_0")
     *_, last = tried(node_of(str(tmp_path / "target.gguf"), Role.VERIFIER, kind=EngineKind.LLAMA))
     assert (last.status, "llama.cpp, weights in Q8_0" in last.found) == (CheckStatus.OK, True), last
-    odd = changed_gguf(tiny_gguf(), tmp_path / "odd.gguf", {"llama.expert_used_count": 4})
+    odd = TINY["llama"].told(expert_used_count=4).write(tmp_path / "odd.gguf")
     assert "odd.gguf" in broken(node_of(str(odd), Role.VERIFIER, kind=EngineKind.LLAMA)).found
     found = broken(node_of("zoo:target", Role.VERIFIER, kind=EngineKind.LLAMA))
     assert "--engine llama runs GGUF files, and 'target' is none" in found.found

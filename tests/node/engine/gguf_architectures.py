@@ -51,13 +51,11 @@ class TinyGguf:
             **{f"blk.{n}.{name}": shape for n, layer in enumerate(self.layers) for name, shape in layer.items()},
         }
 
-    def write(self, file: Path, *, swapped: Mapping[str, str] | None = None, matrices: str = "F32") -> Path:
-        """Write it, matrices in a type of their own; a tensor that is `swapped` has the values of another."""
+    def write(self, file: Path, *, matrices: str = "F32") -> Path:
+        """Write it, matrices in a type of their own."""
         keys = {"vocab_size": VOCAB, **self.metadata}
         metadata = {f"{self.architecture}.{key}": value for key, value in keys.items()}
-        tensors = {
-            name: random_values((swapped or {}).get(name, name), shape) for name, shape in self.tensors().items()
-        }
+        tensors = {name: random_values(name, shape) for name, shape in self.tensors().items()}
         return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors, matrices)
 
     def told(self, **metadata: Any) -> "TinyGguf":
@@ -251,149 +249,101 @@ YARN: Final = {
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 64,
 }
+
+
+def model(architecture: str, layer: Shapes, once: Shapes = UNTIED, *, layers: int = 2, **metadata: Any) -> TinyGguf:
+    """A model whose layers are alike; in the keys of its metadata `__` stands for a dot."""
+    return TinyGguf(architecture, sizes(layers=layers, **metadata), (layer,) * layers, once)
+
+
+def latent(mixed: Shapes, **metadata: Any) -> TinyGguf:
+    """A model that makes the keys and values of all heads from one latent, its first layer without experts."""
+    metadata = {key.replace("__", "."): value for key, value in metadata.items()}
+    return TinyGguf("deepseek2", {**_LATENT_SIZES, **metadata}, ({**_LATENT_KEYS, **GATED}, mixed, mixed), UNTIED)
+
+
+_WINDOWED: Final = {"head": HEAD, "attention__sliding_window": WINDOW}
+_GEMMA3: Final = {**GEMMA, **POST_NORMS, **normed_heads(HEAD)}
+_PHI3: Final = {**fused_attention(), **FUSED}
+_SIGMOID: Final = {"expert_weights_norm": True, "expert_gating_func": 2}
 TINY: Final[Mapping[str, TinyGguf]] = {
-    "llama": TinyGguf("llama", sizes(), (LLAMA,) * 2, UNTIED),
-    "llama-tied": TinyGguf("llama", sizes(), (LLAMA,) * 2, TIED),
-    "llama-linear": TinyGguf(
-        "llama",
-        sizes(rope__scaling__type="linear", rope__scaling__factor=3.0),
-        (LLAMA,) * 2,
-        UNTIED,
-    ),
-    "llama-yarn": TinyGguf("llama", {**sizes(), **YARN}, (LLAMA,) * 2, UNTIED),
-    "llama-3.1": TinyGguf("llama", sizes(), (LLAMA,) * 2, {**UNTIED, "rope_freqs.weight": (QUARTER // 2,)}),
-    "mixtral": TinyGguf(
-        "llama",
-        {**sizes(), **EXPERT_SIZES, "feed_forward_length": EXPERT_FEED},
-        ({**attention(), **MIXED},) * 2,
-        UNTIED,
-    ),
-    "qwen2": TinyGguf("qwen2", sizes(), (_QWEN2,) * 2, TIED),
-    "qwen2-yarn": TinyGguf("qwen2", {**sizes(), **YARN}, (_QWEN2,) * 2, UNTIED),
-    "qwen3": TinyGguf("qwen3", sizes(head=HEAD), ({**GEMMA, **normed_heads(HEAD)},) * 2, TIED),
-    "qwen3moe": TinyGguf(
-        "qwen3moe",
-        {**sizes(head=HEAD), **EXPERT_SIZES},
-        ({**attention(HEAD), **MIXED, **normed_heads(HEAD)},) * 2,
-        UNTIED,
-    ),
-    "gemma2": TinyGguf(
+    "llama": model("llama", LLAMA),
+    "llama-yarn": model("llama", LLAMA, **YARN),
+    "llama-3.1": model("llama", LLAMA, {**UNTIED, "rope_freqs.weight": (QUARTER // 2,)}),
+    "mixtral": model("llama", {**attention(), **MIXED}, **EXPERT_SIZES, feed_forward_length=EXPERT_FEED),
+    "qwen2": model("qwen2", _QWEN2, TIED),
+    "qwen3": model("qwen3", {**GEMMA, **normed_heads(HEAD)}, TIED, head=HEAD),
+    "qwen3moe": model("qwen3moe", {**attention(HEAD), **MIXED, **normed_heads(HEAD)}, head=HEAD, **EXPERT_SIZES),
+    "gemma2": model(
         "gemma2",
-        sizes(
-            head=HEAD,
-            attention__sliding_window=WINDOW,
-            attn_logit_softcapping=4.0,
-            final_logit_softcapping=9.0,
-        ),
-        ({**GEMMA, **POST_NORMS},) * 2,
+        {**GEMMA, **POST_NORMS},
         TIED,
+        **_WINDOWED,
+        attn_logit_softcapping=4.0,
+        final_logit_softcapping=9.0,
     ),
-    "gemma3": TinyGguf(
+    "gemma3": model(
         "gemma3",
-        sizes(
-            layers=7,
-            head=HEAD,
-            attention__sliding_window=WINDOW,
-            rope__freq_base=1000000.0,
-            rope__scaling__type="linear",
-            rope__scaling__factor=8.0,
-        ),
-        ({**GEMMA, **POST_NORMS, **normed_heads(HEAD)},) * 7,
+        _GEMMA3,
         TIED,
+        layers=7,
+        **_WINDOWED,
+        rope__freq_base=1000000.0,
+        rope__scaling__type="linear",
+        rope__scaling__factor=8.0,
     ),
-    "gemma2-27b": TinyGguf(
-        # Known by its many layers, as that of Gemma 3.
-        "gemma2",
-        sizes(layers=46, head=HEAD, attention__sliding_window=WINDOW),
-        ({**GEMMA, **POST_NORMS},) * 46,
-        TIED,
-    ),
-    "gemma3-27b": TinyGguf(
-        "gemma3",
-        sizes(layers=62, head=HEAD, attention__sliding_window=WINDOW),
-        ({**GEMMA, **POST_NORMS, **normed_heads(HEAD)},) * 62,
-        TIED,
-    ),
-    "phi3": TinyGguf("phi3", sizes(), ({**fused_attention(), **FUSED},) * 2, UNTIED),
-    "phi3-long": TinyGguf(
+    # The largest ones are known by their many layers.
+    "gemma2-27b": model("gemma2", {**GEMMA, **POST_NORMS}, TIED, layers=46, **_WINDOWED),
+    "gemma3-27b": model("gemma3", _GEMMA3, TIED, layers=62, **_WINDOWED),
+    "phi3": model("phi3", _PHI3),
+    "phi3-long": model(
         "phi3",
-        sizes(
-            context_length=2 * CONTEXT,
-            rope__dimension_count=QUARTER // 2,
-            rope__scaling__original_context_length=CONTEXT,
-            rope__scaling__attn_factor=1.2,
-        ),
-        ({**fused_attention(), **FUSED},) * 2,
+        _PHI3,
         {**UNTIED, "rope_factors_long.weight": (QUARTER // 4,), "rope_factors_short.weight": (QUARTER // 4,)},
+        context_length=2 * CONTEXT,
+        rope__dimension_count=QUARTER // 2,
+        rope__scaling__original_context_length=CONTEXT,
+        rope__scaling__attn_factor=1.2,
     ),
-    "granite": TinyGguf(
+    "granite": model(
         "granite",
-        sizes(attention__scale=0.4, embedding_scale=3.0, residual_scale=0.6, logit_scale=2.5),
-        (LLAMA,) * 2,
+        LLAMA,
         TIED,
+        attention__scale=0.4,
+        embedding_scale=3.0,
+        residual_scale=0.6,
+        logit_scale=2.5,
     ),
-    "gpt-oss": TinyGguf(
+    "gpt-oss": model(
         "gpt-oss",
-        {**sizes(head=HEAD, attention__sliding_window=WINDOW), **EXPERT_SIZES},
-        (
-            {
-                **_GPT_OSS,
-                **biases(_GPT_OSS, "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"),
-                **biases(_GPT_OSS, "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
-            },
-        )
-        * 2,
-        UNTIED,
+        {
+            **_GPT_OSS,
+            **biases(_GPT_OSS, "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"),
+            **biases(_GPT_OSS, "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
+        },
+        **_WINDOWED,
+        **EXPERT_SIZES,
     ),
-    "glm4": TinyGguf(
+    "glm4": model(
         "glm4",
-        sizes(head=HEAD, rope__dimension_count=HEAD // 2),
-        (
-            {
-                **attention(HEAD),
-                **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
-                **FUSED,
-                **POST_NORMS,
-            },
-        )
-        * 2,
-        UNTIED,
+        {**attention(HEAD), **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"), **FUSED, **POST_NORMS},
+        head=HEAD,
+        rope__dimension_count=HEAD // 2,
     ),
-    "deepseek2": TinyGguf(
-        "deepseek2",
-        {**_LATENT_SIZES, "expert_weights_norm": False, "expert_gating_func": 1},
-        ({**_LATENT_KEYS, **GATED}, _LATENT_MIXED, _LATENT_MIXED),
-        UNTIED,
+    "deepseek2": latent(_LATENT_MIXED, expert_weights_norm=False, expert_gating_func=1),
+    "deepseek3": latent(
+        {**_LATENT_MIXED, "exp_probs_b.bias": (EXPERTS,)},
+        **YARN,
+        **_SIGMOID,
+        rope__scaling__yarn_log_multiplier=0.1,
     ),
-    "deepseek3": TinyGguf(
-        "deepseek2",
-        {
-            **_LATENT_SIZES,
-            **YARN,
-            "rope.scaling.yarn_log_multiplier": 0.1,
-            "expert_weights_norm": True,
-            "expert_gating_func": 2,
-        },
-        (
-            {**_LATENT_KEYS, **GATED},
-            {**_LATENT_MIXED, "exp_probs_b.bias": (EXPERTS,)},
-            {**_LATENT_MIXED, "exp_probs_b.bias": (EXPERTS,)},
-        ),
-        UNTIED,
-    ),
-    "deepseek3-groups": TinyGguf(
-        "deepseek2",
-        {
-            **_LATENT_SIZES,
-            "expert_count": 8,
-            "expert_used_count": 3,
-            "expert_group_count": 4,
-            "expert_group_used_count": 2,
-            "expert_weights_norm": True,
-            "expert_gating_func": 2,
-        },
-        ({**_LATENT_KEYS, **GATED}, _LATENT_GROUPS, _LATENT_GROUPS),
-        UNTIED,
+    "deepseek3-groups": latent(
+        _LATENT_GROUPS,
+        **_SIGMOID,
+        expert_count=8,
+        expert_used_count=3,
+        expert_group_count=4,
+        expert_group_used_count=2,
     ),
     "deepseek2-joined": TinyGguf(
         # As files had it before the keys and values of a head were apart.
@@ -407,18 +357,14 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         ({**_LATENT_JOINED, **GATED}, *({**_LATENT_JOINED, **MIXED, **_SHARED_EXPERT},) * 2),
         UNTIED,
     ),
-    "mistral3": TinyGguf(
+    "mistral3": model(
         "mistral3",
-        {
-            **sizes(head=HEAD),
-            **YARN,
-            # Short, for it counts in steps of it.
-            "rope.scaling.original_context_length": 16,
-            "rope.scaling.yarn_log_multiplier": 1.0,
-            "attention.temperature_scale": 0.5,
-        },
-        (GEMMA,) * 2,
-        UNTIED,
+        GEMMA,
+        head=HEAD,
+        # Short, for it counts in steps of it.
+        **{**YARN, "rope.scaling.original_context_length": 16},
+        rope__scaling__yarn_log_multiplier=1.0,
+        attention__temperature_scale=0.5,
     ),
 }
 """The architectures and, of some, what else their files have."""

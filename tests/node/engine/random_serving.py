@@ -13,11 +13,12 @@ Position = tuple[int, float]
 
 @dataclass(slots=True)
 class Asked:
-    """A request: `expected` is what it should give, from which drafts are made."""
+    """A request: drafts are made of `expected`, what it should give, and of tokens below `drafted_below`."""
 
     prompt: list[int]
     sampling: Sampling
     expected: list[Position] = field(default_factory=list)
+    drafted_below: int = 100
 
 
 def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int, is_shaped: bool = True) -> list[Asked]:
@@ -108,7 +109,7 @@ class _Request:
             parent = self._rng.choice([*depth_of, name - 1])
             depth = depth_of[name] = depth_of[parent] + 1
             is_right = depth <= len(coming) and self._rng.random() < 0.6
-            tokens.append(coming[depth - 1] if is_right else self._rng.randrange(3, 100))
+            tokens.append(coming[depth - 1] if is_right else self._rng.randrange(3, self._asked.drafted_below))
             parents.append(parent)
         return Row(self._sequence, tuple(tokens), tuple(range(len(tokens))), tuple(parents))
 

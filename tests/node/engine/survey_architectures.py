@@ -1,27 +1,26 @@
 """Writes docs/architectures.json: which causal language models of transformers the engine runs exactly.
 
 A tiny model of each kind is put through the self-test; what passes it then serves requests, whose texts are
-compared with those of `generate`. It takes some minutes: `python -m tests.node.engine.survey_architectures`. With a
-file to keep rows in, it goes on where it was stopped.
+compared with those of `generate`. It takes some minutes: `python -m tests.node.engine.survey_architectures`.
 """
 
 import json
 import logging
 import sys
 import warnings
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import torch
 import transformers as tf
-from torch import Tensor
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
-from cosine_protocol.noise import gumbel
+from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import Asked, Position, draw_requests, serve_together
 from tests.node.engine.surveyed_models import UNTRIED, tiny_configs
 from tests.node.engine.tiny_models import VOCAB, build
@@ -51,35 +50,13 @@ class Outcome(StrEnum):
     NOT_TRIED = "Not tried"
 
 
-class _KeyedNoise(tf.LogitsProcessor):  # type: ignore[misc]  # transformers has no types
-    """Noise of a seed on log-probabilities: the best token is then a sample of them."""
-
-    def __init__(self, *, seed: int, prompt_tokens: int) -> None:
-        self._seed = seed
-        self._prompt_tokens = prompt_tokens
-
-    def __call__(self, input_ids: Tensor, scores: Tensor) -> Tensor:
-        position = input_ids.shape[1] - self._prompt_tokens
-        noise = [gumbel(seed=self._seed, position=position, token=token) for token in range(scores.shape[1])]
-        return scores.log_softmax(-1) + torch.tensor(noise)
-
-
 def write_with_generate(model: Any, asked: Asked, tokens: int) -> list[Position]:
-    """So many tokens of a request and their margins, by transformers' own loop, cache and filters."""
-    sampling = asked.sampling
-    processors = tf.LogitsProcessorList()
-    if not sampling.is_greedy:
-        processors += [
-            tf.TemperatureLogitsWarper(sampling.temperature),
-            tf.TopPLogitsWarper(sampling.top_p),
-            _KeyedNoise(seed=sampling.seed, prompt_tokens=len(asked.prompt)),
-        ]
+    """The greedy tokens after a prompt and their margins, by transformers' own loop and cache."""
     # Its own generation config may force the last token of a text, among others.
     model.generation_config = tf.GenerationConfig()
     written = model.generate(
         torch.tensor([asked.prompt]),
         do_sample=False,
-        logits_processor=processors,
         max_new_tokens=tokens,
         eos_token_id=None,
         pad_token_id=0,
@@ -126,6 +103,7 @@ def _survey_variant(config: tf.PreTrainedConfig) -> Row:
     except UnsupportedModel as refusal:
         return Row(Outcome.REFUSED, refusal.reason)
     asked = draw_requests(REQUESTS, vocab_tokens=VOCAB, longest=LONGEST_PROMPT, seed=1, is_shaped=False)
+    asked = [replace(request, sampling=Sampling()) for request in asked]
     reference = build(config)
     try:
         for request in asked:
@@ -161,21 +139,14 @@ def read_data(text: str) -> dict[str, Outcome]:
 
 
 def main() -> None:
-    """Survey all kinds that are not in the file of rows yet, if one is named, and write the data."""
+    """Survey all kinds and write the data."""
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
-    kept = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     rows: dict[str, Row] = {}
-    if kept and kept.exists():
-        stored = json.loads(kept.read_text("utf-8"))
-        rows = {name: Row(Outcome(outcome), *reasons) for name, (outcome, *reasons) in stored.items()}
     for model_type in KINDS:
-        if model_type not in rows:
-            rows[model_type] = survey(model_type)
-            sys.stdout.write(f"{model_type}: {'; '.join(filter(None, rows[model_type]))}\n")
-            sys.stdout.flush()
-        if kept:
-            kept.write_text(json.dumps(rows), "utf-8")
+        rows[model_type] = survey(model_type)
+        sys.stdout.write(f"{model_type}: {'; '.join(filter(None, rows[model_type]))}\n")
+        sys.stdout.flush()
     DATA.write_text(write_data(rows), "utf-8")
 
 

@@ -36,7 +36,8 @@ def test_random_walks_equal_fresh_forwards(seed: int, kind: Kind) -> None:
 
 @each({**COUPLED, **ATTENTIONS})
 def test_texts_are_those_of_plain_decoding_whatever_else_is_served(kind: Kind) -> None:
-    engine = kind.make(4096)
+    # A few requests fill the pool: cached prefixes are forgotten meanwhile.
+    engine = kind.make(512)
     asked = draw_requests(6, vocab_tokens=VOCAB, longest=60, seed=1)
     for one in asked:
         one.expected = serve_alone(engine, one, 16)

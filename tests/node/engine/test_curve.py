@@ -1,19 +1,13 @@
-from collections.abc import Callable, Sequence
-from itertools import count
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import PREFIX, Row, RowResult
-from cosine_node.engine.curve import MEASURED_TOKENS, CostCurve, break_even, measure_curve
+from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve, break_even, measure_curve
 from cosine_protocol.errors import UsageError
-
-
-def _ticking(step_s: float) -> Callable[[], float]:
-    ticks = count()
-    return lambda: next(ticks) * step_s
 
 
 def test_lines_between_and_beyond_points() -> None:
@@ -25,21 +19,6 @@ def test_lines_between_and_beyond_points() -> None:
 def test_meaningless_points_are_refused(points: tuple[tuple[int, float], ...]) -> None:
     with pytest.raises(UsageError):
         CostCurve(points)
-
-
-def test_drafts_are_measured_as_trees_and_prompts_as_chains() -> None:
-    rows: list[Row] = []
-
-    class Noting(ScriptedEngine):
-        def forward(self, passed: Sequence[Row]) -> list[RowResult]:
-            rows.extend(passed)
-            return super().forward(passed)
-
-    measure_curve(Noting(context_tokens=400, pool_tokens=512), clock=_ticking(0.001), prompt_tokens=(128,))
-    trees = {len(row.tokens): row for row in rows if not row.scored_from}
-    assert sorted(trees) == list(MEASURED_TOKENS)
-    assert trees[8].parents == (PREFIX, 0, 0, 1, 1, 2, 2, 3)
-    assert {len(row.tokens) for row in rows if row.scored_from and row.is_chain} >= {128}
 
 
 class Stopwatch:

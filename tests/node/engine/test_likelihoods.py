@@ -89,9 +89,3 @@ def test_those_of_a_row_are_the_same_whatever_stands_beside_it(dtype: torch.dtyp
     together = torch_sampling.likelihoods_after(logits, tokens, top=20)
     alone = [torch_sampling.likelihoods_after(logits[row : row + 1], [row], top=20)[0] for row in tokens]
     assert together == alone
-
-
-def test_rows_without_a_token_are_no_part_of_the_distribution() -> None:
-    logits = torch.randn(2, 300)
-    cut = torch_sampling.likelihoods_after(logits[:, :200], [7, 8], top=3)
-    assert torch_sampling.likelihoods_after(logits, [7, 8], top=3, known_tokens=200) == cut

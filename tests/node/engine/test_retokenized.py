@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 import pytest
@@ -11,14 +10,14 @@ import pytest
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.engine.base import BadLogits, Choice, OutOfPages, PassAbandoned, Row, RowResult
+from cosine_node.engine.base import BadLogits, Choice, PassAbandoned, Row, RowResult
 from cosine_node.engine.retokenized import MAX_PASSES, SETTLE_TOKENS, RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
-from tests.node.engine.recited import BYTES, CERTAINTY, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
+from tests.node.engine.recited import BYTES, PAIRS, TEXT, VOCAB_TOKENS, Reciter, byte_level, chain
 
 DIRECTIONS = [(PAIRS, BYTES), (BYTES, PAIRS)]
 """Pairs of (target, own) tokenizers."""
@@ -71,17 +70,6 @@ def test_a_known_text_is_drafted_token_by_token_as_the_target_writes_it(
     assert inner.passes <= len(own.encode(TEXT)) + MAX_PASSES
 
 
-def test_a_draft_is_as_sure_as_all_that_was_said_for_it() -> None:
-    engine, _ = reciting(PAIRS, BYTES)
-    choice = choice_after(engine, chain(opened(engine), prompt_of(PAIRS)))
-    letters = len(PAIRS.decode((choice.token,)))
-    assert letters > 1
-    ((token, confidence),) = choice.candidates
-    assert token == choice.token
-    assert confidence == pytest.approx(CERTAINTY**letters)
-    assert choice.margin == choice.candidates[0][1]
-
-
 @both_ways
 def test_a_contradicted_draft_leaves_no_trace(target: PlainTokens, own: PlainTokens) -> None:
     engine, _ = reciting(target, own)
@@ -109,47 +97,6 @@ def test_characters_of_many_bytes_are_never_cut_by_the_drafter(target: PlainToke
         name = len(drafted) - 1
         said = choice_after(engine, chain(sequence, [said.token], first=name, parent=name - 1))
     assert target.decode(drafted) == wanted
-
-
-@both_ways
-@pytest.mark.parametrize("seed", range(2))
-def test_tokens_never_leak(target: PlainTokens, own: PlainTokens, seed: int) -> None:
-    """A random inner model, of which most is no text, and sequences that grow, branch, lose branches and end."""
-    rng = Random(seed)
-    inner = ScriptedEngine(vocab_tokens=VOCAB_TOKENS[own], model_seed=seed)
-    whole = inner.free_tokens
-    engine = retokenized(inner, target=target, own=own)
-    ids = target.encode(TEXT)
-    for _ in range(2):
-        sequences = [opened(engine) for _ in range(2)]
-        for sequence in sequences:
-            engine.forward([chain(sequence, ids[:30])])
-        tip = 29
-        for turn in range(20):
-            names = [1000 + 10 * turn + branch for branch in range(3)]
-            tokens = [ids[30 + turn], rng.randrange(VOCAB_TOKENS[target]), rng.randrange(VOCAB_TOKENS[target])]
-            rows = [Row(s, tuple(tokens), tuple(names), (tip,) * 3, candidates=1) for s in sequences]
-            engine.forward(rows)
-            for sequence in sequences:
-                engine.prune(sequence, names[1:])
-                engine.keep(sequence, range(30) if turn == 0 else [tip])
-            tip = names[0]
-            assert engine.live_tokens == inner.live_tokens > 0
-        for sequence in sequences:
-            engine.release(sequence)
-        assert (engine.live_tokens, engine.open_sequences) == (0, 0)
-        assert (inner.live_tokens, inner.open_sequences, inner.free_tokens) == (0, 0, whole)
-
-
-def test_certain_text_is_kept_and_the_rest_dropped() -> None:
-    """A model that is nearly always wrong: what it said in vain does not pile up."""
-    inner = ScriptedEngine(vocab_tokens=256)
-    engine = retokenized(inner, target=PAIRS, own=BYTES)
-    sequence = opened(engine)
-    for name, token in enumerate(PAIRS.encode(TEXT)):
-        engine.forward([chain(sequence, [token], first=name)])
-        engine.keep(sequence, [name])
-    assert inner.live_tokens <= len(BYTES.encode(TEXT)) + SETTLE_TOKENS + MAX_PASSES
 
 
 def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
@@ -190,22 +137,6 @@ def test_the_likelihood_of_a_prompt_is_told_by_target_token() -> None:
     engine = retokenized(inner, target=PAIRS, own=BYTES)
     nll = engine.forward([replace(chain(opened(engine), ids), wants_nll=True)])[0].nll
     assert nll == pytest.approx(own_nll * (len(own_ids) - 1) / (len(ids) - 1))
-
-
-def test_pool_and_context_are_counted_in_target_tokens() -> None:
-    inner = ScriptedEngine(vocab_tokens=256, context_tokens=200, pool_tokens=64)
-    engine = retokenized(inner, target=PAIRS, own=BYTES)
-    assert engine.vocab_tokens == 400
-    assert engine.own_per_target > 1
-    assert engine.context_tokens == int((200 - MAX_PASSES) / engine.own_per_target)
-    assert engine.free_tokens == int(inner.free_tokens / engine.own_per_target)
-    assert engine.numerics == "scripted retokenized"
-    sequence = opened(engine)
-    with pytest.raises(OutOfPages):
-        engine.reserve(sequence, 64)
-    engine.reserve(sequence, 2)
-    engine.release(sequence)
-    assert inner.open_sequences == 0
 
 
 def test_a_sick_pass_is_the_fault_of_its_row_alone() -> None:

@@ -1,13 +1,11 @@
 """SmolLM2 from its GGUF file, where it is installed: the engine says what transformers says."""
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
 
 from cosine_node import zoo
-from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
 from cosine_node.gguf.file import GgufFile
@@ -17,6 +15,7 @@ from cosine_p2p.text.target import KNOWN_TARGETS, read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.request import Sampling
+from tests.node.engine.random_serving import Asked, serve_alone
 
 pytestmark = [
     pytest.mark.thorough,
@@ -45,37 +44,6 @@ def prompts(folder: Path) -> list[tuple[int, ...]]:
     return [codec.encode_chat([{"role": "user", "content": question}]) for question in QUESTIONS]
 
 
-def plain_text(engine: TorchEngine, prompt: Sequence[int], sampling: Sampling) -> list[int]:
-    """What the engine says token by token."""
-    sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
-    fed = tuple(prompt)
-    said: list[int] = []
-    while len(said) < TOKENS:
-        (result,) = engine.forward([Row.chain(sequence, fed, scored_from=len(fed) - 1)])
-        engine.keep(sequence, range(len(fed)))
-        said.append(result.choices[-1].token)
-        fed = (said[-1],)
-    engine.release(sequence)
-    return said
-
-
-def checked_text(engine: TorchEngine, prompt: Sequence[int], sampling: Sampling, draft: Sequence[int]) -> list[int]:
-    """What the engine chooses after each token of a draft, all in one pass, with a wrong token beside each."""
-    sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
-    engine.forward([Row.chain(sequence, prompt[:-1], scored_from=len(prompt) - 1)])
-    engine.keep(sequence, range(len(prompt) - 1))
-    path = [prompt[-1], *draft]
-    tokens, nodes, parents = [path[0]], [0], [PREFIX]
-    for index, token in enumerate(path[1:], 1):
-        # Even names are the path, the odd one before each is the wrong token.
-        tokens += [token + 1, token]
-        nodes += [2 * index - 1, 2 * index]
-        parents += [2 * index - 2] * 2
-    (result,) = engine.forward([Row(sequence, tuple(tokens), tuple(nodes), tuple(parents))])
-    engine.release(sequence)
-    return [choice.token for choice in result.choices[::2]]
-
-
 def test_its_name_stands_for_it_alone(folder: Path) -> None:
     facts = read_target_facts(folder, name="smol")
     assert facts is not None
@@ -94,17 +62,7 @@ def test_greedy_texts_are_those_of_transformers(
             torch.tensor([prompt]), do_sample=False, min_new_tokens=TOKENS, max_new_tokens=TOKENS, pad_token_id=2
         )
         # `min_new_tokens` keeps the end of the text away, which the engine does not.
-        said = plain_text(engine, prompt, Sampling())
+        said = [token for token, _ in serve_alone(engine, Asked(list(prompt), Sampling()), TOKENS)]
         end = said.index(eos) if eos in said else TOKENS
         assert said[:end] == generated[0, len(prompt) :].tolist()[:end]
         assert end > 4
-
-
-@pytest.mark.parametrize("temperature", [0.0, 0.8])
-def test_a_tree_is_checked_to_the_text_of_plain_decoding(
-    temperature: float, engine: TorchEngine, prompts: list[tuple[int, ...]]
-) -> None:
-    for prompt in prompts:
-        sampling = Sampling(temperature=temperature, seed=3)
-        said = plain_text(engine, prompt, sampling)
-        assert checked_text(engine, prompt, sampling, said[:-1]) == said

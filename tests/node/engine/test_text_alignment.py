@@ -62,14 +62,6 @@ def test_emoji_are_proposed_to_the_last_byte(direction: tuple[PlainTokens, Plain
     assert target.decode([*target.encode(before), *tokens]) == before + text
 
 
-@pytest.mark.parametrize("own", [GEMMA, LLAMA, BYTES], ids=["Gemma", "Llama", "bytes"])
-@pytest.mark.parametrize("length", range(20, 24))
-def test_text_goes_on_after_a_run_of_emoji(own: PlainTokens, length: int) -> None:
-    before = own.encode("ok " + EMOJI * 4 + "ぬ" * length)
-    assert not is_last(own, own_before=before, predicted=said_of(own, "🙂"), ends=frozenset())
-    assert not is_last(own, own_before=before, predicted=said_of(own, "🙂 ok"), ends=frozenset())
-
-
 @given(
     st.text(max_size=10),
     st.lists(st.integers(0, 255), max_size=12),
@@ -104,27 +96,6 @@ def test_a_word_counts_once_something_else_has_begun() -> None:
     assert tokens_of(PAIRS, BYTES, "the", " ferry", After.MORE) == []
     assert tokens_of(PAIRS, BYTES, "the", " ferry l", After.MORE) == list(PAIRS.encode(" ferry"))
     assert tokens_of(PAIRS, BYTES, "the", " ferry", After.NOTHING) == list(PAIRS.encode(" ferry"))
-
-
-def test_when_no_more_will_be_known_all_tokens_but_the_last_are_guessed() -> None:
-    word = " ferry"
-    assert len(PAIRS.encode(word)) == 1
-    letters = " gxlqv"
-    assert tokens_of(PAIRS, BYTES, "the", letters, After.UNKNOWN) == list(PAIRS.encode(letters))[:-1]
-    assert tokens_of(PAIRS, BYTES, "the", word, After.UNKNOWN) == list(PAIRS.encode(word))
-
-
-def test_a_text_the_target_wrote_in_uncommon_tokens_is_continued() -> None:
-    before = BYTES.encode("the fer")
-    plan = plan_tokens(
-        PAIRS,
-        BYTES,
-        before=[*PAIRS.encode("the"), *PAIRS.encode(" f"), *PAIRS.encode("e"), *PAIRS.encode("r")],
-        own_before=before,
-        predicted=said_of(BYTES, "ry left "),
-        after=After.MORE,
-    )
-    assert PAIRS.decode([token for token, _ in plan]) == "ry left"
 
 
 def test_a_token_is_as_probable_as_those_that_begin_in_it() -> None:

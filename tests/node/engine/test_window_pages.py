@@ -1,7 +1,7 @@
 """Layers with a window hold what somebody may still look at, what fits of the rest, and nothing wrong."""
 
 import random
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,15 +15,10 @@ from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import SHARING, VOCAB, WINDOWED, build
-from tests.thoroughness import quick_first
+from tests.thoroughness import quick_first, soak_rest
 
 POOL_PAGES = 32
 MODELS = WINDOWED | SHARING
-
-
-def soaked(values: Iterable[Any], *, but: Container[Any]) -> list[Any]:
-    """Cases that are left to `make soak`, and those that are not."""
-    return [value if value in but else pytest.param(value, marks=pytest.mark.soak) for value in values]
 
 
 def an_engine(name: str, *, pages: int, **options: Any) -> tuple[TorchEngine, WindowPages]:
@@ -81,27 +76,9 @@ def generated(name: str, prompt: Sequence[int], count: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("name", soaked(MODELS, but={"Mistral", "Gemma2", "GptOss", "Gemma4"}))
-def test_a_text_of_many_windows_is_that_of_generate(name: str) -> None:
-    engine, windows = an_engine(name, pages=6)
-    prompt = tokens_of(150, seed=1)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
-    assert continued(engine, sequence, prompt, 40, windows) == generated(name, prompt, 40)
-    assert windows.available_pages >= 2
-    engine.release(sequence)
-    assert windows.available_pages == 6
-
-
-def test_a_model_of_windows_only_takes_their_memory_whatever_its_context() -> None:
-    engine, _ = an_engine("Mistral", pages=6)
-    layer_bytes = 2 * 2 * 16 * 4
-    assert engine.free_tokens == POOL_PAGES * PAGE_TOKENS
-    assert engine.pool_bytes == 7 * PAGE_TOKENS * layer_bytes * WINDOWED["Mistral"]().num_hidden_layers
-
-
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
 @pytest.mark.parametrize("name", ["Gemma2", "Mistral", "GptOss"])
-@pytest.mark.parametrize("seed", soaked(range(4), but={0}))
+@pytest.mark.parametrize("seed", soak_rest(range(4)))
 def test_random_walks_over_few_window_pages_equal_fresh_forwards(seed: int, name: str, pads_rows: bool) -> None:
     windows = WindowPages(pages=64, tokens=18 * PAGE_TOKENS, window_tokens=WINDOWED[name]().sliding_window)
     engine = TorchEngine(
@@ -155,12 +132,3 @@ def test_a_chat_goes_on_as_long_as_its_last_window_is_there(name: str) -> None:
     # What was fed again took the place of what could not be looked at.
     known, text = turn(engine, [*longest, *text, 7], 4)
     assert known >= len(longest) - PAGE_TOKENS
-
-
-def test_a_shared_beginning_is_found_up_to_where_a_window_is_left() -> None:
-    engine, _ = an_engine("Gemma2", pages=12)
-    prompt = tokens_of(128, seed=7)
-    turn(engine, prompt, 4)
-    known, text = turn(engine, [*prompt[:90], 5, 6], 8)
-    assert known == 80
-    assert text == generated("Gemma2", [*prompt[:90], 5, 6], 8)

@@ -27,9 +27,7 @@ _MIXED_LAYERS: Final = ["sliding_attention", "full_attention"]
 
 ARCHITECTURES: Final[dict[str, Any]] = {
     "Llama": lambda: tf.LlamaConfig(**COMMON),
-    "Qwen2": lambda: tf.Qwen2Config(**COMMON),
     "Qwen3": lambda: tf.Qwen3Config(**COMMON, head_dim=16),
-    "Mistral": lambda: tf.MistralConfig(**COMMON, sliding_window=None),
     "Gemma2": lambda: tf.Gemma2Config(**COMMON, head_dim=16),
     "Gemma3": lambda: tf.Gemma3TextConfig(**COMMON, head_dim=16),
     "GPT2": lambda: tf.GPT2Config(
@@ -43,17 +41,8 @@ ARCHITECTURES: Final[dict[str, Any]] = {
         num_attention_heads=4,
         max_position_embeddings=256,
     ),
-    "Phi3": lambda: tf.Phi3Config(**COMMON),
-    "Olmo": lambda: tf.OlmoConfig(**COMMON, clip_qkv=8.0),
     "Olmo2": lambda: tf.Olmo2Config(**COMMON),
     "Mixtral": lambda: tf.MixtralConfig(**COMMON, num_local_experts=4),
-    "Qwen2Moe": lambda: tf.Qwen2MoeConfig(
-        **COMMON,
-        num_experts=4,
-        num_experts_per_tok=2,
-        moe_intermediate_size=64,
-        shared_expert_intermediate_size=64,
-    ),
     "Qwen3Moe": lambda: tf.Qwen3MoeConfig(
         **COMMON, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
     ),
@@ -66,28 +55,12 @@ ARCHITECTURES: Final[dict[str, Any]] = {
         max_position_embeddings=256,
         word_embed_proj_dim=64,
     ),
-    "SmolLM3": lambda: tf.SmolLM3Config(**COMMON),
-    "GPTJ": lambda: tf.GPTJConfig(
-        vocab_size=VOCAB,
-        bos_token_id=1,
-        eos_token_id=2,
-        n_embd=64,
-        n_layer=2,
-        n_head=4,
-        n_positions=256,
-        rotary_dim=8,
-    ),
-    "Cohere": lambda: tf.CohereConfig(**COMMON),
-    "Granite": lambda: tf.GraniteConfig(**COMMON),
 }
 
 WINDOWED: Final[dict[str, Any]] = {
     "Mistral": lambda: tf.MistralConfig(**COMMON, sliding_window=7),
     "Gemma2": lambda: tf.Gemma2Config(**COMMON, head_dim=16, sliding_window=6, layer_types=_MIXED_LAYERS),
     "Gemma3": lambda: tf.Gemma3TextConfig(**COMMON, head_dim=16, sliding_window=5, layer_types=_MIXED_LAYERS),
-    "Qwen2": lambda: tf.Qwen2Config(**COMMON, use_sliding_window=True, sliding_window=6, layer_types=_MIXED_LAYERS),
-    "Phi3": lambda: tf.Phi3Config(**COMMON, sliding_window=6),
-    "Mixtral": lambda: tf.MixtralConfig(**COMMON, num_local_experts=4, sliding_window=6),
     "GptOss": lambda: tf.GptOssConfig(
         **COMMON,
         head_dim=16,
@@ -107,21 +80,18 @@ _LATENT: Final[dict[str, Any]] = {
     "qk_rope_head_dim": 8,
     "v_head_dim": 10,
 }
-_LATENT_MOE: Final[dict[str, Any]] = {
-    **_LATENT,
-    "n_routed_experts": 4,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 32,
-    "n_shared_experts": 1,
-    "first_k_dense_replace": 1,
-    "n_group": 1,
-    "topk_group": 1,
-}
 
 LATENT: Final[dict[str, Any]] = {
-    "DeepseekV3": lambda: tf.DeepseekV3Config(**_LATENT_MOE),
-    "MiniCPM3": lambda: tf.MiniCPM3Config(**_LATENT),
-    "DeepseekV2": lambda: tf.DeepseekV2Config(**_LATENT_MOE),
+    "DeepseekV3": lambda: tf.DeepseekV3Config(
+        **_LATENT,
+        n_routed_experts=4,
+        num_experts_per_tok=2,
+        moe_intermediate_size=32,
+        n_shared_experts=1,
+        first_k_dense_replace=1,
+        n_group=1,
+        topk_group=1,
+    ),
     "LongcatFlash": lambda: tf.LongcatFlashConfig(
         **{
             name: value for name, value in _LATENT.items() if name not in ("intermediate_size", "num_hidden_layers")
@@ -175,27 +145,11 @@ _GATED_DELTA: Final[dict[str, Any]] = {
     "linear_num_key_heads": 2,
     "linear_num_value_heads": 4,
 }
-_MAMBA: Final[dict[str, Any]] = {
-    "mamba_n_heads": 8,
-    "mamba_d_head": 16,
-    "mamba_d_state": 8,
-    "mamba_chunk_size": 8,
-    "mamba_n_groups": 1,
-}
-_GRANITE_HYBRID: Final[dict[str, Any]] = {
-    **COMMON,
-    **_MAMBA,
-    "num_local_experts": 4,
-    "num_experts_per_tok": 2,
-    "shared_intermediate_size": 64,
-}
 
 OWN_ATTENTION: Final[dict[str, Any]] = {
     "falcon-rotary": lambda: tf.FalconConfig(**_FALCON, alibi=False, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-alibi": lambda: tf.FalconConfig(**_FALCON, alibi=True, multi_query=False),
-    "falcon-multi-query": lambda: tf.FalconConfig(**_FALCON, alibi=False, multi_query=True),
     "bloom": lambda: tf.BloomConfig(**_OLD, hidden_size=64, n_layer=2, n_head=4),
-    "mpt": lambda: tf.MptConfig(**_OLD, d_model=64, n_heads=4, n_layers=2, max_seq_len=256),
     "gpt_neo": lambda: tf.GPTNeoConfig(
         **_OLD,
         hidden_size=64,
@@ -205,9 +159,7 @@ OWN_ATTENTION: Final[dict[str, Any]] = {
         window_size=5,
         attention_types=[[["global", "local"], 1]],
     ),
-    "stablelm": lambda: tf.StableLmConfig(**COMMON),
     "nemotron": lambda: tf.NemotronConfig(**COMMON),
-    "granitemoehybrid": lambda: tf.GraniteMoeHybridConfig(**_GRANITE_HYBRID, layer_types=["attention"] * 2),
 }
 """Models whose attention cannot be replaced."""
 
@@ -221,10 +173,6 @@ RECURRENT: Final[dict[str, Any]] = {
     ),
     "qwen3_5": lambda: tf.Qwen3_5TextConfig(**_GATED_DELTA),
     "lfm2": lambda: tf.Lfm2Config(**COMMON, layer_types=["conv", "full_attention"]),
-    "bamba": lambda: tf.BambaConfig(**COMMON, **_MAMBA, attn_layer_indices=[1]),
-    "granitemoehybrid-mamba": lambda: tf.GraniteMoeHybridConfig(
-        **_GRANITE_HYBRID, layer_types=["mamba", "attention"]
-    ),
     "falcon_h1": lambda: tf.FalconH1Config(
         **COMMON, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8, mamba_chunk_size=8
     ),
@@ -238,31 +186,11 @@ RECURRENT: Final[dict[str, Any]] = {
         n_groups=1,
         chunk_size=8,
     ),
-    "nemotron_h": lambda: tf.NemotronHConfig(
-        **{name: value for name, value in COMMON.items() if name != "num_hidden_layers"},
-        layers_block_type=["mamba", "attention", "mlp"],
-        head_dim=16,
-        mamba_num_heads=8,
-        mamba_head_dim=16,
-        ssm_state_size=8,
-        n_groups=1,
-        chunk_size=8,
-    ),
-    "zamba2": lambda: tf.Zamba2Config(
-        **COMMON,
-        layers_block_type=["mamba", "hybrid"],
-        mamba_d_state=8,
-        mamba_headdim=16,
-        n_mamba_heads=8,
-        mamba_ngroups=1,
-        chunk_size=8,
-    ),
 }
 """Models with layers that keep a state, which several tokens at once continue."""
 
 STEPPED: Final[dict[str, Any]] = {
     "mamba": lambda: tf.MambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
-    "falcon_mamba": lambda: tf.FalconMambaConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2),
     "jamba": lambda: tf.JambaConfig(
         **COMMON,
         attn_layer_period=2,
@@ -290,12 +218,10 @@ FLAT: Final[dict[str, Any]] = {
         },
     ),
     "mistral": lambda: tf.MistralConfig(**FLAT_SIZES, sliding_window=5),
-    "qwen2": lambda: tf.Qwen2Config(**FLAT_SIZES),
     "qwen2 with windows": lambda: tf.Qwen2Config(
         **FLAT_SIZES, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
     "qwen3": lambda: tf.Qwen3Config(**FLAT_SIZES, head_dim=16),
-    "llama with tied embeddings": lambda: tf.LlamaConfig(**FLAT_SIZES, tie_word_embeddings=True),
 }
 """Models that the flat decoder knows."""
 

@@ -117,16 +117,11 @@ def test_a_file_that_moved_is_found_again_and_what_was_damaged_repaired(tmp_path
     assert {path.name for path in folder.iterdir()} == {"config.json", "generation_config.json", "model.gguf"}
 
 
-def test_what_a_file_advises_is_its_generation_config(tmp_path: Path) -> None:
+def test_what_a_file_advises_and_its_reduced_vocabulary_lie_beside_the_weights(tmp_path: Path) -> None:
     advised = {"general.sampling.top_k": 20, "general.sampling.penalty_repeat": 2}
-    sizes = {"llama.feed_forward_length": 64}
-    folder = unfold(write_sample(tmp_path / "a.gguf", {**advised, **sizes}), cache_folder=tmp_path)
+    others = {"llama.feed_forward_length": 64, DRAFT_VOCABULARY: [7, 9]}
+    folder = unfold(write_sample(tmp_path / "a.gguf", {**advised, **others}), cache_folder=tmp_path)
     defaults = GenerationDefaults(do_sample=True, top_k=20, repetition_penalty=2.0)
     assert read_generation_config(folder) == defaults
-
-
-def test_a_reduced_vocabulary_lies_beside_the_weights(tmp_path: Path) -> None:
-    sizes = {"llama.feed_forward_length": 64, "cosine.draft_vocabulary": [7, 9]}
-    folder = unfold(write_sample(tmp_path / "a.gguf", sizes), cache_folder=tmp_path)
     vocabulary = DraftVocabulary.read(folder)
     assert vocabulary is not None and vocabulary.target_ids == (7, 9)

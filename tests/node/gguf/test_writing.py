@@ -48,7 +48,7 @@ def test_sizes_ends_tokenizer_and_template_are_the_models(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("weights", quick_first(FILE_TYPES, quick=4))
+@pytest.mark.parametrize("weights", quick_first(FILE_TYPES, quick=2))
 def test_matrices_are_in_the_type_asked_for_and_vectors_in_float32(weights: str, tmp_path: Path) -> None:
     write_gguf(SMALL, tmp_path / "a.gguf", weights=weights)
     model = GgufFile.open(tmp_path / "a.gguf")
@@ -77,7 +77,6 @@ def test_a_model_without_a_tokenizer_and_a_reduced_vocabulary_have_tokens_withou
     ("changed", "reason"),
     [
         ({"model_type": "gpt2"}, "of the kind 'gpt2'"),
-        ({"attention_bias": True}, "have biases"),
         ({"hidden_act": "gelu"}, "not SiLU"),
         ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0}}, "stretched"),
     ],
@@ -104,7 +103,7 @@ def test_other_tokenizers_and_types_are_refused_and_leave_nothing(copy: Path, tm
     assert list(tmp_path.iterdir()) == [copy]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
 def test_weights_are_those_that_torch_reads(dtype: torch.dtype, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     save_file({"a": torch.randn(3, 5).to(dtype), "b": torch.randn(2).to(dtype)}, tmp_path / "model.safetensors")
@@ -131,15 +130,13 @@ def test_the_chat_template_is_found_in_its_file_or_in_the_tokenizers_config_amon
     assert model.chat_template() == "two"
 
 
-@pytest.mark.parametrize("name", ["target", "draft-code"])
-def test_a_models_own_configuration_and_weights_come_back(name: str, tmp_path: Path) -> None:
-    folder = zoo.folder(name)
-    write_gguf(folder, tmp_path / "a.gguf", weights="BF16")
+def test_a_models_own_configuration_and_weights_come_back(tmp_path: Path) -> None:
+    write_gguf(SMALL, tmp_path / "a.gguf", weights="BF16")
     model = GgufFile.open(tmp_path / "a.gguf")
-    stored = json.loads((folder / "config.json").read_text())
+    stored = json.loads((SMALL / "config.json").read_text())
     told = {name: value for name, value in transformers_config(model).items() if value is not None}
     assert told.items() <= stored.items()
-    own = StoredModel.read(folder).weights()
+    own = StoredModel.read(SMALL).weights()
     weights = dict(transformers_weights(model, own))
     assert weights.keys() == own.keys()
     assert all(np.array_equal(weights[name], own[name]) for name in own)
@@ -163,18 +160,3 @@ def test_what_cannot_be_run_is_one_sentence(metadata: dict[str, Any], reason: st
         transformers_config(model)
     sizes = folder_config(model)
     assert (sizes["vocab_size"], sizes["max_position_embeddings"], "architectures" in sizes) == (4, 64, False)
-
-
-def test_of_other_architectures_the_sizes_are_told(tmp_path: Path) -> None:
-    keys = {key.replace("llama", "rwkv7"): size for key, size in SIZES.items()}
-    model = GgufFile.open(write_sample(tmp_path / "a.gguf", {"general.architecture": "rwkv7", **keys}))
-    assert folder_config(model) == {
-        "model_type": "rwkv7",
-        "vocab_size": 4,
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 8,
-        "max_position_embeddings": 64,
-    }

@@ -42,12 +42,9 @@ def test_engines_are_named() -> None:
         (AUTO, tiny_gguf(), EngineKind.LLAMA),
         (replace(AUTO, device="cuda"), tiny_gguf("Q4_1"), EngineKind.LLAMA),
         (AUTO, Path("/models/damaged.gguf"), EngineKind.LLAMA),
-        (AUTO, "owner/repository", EngineKind.TORCH),
         (AUTO, Path("/models/folder"), EngineKind.TORCH),
         (replace(AUTO, kind=EngineKind.TORCH), Path("/models/some.gguf"), EngineKind.TORCH),
-        (LLAMA, Path("/models/folder"), EngineKind.LLAMA),
         # Who asks for what only PyTorch can do is given it.
-        (replace(AUTO, dtype="float32"), Path("/models/some.gguf"), EngineKind.TORCH),
         (replace(AUTO, quantize="int8"), Path("/models/some.gguf"), EngineKind.TORCH),
         (replace(AUTO, is_deterministic=True), Path("/models/some.gguf"), EngineKind.TORCH),
     ],
@@ -110,7 +107,6 @@ def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence:
     [
         ("float32", "--engine torch --dtype float32"),
         ("bfloat16/int8", "--engine torch --dtype bfloat16 --quantize int8"),
-        ("float32/float16", "--engine torch --dtype float32 --quantize float16"),
         ("gguf:Q4_1+float32/float16", "--engine torch --dtype float32 --quantize float16"),
         # Weights that the model's own files hold in few bits.
         ("float16/gptq", "--engine torch --dtype float16"),
@@ -128,7 +124,6 @@ def test_numerics_tell_the_options_of_a_node_with_the_same(numerics: str, option
     [
         ("--engine", "llama"),
         ("--engine", "torch", "--dtype", "bfloat16"),
-        ("--engine", "torch", "--dtype", "float32"),
         ("--engine", "torch", "--dtype", "float32", "--quantize", "float16"),
     ],
 )

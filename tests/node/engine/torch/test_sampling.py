@@ -1,8 +1,10 @@
-"""The keyed sampler: its noise is the reference's, its filters are Hugging Face's, its choices follow the law."""
+"""The keyed samplers of PyTorch and NumPy: the reference's noise, Hugging Face's filters, choices by the law."""
 
 import math
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import example, given
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
+from cosine_node.engine import sampling as numpy_sampling
 from cosine_node.engine.base import Choice
-from cosine_node.engine.sampling import Query, Recipe
+from cosine_node.engine.sampling import NOTHING_KNOWN, Query, Recipe
 from cosine_node.engine.torch import sampling as keyed
 from cosine_node.engine.torch.sampling import choose, drawn_together, gumbel_noise, gumbel_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -82,28 +85,22 @@ def test_filters_equal_hugging_face(filters: tuple[int, float, float], warpers: 
     assert torch.allclose(found, expected.log_softmax(-1), atol=1e-5)
 
 
-def test_the_penalty_equals_hugging_face() -> None:
-    scores = _logits(8, 200)
-    ids = torch.randint(0, 200, (8, 30), generator=torch.Generator().manual_seed(1))
-    queries = [Query(Sampling(repetition_penalty=1.3), 0, 200, row[:20], row[20:]) for row in ids.tolist()]
-    expected = hf.RepetitionPenaltyLogitsProcessor(1.3)(ids, scores).softmax(-1)
-    for row, choice in zip(expected, choose(scores, queries), strict=True):
-        assert choice is not None
-        assert [p for _, p in sorted(choice.candidates)] == pytest.approx(row.tolist(), rel=1e-4)
+SHAPINGS = st.builds(
+    Shaping,
+    presence_penalty=st.sampled_from([0.0, 0.5, -2.0]),
+    frequency_penalty=st.sampled_from([0.0, 0.25, 2.0, -0.3]),
+    logit_bias=st.dictionaries(st.integers(0, 19), st.floats(-100, 100, width=32), max_size=6).map(
+        lambda biases: tuple(TokenBias(*each) for each in biases.items())
+    ),
+    bad_words=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=3).map(tuple), max_size=9).map(tuple),
+    min_tokens=st.integers(0, 12),
+    held_back=st.lists(st.integers(0, 19), max_size=3).map(tuple),
+)
+"""Changes to scores of the first tokens, of which a small vocabulary has not all."""
 
 
 @given(
-    shaping=st.builds(
-        Shaping,
-        presence_penalty=st.sampled_from([0.0, 0.5, -2.0]),
-        frequency_penalty=st.sampled_from([0.0, 0.25, 2.0, -0.3]),
-        logit_bias=st.dictionaries(st.integers(0, 19), st.floats(-100, 100, width=32), max_size=6).map(
-            lambda biases: tuple(TokenBias(*each) for each in biases.items())
-        ),
-        bad_words=st.lists(st.lists(st.integers(0, 19), min_size=1, max_size=3).map(tuple), max_size=9).map(tuple),
-        min_tokens=st.integers(0, 12),
-        held_back=st.lists(st.integers(0, 19), max_size=3).map(tuple),
-    ),
+    shaping=SHAPINGS,
     repetition_penalty=st.sampled_from([1.0, 1.3]),
     prompt=st.lists(st.integers(0, 19), min_size=1, max_size=8),
     output=st.lists(st.integers(0, 19), max_size=12),
@@ -140,20 +137,6 @@ def test_shaped_scores_equal_hugging_faces_and_the_penalties_openais_formula(
     assert found == pytest.approx(expected.softmax(-1)[0].tolist(), rel=1e-4, abs=1e-6)
 
 
-@pytest.mark.parametrize("vocab", [4096, 5000, 16_384])
-@pytest.mark.parametrize("count", [2, 9])
-def test_best_tokens_equal_topk(vocab: int, count: int) -> None:
-    scores = _logits(5, vocab)
-    scores[4, 17] = math.nan
-    scores[3] = -math.inf
-    scores[3, 11] = 0.0
-    values, ids = keyed.best_tokens(scores, count)
-    expected = scores.topk(count)
-    assert torch.equal(values.nan_to_num(), expected.values.nan_to_num())
-    assert torch.equal(ids[:3], expected.indices[:3])
-    assert ids[3:, 0].tolist() == [11, 17]
-
-
 def test_greedy_is_argmax_and_ties_go_to_the_lowest_id() -> None:
     assert _one([0.0, 2.0, 1.0, 2.0], Sampling()) == Choice(1, 0.0)
     assert _one([0.5, 2.0, 1.0], Sampling()) == Choice(1, 1.0)
@@ -173,21 +156,12 @@ def test_only_the_bad_row_fails(bad: float, sampling: Sampling) -> None:
     assert choices[2] is not None
 
 
-def test_penalty_sees_prefix_and_own_path_only() -> None:
-    sampling = Sampling(repetition_penalty=10.0)
-    prefix = [0]
-    logits = torch.tensor([[3.0, 2.0, 1.0, 0.5]]).repeat(3, 1)
-    queries = [Query(sampling, 0, 0, prefix, path) for path in ([], [1], [1, 2])]
-    assert [choice.token for choice in choose(logits, queries) if choice] == [1, 2, 3]
-
-
 @pytest.mark.parametrize(
     "sampling",
     soak_rest(
         [
             Sampling(temperature=0.6),
             Sampling(temperature=1.0, top_p=0.8),
-            Sampling(temperature=1.0),
             Sampling(temperature=1.0, top_k=4),
             Sampling(temperature=1.0, min_p=0.2),
         ],
@@ -227,3 +201,129 @@ def test_own_ids_have_the_noise_of_the_targets() -> None:
         (choice,) = choose(torch.zeros(1, 4), [Query(sampling, position)], vocabulary)
         assert choice is not None
         assert choice.token == noise.index(max(noise))
+
+
+ROUNDING = 1e-4
+"""Scores so close may be told apart by the rounding of a sum."""
+
+
+@st.composite
+def recipes(draw: st.DrawFn) -> Sampling:
+    return Sampling(
+        temperature=draw(st.sampled_from([0.0, 0.0, 0.3, 0.8, 1.0, 2.0])),
+        top_k=draw(st.sampled_from([0, 0, 1, 7, 60, 1000])),
+        top_p=draw(st.sampled_from([1.0, 1.0, 0.95, 0.5])),
+        min_p=draw(st.sampled_from([0.0, 0.0, 0.05, 1.0])),
+        repetition_penalty=draw(st.sampled_from([1.0, 1.0, 1.3])),
+        seed=draw(st.integers(0, 9)),
+        shaping=draw(st.none() | SHAPINGS),
+    )
+
+
+@given(
+    samplings=st.lists(recipes(), min_size=1, max_size=4),
+    rounded=st.booleans(),
+    is_reduced=st.booleans(),
+    known_share=st.sampled_from([None, 0.5, 0.99, 1.0, 2.0]),
+    vocab=st.sampled_from([2, 5, 200, 20_000]),
+    seed=st.integers(0, 1000),
+)
+def test_choices_are_those_of_torch(
+    samplings: list[Sampling], rounded: bool, is_reduced: bool, known_share: float | None, vocab: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    logits = torch.randn(len(samplings), vocab, generator=torch.Generator().manual_seed(seed)) * 3
+    if rounded:
+        logits = logits.round(decimals=1)
+    prefix = [rng.randrange(vocab) for _ in range(20)]
+    masks = [rng.choice([None, np.array([rng.random() < 0.4 for _ in range(vocab)])]) for _ in samplings]
+    queries = [
+        Query(
+            given,
+            position,
+            rng.choice([0, 1, 8]),
+            prefix,
+            [rng.randrange(vocab)],
+            allowed=None if mask is None else np.packbits(mask, bitorder="little"),
+        )
+        for position, (given, mask) in enumerate(zip(samplings, masks, strict=True))
+    ]
+    vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
+    known = None if known_share is None else max(1, int(known_share * vocab))
+    before = logits.clone()
+    found = numpy_sampling.choose(logits.numpy(), queries, vocabulary, known_tokens=known)
+    expected = keyed.choose(logits, queries, vocabulary, known_tokens=known)
+    assert torch.equal(logits, before)
+    for ours, torchs, mask in zip(found, expected, masks, strict=True):
+        assert (ours is None) is (torchs is None)
+        if ours is None or torchs is None:
+            # Nothing may come.
+            continue
+        assert ours.margin == pytest.approx(torchs.margin, abs=ROUNDING)
+        assert ours.token == torchs.token or 0 < torchs.margin < ROUNDING
+        assert mask is None or all(mask[token] for token, _ in ours.candidates)
+        assert [p for _, p in ours.candidates] == pytest.approx([p for _, p in torchs.candidates], abs=ROUNDING)
+
+
+@given(
+    sampling=recipes(),
+    spread=st.sampled_from([0.01, 0.3, 3.0, 12.0]),
+    is_reduced=st.booleans(),
+    vocab=st.sampled_from([2, 300, 5_000, 49_152]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_a_choice_alone_is_bit_for_bit_the_one_with_candidates(
+    sampling: Sampling, spread: float, is_reduced: bool, vocab: int, seed: int
+) -> None:
+    """Without candidates only the noise of possible winners is drawn."""
+    logits = np.random.default_rng(seed).standard_normal((4, vocab), dtype=np.float32) * np.float32(spread)
+    logits[1:, vocab // 2] += 5 * spread
+    logits[2, : vocab // 3] = -math.inf
+    logits[3] = logits[3].round(1)
+    vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
+    alone = numpy_sampling.choose(logits, [Query(sampling, position) for position in range(4)], vocabulary)
+    ranked = numpy_sampling.choose(logits, [Query(sampling, position, 1) for position in range(4)], vocabulary)
+    for one, other in zip(alone, ranked, strict=True):
+        assert (one is None) is (other is None)
+        if one is not None and other is not None:
+            assert (one.token, one.margin) == (other.token, other.margin)
+
+
+@pytest.mark.parametrize("candidates", [0, 8])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_nothing_is_drafted_where_only_unknown_tokens_are_possible(temperature: float, candidates: int) -> None:
+    logits = np.full((1, 6), -math.inf, dtype=np.float32)
+    logits[0, 4:] = 1
+    query = Query(Sampling(temperature=temperature), 0, candidates)
+    vocabulary = DraftVocabulary((2, 3, 5, 7))
+    assert numpy_sampling.choose(logits, [query], vocabulary) == [NOTHING_KNOWN]
+    assert keyed.choose(torch.from_numpy(logits), [query], vocabulary) == [NOTHING_KNOWN]
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_row_that_is_no_number_has_no_choice(wrong: float, temperature: float) -> None:
+    logits = np.zeros((3, 50), dtype=np.float32)
+    logits[0, 7] = wrong
+    logits[1, 7] = -math.inf
+    logits[2] = -math.inf
+    chosen = numpy_sampling.choose(logits, [Query(Sampling(temperature=temperature), 0)] * 3)
+    assert [choice is None for choice in chosen] == [True, False, True]
+
+
+@given(recipe=recipes(), known=st.sampled_from([1, 7, 199]), seed=st.integers(0, 1000))
+def test_rows_without_a_token_are_as_if_they_were_not_there(recipe: Sampling, known: int, seed: int) -> None:
+    logits = torch.randn(1, 200, generator=torch.Generator().manual_seed(seed)) * 3
+    logits[0, known:] += 9
+    query = [Query(recipe, 3, 8, [0, known - 1], [0])]
+    (cut,) = keyed.choose(logits, query, known_tokens=known)
+    (alone,) = keyed.choose(logits[:, :known], query)
+    if cut is None or alone is None:
+        # Nothing may come.
+        assert cut is alone
+        return
+    assert (cut.token, [token for token, _ in cut.candidates]) == (
+        alone.token,
+        [token for token, _ in alone.candidates],
+    )
+    assert [p for _, p in cut.candidates] == pytest.approx([p for _, p in alone.candidates], abs=1e-6)

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from cosine_node.engine.base import BadLogits, OutOfMemory, PassAbandoned, Row
-from cosine_node.engine.torch.engine import TorchEngine, row_results
-from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.torch.engine import TorchEngine
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import (
@@ -57,31 +56,3 @@ def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(error: Excep
     engine.abandon()
     [result] = engine.forward([Row.chain(sequence, [1, 2, 3, 4], scored_from=3)])
     assert len(result.choices) == 1
-
-
-def test_only_what_rows_ask_for_is_computed_and_a_row_that_fails_fails_alone() -> None:
-    rows = [
-        Row.chain(0, (1, 2, 3), scored_from=2),
-        Row.chain(1, (4, 5), scored_from=2),
-        Row(2, (1, 2, 3), (0, 1, 2), (-1, 0, 1), scored_from=2, wants_nll=True),
-        Row.chain(3, (6,)),
-    ]
-    feeds = [(SequenceTree(sampling=Sampling(), prompt_tokens=0), row) for row in rows]
-    for tree, row in feeds:
-        tree.add(row, range(len(row.tokens)))
-    asked, vocab = [], 7
-
-    def logits_of(wanted: list[int]) -> torch.Tensor:
-        asked.extend(wanted)
-        # The best token after a position of the pass is its number modulo the vocabulary.
-        logits = torch.nn.functional.one_hot(torch.tensor(wanted) % vocab, vocab).float()
-        logits[-1] = torch.nan
-        return logits
-
-    results = row_results(feeds, logits_of)
-    assert asked == [2, 5, 6, 7, 8]
-    assert [[choice.token for choice in result.choices] for result in results] == [[2], [], [7 % vocab], []]
-    expected = torch.nn.functional.cross_entropy(torch.eye(vocab)[[5, 6]], torch.tensor([2, 3]))
-    assert results[2].nll is not None
-    assert abs(results[2].nll - float(expected)) < 1e-6
-    assert [type(result.error) for result in results] == [type(None)] * 3 + [BadLogits]
