@@ -183,7 +183,7 @@ def sizes(*, layers: int = 2, head: int = QUARTER, kv_heads: int = KV_HEADS, **m
     }
 
 
-EXPERT_SIZES: Final = {
+EXPERT_SIZES: Final[dict[str, Any]] = {
     "expert_count": EXPERTS,
     "expert_used_count": USED,
     "expert_feed_forward_length": EXPERT_FEED,
@@ -244,7 +244,7 @@ _LATENT_JOINED: Final = {
     **without(_LATENT_KEYS, "attn_k_b", "attn_v_b"),
     **weights(attn_kv_b=(HEADS * (HEAD - _LATENT_TURNED + QUARTER), _LATENT)),
 }
-YARN: Final = {
+YARN: Final[dict[str, Any]] = {
     "rope.scaling.type": "yarn",
     "rope.scaling.factor": 4.0,
     "rope.scaling.original_context_length": 64,
@@ -262,10 +262,10 @@ def latent(mixed: Shapes, **metadata: Any) -> TinyGguf:
     return TinyGguf("deepseek2", {**_LATENT_SIZES, **metadata}, ({**_LATENT_KEYS, **GATED}, mixed, mixed), UNTIED)
 
 
-_WINDOWED: Final = {"head": HEAD, "attention__sliding_window": WINDOW}
+_WINDOWED: Final[dict[str, Any]] = {"head": HEAD, "attention__sliding_window": WINDOW}
 _GEMMA3: Final = {**GEMMA, **POST_NORMS, **normed_heads(HEAD)}
 _PHI3: Final = {**fused_attention(), **FUSED}
-_SIGMOID: Final = {"expert_weights_norm": True, "expert_gating_func": 2}
+_SIGMOID: Final[dict[str, Any]] = {"expert_weights_norm": True, "expert_gating_func": 2}
 TINY: Final[Mapping[str, TinyGguf]] = {
     "llama": model("llama", LLAMA),
     "llama-yarn": model("llama", LLAMA, **YARN),

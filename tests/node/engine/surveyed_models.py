@@ -66,6 +66,7 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
     "cohere_compass_text": {
         "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10_000.0}}
     },
+    "bamba": {"attn_layer_indices": [1]},
     "blt": {"encoder_hash_byte_group_vocab": 64},
     "cpmant": {"dim_ff": 128, "dim_head": 16},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 10_000.0, "clip_qkv": 8.0}},
@@ -86,6 +87,7 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
         "num_kv_shared_layers": 2,
         "activation_sparsity_pattern": [0.0] * 4,
     },
+    "granitemoehybrid": {"layer_types": ["mamba", "attention"]},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"zero_expert_num": 2, "head_dim": 8},
     "recurrent_gemma": {"lru_width": 64, "block_types": ["recurrent", "attention"]},

@@ -300,14 +300,14 @@ def choices(engine: Engine, prompt: Sequence[int], sampling: Sampling) -> Choice
 
 def test_rows_beyond_the_tokens_change_no_draft(padded: Path, tmp_path: Path) -> None:
     """A drafter with more rows drafts as if they were not there: greedily, sampled, and with a penalty."""
-    plain, padded = llama(TOKENS), llama(VOCAB + 56)
+    plain, wide = llama(TOKENS), llama(VOCAB + 56)
     state = {
         name: torch.cat([weight, 9 * weight[:76]]) if name.startswith(("model.embed", "lm_head")) else weight
         for name, weight in plain.state_dict().items()
     }
-    padded.load_state_dict(state)
+    wide.load_state_dict(state)
     engines = []
-    for name, one in {"plain": plain, "padded": padded}.items():
+    for name, one in {"plain": plain, "wide": wide}.items():
         one.save_pretrained(tmp_path / name)
         save_tokenizer(tmp_path / name, {f"w{token}": token for token in range(TOKENS)})
         engines.append(served(Role.DRAFTER, tmp_path / name, padded).engine)

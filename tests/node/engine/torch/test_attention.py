@@ -20,6 +20,7 @@ from cosine_node.engine.torch.attention import (
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.pass_plan import (
+    KERNEL_KEYS,
     AttentionMask,
     PassPlan,
     PathPlan,
@@ -27,7 +28,7 @@ from cosine_node.engine.torch.pass_plan import (
     stale_slots,
 )
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_tiles import RowTiles, RowTileSet
+from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
@@ -244,6 +245,30 @@ def test_each_token_sees_the_prefix_its_ancestors_and_itself(seed: int) -> None:
         assert slots_seen(mask) == expected
         assert mask.query_indices.tolist() == [tree.nodes[name].index for name in row.nodes]
         assert set(mask.key_slots.tolist()) == set().union(*expected)
+
+
+@pytest.mark.parametrize(("prefix", "calls"), [(470, 1), (480, 2), (509, 2), (512, 1)])
+def test_a_key_stays_with_those_that_the_kernel_takes_it_with_when_alone(prefix: int, calls: int) -> None:
+    tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
+    row = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
+    tree.begin([1] * prefix, range(prefix))
+    tree.add(row, range(prefix, prefix + 4))
+    any_rows = RowTiles((1, 64))
+    tiles = RowTileSet(products=any_rows, attention=any_rows, attention_over_blocks=any_rows, hidden_keys=1024)
+    dense = PathPlan(
+        [(tree, row)], store=KvStore(slots=1100), device=torch.device("cpu"), tiles=tiles
+    ).dense_calls()
+    assert dense is not None and len(dense.calls) == calls
+    for call in dense.calls:
+        bias, slots = call.bias(torch.float32, 1), call.slots
+        assert bias is not None
+        order = np.arange(slots.start, slots.start + slots.count) if slots.index is None else slots.index.numpy()
+        for seen in bias[0, 0] == 0:
+            columns = seen.nonzero()[:, 0].numpy()
+            places = np.arange(len(columns))
+            assert (columns // KERNEL_KEYS == places // KERNEL_KEYS).all()
+            assert (columns % KEY_BLOCK == places % KEY_BLOCK).all()
+            assert (np.diff(order[columns]) > 0).all()
 
 
 def test_what_a_former_owner_left_in_a_page_is_stale_until_the_page_is_begun() -> None:
