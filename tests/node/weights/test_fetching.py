@@ -20,12 +20,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.weight_messages import WeightKind
 from tests.full_disk import full_disk
-from tests.node.weights.models import Nodes, fetch_from, held, new_folder, rows_of, tensors, write_model
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
-    return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
+from tests.node.weights.models import Nodes, fetch_from, held, new_folder, rows_of, tensors
 
 
 @pytest.fixture

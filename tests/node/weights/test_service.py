@@ -20,14 +20,9 @@ from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
-from tests.node.weights.models import held, tensors, write_model
+from tests.node.weights.models import tensors
 
 NAME = "model.layers.0.up.weight"
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
-    return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
 
 
 def ask(

@@ -13,15 +13,10 @@ from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.node.weights.models import Nodes, held, rows_of, write_model
+from tests.node.weights.models import Nodes, held, rows_of
 
 NAME = "someone/model"
 DIGEST = bytes(range(32))
-
-
-@pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> HeldWeights:
-    return held(write_model(tmp_path_factory.mktemp("models") / "whole"))
 
 
 class Swarm:
