@@ -105,7 +105,7 @@ def assert_read_as_by_transformers(folder: Path) -> None:
         expected = theirs.decode(tokens, skip_special_tokens=True, clean_up_tokenization_spaces=False)
         assert ours.decode(tokens) == expected, text
     assert ours.library.get_vocab() == theirs.get_vocab()
-    assert ours._named == {name: str(token) for name, token in theirs.special_tokens_map.items()}
+    assert ours.named_tokens == {name: str(token) for name, token in theirs.special_tokens_map.items()}
 
 
 @pytest.mark.parametrize("shape", quick_first(SHAPES))
