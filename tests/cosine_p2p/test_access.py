@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_p2p import AsyncClient
 from cosine_p2p.access import Access
-from cosine_p2p.request.options import DEFAULTS
 from cosine_p2p.trust.denied_peers import BanFile
 from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_protocol.errors import NotAMember, UsageError
@@ -15,7 +13,6 @@ from tests.cosine_p2p.private_swarm import DAY_S
 from tests.cosine_p2p.samples import identity_of
 
 US, OTHER = identity_of(1).peer_id, identity_of(2).peer_id
-PEER = f"/ip4/127.0.0.1/tcp/1/p2p/{OTHER}"
 
 
 @pytest.fixture(autouse=True)
@@ -60,24 +57,3 @@ def test_who_is_no_member_or_no_longer_is_told_how_to_become_one(tmp_path: Path)
     _, ended = swarm_file(tmp_path / "older", began_s=time.time() - 2 * DAY_S)
     with pytest.raises(UsageError, match=f"the certificate has expired.*swarm admit {US}"):
         Access.parse(swarm=ended).gate(US)
-
-
-def test_a_client_takes_it_from_its_options(tmp_path: Path) -> None:
-    founded, file = swarm_file(tmp_path)
-    access = Access.of({**DEFAULTS, "swarm": file, "identity": tmp_path / "key", "deny": (OTHER,)})
-    assert access == Access(
-        network=founded.swarm_id, swarm_file=file, denied=frozenset([OTHER]), identity_file=tmp_path / "key"
-    )
-    assert Access.of(DEFAULTS) == Access()
-
-
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"swarm": "missing"}, "The swarm file missing cannot be read"),
-        ({"deny": ["nobody"]}, "'nobody' is neither a peer id nor a file"),
-    ],
-)
-def test_mistakes_are_named_before_anybody_is_asked(options: dict[str, object], sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence):
-        AsyncClient([PEER], **options)  # type: ignore[arg-type]  # that is what is tested

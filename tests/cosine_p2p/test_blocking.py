@@ -85,20 +85,6 @@ def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> N
         given_up.result()
 
 
-def test_threads_share_a_client(client: Client) -> None:
-    texts: list[tuple[int, ...]] = []
-
-    def use() -> None:
-        texts.append(client.generate(PROMPT, max_new_tokens=24).token_ids)
-
-    threads = [threading.Thread(target=use) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert texts == [EXPECTED] * 4
-
-
 NAME = "loop-thread-test"
 
 
@@ -133,26 +119,6 @@ class Context:
             self.events.append("cancelled")
 
 
-def names_of_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
-
-
-def test_coroutines_run_in_the_context_until_it_is_left() -> None:
-    context = Context()
-    thread = LoopThread(context(), name=NAME)
-    assert NAME in names_of_threads()
-
-    async def name() -> str:
-        context.events.append("ran")
-        return threading.current_thread().name
-
-    assert thread.wait(thread.submit(name)) == NAME
-    thread.close()
-    thread.close()
-    assert context.events == ["entered", "ran", "left"]
-    assert NAME not in names_of_threads()
-
-
 def test_closing_ends_what_runs_before_the_context_and_says_so() -> None:
     context = Context()
     thread = LoopThread(context(), name=NAME)
@@ -164,18 +130,6 @@ def test_closing_ends_what_runs_before_the_context_and_says_so() -> None:
         thread.wait(future)
     with pytest.raises(UsageError, match="is closed"):
         thread.submit(context.wait_for_ever)
-
-
-def test_a_context_that_cannot_be_entered_leaves_no_thread() -> None:
-    @asynccontextmanager
-    async def closed() -> AsyncIterator[None]:
-        if not asyncio.all_tasks():
-            yield
-        raise UsageError("no entry")
-
-    with pytest.raises(UsageError, match="no entry"):
-        LoopThread(closed(), name=NAME)
-    assert NAME not in names_of_threads()
 
 
 @pytest.mark.usefixtures("_python_interrupts")
@@ -191,18 +145,6 @@ def test_ctrl_c_cancels_what_is_waited_for() -> None:
         thread.wait(thread.submit(interrupt))
     thread.close()
     assert context.events == ["entered", "begun", "cancelled", "left"]
-
-
-def test_waiting_in_the_thread_itself_is_refused() -> None:
-    thread = LoopThread(Context()(), name=NAME)
-
-    async def wait_here() -> None:
-        thread.refuse_own_thread()
-
-    with pytest.raises(UsageError, match="own thread"):
-        thread.wait(thread.submit(wait_here))
-    thread.refuse_own_thread()
-    thread.close()
 
 
 def test_a_forked_child_can_neither_use_nor_close_it(monkeypatch: pytest.MonkeyPatch) -> None:

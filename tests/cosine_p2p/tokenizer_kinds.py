@@ -3,7 +3,6 @@
 The trainers of `tokenizers` break ties at random but for byte-pair encoding without options.
 """
 
-import random
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
@@ -57,10 +56,10 @@ def _letters(words: Iterable[str]) -> list[str]:
     return sorted(set("".join(words)))
 
 
-def byte_level(*, prefix_space: bool) -> Tokenizer:
+def byte_level() -> Tokenizer:
     """As GPT-2, Llama 3 and Qwen: every token is bytes."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix_space)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     return _trained(tokenizer, LINES, (), pre_tokenizers.ByteLevel.alphabet())
 
@@ -74,14 +73,14 @@ def byte_fallback(*steps: Any, normalizer: Any) -> Tokenizer:
     return _trained(tokenizer, european, ("<unk>", *BYTES), [])
 
 
-def unigram(*, prepend: str) -> Tokenizer:
+def unigram() -> Tokenizer:
     """As T5 and XLM-R: pieces with a mark for the space before them."""
-    splitter = pre_tokenizers.Metaspace(prepend_scheme=prepend)
+    splitter = pre_tokenizers.Metaspace(prepend_scheme="always")
     words = _words(splitter)
     pieces = dict.fromkeys([*words, *(word[:4] for word in words), *_letters(words)], -1.0)
     tokenizer = Tokenizer(models.Unigram([("<unk>", -9.0), *pieces.items()], unk_id=0))
     tokenizer.pre_tokenizer = splitter
-    tokenizer.decoder = decoders.Metaspace(prepend_scheme=prepend)
+    tokenizer.decoder = decoders.Metaspace(prepend_scheme="always")
     return _with_specials(tokenizer)
 
 
@@ -111,22 +110,20 @@ def word_ends() -> Tokenizer:
     return _with_specials(tokenizer)
 
 
-def words(decoder: Any = None) -> Tokenizer:
-    """Whole words, without any decoder or with an odd one."""
+def words(decoder: Any) -> Tokenizer:
+    """Whole words, with an odd decoder."""
     splitter = pre_tokenizers.BertPreTokenizer()
     names = ["<unk>", *_words(splitter)]
     tokenizer = Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<unk>"))
     tokenizer.pre_tokenizer = splitter
-    if decoder is not None:
-        tokenizer.decoder = decoder
+    tokenizer.decoder = decoder
     return _with_specials(tokenizer)
 
 
 SPACES: Final = decoders.Replace("▁", " ")
 CLEANING: Final = decoders.Replace(" .", ".")
 KINDS: Final[dict[str, Callable[[], Tokenizer]]] = {
-    "byte level": lambda: byte_level(prefix_space=False),
-    "byte level with a space before": lambda: byte_level(prefix_space=True),
+    "byte level": byte_level,
     "byte fallback, as Llama 2": lambda: byte_fallback(
         SPACES,
         decoders.ByteFallback(),
@@ -140,20 +137,17 @@ KINDS: Final[dict[str, Callable[[], Tokenizer]]] = {
     "byte fallback and marks": lambda: byte_fallback(
         decoders.ByteFallback(), decoders.Metaspace(), normalizer=normalizers.Sequence(list(PREFIXED))
     ),
-    "unigram": lambda: unigram(prepend="always"),
-    "unigram without a space before": lambda: unigram(prepend="never"),
+    "unigram": unigram,
     "word piece": lambda: word_piece(decoders.WordPiece()),
     "word piece, cleaned as a whole": lambda: word_piece(
         decoders.Sequence([decoders.WordPiece(cleanup=False), decoders.Fuse(), CLEANING])
     ),
     "ends of words": word_ends,
-    "words": words,
     "words, spaces cleaned by a pattern": lambda: words(
         decoders.Sequence([decoders.WordPiece(), decoders.Fuse(), decoders.Replace(Regex(" +"), "")])
     ),
 }
 """Those that are cleaned as a whole can change any text with a later token: nothing is certain before the end."""
-WHOLE_AT_THE_END: Final = frozenset({"word piece, cleaned as a whole", "words, spaces cleaned by a pattern"})
 
 
 @cache
@@ -166,28 +160,3 @@ def ids(codec: TextTokenizer, *names: str) -> list[int]:
     """Tokens by their names in the vocabulary."""
     vocabulary = codec.library.get_vocab()
     return [vocabulary[name] for name in names]
-
-
-def random_tokens(codec: TextTokenizer, rng: random.Random, least: int) -> list[int]:
-    """Tokens of parts of texts, cut anywhere, with runs of bytes, special tokens and some of no vocabulary."""
-    names = codec.library.get_vocab()
-    tokens: list[int] = []
-    while len(tokens) < least:
-        match rng.randrange(7):
-            case 0:
-                tokens.append(rng.randrange(codec.vocab_tokens + 2))
-            case 1:
-                tokens += rng.choices([names[name] for name in (*SPECIAL, "<tool>")], k=rng.choice([1, 1, 20]))
-            case 2:
-                text = "".join(rng.choices(("🙂", FAMILY, "é", "\u0301", "ぬ", "\ufffd"), k=rng.randrange(1, 8)))
-                found = [names.get(f"<0x{byte:02X}>") for byte in text.encode()]
-                tokens += [token for token in found if token is not None] or codec.encode(text)
-            case 3:
-                tokens += codec.encode(rng.choice(("\ufffd", " ", "▁", ".", "'s", "n't")))[-1:]
-            case _:
-                line = rng.choice(LINES)
-                begin = rng.randrange(len(line))
-                whole = codec.encode(line[begin : begin + rng.randrange(1, 12)])
-                begin = rng.randrange(len(whole)) if whole and rng.random() < 0.3 else 0
-                tokens += whole[begin : len(whole) - (rng.random() < 0.2)]
-    return tokens

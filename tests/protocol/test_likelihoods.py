@@ -55,12 +55,10 @@ def test_what_an_honest_verifier_tells_is_taken(scores: list[float], top: int, d
     ("told", "why"),
     [
         (told_of(0.5, (7, 0.5), (8, 0.6)), "no order"),
-        (told_of(0.5, (7, 0.5), (7, 0.3)), "no order"),
         (told_of(0.4, (7, 0.5), (8, 0.3)), "two probabilities"),
         (told_of(0.2, (8, 0.3), (9, 0.1)), "likelier than the likeliest"),
         (told_of(0.2, (8, 0.6), (9, 0.3)), "more than one"),
         (told_of(0.7, (7, 0.7)), "1 likeliest tokens were told, not 2"),
-        (told_of(0.4, (7, 0.4), (8, 0.3), (9, 0.1)), "3 likeliest tokens were told, not 2"),
     ],
 )
 def test_what_cannot_be_is_refused(told: Likelihood, why: str) -> None:
@@ -69,7 +67,7 @@ def test_what_cannot_be_is_refused(told: Likelihood, why: str) -> None:
 
 
 @pytest.mark.parametrize("of_prompt", [False, True])
-@pytest.mark.parametrize("top", [0, 5, limits.MAX_TOP_LOGPROBS])
+@pytest.mark.parametrize("top", [0, limits.MAX_TOP_LOGPROBS])
 def test_the_audit_of_all_that_may_be_told_fits_a_frame(top: int, of_prompt: bool) -> None:
     def fits(tokens: int) -> bool:
         try:

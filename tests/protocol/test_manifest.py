@@ -6,7 +6,7 @@ import pytest
 
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import LocalProtocolError, MalformedMessage
+from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.manifest import (
     Manifest,
     ManifestPart,
@@ -64,17 +64,3 @@ def test_every_row_is_in_the_digest() -> None:
 def test_a_manifest_of_another_form_is_refused(data: bytes) -> None:
     with pytest.raises(MalformedMessage):
         Manifest.decode(data)
-
-
-@pytest.mark.parametrize(
-    "tensor",
-    [
-        replace(TENSOR, name="a" * (limits.MAX_TENSOR_NAME_BYTES + 1)),
-        replace(TENSOR, shape=(1,) * (limits.MAX_DIMENSIONS + 1)),
-        replace(TENSOR, size_bytes=limits.MAX_TENSOR_BYTES + 1),
-        replace(TENSOR, root=b""),
-    ],
-)
-def test_a_tensor_past_the_bounds_is_written_by_nobody(tensor: ManifestTensor) -> None:
-    with pytest.raises(LocalProtocolError):
-        replace(MANIFEST, tensors=(tensor,)).encode()

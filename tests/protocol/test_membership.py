@@ -4,8 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_protocol import limits
 from cosine_protocol import messages as m
@@ -14,10 +12,7 @@ from cosine_protocol.errors import NotAMember
 from cosine_protocol.fields import Signed
 from cosine_protocol.identity import Identity
 from cosine_protocol.membership import (
-    CERTIFICATE_LINE,
-    as_line,
     check_certificate,
-    from_line,
     read_certificate,
     read_revocations,
     sign_certificate,
@@ -77,21 +72,6 @@ def test_no_certificate_lasts_for_ever() -> None:
         check(endless, now_s=NOW_S + limits.MAX_CERTIFICATE_S + 1)
 
 
-@given(st.integers(0, 8 * len(signed()) - 1))
-def test_no_bit_of_it_can_be_changed(bit: int) -> None:
-    altered = bytearray(signed())
-    altered[bit // 8] ^= 1 << bit % 8
-    with pytest.raises(NotAMember):
-        check(bytes(altered))
-
-
-@given(st.binary(max_size=limits.MAX_CERTIFICATE_BYTES))
-def test_no_bytes_make_one(data: bytes) -> None:
-    for read in (read_certificate, read_revocations):
-        with pytest.raises(NotAMember):
-            read(data)
-
-
 def test_nobody_else_signs_for_a_swarm() -> None:
     body = unseal(m.Certificate, signed()).body
     for signer in (STRANGER, MEMBER, OTHER_SWARM):
@@ -113,13 +93,3 @@ def test_a_list_says_up_to_which_serial_certificates_are_revoked_and_the_longest
     assert len(longest) <= limits.MAX_CERTIFICATE_BYTES
     serials = {f"{n:0{limits.MAX_PEER_ID_BYTES}}": limits.MAX_REQUEST_NUMBER for n in range(limits.MAX_REVOKED)}
     assert len(sign_revocations(SWARM, sequence=1, serials=serials)) <= limits.MAX_REVOCATIONS_BYTES
-
-
-@given(st.binary(max_size=64))
-def test_a_line_of_text_holds_any_bytes_and_a_damaged_one_is_refused(data: bytes) -> None:
-    line = as_line(data, prefix=CERTIFICATE_LINE)
-    assert line.isascii() and line.startswith(CERTIFICATE_LINE) and not any(map(str.isspace, line))
-    assert from_line(f" {line}\n", prefix=CERTIFICATE_LINE) == data
-    for text in ("é", "a", "cosine-member:a"):
-        with pytest.raises(NotAMember, match="damaged"):
-            from_line(text, prefix=CERTIFICATE_LINE)

@@ -62,13 +62,11 @@ def test_a_mandate_is_its_delegates_until_it_ends_and_good_for_so_many_tokens() 
     ("changes", "reason"),
     [
         ({"client": VERIFIER.peer_id}, "the signature of a mandate does not match"),
-        ({"client": "nobody"}, "not a"),
         ({"d_0": bytes(16)}, "the signature of a mandate does not match"),
         ({"delegate": CLIENT.peer_id}, "for another peer"),
         ({"now_s": NOW_S + LIFETIME_S + 0.1}, "has ended"),
         ({"now_s": NOW_S - MAX_RECORD_SKEW_S - 1}, "lies in the future"),
         ({"signed": replace(MANDATE, body=MANDATE.body + b"\0")}, "does not match"),
-        ({"signed": Signed(b"x", CLIENT.sign(kind="mandate", digest=D_0, body=b"x"))}, "array|fields"),
     ],
 )
 def test_for_anybody_or_anything_else_a_mandate_is_worth_nothing(changes: dict[str, Any], reason: str) -> None:
@@ -113,12 +111,10 @@ def test_a_transcript_holds_for_its_request_and_tokens_and_a_verdict_for_its_cla
     ("changes", "error"),
     [
         ({"author": AUDITOR.peer_id}, BadSignature),
-        ({"author": "nobody"}, BadSignature),
         ({"request": request_of(nonce=bytes(16))}, BadSignature),
         ({"transcript": replace(SIGNED, body=SIGNED.body + b"\0")}, BadSignature),
         ({"transcript": sign(AUDITOR, TRANSCRIPT, digest=D_0)}, BadSignature),
         ({"tokens": TOKENS[:-1]}, MalformedMessage),
-        ({"tokens": (*TOKENS, 21)}, MalformedMessage),
         ({"tokens": (*TOKENS[:-1], 14)}, MalformedMessage),
         ({"transcript": sign(VERIFIER, replace(TRANSCRIPT, first=4), digest=D_0)}, MalformedMessage),
     ],
@@ -139,8 +135,6 @@ def test_a_transcript_by_another_of_other_tokens_or_of_none_proves_nothing(
         {"digest": bytes(16)},
         {"equal": 2},
         {"findings": (replace(FINDING, position=0),)},
-        {"findings": (replace(FINDING, position=4),)},
-        {"findings": (FINDING, FINDING)},
         {"findings": (replace(FINDING, position=3), FINDING)},
         {"findings": tuple(replace(FINDING, position=position) for position in (1, 2, 3))},
     ],

@@ -3,11 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, decode_body, encode, encode_body, encode_frame
 from cosine_protocol.digests import encode_request, request_digest, roll_digest
+from cosine_protocol.errors import MalformedMessage
+from cosine_protocol.fields import Added, wire_fields_of
 from cosine_protocol.identity import Identity, signed_bytes, verify
 from cosine_protocol.manifest import Manifest, manifest_digest, pieces_root
 from cosine_protocol.membership import check_certificate, read_certificate, read_revocations
@@ -56,6 +59,13 @@ def test_a_frame_of_every_message() -> None:
         (body,) = FrameDecoder().feed(frame)
         assert decode(body) == message and as_json(message) == vector["fields"]
         assert cls.__name__ == vector["message"]
+        # A later version may have more fields, and none has fewer.
+        values = msgpack.unpackb(body)
+        added = [kind for _, kind in wire_fields_of(cls) if isinstance(kind, Added)]
+        absent = [None] * (1 + len(wire_fields_of(cls)) - len(values))
+        assert decode(msgpack.packb([*values, *absent, "later", [7, None]])) == message
+        with pytest.raises(MalformedMessage, match="needs"):
+            decode(msgpack.packb([*values, *absent][: -len(added) - 1]))
     assert {vector["tag"] for vector in frames} == set(TAGS)
 
 

@@ -9,13 +9,10 @@ import pytest
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import DiscoverService
-from cosine_p2p.directory.dht import DhtDirectory
-from cosine_p2p.directory.discover import KEEP_LINKS_S, MAX_ASKED, DiscoverCells
+from cosine_p2p.directory.discover import DiscoverCells
 from cosine_p2p.directory.postings import RecordOpener
-from cosine_p2p.transport.base import Stream
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
-from cosine_protocol.errors import PeerLost
 from cosine_protocol.fields import Signed
 from cosine_protocol.protocols import DISCOVER
 from cosine_protocol.records import NodeRecord, Role, cell_name, seal_record
@@ -135,72 +132,4 @@ async def test_a_node_that_is_gone_or_silent_costs_its_own_answer(world: World, 
     assert set((await cells.read([CELL]))[CELL]) == {identity_of(1).peer_id}
     # The owner of the record is asked as well; nobody serves there.
     assert asyncio.get_running_loop().time() - began_s < 2.5
-    await cells.close()
-
-
-@in_world
-async def test_if_nobody_answers_the_reason_of_each_is_told(world: World) -> None:
-    async def refusing(cell: str) -> Sequence[bytes]:
-        raise PeerLost("dht", "broken")
-
-    async def babbling(stream: Stream) -> None:
-        await stream.write(b"\xff" * 64)
-
-    await world.node("refusing", refusing)
-    babbler = world.network.join("babbler")
-    await babbler.serve(DISCOVER, babbling)
-    cells = world.cells("refusing", "babbler", *(f"nobody-{number}" for number in range(9)))
-    with pytest.raises(PeerLost, match="no node answered") as caught:
-        await cells.read([CELL])
-    reason = str(caught.value)
-    assert "\n" not in reason
-    assert "refusing: it refused" in reason and "babbler: it broke the protocol" in reason
-    assert reason.count("nobody-") == MAX_ASKED - 2
-    await cells.close()
-    await babbler.close()
-
-
-@in_world
-async def test_links_are_kept_between_look_ups_and_given_up_when_idle(world: World) -> None:
-    streams = 0
-
-    async def counting(stream: Stream) -> None:
-        nonlocal streams
-        streams += 1
-        await DiscoverService(telling()).handle(stream)
-        streams -= 1
-
-    node = world.network.join("a")
-    await node.serve(DISCOVER, counting)
-    cells = world.cells("a")
-    await asyncio.gather(cells.read([CELL]), cells.read([CELL]))
-    await cells.read([CELL])
-    assert streams == 1
-    await asyncio.sleep(KEEP_LINKS_S + 5)
-    assert streams == 0
-    await cells.read([CELL])
-    await cells.close()
-    await asyncio.sleep(1)
-    assert streams == 0
-    await node.close()
-
-
-@in_world
-async def test_a_directory_reads_through_them_with_all_its_checks(world: World) -> None:
-    """Full cells are walked down; what belongs elsewhere is dropped."""
-    owners = range(1, limits.MAX_CELL_OWNERS + 1)
-    deep = {}
-    for digit in "0123456789abcdef":
-        deep[cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix=digit)] = digit
-
-    async def walk(cell: str) -> Sequence[bytes]:
-        if cell == CELL:
-            return [sealed(number) for number in owners]
-        return [sealed(number, cell=cell) for number in range(200, 203)] if cell in deep else ()
-
-    await world.node("a", walk)
-    cells = world.cells("a")
-    directory = DhtDirectory(cells, identity_of(1000), network=NETWORK, clock=lambda: NOW_S)
-    found = {record.peer_id for record in await directory.find(Role.DRAFTER, TARGET)}
-    assert found == {identity_of(number).peer_id for number in (*owners, 200, 201, 202)}
     await cells.close()

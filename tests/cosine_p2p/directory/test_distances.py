@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.cities import CITIES, rtt_s
@@ -27,7 +27,7 @@ from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
 from tests.cosine_p2p.samples import identity_of, record_of
-from tests.protocol.strategies import of_class
+from tests.protocol.strategies import COORDINATES
 
 NOW_S = 1000.0
 
@@ -104,23 +104,6 @@ def test_where_the_client_coordinates_drafts_go_past_it_and_its_own_link_counts_
     )
 
 
-def test_a_verifier_s_distance_is_measured_where_a_link_is_open_and_else_estimated() -> None:
-    known = distances()
-    settled_at_origin(known)
-    assert known.to_verifier(VERIFIER, NO_LINKS) == pytest.approx(0.1, abs=0.01)
-    assert known.to_verifier(VERIFIER, MeasuredLinks({(VERIFIER.peer_id, VERIFY): 0.12})) == 0.12
-
-
-def test_the_next_process_knows_the_place_and_what_was_told() -> None:
-    known, again = distances(), distances()
-    settled_at_origin(known)
-    known.note_told("verifier", "drafter", 0.05, now_s=NOW_S)
-    again.restore(known.state(NOW_S + 5.0), now_s=3.0, away_s=2.0)
-    assert again.place.coordinate == known.place.coordinate
-    assert again.state(3.0)["told"] == [["verifier", "drafter", 0.05, 7.0]]
-
-
-PLACES: st.SearchStrategy[NetworkCoordinate] = of_class(NetworkCoordinate)
 ORIGIN = NetworkCoordinate(0, 0, 0, 0, 0)
 Rtt = Callable[[int, int], float]
 Lie = Callable[[Random], NetworkCoordinate]
@@ -150,21 +133,7 @@ def on_the_globe(one: int, other: int) -> float:
     return rtt_s(names[one % len(names)], names[other % len(names)])
 
 
-@settings(max_examples=10)
-@given(st.integers(0, 1 << 32))
-def test_in_a_space_of_three_dimensions_with_heights_estimates_become_true(seed: int) -> None:
-    rng = Random(seed)
-    points = [([rng.uniform(0, 0.1) for _ in range(3)], rng.uniform(0.001, 0.02)) for _ in range(8)]
-
-    def rtt(one: int, other: int) -> float:
-        (a, height_a), (b, height_b) = points[one], points[other]
-        return math.dist(a, b) + height_a + height_b
-
-    places = settled(8, rtt, samples=400)
-    assert error_of(places, rtt) < 0.1
-
-
-@pytest.mark.parametrize(("samples", "most"), [(60, 0.3), (200, 0.12)])
+@pytest.mark.parametrize(("samples", "most"), [(200, 0.12)])
 def test_between_cities_of_the_world_the_error_falls_with_every_sample(samples: int, most: float) -> None:
     assert error_of(settled(16, on_the_globe, samples=samples), on_the_globe) < most
 
@@ -181,7 +150,7 @@ def test_an_eighth_of_liars_leaves_the_estimates_between_others_of_use(lie: Lie)
     assert median(place.coordinate.error_permille for place in honest) <= 1000 * USABLE_ERROR
 
 
-@given(st.lists(st.tuples(PLACES, st.floats(allow_nan=True)), max_size=8))
+@given(st.lists(st.tuples(COORDINATES, st.floats(allow_nan=True)), max_size=8))
 def test_no_sample_moves_a_peer_further_than_the_bound_or_off_the_map(
     samples: list[tuple[NetworkCoordinate, float]],
 ) -> None:
@@ -195,13 +164,3 @@ def test_no_sample_moves_a_peer_further_than_the_bound_or_off_the_map(
         assert abs(after.height_us - before.height_us) <= 1e6 * MAX_STEP_S + 1
         assert max(map(abs, (after.x_us, after.y_us, after.z_us, after.height_us))) <= MAX_COORDINATE_US
         assert 1000 * LEAST_ERROR <= after.error_permille <= 1000
-
-
-def test_a_place_is_there_in_the_next_process_and_a_broken_one_is_none() -> None:
-    place = settled(4, on_the_globe, samples=20)[0]
-    again = Vivaldi(Random(0).random)
-    again.restore(place.state())
-    assert again.coordinate == place.coordinate
-    for broken in (None, [], [1, 2, 3, 4], [1.5, 0, 0, 0, 0], [0, 0, 0, 0, 1001], [10**9, 0, 0, 0, 0], "place"):
-        again.restore(broken)
-        assert again.coordinate == place.coordinate

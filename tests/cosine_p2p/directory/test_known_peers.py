@@ -25,12 +25,8 @@ def peer(number: int, *, has_answered: bool = True, asked_at_s: float = 100.0) -
     "value",
     [
         None,
-        {},
-        {"maddrs": [], "has_answered": True, "asked_at_s": 1.0},
         {"maddrs": ["nonsense"], "has_answered": True, "asked_at_s": 1.0},
         {"maddrs": [maddr(1), maddr(2)], "has_answered": True, "asked_at_s": 1.0},
-        {"maddrs": [maddr(1)], "has_answered": "yes", "asked_at_s": 1.0},
-        {"maddrs": [maddr(1)], "has_answered": True, "asked_at_s": "now"},
         {"maddrs": [maddr(1).replace("/tcp/", "/udp/")], "has_answered": True, "asked_at_s": 1.0},
     ],
 )

@@ -16,12 +16,6 @@ def test_a_learned_name_fits_a_record_and_is_read_as_it_was_told(model: str, num
     assert model.startswith(read.model) and str(read) == told
 
 
-@given(st.text(max_size=80))
-def test_whatever_a_peer_calls_itself_is_read(name: str) -> None:
-    read = LearnedName.of(name)
-    assert read is None or name.startswith(read.model)
-
-
 def test_other_names_were_not_learned() -> None:
     endings = ("+learned-0-1a2b3c4d", "+learned-1-1A2B3C4D", "+learned-1-1a2b3c4d ", "")
     for name in (*(f"m{ending}" for ending in endings), "+learned-1-1a2b3c4d"):

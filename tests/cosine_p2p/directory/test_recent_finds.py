@@ -2,14 +2,11 @@
 
 import asyncio
 
-import pytest
-
 from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_p2p.directory.recent_finds import KEEP_S, REUSE_S, RecentFinds
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.link import Links
-from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
@@ -67,41 +64,6 @@ async def test_what_is_older_serves_one_request_while_it_is_looked_up_again() ->
 
 
 @in_virtual_time
-async def test_a_look_up_that_fails_meanwhile_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def lost(*_: object, **__: object) -> list[NodeRecord]:
-        raise PeerLost("somebody", "it is gone")
-
-    directory = await with_drafters(1)
-    finds, _ = finds_in(directory)
-    first = await finds.find(Role.DRAFTER, TARGET)
-    monkeypatch.setattr(directory, "find", lost)
-    await asyncio.sleep(REUSE_S)
-    assert await finds.find(Role.DRAFTER, TARGET) == first
-    await asyncio.sleep(0)
-    assert await finds.find(Role.DRAFTER, TARGET) == first
-    await asyncio.sleep(KEEP_S)
-    with pytest.raises(PeerLost):
-        await finds.find(Role.DRAFTER, TARGET)
-    await finds.close()
-
-
-@in_virtual_time
-async def test_that_there_are_no_drafters_is_kept_like_other_answers_and_for_verifiers_one_looks_again() -> None:
-    directory = await with_drafters(0)
-    finds, _ = finds_in(directory)
-    for role in (Role.DRAFTER, Role.VERIFIER):
-        assert await finds.find(role, TARGET) == []
-    await directory.announce(record_of(identity_of(0), now_s=0.0), (TARGET,))
-    await directory.announce(record_of(identity_of(1), now_s=0.0, role=Role.VERIFIER), (TARGET,))
-    assert len(await finds.find(Role.VERIFIER, TARGET)) == 1
-    await asyncio.sleep(REUSE_S)
-    assert await finds.find(Role.DRAFTER, TARGET) == []
-    await asyncio.sleep(0)
-    assert len(await finds.find(Role.DRAFTER, TARGET)) == 1
-    await finds.close()
-
-
-@in_virtual_time
 async def test_a_lost_link_makes_them_old() -> None:
     async def idle(stream: Stream) -> None:
         await stream.read()
@@ -144,14 +106,3 @@ async def test_what_an_earlier_run_found_serves_at_once_while_it_is_looked_up() 
     assert (finds.is_recalled(Role.VERIFIER, TARGET), directory.asked) == (False, 1)
     assert await finds.find(Role.VERIFIER, TARGET) == [new]
     assert directory.asked == 1
-
-
-@in_virtual_time
-async def test_that_an_earlier_run_found_no_drafters_counts_but_not_that_it_found_no_verifier() -> None:
-    directory = RememberingDirectory()
-    finds, _ = finds_in(directory)
-    assert await finds.find(Role.DRAFTER, TARGET) == []
-    assert directory.asked == 0
-    assert await finds.find(Role.VERIFIER, TARGET) == []
-    assert directory.asked == 1
-    await finds.close()

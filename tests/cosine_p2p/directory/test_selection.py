@@ -2,16 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import fields
-from functools import partial
 from typing import Any
-
-import pytest
 
 from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
-    NEAR_EQUAL,
     PUPIL_EVERY,
     pick_drafters,
     pick_pupil,
@@ -50,32 +46,6 @@ def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -
     small = record(0, load_requests=2, capacity_requests=2)
     large = record(1, load_requests=4, capacity_requests=64)
     assert ranked([small, large]) == (large, small), "load is a share of capacity"
-
-
-def test_near_equals_come_in_random_order() -> None:
-    near_equal = [record(number, pass_us=1000 + 10 * number) for number in range(8)]
-    first = Counter(ranked(near_equal, seed=seed)[0].peer_id for seed in range(400))
-    assert len(first) == 8
-    assert max(first.values()) < 2 * 400 / 8
-
-
-@pytest.mark.parametrize("choose", [ranked, partial(picked, limit=1)])
-def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callable[..., Any]) -> None:
-    nodes = [record(number, pass_us=60_000, capacity_requests=16) for number in range(len(PEERS))]
-    load = Counter(choose(nodes, seed=seed)[0].peer_id for seed in range(5 * len(PEERS)))
-    assert max(load.values()) < 16
-
-
-def test_only_verifiers_of_the_numerics_asked_for_are_asked() -> None:
-    first, other, second = record(0, pass_us=1), record(1, pass_us=2, numerics="bfloat16"), record(2, pass_us=3)
-    assert ranked([second, other, first]) == (first, other, second)
-    assert ranked([second, other, first], dtype="bfloat16") == (other,)
-    assert ranked([second, first], dtype="int4") == ()
-
-
-def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
-    fast, slow = record(0, pass_us=1), record(1, pass_us=900)
-    assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
 
 
 def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() -> None:
@@ -127,52 +97,6 @@ def test_drafters_differ_in_expertise_before_any_repeats() -> None:
     code = [record(number, expertise=("code",), pass_us=2**number) for number in range(3)]
     maths = record(3, expertise=("math",), pass_us=9)
     assert picked([*code, maths], limit=3) == (code[0], maths, code[1])
-
-
-def test_drafters_of_another_tokenizer_or_without_trust_are_left_out() -> None:
-    ours, other = record(0), record(1, tokenizer_digest=b"\x03" * 32)
-    assert picked([ours, other], limit=4) == (ours,)
-    assert picked([ours, other], limit=4, trust=("nobody",)) == ()
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_whoever_is_chosen_is_near_the_best_of_those_left(seed: int) -> None:
-    rng = random.Random(seed)
-    records = [
-        record(
-            number,
-            expertise=tuple(rng.sample(["code", "math", "law"], rng.randrange(3))),
-            load_requests=rng.randrange(6),
-            pass_us=rng.randrange(1, 3000),
-            numerics=rng.choice(["float32", "bfloat16"]),
-        )
-        for number in range(len(PEERS))
-    ]
-    order = ranked(records, seed=seed, passes_s={record.peer_id: record.pass_us / 1e6 for record in records})
-    assert set(order) == set(records), f"seed {seed}"
-    for index, first in enumerate(order):
-        left = order[index:]
-        assert is_full(first) <= all(map(is_full, left)), f"seed {seed}"
-        if not is_full(first):
-            assert wait_us(first) <= NEAR_EQUAL * min(wait_us(r) for r in left if not is_full(r)), f"seed {seed}"
-    limit = rng.randrange(8)
-    chosen = picked(records, limit=limit, seed=seed)
-    assert len({drafter.peer_id for drafter in chosen}) == limit, f"seed {seed}"
-    kinds = Counter(drafter.expertise for drafter in chosen)
-    assert len(kinds) == min(limit, len({r.expertise for r in records})), f"seed {seed}"
-
-
-def is_full(record: NodeRecord) -> bool:
-    return record.load_requests >= record.capacity_requests
-
-
-def wait_us(record: NodeRecord) -> float:
-    return record.pass_us * (1 + record.load_requests / record.capacity_requests)
-
-
-def test_a_full_drafter_is_last() -> None:
-    full, free = record(0, load_requests=4), record(1)
-    assert picked([full, free], limit=2) == (free, full)
 
 
 def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:

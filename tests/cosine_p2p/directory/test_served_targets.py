@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from cosine_p2p.directory.served_targets import only_target, served_targets
+from cosine_p2p.directory.served_targets import only_target
 from cosine_protocol.errors import GenerationFailed, UsageError
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import identity_of, record_of
@@ -12,19 +12,6 @@ from tests.cosine_p2p.samples import identity_of, record_of
 
 def node(number: int, target: str, role: Role = Role.VERIFIER, **changes: Any) -> NodeRecord:
     return record_of(identity_of(number), now_s=0.0, role=role, target=target, **changes)
-
-
-def test_targets_are_told_with_their_nodes_and_numerics_those_with_most_verifiers_first() -> None:
-    nodes = [
-        node(1, "a", numerics="float32"),
-        node(2, "b", numerics="bfloat16"),
-        node(3, "b", numerics="float32/float16"),
-        node(4, "b", Role.DRAFTER, numerics="none"),
-    ]
-    found = [
-        (each.name, each.verifiers, each.drafters, each.stages, each.numerics) for each in served_targets(nodes)
-    ]
-    assert found == [("b", 2, 1, 0, ("bfloat16", "float32/float16")), ("a", 1, 0, 0, ("float32",))]
 
 
 @pytest.mark.parametrize(

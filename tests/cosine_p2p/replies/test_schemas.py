@@ -7,7 +7,7 @@ import pytest
 from llguidance import LLMatcher, LLTokenizer
 
 from cosine_p2p.replies.rules import Rules
-from cosine_p2p.replies.schemas import Root, forms, member_forms
+from cosine_p2p.replies.schemas import Root, member_forms
 
 TEXT: Final = {"type": "string"}
 NUMBER: Final = {"type": "integer"}
@@ -26,7 +26,6 @@ def kinds(schema: Any, name: str = "p") -> set[str]:
     "schema",
     [
         of(TEXT),
-        {"$ref": "#/$defs/A", "$defs": {"A": of(TEXT)}},
         {"$ref": "#/definitions/A", "definitions": {"A": {"$ref": "#/definitions/B"}, "B": of(TEXT)}},
         {"allOf": [of({}), of(TEXT)]},
         {"anyOf": [{"type": "object", "properties": {"q": NUMBER}}, of(TEXT)]},
@@ -37,17 +36,9 @@ def kinds(schema: Any, name: str = "p") -> set[str]:
             "$defs": {"A": TEXT},
         },
         {"type": "object", "patternProperties": {"^p$": TEXT, "^q": NUMBER}, "additionalProperties": NUMBER},
-        {"type": "object", "unevaluatedProperties": TEXT},
         {"if": {"required": ["q"]}, "then": of(TEXT)},
-        {"dependentSchemas": {"q": of(TEXT)}},
         of({"enum": ["1", "2"]}),
-        of({"anyOf": [{"const": "1"}, {"enum": ["2"]}]}),
-        of({"pattern": "^[0-9]+$"}),
         of({"$ref": "#/$defs/a~1b"}, **{"$defs": {"a/b": TEXT}}),
-        of({"$ref": "#/$defs/a~01b"}, **{"$defs": {"a~1b": TEXT}}),
-        of({"$ref": "#/$defs/a%20b%22"}, **{"$defs": {'a b"': TEXT}}),
-        of({"$ref": "#/$defs/0/anyOf/1"}, **{"$defs": {"0": {"anyOf": [NUMBER, TEXT]}}}),
-        of({"$ref": "#/properties/q"}) | {"properties": {"p": {"$ref": "#/properties/q"}, "q": TEXT}},
         of({"$ref": "#named"}, **{"$defs": {"A": {"$anchor": "named", **TEXT}}}),
         of({"$ref": "T0"}, **{"$defs": {"A": {"$id": "T0", **TEXT}}}),
         {"allOf": [{"$ref": "#"}, of(TEXT)]},
@@ -62,35 +53,15 @@ def test_a_member_is_a_text_however_the_schema_says_so(schema: Any) -> None:
     [
         (of({"type": ["string", "integer"]}), {"string", "integer"}),
         (of({"anyOf": [TEXT, {"type": "null"}]}), {"string", "null"}),
-        (of({"type": "number"}), {"number", "integer"}),
         (of({"type": "number", "enum": [1, "a"]}), {"integer"}),
-        (of({"type": "integer", "anyOf": [{"minimum": 5}, {"maximum": 1}]}), {"integer"}),
         (of({}), set()),
-        (of(TEXT, additionalProperties=False) | {"properties": {"q": TEXT}}, set()),
         (of({"allOf": [TEXT, NUMBER]}), set()),
-        (None, set()),
-        ({"$ref": "#/$defs/none"}, set()),
         (of({"$ref": "#/properties/p"}), set()),
         (of({"anyOf": [{"$ref": "#/properties/p"}, TEXT]}), {"string"}),
     ],
 )
 def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: Any, expected: set[str]) -> None:
     assert kinds(schema) == expected
-
-
-@pytest.mark.parametrize(
-    "schema",
-    [
-        {
-            "$ref": "#/$defs/0",
-            "$defs": {str(at): {"allOf": [{"$ref": f"#/$defs/{at + 1}"}] * 2} for at in range(99)},
-        },
-        {"anyOf": [{"anyOf": [{"anyOf": [of(TEXT)] * 30}] * 30}] * 30},
-        {"allOf": [{"anyOf": [of(TEXT), of(NUMBER)]}] * 60},
-    ],
-)
-def test_no_schema_takes_long_to_take_apart(schema: Any) -> None:
-    assert len(forms(schema, Root(schema))) <= 256
 
 
 @pytest.mark.parametrize(

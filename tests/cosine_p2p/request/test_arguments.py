@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,7 +12,6 @@ from cosine_p2p.request.arguments import (
     STOP,
     TOKEN_IDS,
     ArgumentKind,
-    plain_number,
     read_argument,
     refuse_unknown,
     text,
@@ -46,36 +44,9 @@ def test_a_value_is_taken_or_refused_by_name(kind: str, value: Any) -> None:
         assert str(refused).startswith(f"it must be {KINDS[kind].meaning}, not ")
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "read"),
-    [
-        ("flag", True, True),
-        ("flag", np.False_, False),
-        ("seconds", 3, 3.0),
-        ("seconds", float("inf"), float("inf")),
-        ("stop", "END", ("END",)),
-        ("stop", ["a", "b"], ("a", "b")),
-        ("token ids", {7}, (7,)),
-        ("token ids", np.array([7]), (7,)),
-        ("text", "main", "main"),
-        ("texts", ("a", "b"), ("a", "b")),
-        ("whole", 5, 5),
-        ("whole", np.int16(1), 1),
-    ],
-)
-def test_what_is_read(kind: str, value: Any, read: Any) -> None:
-    found = read_argument("it", value, KINDS[kind])
-    assert (found, type(found)) == (read, type(read))
-
-
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     refuse_unknown("stop", ["stop", "seed"])
     with pytest.raises(UsageError, match=r"^There is no option 'stpo'; there is stop\.$"):
         refuse_unknown("stpo", ["stop", "seed"])
     with pytest.raises(UsageError, match=r"^There is no option 'x'; there is stop, seed\.$"):
         refuse_unknown("x", ["stop", "seed"])
-
-
-def test_truth_values_are_no_numbers() -> None:
-    with pytest.raises(TypeError):
-        plain_number(True)

@@ -29,9 +29,7 @@ VOCABULARY: Final = {
         # A space of its own says nothing about the word, nor does one that is none.
         (["dog"], ((4,),)),
         (["€"], ((8,),)),
-        ([" "], ()),
         (["the", " the", "dog"], ((5,), (9,), (4,))),
-        ([], ()),
     ],
 )
 def test_a_word_is_written_alone_or_after_a_space(words: list[str], expected: tuple[tuple[int, ...], ...]) -> None:

@@ -5,20 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from transformers import GenerationConfig
 
 from cosine_p2p.request.generation_config import (
-    NOT_HONOURED,
-    VALUES,
-    apply_defaults,
     read_generation_config,
 )
-from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_protocol.errors import UsageError
-from cosine_protocol.fields import pack_fields, unpack_fields
-from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
+from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.records import GenerationDefaults
 
 CHAT = {
@@ -33,7 +26,6 @@ CHAT = {
     "transformers_version": "4.37.0",
 }
 """Of the kind that Qwen2.5-Instruct ships."""
-SAMPLED = {**TEXT_DEFAULTS, "temperature": 1.0}
 
 
 def read(folder: Path, config: object) -> GenerationDefaults | None:
@@ -41,20 +33,10 @@ def read(folder: Path, config: object) -> GenerationDefaults | None:
     return read_generation_config(folder)
 
 
-def options(published: GenerationDefaults | None, otherwise: Any = TEXT_DEFAULTS, **asked: Any) -> dict[str, Any]:
-    return dict(apply_defaults(published, asked=asked, otherwise=otherwise).options)
-
-
 def test_the_config_of_a_chat_model_is_read(tmp_path: Path) -> None:
     assert read(tmp_path, CHAT) == GenerationDefaults(
         do_sample=True, temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.05
     )
-
-
-@pytest.mark.parametrize("config", [{}, {"eos_token_id": 2}, {"do_sample": False, "temperature": None}])
-def test_a_config_that_says_nothing_of_the_text_is_none(tmp_path: Path, config: dict[str, Any]) -> None:
-    assert read_generation_config(tmp_path) is None
-    assert read(tmp_path, config) is None
 
 
 def test_transformers_own_defaults_are_none_but_where_it_would_sample(tmp_path: Path) -> None:
@@ -73,15 +55,9 @@ def test_what_vllm_takes_is_taken(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("config", "sentence"),
-    [
-        ("{", "cannot be read"),
-        ("[]", "cannot be read"),
-    ],
-)
-def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, config: object, sentence: str) -> None:
-    with pytest.raises(UsageError, match=sentence) as refused:
+@pytest.mark.parametrize("config", ["{", "[]"])
+def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, config: str) -> None:
+    with pytest.raises(UsageError, match="cannot be read") as refused:
         read(tmp_path, config)
     assert "generation_config.json" in str(refused.value) and "\n" not in str(refused.value)
 
@@ -94,38 +70,9 @@ def test_a_file_that_cannot_be_read_is_one_sentence(tmp_path: Path, config: obje
         {"repetition_penalty": 0},
         {"top_p": 1.5},
         {"top_k": 2.5},
-        {"top_k": True},
-        {"max_new_tokens": 0},
-        {"do_sample": "yes"},
         '{"temperature": NaN}',
-        '{"min_p": 1e999}',
     ],
 )
 def test_a_value_that_means_nothing_is_named_and_not_honoured(tmp_path: Path, config: Any) -> None:
     (name,) = json.loads(config) if isinstance(config, str) else config
     assert read(tmp_path, config) == GenerationDefaults(not_honoured=(name,))
-
-
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=4,
-)
-
-
-@given(st.dictionaries(st.sampled_from(sorted({*VALUES, *NOT_HONOURED, "do_sample", "other"})), JSON))
-def test_whatever_a_config_holds_is_published_or_refused(
-    tmp_path_factory: pytest.TempPathFactory, config: Any
-) -> None:
-    try:
-        published = read(tmp_path_factory.mktemp("model"), config)
-    except UsageError:
-        return
-    if published is not None:
-        assert unpack_fields(GenerationDefaults, pack_fields(published)) == published
-
-
-def test_no_more_names_are_published_than_a_record_takes(tmp_path: Path) -> None:
-    published = read(tmp_path, dict.fromkeys(NOT_HONOURED, 7))
-    assert published is not None
-    assert published.not_honoured == tuple(sorted(NOT_HONOURED))[:MAX_NOT_HONOURED]

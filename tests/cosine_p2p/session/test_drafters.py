@@ -7,8 +7,7 @@ from typing import Any, cast
 import pytest
 
 from cosine_lab.emulation.virtual_loop import call_at_once
-from cosine_p2p.request.results import DrafterReport
-from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, START_TIMEOUT_S, DrafterLedger, Drafters
+from cosine_p2p.session.drafters import MAX_WAITING_FRAGMENTS, DrafterLedger, Drafters
 from cosine_p2p.session.drafts import Drafts
 from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.base import DrafterLost, DrafterStarted, FragmentReceived
@@ -19,11 +18,9 @@ from cosine_protocol import messages as m
 from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
-from cosine_protocol.fields import Signed
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
-from cosine_protocol.messages import Mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, LEARNING, SHAPING, WINDOWS
+from cosine_protocol.protocols import DRAFT, SHAPING, WINDOWS
 from cosine_protocol.request import Sampling, Shaping
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.scenes import in_virtual_time
@@ -147,16 +144,6 @@ async def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_
     assert swarm.link.posted == [m.Start(NUMBER, shown, (), d_0=D_0)]
 
 
-@pytest.mark.parametrize("link", [FakeLink(names=frozenset()), FakeLink(greets_after_s=2 * START_TIMEOUT_S)])
-@in_virtual_time
-async def test_one_that_does_not_say_that_it_knows_windows_is_shown_nothing(link: FakeLink) -> None:
-    swarm = Swarm(link, prompt_window_tokens=2)
-    await swarm.follow(1)
-    await asyncio.sleep(3 * START_TIMEOUT_S)
-    [lost] = swarm.delivered
-    assert link.posted == [] and isinstance(lost, Delivery) and lost.lost
-
-
 @pytest.mark.parametrize(("names", "is_asked"), [(frozenset[str](), False), (frozenset({SHAPING}), True)])
 @in_virtual_time
 async def test_one_that_would_not_understand_the_request_is_not_asked(
@@ -166,21 +153,6 @@ async def test_one_that_would_not_understand_the_request_is_not_asked(
     swarm = Swarm(FakeLink(names=names), request=shaped)
     await swarm.follow(1)
     assert bool(swarm.link.posted) is is_asked is not bool(swarm.delivered)
-
-
-@pytest.mark.parametrize("names", [frozenset(), frozenset({WINDOWS, LEARNING})])
-@pytest.mark.parametrize("mandate", [None, Signed(b"", bytes(64))])
-@in_virtual_time
-async def test_one_that_knows_of_it_is_told_that_it_may_keep_the_text_unless_a_mandate_says_so(
-    names: frozenset[str], mandate: Signed[Mandate] | None
-) -> None:
-    swarm = Swarm(FakeLink(names=names, greets_after_s=0.15), shares_feedback=True, mandate=mandate)
-    await swarm.follow(1)
-    # Only who may have to be told is waited for.
-    assert bool(swarm.link.posted) == (mandate is not None)
-    await asyncio.sleep(0.1)
-    told = True if LEARNING in names and mandate is None else None
-    assert swarm.link.posted == [m.Start(NUMBER, REQUEST, (), mandate, shares_feedback=told)]
 
 
 @in_virtual_time
@@ -207,24 +179,6 @@ async def test_what_one_that_only_learns_drafts_unasked_counts_for_nothing(pupil
     await swarm.follow(1)
     assert await swarm.taken([fragment()]) == ([] if pupil else [(1, 1)], [])
     assert swarm.ledger.drafted == (0 if pupil else 1)
-
-
-@pytest.mark.parametrize("order", [(1, 2), (2, 1)])
-@pytest.mark.parametrize(("nats", "is_kept"), [(0.9, True), (1.1, False)])
-@in_virtual_time
-async def test_one_that_only_learns_goes_where_the_prompt_is_far_from_its_domain(
-    nats: float, is_kept: bool, order: tuple[int, int]
-) -> None:
-    swarm = Swarm(other=FakeLink(), pupil=2)
-    await swarm.follow(1, 2)
-    for sender in order:
-        swarm.event(m.Started(NUMBER, 1.0 + nats * (sender == 2), 2000), sender=sender)
-    swarm.output.append(9)
-    swarm.drafters.teach()
-    assert swarm.links[peer(2)].posted[-1] == (
-        m.Advance(NUMBER, 0, (9,)) if is_kept else m.Release(NUMBER, 0, 0, m.ReleaseReason.ENDED)
-    )
-    assert swarm.link.posted == [m.Start(NUMBER, REQUEST, ())]
 
 
 @in_virtual_time
@@ -293,22 +247,6 @@ def chain(tokens: int) -> NodeBlock:
     return NodeBlock.of([Node(index - 1, 7, 1.0) for index in range(tokens)])
 
 
-def test_a_ledger_counts_by_author_and_reports_those_that_sent_anything() -> None:
-    ledger = DrafterLedger(RECORDS)
-    assert [ledger.author_of(peer_id) for peer_id in ledger.peer_ids] == [1, 2, 3] == list(ledger.authors)
-    assert ledger.author_of("a stranger") == 0
-    ledger.note_drafted(2, chain(5), 0)
-    ledger.note_drafted(2, chain(3), 5)
-    ledger.note_drafted(3, chain(1), 0)
-    ledger.note_rtt(2, 0.01234)
-    ledger.credit(bytes([0, 2, 2, 0, 1]))
-    assert ledger.drafted == 9
-    assert ledger.reports() == (
-        DrafterReport(RECORDS[1].peer_id, "code,math", 8, 2, 12.34),
-        DrafterReport(RECORDS[2].peer_id, "tiny", 1, 0, 0.0),
-    )
-
-
 def test_a_position_is_offered_once_however_many_nodes_stand_for_it_and_before_it_is_committed() -> None:
     ledger = DrafterLedger(RECORDS)
     tree = NodeBlock.of([Node(BASE, 7, 1.0), Node(BASE, 8, 1.0), Node(1, 9, 1.0)])
@@ -321,15 +259,3 @@ def test_a_position_is_offered_once_however_many_nodes_stand_for_it_and_before_i
     ledger.note_drafted(3, chain(3), 0)
     ledger.credit(bytes([2, 0]))
     assert ledger.offered == 3
-
-
-def test_a_delegate_says_for_how_many_positions_there_were_drafts_and_is_believed_as_far_as_that_can_be() -> None:
-    ledger = DrafterLedger(RECORDS)
-    ledger.note_drafted(1, chain(3), 1)
-    ledger.credit(bytes(2))
-    # So many are offered once the next two tokens are credited, one of which is.
-    assert [ledger.offered_before(position) for position in (2, 3, 9)] == [1, 2, 3]
-    ledger.note_told_offered(0)
-    assert ledger.offered == 1
-    ledger.note_told_offered(5)
-    assert ledger.offered == 2

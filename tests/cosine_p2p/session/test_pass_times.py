@@ -21,11 +21,5 @@ def test_passes_without_drafts_tell_in_the_median() -> None:
     assert noted((0, 60_000), (8, 90_000), (0, 62_000), (0, 500_000)).plain_s == 0.062
 
 
-def test_where_every_pass_had_drafts_the_shortest_is_a_bound() -> None:
-    times = noted((8, 90_000), (2, 70_000), (8, 95_000))
-    assert (times.plain_s, times.has_plain) == (0.07, False)
-    assert noted((8, 90_000), (0, 80_000)).has_plain
-
-
 def test_the_latest_passes_tell_how_it_is_now() -> None:
     assert noted((0, 60_000), *[(0, 80_000)] * LATEST_PASSES).plain_s == 0.08

@@ -1,6 +1,5 @@
 """A session's verifier: its own place in the stream, the pace to remember it by, and what it signed."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import cast
@@ -8,14 +7,14 @@ from typing import cast
 import pytest
 
 from cosine_p2p.session.stall import Watch
-from cosine_p2p.session.upstream import LEAST_COMMITS, SignedStreams, Upstream, end_of
+from cosine_p2p.session.upstream import LEAST_COMMITS, SignedStreams, Upstream
 from cosine_p2p.transport.link import PeerLink
 from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
-from cosine_protocol.messages import FinishReason, Transcript
+from cosine_protocol.likelihoods import Likelihood, LikelyToken
+from cosine_protocol.messages import Transcript
 from cosine_protocol.request import AskedLogprobs
 from cosine_protocol.statements import open_claim, sign
 from tests.cosine_p2p.samples import identity_of, request_of
@@ -42,30 +41,6 @@ def signed(number: int, first: int, start: int, end: int) -> m.Commit:
     part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
     transcript = sign(identity_of(number), part, digest=D_0)
     return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
-
-
-@pytest.mark.parametrize(
-    ("verifier", "commits", "why"),
-    [
-        (lambda: upstream(is_opened=False), [commit((1,))], "before the request was opened"),
-        (upstream, [commit((1, 9, 2))], "past the end"),
-        (upstream, [commit((1, 9)), commit((2,), after=(1, 9))], "past the end"),
-    ],
-)
-def test_nothing_is_taken_before_the_request_is_open_or_after_an_end_token(
-    verifier: Callable[[], Upstream], commits: list[m.Commit], why: str
-) -> None:
-    seen = verifier()
-    for good in commits[:-1]:
-        seen.take(good, authors=0)
-    with pytest.raises(RemoteProtocolError, match=why):
-        seen.take(commits[-1], authors=0)
-
-
-def test_the_end_is_in_the_tokens() -> None:
-    assert end_of([], REQUEST) is end_of([1, 2], REQUEST) is None
-    assert end_of([1, 9], REQUEST) is FinishReason.EOS
-    assert end_of([1] * 6, REQUEST) is FinishReason.LENGTH
 
 
 @pytest.mark.parametrize(
@@ -129,15 +104,12 @@ def told_commit(*tokens: int, likelihoods: tuple[Likelihood, ...] | None = None)
     ("messages", "why"),
     [
         ([of_prompt(3, position=2)], "do not fit it"),
-        ([of_prompt(2, 3), of_prompt(4, position=3)], "do not fit it"),
         ([of_prompt(2), told_commit(4)], "before all log-probabilities of the prompt"),
         ([of_prompt(2, 3), told_commit(4, 5, likelihoods=(likely(4),))], "do not fit the tokens"),
-        ([of_prompt(2, 3), told_commit(4, likelihoods=())], "do not fit the tokens"),
         (
             [of_prompt(2, 3), told_commit(4, likelihoods=(Likelihood(1, (LikelyToken(4, 2),)),))],
             "two probabilities",
         ),
-        ([of_prompt(2, 3), told_commit(4), of_prompt(3, position=4)], "do not fit it"),
     ],
 )
 def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: list[m.Message], why: str) -> None:
@@ -153,27 +125,3 @@ def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: li
         take(good)
     with pytest.raises(RemoteProtocolError, match=why):
         take(messages[-1])
-
-
-def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
-    verifier, streams = telling(), SignedStreams()
-    verifier.take_prompt_likelihoods(of_prompt(2, 3))
-    told = tuple(map(likely, (2, 3, 4, 5)))
-    commit, parts = told_commit(4, 5), []
-    for digest in (told_digest(told[2:]), told_digest(told)):
-        part = Transcript(0, 2, commit.digest, digest)
-        parts.append(sign(identity_of(1), part, digest=TELLING_D_0))
-    with pytest.raises(RemoteProtocolError, match="not that of the stream"):
-        replace_told(verifier).take(replace(commit, transcript=parts[0]), authors=0)
-    verifier.take(replace(commit, transcript=parts[1]), authors=0)
-    streams.note(verifier)
-    (claim,) = streams.claims(TELLING, (4, 5))
-    assert claim.likelihoods == told
-    assert open_claim(claim).told == told_digest(told)
-
-
-def replace_told(verifier: Upstream) -> Upstream:
-    """Another verifier that has told the same."""
-    other = telling()
-    other.take_prompt_likelihoods(of_prompt(*(each.top[0].token for each in verifier.told)))
-    return other

@@ -19,11 +19,3 @@ def test_a_file_is_read_whole_or_not_at_all(tmp_path: Path) -> None:
     os.truncate(file, 1 << 40)
     with pytest.raises(ValueError, match="longer than 16 MiB"):
         read_json(file)
-
-
-def test_what_is_no_json_is_a_value_error(tmp_path: Path) -> None:
-    file = tmp_path / "config.json"
-    for content in (b"", b"{", b"\xff"):
-        file.write_bytes(content)
-        with pytest.raises(ValueError):
-            read_json(file)

@@ -1,8 +1,6 @@
 """Ours: everything that arrives is fused into one tree, of which the verifier gets the best."""
 
-import itertools
 import random
-from itertools import product
 
 import pytest
 
@@ -19,25 +17,15 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategy.cosine import (
-    BLOCK_NODES,
-    CLIENT_CUTS,
-    FIRST_BACKOFF_TOKENS,
-    JUDGED_TOKENS,
-    TRANSITIONS,
     VERIFIER_CUTS,
     Cosine,
     CosineOptions,
-    Drafter,
-    DrafterEvent,
-    DrafterState,
     Forwarder,
 )
 from cosine_p2p.strategy.fusion import FusedView, Fusion
-from cosine_p2p.strategy.router import DrafterFacts
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.errors import LocalProtocolError
-from cosine_protocol.limits import MAX_RARITY, MAX_TREE_DEPTH
+from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
@@ -81,16 +69,6 @@ def test_a_drafter_drafts_as_deep_as_it_gets_until_the_news_of_its_drafts_is_bac
     # Its deepest nodes, one below what it expands, still fit into a tree.
     for token_s in (0.0, 1e-6, 0.001):
         assert assigned(VerifierOpened(60.0, 0.0), DrafterStarted(1, 1.0, token_s, 0.1)).depth == MAX_TREE_DEPTH - 1
-
-
-def test_who_drafts_already_is_told_how_deep_once_a_verifier_has_opened() -> None:
-    strategy = Cosine(ROOT)
-    strategy.on(started(1, rtt_s=0.1), 0.0)
-    [deeper] = strategy.on(VerifierOpened(0.06, 0.02), 0.0)
-    assert isinstance(deeper, SendAssign)
-    assert (deeper.author, deeper.depth) == (1, 40)
-    # The next verifier is as far away.
-    assert strategy.on(VerifierOpened(0.06, 0.02), 1.0) == []
 
 
 def test_in_the_verifiers_node_less_likely_paths_are_asked_for_and_passed_on() -> None:
@@ -142,7 +120,7 @@ def test_a_drafter_that_is_always_wrong_is_released() -> None:
     assert released[0].why.startswith("its guesses were seldom right (weight ")
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(6))
 def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
     """Drafts in any order, commits in between: each block connects, and only what was drafted is there."""
     rng = random.Random(seed)
@@ -204,55 +182,12 @@ def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
     assert not [action for action in actions if isinstance(action, ReleaseDrafter) and action.author == 1]
 
 
-def test_nobody_goes_for_guesses_that_it_has_not_made() -> None:
-    """Drafters that share a machine come one by one, the last of them when much is committed."""
-    strategy, output = opened(1), [0]
-    strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=3 * JUDGED_TOKENS, output=output, drafts={1: 6})
-    strategy.on(started(2, prompt_nll=7.0), 0.0)
-    actions = drive(strategy, tokens=2 * JUDGED_TOKENS, output=output, drafts={1: 6, 2: 5})
-    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [1]
-
-
 def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() -> None:
     strategy, output = opened(1, 2), [0]
     strategy.on(committed(output), 0.0)
     actions = drive(strategy, tokens=12, output=output, drafts={1: 5, 2: 5})
     assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
     assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
-
-
-def backoffs_of(strategy: Cosine, output: list[int], *, author: int, tokens: int) -> list[int]:
-    """For how many tokens a drafter that never drafts backs off, time after time."""
-    backoffs, left_at, seen = [], None, len(output)
-    while len(output) < seen + tokens:
-        actions = drive(strategy, tokens=1, output=output, drafts={1: 5})
-        if any(isinstance(action, ReleaseDrafter) and action.author == author for action in actions):
-            left_at = len(output)
-        if author in recalled(actions):
-            backoffs.append(len(output) - (left_at or 0))
-            strategy.on(started(author), 0.0)
-    return backoffs
-
-
-def test_who_has_nothing_to_say_is_asked_again_ever_more_rarely() -> None:
-    """A drafter that copies from the text is silent until the text repeats itself."""
-    strategy, output = opened(1, 2), [0]
-    strategy.on(committed(output), 0.0)
-    backoffs = backoffs_of(strategy, output, author=2, tokens=250)
-    assert len(backoffs) >= 3
-    assert all(later >= 2 * backoff for backoff, later in itertools.pairwise(backoffs)), backoffs
-
-
-def test_a_recalled_drafter_stays_until_it_was_heard() -> None:
-    strategy, output = opened(1, 2, 3), [0]
-    strategy.on(committed(output), 0.0)
-    drive(strategy, tokens=40, output=output, drafts={1: 5, 2: 6, 3: 7})
-    called = recalled(drive(strategy, tokens=30, output=output, drafts={1: 6}))
-    for author in called:
-        strategy.on(started(author), 0.0)
-    actions = drive(strategy, tokens=5, output=output, drafts={1: 6})
-    assert not {action.author for action in actions if isinstance(action, ReleaseDrafter)} & set(called)
 
 
 def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> None:
@@ -264,54 +199,6 @@ def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> No
     assert not sent_tokens(strategy.on(committed([1]), 0.0))
     # One that was asked before the decision starts in vain.
     assert [type(action) for action in strategy.on(started(3), 0.0)] == [ReleaseDrafter]
-
-
-def test_drafters_that_are_allowed_again_are_recalled_as_many_as_may_draft() -> None:
-    strategy = opened(1, 2, 3)
-    strategy.on(DraftersAllowed(0), 0.0)
-    recalled = strategy.on(DraftersAllowed(1), 0.0)
-    assert [type(action) for action in recalled] == [RecallDrafter]
-    assert len(strategy.on(DraftersAllowed(3), 0.0)) == 2
-
-
-FACTS = DrafterFacts(prompt_nll=1.0, token_s=0.002, rtt_s=0.03)
-FROM_DRAFTER = (DrafterEvent.STARTED, DrafterEvent.DRAFTED)
-
-
-@pytest.mark.parametrize(("state", "event"), list(product(DrafterState, DrafterEvent)))
-def test_every_state_answers_every_event(state: DrafterState, event: DrafterEvent) -> None:
-    drafter = Drafter(FACTS, state)
-    if event in TRANSITIONS[state]:
-        drafter.on(event)
-        assert drafter.state is TRANSITIONS[state][event]
-    else:
-        assert event not in FROM_DRAFTER
-        with pytest.raises(LocalProtocolError):
-            drafter.on(event)
-        assert drafter.state is state
-
-
-def test_every_state_is_reached_and_left() -> None:
-    reached, pending = {DrafterState.DRAFTING}, [DrafterState.DRAFTING]
-    while pending:
-        new = set(TRANSITIONS[pending.pop()].values()) - reached
-        reached |= new
-        pending += new
-    assert reached == set(DrafterState) == TRANSITIONS.keys()
-
-
-def test_backoff_doubles_until_something_new_is_drafted() -> None:
-    drafter, lengths = Drafter(FACTS), []
-    for _ in range(3):
-        drafter.back_off(100)
-        lengths.append(drafter.backs_off_until - 100)
-        drafter.on(DrafterEvent.END_BACKOFF)
-        drafter.on(DrafterEvent.RECALL)
-        drafter.start(FACTS)
-    assert lengths == [FIRST_BACKOFF_TOKENS, 2 * FIRST_BACKOFF_TOKENS, 4 * FIRST_BACKOFF_TOKENS]
-    drafter.note_committed(has_drafted=True)
-    drafter.back_off(0)
-    assert drafter.backs_off_until == FIRST_BACKOFF_TOKENS
 
 
 def sight_of(tree: LiveTree, *authors: int) -> FusedView:
@@ -332,33 +219,3 @@ def test_a_node_goes_once_and_again_when_its_probability_changes() -> None:
     assert tokens_in(forwarder.blocks(sight_of(tree, 1, 2), touched)) == [[5]]
     forwarder.forget()
     assert tokens_in(forwarder.blocks(sight_of(tree, 1, 2), touched)) == [[5]]
-
-
-def test_blocks_start_at_the_deepest_prefix_the_verifier_knows() -> None:
-    tree = LiveTree(ROOT)
-    forwarder = Forwarder(tree)
-    forwarder.blocks(sight_of(tree, 1), tree.attach(ROOT, 0, [Node(BASE, 5, 1.0), Node(0, 6, 1.0)], [1, 1]))
-    touched = tree.attach(roll_digest(ROOT, [5, 6]), 2, [Node(BASE, 7, 1.0)], [1])
-    [send] = forwarder.blocks(sight_of(tree, 1), touched)
-    assert (send.block.base, send.block.position) == (roll_digest(ROOT, [5, 6]), 2)
-    tree.advance([5])
-    forwarder.prune()
-    touched = tree.attach(roll_digest(ROOT, [5, 6, 7]), 3, [Node(BASE, 8, 1.0)], [1])
-    [send] = forwarder.blocks(sight_of(tree, 1), touched)
-    assert (send.block.base, send.block.authors) == (roll_digest(ROOT, [5, 6, 7]), (1,))
-
-
-def test_many_nodes_go_in_several_blocks() -> None:
-    tree = LiveTree(ROOT)
-    nodes = [Node(BASE, token, 1 / 40) for token in range(40)]
-    touched = tree.attach(ROOT, 0, nodes, [1] * 40)
-    assert [len(tokens) for tokens in tokens_in(Forwarder(tree).blocks(sight_of(tree, 1), touched))] == [
-        BLOCK_NODES,
-        40 - BLOCK_NODES,
-    ]
-
-
-def test_what_one_drafter_sends_is_passed_on_even_where_another_thinks_little_of_it() -> None:
-    rarity, least = VERIFIER_CUTS.rarity, VERIFIER_CUTS.min_path_probability
-    assert rarity is not None and rarity <= MAX_RARITY and 0.5 / rarity >= least
-    assert CLIENT_CUTS.rarity is None and least < CLIENT_CUTS.min_path_probability

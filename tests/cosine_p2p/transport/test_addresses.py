@@ -4,15 +4,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_p2p.transport.addresses import (
     MAX_HOSTS,
     MAX_KNOWN_PEERS,
     MAX_TRIES,
     TRIES_WINDOW_S,
-    Address,
     AddressBook,
     DialPolicy,
     parse_address,
@@ -32,10 +29,8 @@ PEER, OTHER = (identity_of(number).peer_id for number in (1, 2))
     ("text", "host", "port", "listener", "is_plain"),
     [
         (f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER}", "192.0.2.1", 4001, PEER, True),
-        (f"/ip6/2001:db8::1/tcp/4001/p2p/{PEER}", "2001:db8::1", 4001, PEER, True),
         (f"/dns4/boot.example/tcp/1/p2p/{PEER}", "boot.example", 1, PEER, True),
         (f"/ip4/192.0.2.1/udp/4001/quic-v1/p2p/{PEER}", "192.0.2.1", 4001, PEER, False),
-        (f"/ip4/192.0.2.1/tcp/80/ws/p2p/{PEER}", "192.0.2.1", 80, PEER, False),
         (f"/ip4/192.0.2.1/tcp/1/p2p/{OTHER}/p2p-circuit/p2p/{PEER}", "192.0.2.1", 1, OTHER, True),
         (f"/dnsaddr/boot.example/p2p/{PEER}", "boot.example", 0, PEER, False),
     ],
@@ -50,19 +45,12 @@ def test_an_address_says_who_listens_where(text: str, host: str, port: int, list
     ("text", "reason"),
     [
         ("", "slash"),
-        ("/ip4", "lacks its value"),
-        ("/ip4/192.0.2.1", "host and a port"),
         (f"/ip4/192.0.2.300/tcp/1/p2p/{PEER}", "no IPv4 address"),
-        (f"/ip6/192.0.2.1/tcp/1/p2p/{PEER}", "no IPv6 address"),
-        (f"/ip4/192.0.2.1/tcp/70000/p2p/{PEER}", "no port"),
         ("/ip4/192.0.2.1/tcp/1", "whose"),
         (f"/ip4/192.0.2.1/tcp/1/p2p/{PEER[:-1]}", "no peer id"),
-        (f"/ip4/192.0.2.1/carrier-pigeon/1/p2p/{PEER}", "unknown"),
         (f"/ip4/192.0.2.1/tcp/1/p2p/nobody/p2p-circuit/p2p/{PEER}", "no peer id"),
-        (f"/dns4/-/tcp/4001/p2p/{PEER}", "no value of dns4"),
         # Addresses, and none that a light client can dial.
         (f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}", ""),
-        (f"/ip4/127.0.0.1/tcp/4001/ws/p2p/{PEER}", ""),
         (f"/ip4/127.0.0.1/tcp/0/p2p/{PEER}", ""),
     ],
 )
@@ -75,22 +63,6 @@ def test_what_is_of_no_use_is_refused_with_the_reason(text: str, reason: str) ->
     with pytest.raises(UsageError) as caught:
         parse_initial_peers([text])
     assert text in str(caught.value) and "\n" not in str(caught.value)
-
-
-PARTS = ["", "ip4", "ip6", "dns", "tcp", "p2p", "p2p-circuit", "ws", "1", "::1", "192.0.2.1", PEER]
-
-
-@given(st.lists(st.sampled_from(PARTS) | st.text(max_size=5)))
-def test_any_text_is_an_address_or_a_value_error_and_in_a_record_understood_or_skipped(words: list[str]) -> None:
-    for text in ("/".join(words), "/" + "/".join(words)):
-        assert isinstance(range_of(text), str)
-        try:
-            assert isinstance(parse_address(text), Address)
-        except ValueError as error:
-            assert str(error)
-        book = AddressBook()
-        book.note(PEER, [text])
-        assert all(isinstance(address, Address) and address.peer_id == PEER for address in book.of(PEER))
 
 
 def test_the_book_keeps_the_latest_word_only_what_is_the_peers_and_so_much() -> None:
@@ -111,15 +83,11 @@ def test_the_book_keeps_the_latest_word_only_what_is_the_peers_and_so_much() -> 
     ("maddr", "expected"),
     [
         ("/ip4/93.184.216.34/tcp/4001", "93.184.216.0/24"),
-        ("/ip4/93.184.216.99/udp/4001/quic-v1", "93.184.216.0/24"),
         ("/ip6/2606:4700:10:1:2:3:4:5/tcp/4001", "2606:4700:10::/48"),
         (f"/ip4/93.184.216.34/tcp/4001/p2p/{OTHER}/p2p-circuit", "93.184.216.0/24"),
-        ("/ip4/127.0.0.1/tcp/4001", ""),
         ("/ip4/192.168.1.7/tcp/4001", ""),
         ("/ip4/100.64.3.4/tcp/4001", ""),
-        ("/ip6/fe80::1/tcp/4001", ""),
         ("/dns4/example.org/tcp/4001", ""),
-        ("/unix/tmp/socket", ""),
         ("nonsense", ""),
     ],
 )
@@ -184,9 +152,7 @@ def config(**fields: Any) -> TransportConfig:
     [
         ({"host_maddrs": ("nonsense",)}, "'nonsense' is not a multiaddr; write it like /ip4/192.0.2.1/tcp/4001"),
         ({"announce_maddrs": ("/ip4/192.0.2.1/tcp/0",)}, "cannot be announced: name the port"),
-        ({"announce_maddrs": ("/ip4/192.0.2.1/udp/0/quic-v1",)}, "cannot be announced: name the port"),
         ({"initial_peers": ("/ip4/192.0.2.1/tcp/1",)}, "does not say whose address it is"),
-        ({"relays": ("",)}, "'' is not a multiaddr; write it like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW"),
     ],
 )
 def test_a_node_is_told_which_address_is_of_no_use(fields: dict[str, Any], reason: str) -> None:

@@ -13,12 +13,9 @@ from cosine_p2p.transport.channel import (
     FLOOD_S,
     MAX_SENT_AHEAD_BYTES,
     MAX_WAITING_BYTES,
-    READ_BURST,
-    READ_RATE,
     SILENCE_S,
     Channel,
     StepCounts,
-    read_budget,
     serve_channel,
     serving_budget,
 )
@@ -119,40 +116,8 @@ def test_who_answers_pings_before_they_come_does_not_seem_near(monkeypatch: pyte
     assert run_virtual(run(m.Pong(OWN_PING))) is not None
 
 
-class ClosedThroat:
-    """A stream whose peer never reads."""
-
-    peer_id = "slow"
-
-    async def read(self) -> bytes:
-        await asyncio.Event().wait()
-        return b""
-
-    async def write(self, data: bytes) -> None:
-        await asyncio.Event().wait()
-
-    def close(self) -> None:
-        return
-
-    def note_flood(self) -> None:
-        return
-
-
 @in_virtual_time
-async def test_a_slow_reader_makes_post_refuse_and_nothing_grows() -> None:
-    async with Channel(ClosedThroat(), STATUS) as channel:
-        big = m.Status(1, bytes(4000), 0, 0, 0.0)
-        sent = 0
-        while channel.post(big):
-            sent += 1
-            assert sent < 2 * MAX_WAITING_BYTES // 4000
-        await asyncio.sleep(60)
-        assert not channel.post(big)
-        assert channel.waiting_bytes <= MAX_WAITING_BYTES
-
-
-@in_virtual_time
-async def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() -> None:
+async def test_a_peer_that_reads_nothing_holds_its_sender_up_and_fills_no_memory() -> None:
     async def read_nothing(stream: Stream) -> None:
         await asyncio.sleep(200)
 
@@ -161,19 +126,16 @@ async def test_who_sends_waits_for_a_slow_reader_and_hears_of_a_broken_stream() 
     stream = await network.join("client").dial("server", STATUS)
     asyncio.get_running_loop().call_later(60, stream.close)
     async with Channel(stream, STATUS) as channel:
-        sent = 0
         with pytest.raises(PeerLost):
             while True:
                 await channel.send(m.AskRecords(1, "x" * 250))
-                sent += 1
                 assert channel.waiting_bytes < MAX_SENT_AHEAD_BYTES + 2000
-        assert sent * 250 < 2 * MAX_SENT_AHEAD_BYTES
+                while channel.post(m.Status(1, bytes(4000), 0, 0, 0.0)):
+                    assert channel.waiting_bytes <= MAX_WAITING_BYTES
         assert asyncio.get_running_loop().time() >= 60
 
 
-@pytest.mark.parametrize(
-    "garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff", encode_frame(encode(HELLO)) + encode_frame(b"\x90")]
-)
+@pytest.mark.parametrize("garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff"])
 def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
     async def run() -> list[m.Message]:
         stream = await dialled(echoing)
@@ -186,46 +148,6 @@ def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes)
     last = run_virtual(run())[-1]
     assert isinstance(last, m.Error)
     assert (last.number, last.code) == (0, 2)
-
-
-@in_virtual_time
-async def test_what_was_posted_last_still_leaves_and_the_reason_of_an_end_is_told() -> None:
-    heard: list[object] = []
-
-    async def handle(stream: Stream) -> None:
-        await serve_channel(
-            stream,
-            STATUS,
-            lambda channel, message: heard.append(message),
-            on_end=lambda channel, reason: heard.append(reason),
-        )
-
-    async with Channel(await dialled(handle), STATUS) as channel:
-        channel.post(m.AskStatus(9))
-    await asyncio.sleep(1)
-    assert heard == [m.AskStatus(9), "the stream ended"]
-
-
-@in_virtual_time
-async def test_the_streams_of_one_peer_are_read_as_fast_as_one_and_others_beside() -> None:
-    """Two peers send without a pause, one of them over four streams: of each as much is read."""
-    network, budget, heard = MemoryNetwork(), read_budget(), {"one": 0, "four": 0}
-
-    def count(channel: Channel, message: m.Message) -> None:
-        heard[channel.peer_id] += 1
-
-    async def handle(stream: Stream) -> None:
-        await serve_channel(stream, STATUS, count, budget=budget)
-
-    await network.join("server").serve(STATUS, handle)
-    for name, streams in (("one", 1), ("four", 4)):
-        transport = network.join(name)
-        for _ in range(streams):
-            stream = await transport.dial("server", STATUS)
-            await stream.write(framed(HELLO) + framed(m.AskStatus(3)) * 12_000)
-    await asyncio.sleep(2.0)
-    for count_of in heard.values():
-        assert count_of == pytest.approx(READ_BURST + 2.0 * READ_RATE, rel=0.02)
 
 
 class PlayedDenied(DeniedPeers):
@@ -340,47 +262,3 @@ async def test_sinks_are_told_of_a_loss_and_the_next_get_dials_again() -> None:
     assert again is not link
     assert again.is_alive
     await links.close()
-
-
-@in_virtual_time
-async def test_many_that_ask_for_a_peer_dial_it_once_and_nothing_is_kept_of_peers_that_were_asked_for() -> None:
-    network = MemoryNetwork(one_way_s=0.01)
-    server = Server(network)
-    links = await server.links()
-    network.transports["late"] = network.transports.pop("server")
-
-    async def ask(turns: int, peer_id: str) -> object:
-        for _ in range(turns):
-            await asyncio.sleep(0)
-        return await links.get(peer_id, VERIFY)
-
-    asked = await asyncio.gather(*(ask(turns, "late") for turns in range(20)))
-    # The other end hears of a stream once its first data have come.
-    await asyncio.sleep(0.01)
-    assert len(set(map(id, asked))) == server.streams == 1
-    for number in range(100):
-        with pytest.raises(PeerLost):
-            await links.get(f"nobody {number}", VERIFY)
-    # The bound is on what stays behind, which no public name shows.
-    assert not links._opening
-    await links.close()
-
-
-@pytest.mark.parametrize("message", [m.Error(0, 2, "you broke it", None), m.Final(b"\xc1", bytes(64))])
-@in_virtual_time
-async def test_a_peer_that_breaks_the_protocol_loses_its_link(message: m.Message) -> None:
-    async def handle(stream: Stream) -> None:
-        async with Channel(stream, VERIFY) as channel:
-            channel.post(message)
-            await asyncio.sleep(1)
-
-    network = MemoryNetwork()
-    await network.join("server").serve(VERIFY, handle)
-    links = Links(network.join("client"))
-    told: list[Delivery] = []
-    (await links.get("server", VERIFY)).subscribe(1, told.append)
-    await asyncio.sleep(2)
-    await links.close()
-    [only] = told
-    assert only.lost is not None
-    assert only.lost.startswith("it broke the protocol")

@@ -12,7 +12,6 @@ import pytest
 from cosine_lab.emulation.delayed_transport import DelayedTransport
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.round_trips import LIGHT
-from cosine_p2p.transport import delay
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
@@ -256,19 +255,6 @@ async def test_the_first_stream_to_a_far_peer_takes_what_a_connection_does() -> 
     assert loop.time() - began_s == pytest.approx(2 * ONE_WAY_S)
     await far.close()
     await near.close()
-
-
-@in_virtual_time
-async def test_streams_that_others_open_to_a_far_peer_are_delayed_too() -> None:
-    network = MemoryNetwork()
-    far, near = DelayedTransport(network.join("a"), ONE_WAY_S, round_trips=LIGHT), network.join("b")
-    await far.serve(ECHO, echo)
-    stream = await near.dial(far.peer_id, ECHO)
-    await stream.write(b"x")
-    assert await stream.read() == b"x"
-    assert asyncio.get_running_loop().time() == pytest.approx(2 * ONE_WAY_S)
-    await far.close()
-    assert delay.delayed(echo, one_way_s=0.0) is echo
 
 
 def test_a_dial_that_cannot_be_says_why_at_the_first_read_at_the_latest(played: Played) -> None:

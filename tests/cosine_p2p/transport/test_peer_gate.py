@@ -8,12 +8,12 @@ import pytest
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate, refuse
+from cosine_p2p.transport.peer_gate import GREETING_S, PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
 from cosine_protocol import messages as m
 from cosine_protocol.codec import FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import ErrorCode, PeerLost
-from tests.cosine_p2p.private_swarm import DAY_S, PrivateSwarm
+from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 
 NODE, CLIENT = identity_of(1).peer_id, identity_of(2).peer_id
@@ -59,35 +59,6 @@ async def gets_one_error(stream: Stream) -> None:
     assert (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
 
 
-class Told:
-    """The side of a node to which a client, with more to say, hangs up after the answer."""
-
-    peer_id = CLIENT
-
-    def __init__(self) -> None:
-        self.events: list[str] = []
-        self._unread = [b"a hello", b"a request", b""]
-
-    async def read(self) -> bytes:
-        self.events.append("read")
-        return self._unread.pop(0)
-
-    async def write(self, data: bytes) -> None:
-        self.events.append("write")
-
-    def close(self) -> None:
-        self.events.append("close")
-
-    def note_flood(self) -> None:
-        self.events.append("flood")
-
-
-def test_a_refused_peer_has_hung_up_before_its_stream_ends() -> None:
-    stream = Told()
-    run_virtual(refuse(stream, "nobody knows it"))
-    assert stream.events == ["write", "read", "read", "read", "close"]
-
-
 async def echoes(stream: Stream) -> None:
     assert stream.peer_id == NODE
     for data in (b"one", b"two"):
@@ -115,19 +86,6 @@ def test_who_shows_no_certificate_gets_one_error_or_nothing(first: bytes) -> Non
         assert bool(messages) is (first[4:] != b"" or first[:1] == b"\xff")
 
     between(PeerGate(PrivateSwarm().member(NODE)), None, play)
-
-
-def test_certificates_of_others_another_swarm_or_another_time_let_nobody_in() -> None:
-    swarm, other = PrivateSwarm(), PrivateSwarm(seed=78)
-    expired = swarm.admit(CLIENT, lifetime_s=1.0)
-    swarm.clock.now_s += 2.0
-    for certificate in (swarm.admit(NODE), other.admit(CLIENT), expired, b"", bytes(200)):
-
-        async def play(stream: Stream, shown: bytes = certificate) -> None:
-            await stream.write(encode_frame(encode(m.Member(shown, 0))))
-            await gets_one_error(stream)
-
-        between(PeerGate(swarm.member(NODE)), None, play)
 
 
 def test_a_silent_stranger_is_hung_up_on() -> None:
@@ -161,25 +119,6 @@ def test_a_member_sends_a_stranger_nothing_but_its_certificate() -> None:
     assert heard == [m.Member(ours.certificate, 5)]
 
 
-@pytest.mark.parametrize(("of_node_s", "of_client_s"), [(9 * DAY_S, DAY_S), (DAY_S, 9 * DAY_S)])
-def test_a_kept_stream_ends_with_the_certificate_of_either_end(of_node_s: float, of_client_s: float) -> None:
-    swarm = PrivateSwarm()
-
-    async def play(stream: Stream) -> None:
-        await echoes(stream)
-        swarm.clock.now_s += DAY_S + 1
-        await stream.write(b"three")
-        if of_client_s < of_node_s:
-            await gets_one_error(stream)
-        else:
-            assert await stream.read() == b""
-            with pytest.raises(PeerLost):
-                await stream.write(b"four")
-
-    node, client = swarm.member(NODE, lifetime_s=of_node_s), swarm.member(CLIENT, lifetime_s=of_client_s)
-    between(PeerGate(node), PeerGate(client), play)
-
-
 @pytest.mark.parametrize("knowing", ["node", "client"])
 def test_the_newest_list_of_revoked_certificates_is_passed_on(knowing: str) -> None:
     swarm = PrivateSwarm()
@@ -199,17 +138,3 @@ def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
         between(denying, PeerGate(swarm.member(CLIENT)), echoes)
     with pytest.raises(PeerLost, match="it is denied"):
         between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)
-
-
-def test_a_list_that_was_promised_must_come() -> None:
-    swarm = PrivateSwarm()
-    for second in (m.Hello(1, (), "a"), m.Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
-
-        async def play(stream: Stream, then: m.Message = second) -> None:
-            await stream.write(encode_frame(encode(m.Member(swarm.admit(CLIENT), 9))))
-            await stream.write(encode_frame(encode(then)))
-            shown, error = await all_of(stream)
-            assert isinstance(shown, m.Member) and isinstance(error, m.Error)
-            assert error.code == ErrorCode.NOT_ADMITTED
-
-        between(PeerGate(swarm.member(NODE)), None, play)

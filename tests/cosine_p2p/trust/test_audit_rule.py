@@ -1,8 +1,7 @@
 """An honest verifier is not convicted, one that writes something else is; and evidence holds by its signatures."""
 
-import json
 import math
-from dataclasses import asdict, astuple, replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from cosine_p2p.trust.audit_rule import (
     AuditState,
     Rounding,
     accuses,
-    is_near_tie,
     most_by_chance,
     rounding_of,
     state_of,
@@ -61,7 +59,7 @@ def is_accused(
     return accuses(verdict, request_of(numerics=numerics, sampling=sampling))
 
 
-@pytest.mark.parametrize("numerics", ["float32", "bfloat16", "float16", "gguf:Q4_1+llama.cpp"])
+@pytest.mark.parametrize("numerics", ["float32", "gguf:Q4_1+llama.cpp"])
 def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numerics: str) -> None:
     near = rounding_of(numerics).near_tie
 
@@ -91,7 +89,7 @@ def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numer
     assert not is_accused_of(near, near / 65, tokens=100_000)
 
 
-@pytest.mark.parametrize("numerics", ["float32", "bfloat16", "float16", "gguf:Q4_1+llama.cpp"])
+@pytest.mark.parametrize("numerics", ["bfloat16", "gguf:Q4_1+llama.cpp"])
 def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) -> None:
     near = rounding_of(numerics).near_tie
     assert not is_accused(numerics=numerics)
@@ -174,28 +172,14 @@ def test_a_conviction_takes_two(accusations: list[bool], state: Any) -> None:
     ("numerics", "rounding"),
     [
         ("float32", ROUNDING["float32"]),
-        ("scripted", ROUNDING["float32"]),
         ("bfloat16/int8", ROUNDING["bfloat16"]),
         # Dequantised weights are computed with in the data type; llama.cpp rounds activations to few bits too.
         ("gguf:Q4_1+bfloat16/int8", ROUNDING["bfloat16"]),
-        ("gguf:Q8_0+float32", ROUNDING["float32"]),
         ("gguf:Q8_0+llama.cpp", LLAMA_ROUNDING["Q8_0"]),
-        ("gguf:Q4_K+llama.cpp", Rounding(1.0, 0.02, 0.004)),
     ],
 )
 def test_rounding_is_that_of_the_type_that_is_computed_with(numerics: str, rounding: Rounding) -> None:
     assert rounding_of(numerics) == rounding
-
-
-@pytest.mark.parametrize(("temperature", "largest"), [(0.0, 0.1), (0.5, 0.2), (1.0, 0.1), (2.0, 0.1)])
-def test_a_low_temperature_spreads_scores_and_their_errors(temperature: float, largest: float) -> None:
-    sampling = Sampling(temperature=temperature)
-    assert is_near_tie(largest * 0.99, sampling=sampling, near_tie=0.1)
-    assert not is_near_tie(largest, sampling=sampling, near_tie=0.1)
-    # And so what is wide.
-    near = rounding_of("float32").near_tie * largest / 0.1
-    assert not is_accused(0.99 * WIDE * near, sampling=sampling)
-    assert is_accused(1.01 * WIDE * near, sampling=sampling)
 
 
 AUTHOR = identity_of(1)
@@ -224,27 +208,6 @@ def piece_of(*different: int, nonce: int = 0) -> Evidence:
     for auditor, count in enumerate(different, 2):
         piece = piece.stated(identity_of(auditor).peer_id, answer_of(claim, auditor, different=count))
     return piece
-
-
-@pytest.mark.parametrize(
-    ("different", "state"),
-    [((), "unanswered"), ((0,), "passed"), ((3,), "suspected"), ((3, 0), "disputed"), ((3, 3), "convicted")],
-)
-def test_whoever_has_it_can_tell_what_was_found(different: tuple[int, ...], state: str) -> None:
-    piece = piece_of(*different)
-    assert evidence_of_json(json.loads(json.dumps([asdict(piece)]))) == (piece,)
-    opened = piece.open()
-    assert (opened.claim, opened.state) == (claim_of(), state)
-    assert [verdict.different for verdict in opened.verdicts] == list(different)
-
-
-def test_evidence_of_two_heads_over_one_stage_convicts_nobody() -> None:
-    claim = claim_of()
-    piece = Evidence.of(claim)
-    for auditor in (2, 3):
-        answer = answer_of(claim, auditor, different=3, stages=("stage",))
-        piece = piece.stated(identity_of(auditor).peer_id, answer)
-    assert piece.open().state is AuditState.SUSPECTED
 
 
 HONEST = piece_of(3, 3)

@@ -4,8 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_p2p.trust.denied_peers import (
     APART_S,
@@ -13,7 +11,6 @@ from cosine_p2p.trust.denied_peers import (
     FIRST_BAN_S,
     LOOK_AGAIN_S,
     MAX_BANS,
-    MAX_PEERS,
     MAX_WHY,
     REMEMBERED_S,
     WITHIN_S,
@@ -67,16 +64,6 @@ def test_a_ban_lasts_between_runs_until_it_ends_or_is_lifted(file: Path, clock: 
     assert list(bans.read()) == [OTHER]
 
 
-def test_a_running_node_takes_up_a_ban_and_its_end(file: Path, clock: Clock) -> None:
-    denied = DeniedPeers([OTHER], BanFile(file, clock=clock), clock=clock)
-    assert OTHER in denied and PEER not in denied
-    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 3 * LOOK_AGAIN_S, why="")
-    clock.now_s += LOOK_AGAIN_S
-    assert PEER in denied
-    clock.now_s += 2 * LOOK_AGAIN_S
-    assert PEER not in denied and OTHER in denied
-
-
 def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
     file: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -98,35 +85,6 @@ def test_what_is_no_flood_bans_nobody(file: Path, clock: Clock, each_s: float) -
     assert PEER not in denied
 
 
-@given(st.lists(st.floats(0, 4 * WITHIN_S), max_size=60))
-def test_a_ban_takes_so_many_disconnections(pauses_s: list[float]) -> None:
-    class CountedBans(BanFile):
-        flooders = 0
-
-        def ban_flooder(self, peer_id: str, why: str) -> Ban:
-            self.flooders += 1
-            return Ban(peer_id=peer_id, until_s=clock() + 1, why=why)
-
-    clock, bans = Clock(), CountedBans(Path("/nowhere"))
-    denied = DeniedPeers(bans=bans, clock=clock)
-    for pause_s in pauses_s:
-        clock.now_s += pause_s
-        denied.note_disconnected(PEER)
-    assert bans.flooders <= len(pauses_s) // DISCONNECTED
-
-
-def test_so_many_peers_are_remembered(file: Path, clock: Clock) -> None:
-    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
-    for _ in range(DISCONNECTED - 1):
-        clock.now_s += APART_S
-        denied.note_disconnected(PEER)
-    for number in range(MAX_PEERS):
-        denied.note_disconnected(f"peer {number}")
-    clock.now_s += APART_S
-    denied.note_disconnected(PEER)
-    assert PEER not in denied
-
-
 def test_bans_double_up_to_a_day_also_where_the_node_begins_anew_until_they_are_forgotten(
     file: Path, clock: Clock
 ) -> None:
@@ -137,18 +95,6 @@ def test_bans_double_up_to_a_day_also_where_the_node_begins_anew_until_they_are_
         assert PEER not in BanFile(file, clock=clock).read()
     clock.now_s += REMEMBERED_S
     assert flood(file, clock).until_s == clock() + FIRST_BAN_S
-
-
-def test_lifting_a_ban_forgets_those_before_it_and_banning_by_hand_does_not(file: Path, clock: Clock) -> None:
-    flood(file, clock)
-    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 1, why="spam")
-    clock.now_s += 2
-    assert flood(file, clock).until_s == clock() + 2 * FIRST_BAN_S
-    assert BanFile(file, clock=clock).lift(PEER)
-    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
-    # A longer one of the operator's stays.
-    BanFile(file, clock=clock).ban(PEER, until_s=1e11, why="spam")
-    assert flood(file, clock) == Ban(peer_id=PEER, until_s=1e11, why="spam", floods=2)
 
 
 def test_broken_bans_are_none_and_said_once(file: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

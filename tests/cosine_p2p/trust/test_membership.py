@@ -1,7 +1,6 @@
 """A founder admits and revokes; a swarm file says who is a member, and a membership checks others by it."""
 
 import json
-import os
 import stat
 from pathlib import Path
 
@@ -49,21 +48,6 @@ def test_a_member_is_let_through_and_nobody_else() -> None:
         ours.check_met(STRANGER)
     with pytest.raises(UsageError, match=f"no certificate for {STRANGER} of the swarm friends"):
         Membership(STRANGER, swarm.papers(swarm.admit(US)), clock=swarm.clock)
-
-
-def test_who_was_met_is_checked_again_and_a_later_certificate_goes_on() -> None:
-    swarm = PrivateSwarm()
-    ours, first = swarm.member(US), swarm.admit(MEMBER)
-    ours.check(first, peer_id=MEMBER)
-    swarm.clock.now_s += DAY_S / 2
-    ours.check(swarm.admit(MEMBER), peer_id=MEMBER)
-    # The first one, shown again on another stream, takes nothing away.
-    ours.check(first, peer_id=MEMBER)
-    swarm.clock.now_s = NOW_S + DAY_S + 1
-    ours.check_met(MEMBER)
-    swarm.clock.now_s = NOW_S + 2 * DAY_S
-    with pytest.raises(NotAMember, match="expired"):
-        ours.check_met(MEMBER)
 
 
 def test_the_newest_list_of_revoked_certificates_counts() -> None:
@@ -118,53 +102,6 @@ def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_f
     assert (ours.certificate, ours.sequence) == (renewed, 4)
 
 
-def test_a_certificate_that_ends_soon_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    swarm = PrivateSwarm()
-    ours, theirs = swarm.member(US, lifetime_s=9 * DAY_S), swarm.admit(MEMBER, lifetime_s=99 * DAY_S)
-    for days, warnings in ((1, 0), (5, 0), (7, 1), (8, 1)):
-        swarm.clock.now_s = NOW_S + days * DAY_S
-        ours.check(theirs, peer_id=MEMBER)
-        assert caplog.text.count("in the swarm friends ends at 2023-11-23T22:13+00:00") == warnings
-
-
-SWARM, OTHER = PrivateSwarm(), PrivateSwarm(seed=78)
-
-
-def test_a_swarm_file_holds_certificates_and_lists_among_remarks(tmp_path: Path) -> None:
-    first, second, others = SWARM.admit(US), SWARM.admit(US), SWARM.admit(MEMBER)
-    older, newer = SWARM.revoke(sequence=1), SWARM.revoke(MEMBER, sequence=2)
-    lines = ("# from Ada", "", f"  {line(second)} ", listed(newer), line(others), line(first), listed(older))
-    papers = read_swarm_file(written(tmp_path, *lines))
-    assert (papers.swarm_id, papers.name) == (SWARM.swarm_id, "friends")
-    holders = (US, MEMBER, SWARM.swarm_id)
-    assert [papers.certificate_of(peer_id) for peer_id in holders] == [second, others, None]
-    assert papers.revocations == (older, newer)
-
-
-@pytest.mark.parametrize(
-    ("lines", "reason"),
-    [
-        ((), "holds no certificate"),
-        ((listed(SWARM.revoke()),), "holds no certificate"),
-        (("hello",), "Line 1 of .* must begin with cosine-member:"),
-        (("", line(SWARM.admit(US))[:-4]), "Line 2 of"),
-        ((line(SWARM.admit(US)), line(OTHER.admit(US))), "is of 2 swarms"),
-        ((line(SWARM.admit(US)), listed(OTHER.revoke())), "is of 2 swarms"),
-    ],
-)
-def test_what_is_no_swarm_file_is_refused(tmp_path: Path, lines: tuple[str, ...], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        read_swarm_file(written(tmp_path, *lines))
-
-
-def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="missing cannot be read"):
-        read_swarm_file(tmp_path / "missing")
-    (tmp_path / "binary").write_bytes(b"\xff\xfe")
-    with pytest.raises(UsageError, match="it is not text"):
-        read_swarm_file(tmp_path / "binary")
-
-
 def test_those_whom_a_founder_admits_find_each_other_until_one_is_revoked(tmp_path: Path) -> None:
     folder = tmp_path / "friends"
     made = FoundedSwarm.create(folder, "friends")
@@ -207,29 +144,3 @@ def test_each_list_is_newer_than_the_one_before_also_after_a_restore_and_forgets
     assert restored.sequence > swarm.sequence
     swarm.revoke(MEMBER, now_s=NOW_S + DAY_S + MAX_CERTIFICATE_S + 1)
     assert US not in swarm.members
-
-
-def test_a_founder_s_mistakes_are_named(tmp_path: Path) -> None:
-    for name in ("", "x" * 65, "two\nlines"):
-        with pytest.raises(UsageError, match="1 to 64 printable characters"):
-            FoundedSwarm.create(tmp_path / "friends", name)
-    with pytest.raises(UsageError, match="holds no swarm"):
-        FoundedSwarm.open(tmp_path / "nothing")
-    swarm = FoundedSwarm.create(tmp_path, "friends")
-    with pytest.raises(UsageError, match="holds a swarm already"):
-        FoundedSwarm.create(tmp_path, "others")
-    with pytest.raises(UsageError, match="is not an Ed25519 peer id; `cosine-node identity` shows"):
-        swarm.admit("somebody", lifetime_s=DAY_S, now_s=NOW_S)
-    with pytest.raises(UsageError, match="has no certificate of the swarm friends"):
-        swarm.revoke(MEMBER, now_s=NOW_S)
-    for broken in ("", "[]", json.dumps({"name": "friends"})):
-        (tmp_path / LEDGER_FILE).write_text(broken)
-        with pytest.raises(UsageError, match="is missing or broken"):
-            FoundedSwarm.open(tmp_path)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(UsageError, match="cannot be made"):
-        FoundedSwarm.create(tmp_path / "friends", "friends")

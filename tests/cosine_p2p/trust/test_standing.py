@@ -28,11 +28,7 @@ def test_the_first_texts_are_all_audited_and_those_of_a_proven_one_as_often_as_t
     assert chances[-1] == pytest.approx(0.05)
 
 
-def test_who_wants_no_audits_gets_none() -> None:
-    assert Standings().audit_chance(KEY, 0.0, now_s=0.0) == 0.0
-
-
-@pytest.mark.parametrize("honest_texts", [0, 1, 10, 100, 400])
+@pytest.mark.parametrize("honest_texts", [0, 1, 100])
 def test_a_lie_costs_several_right_texts(honest_texts: int) -> None:
     """A verifier writes so many right texts and then lies until an audit finds it: the mean of 400 such keys."""
     rng, lies, right = random.Random(honest_texts), [], []
@@ -66,12 +62,3 @@ def test_with_each_verifier_that_was_found_wrong_newcomers_are_tried_less_often(
         standings.reject(f"liar {number}", now_s=0.0)
     assert chances[:3] == [1 / TRIAL_EVERY, 1 / (2 * TRIAL_EVERY), 1 / (3 * TRIAL_EVERY)]
     assert chances[-1] == 1 / RAREST_TRIAL
-
-
-def test_a_broken_state_is_left_out() -> None:
-    standings = Standings()
-    standings.restore(
-        [["a", 3, 1.0], ["b", 0, 1.0], ["c", 1.5, 1.0], 7, ["d"], ["e", -1, 2.0]], now_s=0.0, away_s=0.0
-    )
-    assert standings.levels(["a", "b", "c", "d"], now_s=0.0) == {"a": 2, "b": 0, "c": 0, "d": 0}
-    assert standings.rejected(0.0) == {"e"}

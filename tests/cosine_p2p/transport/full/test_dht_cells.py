@@ -6,8 +6,6 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-import pytest
-
 from cosine_p2p.directory.postings import Posting, PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import node_id_of
@@ -19,7 +17,6 @@ from cosine_p2p.transport.full.library import (
     ValueWithExpiration,
 )
 from cosine_protocol import limits
-from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.scenes import in_virtual_time
@@ -152,43 +149,6 @@ async def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None
     assert 10 <= len(others) <= 15
     assert placement.is_enough
     assert await dht.cells(nodes[29]).read([ROOT]) == {ROOT: {owner: data}}
-
-
-@in_virtual_time
-async def test_a_write_with_nobody_else_is_enough_for_the_first_node_and_else_says_what_is_wrong() -> None:
-    dht, nodes = network(1)
-    placement = await dht.cells(nodes[0]).write(ROOT, *sealed(1))
-    assert (placement.holders, placement.is_enough) == (0, True)
-    dht, nodes = network(2)
-    nodes[1].is_silent = True
-    with pytest.raises(PeerLost, match="no other node of the network answers"):
-        await dht.cells(nodes[0], anchors=[nodes[1].peer_id]).write(ROOT, *sealed(1))
-    _, data, expires_at_s = sealed(1)
-    with pytest.raises(LocalProtocolError, match="no node would store our record"):
-        await dht.cells(nodes[0]).write(ROOT, identity_of(2).peer_id, data, expires_at_s)
-
-
-@in_virtual_time
-async def test_a_renewal_goes_to_the_nodes_that_held_the_last_record_without_a_search() -> None:
-    dht, nodes = network(30)
-    cells = dht.cells(nodes[0])
-    first = await cells.write(ROOT, *sealed(1))
-    finds = [len(node.finds) for node in nodes]
-    owner, data, expires_at_s = sealed(1, sequence=2)
-    again = await cells.write(ROOT, owner, data, expires_at_s, is_renewal=True)
-    assert again == first
-    assert [len(node.finds) for node in nodes] == finds
-    assert await dht.cells(nodes[20]).read([ROOT]) == {ROOT: {owner: data}}
-
-
-@in_virtual_time
-async def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_lives_longer() -> None:
-    dht, nodes = network(3)
-    old, new = sealed(9, sequence=1), sealed(9, sequence=2, lifetime_s=100.0)
-    for node, (owner, data, expires_at_s) in zip(nodes, (old, new), strict=False):
-        writer = Dht(node).cells(node)
-        await writer.write(ROOT, owner, data, expires_at_s)
-    assert await dht.cells(nodes[2]).read([ROOT]) == {ROOT: {new[0]: new[1]}}
 
 
 @in_virtual_time

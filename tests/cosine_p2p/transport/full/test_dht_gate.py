@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from cosine_p2p.directory.postings import dht_key
-from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.membership import Membership
-from cosine_protocol.errors import LocalProtocolError, PeerLost
-from cosine_protocol.protocols import MESSAGES
+from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.records import Role, cell_name
 from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.samples import TARGET, record_of
@@ -31,10 +29,10 @@ class Nodes:
         self.swarm = PrivateSwarm()
         self.swarm.clock.now_s = time.time()
 
-    async def node(self, gate: PeerGate | None = None, **settings: Any) -> HivemindTransport:
-        """A node with this gate; that of a member if nothing else is said."""
+    async def node(self, **settings: Any) -> HivemindTransport:
+        """A member."""
         return await self.made.node(
-            gate_of=lambda peer_id: gate or PeerGate(self.swarm.member(peer_id)),
+            gate_of=lambda peer_id: PeerGate(self.swarm.member(peer_id)),
             network=self.swarm.swarm_id,
             **settings,
         )
@@ -109,44 +107,3 @@ async def test_a_stranger_gets_nothing_from_any_call_of_the_dht(nodes: Nodes) ->
             await call(request, timeout=5.0)
     # Nor is it met, so nobody is told of it.
     assert not dht_of(member).protocol.routing_table.uid_to_peer_id
-
-
-@pytest.mark.thorough
-@in_nodes
-async def test_a_stranger_gets_nothing_on_any_protocol_and_a_member_what_it_asks(nodes: Nodes) -> None:
-    async def echo(stream: Stream) -> None:
-        while data := await stream.read():
-            await stream.write(data)
-
-    node, member = await nodes.node(), await nodes.node(client_mode=True)
-    with pytest.raises(PeerLost, match="no DHT node answers there"):
-        await nodes.node(PeerGate(), client_mode=True)
-    stranger = await nodes.node(PeerGate(), initial_peers=())
-    # Nor does a member take a stranger for a node of its swarm.
-    with pytest.raises(PeerLost, match="no DHT node answers there"):
-        await nodes.node(initial_peers=await stranger.visible_maddrs(), client_mode=True)
-    await stranger.connect(nodes.made.boot[0])
-    for protocol in MESSAGES:
-        await node.serve(protocol, echo)
-        welcome = await member.dial(node.peer_id, protocol)
-        await welcome.write(b"text")
-        assert await welcome.read() == b"text"
-        refused = await stranger.dial(node.peer_id, protocol)
-        await refused.write(b"\0\0\0\1?")
-        answer = await refused.read()
-        assert b"this peer talks to members" in answer and b"text" not in answer
-        assert await refused.read() == b""
-
-
-@pytest.mark.thorough
-@in_nodes
-async def test_a_newer_list_of_revoked_certificates_spreads_through_the_dht(nodes: Nodes) -> None:
-    knowing, other = await nodes.node(), await nodes.node()
-    third = await nodes.node()
-    membership_of(knowing).take_revocations(nodes.swarm.revoke(third.peer_id, sequence=3))
-    # The one that asks brings it to whom it asks, and takes it from whom it asks.
-    await found_by(knowing)
-    assert membership_of(other).sequence == 3
-    late = await nodes.node()
-    assert membership_of(late).sequence == 3
-    assert await other.read(["cell"]) == {"cell": {}}

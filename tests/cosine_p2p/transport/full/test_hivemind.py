@@ -19,12 +19,10 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
-from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.cosine_p2p.samples import TARGET, identity_of
 from tests.cosine_p2p.transport.full_nodes import (
-    ROOT,
     Swarm,
     content,
-    dht_of,
     directory_of,
     in_swarm,
     pid_of,
@@ -35,8 +33,6 @@ from tests.cosine_p2p.transport.full_nodes import (
 pytestmark = pytest.mark.network
 
 ECHO = "/test/echo/1.0.0"
-FROZEN_S = 3.0
-"""Longer than a dial takes between processes of a busy machine."""
 BACK_S = 60.0
 """A daemon that was killed is back after seconds; on a busy machine after more."""
 
@@ -102,58 +98,6 @@ async def reason_of(dialler: HivemindTransport, peer_id: str) -> str:
     return lost.value.reason
 
 
-@pytest.mark.thorough
-@in_swarm
-async def test_dials_that_cannot_be_fail_in_time_with_a_frozen_daemon_too(made: Swarm) -> None:
-    a, b = await made.node(), await made.node(dial_timeout_s=FROZEN_S)
-    c = await made.node()
-    await c.serve(ECHO, echo)
-    (await b.dial(c.peer_id, ECHO)).close()
-    assert "does not serve /test/echo/1.0.0" in await reason_of(b, a.peer_id)
-    assert "no address" in await reason_of(b, identity_of(9).peer_id)
-    assert "not a peer id" in await reason_of(b, "nonsense")
-    assert await reason_of(b, b.peer_id)
-    with pytest.raises(PeerLost):
-        await b.connect(f"/ip4/127.0.0.1/tcp/1/p2p/{identity_of(9).peer_id}")
-    # A Ctrl-C for us is none for the daemon.
-    assert os.getpgid(pid_of(b)) != os.getpgid(0)
-    os.kill(pid_of(b), signal.SIGSTOP)
-    # Its threads stop one after the other.
-    await asyncio.sleep(0.2)
-    try:
-        assert f"within {FROZEN_S:g} s" in await reason_of(b, c.peer_id)
-    finally:
-        os.kill(pid_of(b), signal.SIGCONT)
-    (await b.dial(c.peer_id, ECHO)).close()
-    await c.close()
-    assert await reason_of(b, c.peer_id)
-
-
-@pytest.mark.thorough
-@in_swarm
-async def test_a_killed_daemon_comes_back_with_everything(made: Swarm) -> None:
-    a, b, c = await made.node(), await made.node(), await made.node()
-    identity, directory = directory_of(b)
-    await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
-    before, back = await a.visible_maddrs(), asyncio.Event()
-
-    async def is_back() -> None:
-        back.set()
-
-    async with a.serving({ECHO: echo}, is_back), asyncio.timeout(BACK_S):
-        stream = await b.dial(a.peer_id, ECHO)
-        os.kill(pid_of(a), signal.SIGKILL)
-        assert await stream.read() == b""
-        await back.wait()
-        await dialled_again(b, a.peer_id)
-        await dialled_again(a, b.peer_id, expected="does not serve")
-    assert await a.visible_maddrs() == before
-    assert a.restarts == 1
-    for reader in (c, a):
-        _, reading = directory_of(reader)
-        assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [b.peer_id]
-
-
 @in_swarm
 async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_dial_may(
     made: Swarm, monkeypatch: pytest.MonkeyPatch
@@ -177,18 +121,6 @@ async def test_a_dial_waits_for_a_daemon_that_takes_longer_to_come_back_than_a_d
     assert not dialling.done()
     may_come.set()
     assert await answers(await dialling)
-
-
-async def dialled_again(dialler: HivemindTransport, peer_id: str, expected: str = "-") -> None:
-    """libp2p does not dial again for some seconds after a failure."""
-    while True:
-        try:
-            return (await dialler.dial(peer_id, ECHO)).close()
-        except PeerLost as lost:
-            if expected in lost.reason:
-                return
-            assert (lost.retry_after_s is None) == ("a moment ago" not in lost.reason)
-            await asyncio.sleep(0.2)
 
 
 @in_swarm
@@ -220,60 +152,6 @@ async def test_an_honest_node_refuses_what_is_not_the_owners(made: Swarm, monkey
     _, reading = directory_of(honest)
     (found,) = await reading.find(Role.DRAFTER, TARGET)
     assert (found.peer_id, found.sequence > 1) == (owner.peer_id, True)
-
-
-@pytest.mark.thorough
-@in_swarm
-async def test_a_peer_is_one_node_of_the_dht_however_many_ids_it_invents(made: Swarm) -> None:
-    """Ids around the key of a cell: all who read or write it would ask this peer and nobody else."""
-    from cosine_p2p.transport.full.dht_node import node_id_of
-    from cosine_p2p.transport.full.library import DHTID, PeerID
-
-    honest = [await made.node() for _ in range(2)]
-    liar = await made.stranger()
-    invented = [DHTID(int(DHTID.generate(source=ROOT)) ^ (number + 1)) for number in range(40)]
-    for node_id in invented:
-        liar.protocol.routing_table.add_or_update_node(node_id, liar.peer_id)
-        liar.protocol.node_info.node_id = node_id.to_bytes()
-        for node in honest:
-            assert await liar.protocol.call_ping(PeerID.from_base58(node.peer_id)) is not None
-    liar.protocol.node_info.node_id = node_id_of(liar.peer_id).to_bytes()
-    identity, directory = directory_of(honest[0])
-    await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
-    reader = await made.node(client_mode=True)
-    _, reading = directory_of(reader)
-    assert [record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)] == [identity.peer_id]
-    for node in (*honest, reader):
-        known = dht_of(node).protocol.routing_table.uid_to_peer_id
-        assert all(node_id == node_id_of(peer_id) for node_id, peer_id in known.items())
-        assert known.keys().isdisjoint(invented)
-
-
-@pytest.mark.thorough
-@in_swarm
-async def test_a_lying_storing_node_hides_nothing_an_honest_one_has(made: Swarm) -> None:
-    """It shows a forged record beside good ones, and claims that its answer lives for ever."""
-    from cosine_p2p.transport.full.library import (
-        DHTID,
-        DictionaryDHTValue,
-        MSGPackSerializer,
-        ValueWithExpiration,
-    )
-
-    honest = await made.node()
-    liar = await made.stranger()
-    identity, directory = directory_of(honest)
-    await directory.announce(record_of(identity, now_s=time.time()), [TARGET])
-    one, victim = identity_of(1), identity_of(2)
-    answer = DictionaryDHTValue()
-    for owner in (one, victim):
-        packed = MSGPackSerializer.dumps(list(content(one, owner=owner)))
-        answer.store(owner.peer_id, packed, time.time() + 200)
-    answer.store(7, b"junk", time.time() + 200)
-    liar.protocol.storage.data[DHTID.generate(source=ROOT)] = ValueWithExpiration(answer, float("inf"))
-    _, reading = directory_of(await made.node(client_mode=True))
-    found = {record.peer_id for record in await reading.find(Role.DRAFTER, TARGET)}
-    assert found == {honest.peer_id, one.peer_id}
 
 
 @pytest.mark.thorough

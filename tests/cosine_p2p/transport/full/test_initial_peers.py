@@ -34,8 +34,8 @@ class World:
         monkeypatch.setattr(initial_peers, "local_hosts", lambda remotes: self.local)
         monkeypatch.setattr(initial_peers, "elapsed_s", self.elapsed_s)
 
-    def peers(self, *, host: str = HOST) -> InitialPeers:
-        return InitialPeers(MADDRS, hosts=[host], daemon=self.daemon)
+    def peers(self) -> InitialPeers:
+        return InitialPeers(MADDRS, hosts=[HOST], daemon=self.daemon)
 
     def elapsed_s(self) -> float:
         return asyncio.get_running_loop().time() + self.stood_still_s
@@ -71,7 +71,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     return World(monkeypatch)
 
 
-@pytest.mark.parametrize("away_s", [1.0, 60.0, 24 * 3600.0])
+@pytest.mark.parametrize("away_s", [1.0, 60.0])
 def test_one_that_was_away_is_met_within_ten_seconds_and_was_never_dialled_in_vain(
     world: World, away_s: float
 ) -> None:
@@ -88,25 +88,6 @@ def test_one_that_was_away_is_met_within_ten_seconds_and_was_never_dialled_in_va
         await asyncio.gather(running, return_exceptions=True)
         assert world.dials_in_vain == 0
         assert world.looks < 30 + away_s / MEET_S
-
-    run_virtual(scene())
-
-
-def test_others_hear_who_is_silent_and_who_is_back(world: World) -> None:
-    async def scene() -> None:
-        peers, met = world.peers(), list[float]()
-        peers.on_met = lambda: met.append(asyncio.get_running_loop().time())
-        world.end(BOOT, MADDRS[0])
-        peers.meet(await world.ways())
-        await asyncio.sleep(0.1)
-        assert (peers.is_silent(BOOT), peers.is_silent(OTHER), len(met)) == (True, False, 1)
-        assert peers.meet(await world.ways())
-        assert not peers.meet(await world.ways())
-        # It has dialled us.
-        world.connected[BOOT] = ("/ip4/9.9.9.9/tcp/5001",)
-        assert peers.meet(await world.ways())
-        assert not peers.is_silent(BOOT)
-        await peers.close()
 
     run_virtual(scene())
 

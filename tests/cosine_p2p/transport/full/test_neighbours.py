@@ -75,12 +75,14 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     ("question", "told"),
     [
         (field(1, HOME.encode()), message(places(PLACE))),
-        (field(1, ELSEWHERE.encode()) + field(1, HOME.encode()), message(places(PLACE))),
         (field(1, ELSEWHERE.encode()), message(b"")),
-        (b"\x08\x01", message(b"")),
         (b"\xff\xff", b""),
     ],
-    ids=["near", "near by one of two", "elsewhere", "a number", "malformed"],
+    ids=[
+        "near",
+        "elsewhere",
+        "malformed",
+    ],
 )
 def test_private_addresses_are_told_to_who_names_where_this_machine_is_seen(
     machine: Machine, question: bytes, told: bytes
@@ -92,17 +94,20 @@ def test_private_addresses_are_told_to_who_names_where_this_machine_is_seen(
     ("answer", "found"),
     [
         (places(PLACE), (PLACE,)),
-        (b"", ()),
         (b"\xff\xff", ()),
         # Neither this machine, nor anybody's service, nor a machine of the internet, nor another relay.
         (places(LOOPBACK, "/ip4/192.168.1.1/tcp/80", f"/ip4/{ELSEWHERE}/tcp/4001"), ()),
-        (places(f"{PLACE}/p2p/{RELAY}/p2p-circuit/p2p/{PEER}", "/ip4/169.254.169.254/tcp/4001"), ()),
         (
             places(*(f"/ip4/10.0.0.{number}/tcp/4001" for number in range(9))),
             tuple(f"/ip4/10.0.0.{number}/tcp/4001" for number in range(MAX_PLACES)),
         ),
     ],
-    ids=["one", "none", "malformed", "no private ones", "relays and clouds", "many"],
+    ids=[
+        "one",
+        "malformed",
+        "no private ones",
+        "many",
+    ],
 )
 def test_a_neighbour_is_met_at_what_it_names_and_only_at_private_addresses(
     machine: Machine, answer: bytes, found: tuple[str, ...]

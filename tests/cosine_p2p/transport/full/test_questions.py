@@ -66,7 +66,6 @@ def reserved(*, status: int = 100, limit: bytes = b"") -> bytes:
         (reserved(status=201), "it does not relay for us"),
         (reserved(limit=field(4, number(2, 99))), "it does not relay more than 99 bytes"),
         (b"\xff", "malformed"),
-        (b"", "it does not relay for us"),
     ],
 )
 def test_one_that_refuses_or_cuts_circuits_soon_is_no_relay(message: bytes, reason: str) -> None:

@@ -1,13 +1,10 @@
 """The light transport: streams to py-libp2p hosts on loopback, and every way in which a dial can fail."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
@@ -16,20 +13,15 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from cosine_p2p.transport.addresses import Address, parse_dialable
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.relay import CIRCUIT_BYTES
 from cosine_p2p.transport.light.connection import WRITE_TIMEOUT_S, Muxer
 from cosine_p2p.transport.light.library import ID, MAX_WINDOW_SIZE, RawConnError
 from cosine_p2p.transport.light.light import LightConfig, LightTransport
-from cosine_p2p.transport.light.sockets import MAX_SOCKETS, EarlySockets
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
-from cosine_protocol.codec import FrameDecoder, decode
-from cosine_protocol.errors import ErrorCode, LocalProtocolError, PeerLost, UsageError
+from cosine_protocol.errors import LocalProtocolError, PeerLost, UsageError
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import Error
-from tests.cosine_p2p.private_swarm import PrivateSwarm
 from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm, pid_of
 from tests.cosine_p2p.transport.libp2p_server import ECHO, HANG_UP, Server, serving
 from tests.scenes import as_test, in_real_time
@@ -117,31 +109,6 @@ async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     writer.close()
 
 
-@served
-async def test_of_several_addresses_the_one_that_answers_counts(transport: LightTransport, server: Server) -> None:
-    async with serving(OTHER_SEED) as other, await asyncio.start_server(silent, "127.0.0.1") as listener:
-        port = listener.sockets[0].getsockname()[1]
-        transport.note_addresses(other.peer_id, [f"/ip4/127.0.0.1/tcp/{port}", CLOSED_PORT, other.maddr])
-        stream = await transport.dial(other.peer_id, ECHO)
-        await stream.write(b"found")
-        assert await stream.read() == b"found"
-
-
-@served
-async def test_a_cancelled_dial_leaves_nothing_behind(transport: LightTransport, server: Server) -> None:
-    for turns in range(30):
-        dialling = asyncio.ensure_future(transport.dial(server.peer_id, ECHO))
-        for _ in range(turns):
-            await asyncio.sleep(0.0002)
-        dialling.cancel()
-        await asyncio.gather(dialling, return_exceptions=True)
-    for left in list(transport._streams):
-        left.close()
-    stream = await transport.dial(server.peer_id, ECHO)
-    await stream.write(b"well")
-    assert await stream.read() == b"well"
-
-
 @in_real_time
 async def test_joining_needs_one_initial_peer_that_answers_and_closing_leaves_no_thread_and_no_task() -> None:
     async with serving(SEED) as server:
@@ -159,25 +126,6 @@ async def test_joining_needs_one_initial_peer_that_answers_and_closing_leaves_no
             await LightTransport.start(config("nonsense"))
         assert "cosine-libp2p" not in {thread.name for thread in threading.enumerate()}
         assert asyncio.all_tasks() == tasks
-
-
-@pytest.mark.parametrize("users_own_is_local", [True, False])
-def test_an_address_that_was_met_does_not_let_private_ones_be_dialled(*, users_own_is_local: bool) -> None:
-    """In a second run: a peer met in the first one announced an address of this machine."""
-
-    async def run() -> None:
-        async with serving(SEED) as server:
-            own = f"{CLOSED_PORT if users_own_is_local else '/dns4/nowhere.invalid/tcp/4001'}/p2p/{NOBODY}"
-            second_run = LightConfig(identity=OURS, initial_peers=(own,), joined_by=(own, server.maddr))
-            if users_own_is_local:
-                transport = await LightTransport.start(second_run)
-                assert transport.maddrs_of(server.peer_id) == (server.maddr,)
-                await transport.close()
-            else:
-                error = await lost(LightTransport.start(second_run))
-                assert "strangers' private addresses" in error.reason
-
-    asyncio.run(asyncio.wait_for(run(), 60))
 
 
 class SlowConnection:
@@ -220,26 +168,22 @@ def test_a_peer_cannot_fill_our_memory() -> None:
     trio.run(run)
 
 
-async def sent_through_a_relay(
-    made: Swarm, gate_of: Callable[[str], PeerGate], ours: PeerGate, *, said: bytes = b""
-) -> bytes:
-    """What a peer behind a relay sends to us, who say something first."""
+async def sent_through_a_relay(made: Swarm) -> bytes:
+    """What a peer behind a relay sends to us."""
 
     async def send(stream: Stream) -> None:
         for _ in range(MUCH_BYTES >> 16):
             await stream.write(bytes(1 << 16))
         stream.close()
 
-    await made.node(is_relay=True, gate_of=gate_of)
-    node = await made.node(relays=made.boot, gate_of=gate_of)
+    await made.node(is_relay=True)
+    node = await made.node(relays=made.boot)
     await node.serve(ECHO, send)
-    transport = await LightTransport.start(LightConfig(identity=OURS, initial_peers=made.boot, gate=ours))
+    transport = await LightTransport.start(LightConfig(identity=OURS, initial_peers=made.boot))
     try:
         transport.note_addresses(node.peer_id, [f"{made.boot[0]}/p2p-circuit"])
         stream = await transport.dial(node.peer_id, ECHO)
         assert stream.peer_id == node.peer_id
-        if said:
-            await stream.write(said)
         data = b""
         while piece := await stream.read():
             data += piece
@@ -251,30 +195,7 @@ async def sent_through_a_relay(
 @needs_hivemind
 @in_swarm
 async def test_a_peer_behind_a_relay_is_reached_and_sends_more_than_libp2p_relays_by_default(made: Swarm) -> None:
-    assert len(await sent_through_a_relay(made, lambda _: PeerGate(), PeerGate())) == MUCH_BYTES
-
-
-@pytest.mark.thorough
-@needs_hivemind
-@pytest.mark.parametrize("is_member", [True, False], ids=["member", "stranger"])
-@in_swarm
-async def test_a_peer_of_a_private_swarm_behind_a_relay_sends_members_all_and_strangers_one_error(
-    made: Swarm, is_member: bool
-) -> None:
-    swarm = PrivateSwarm()
-    swarm.clock.now_s = time.time()
-
-    def gate_of(peer_id: str) -> PeerGate:
-        return PeerGate(swarm.member(peer_id))
-
-    ours, said = (gate_of(OURS.peer_id), b"") if is_member else (PeerGate(), b"\0\0\0\1?")
-    heard = await sent_through_a_relay(made, gate_of, ours, said=said)
-    if is_member:
-        assert len(heard) == MUCH_BYTES
-    else:
-        (body,) = FrameDecoder().feed(heard)
-        error = decode(body)
-        assert isinstance(error, Error) and (error.number, error.code) == (0, ErrorCode.NOT_ADMITTED)
+    assert len(await sent_through_a_relay(made)) == MUCH_BYTES
 
 
 @pytest.mark.thorough
@@ -331,42 +252,6 @@ async def test_peers_that_are_dialled_with_the_initial_ones_keep_to_the_rules_fo
         elsewhere = f"/dns4/nowhere.invalid/tcp/4001/p2p/{NOBODY}"
         public = LightConfig(identity=OURS, initial_peers=(elsewhere,), dialled_soon=soon)
         assert "strangers' private addresses" in (await lost(LightTransport.start(public))).reason
-
-
-class Listening:
-    """A port of this machine, and an address of it."""
-
-    def __init__(self) -> None:
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = parse_dialable(f"/ip4/127.0.0.1/tcp/{self.socket.getsockname()[1]}/p2p/{NOBODY}")
-
-
-def begun(early: EarlySockets, *addresses: Address) -> list[bool]:
-    found = [early.take(address.host, address.port) for address in addresses]
-    for each in filter(None, found):
-        each.close()
-    return [each is not None for each in found]
-
-
-def test_only_ip_addresses_that_may_be_dialled_are_connected_to_early() -> None:
-    own, other = Listening(), Listening()
-    name, relayed = (
-        parse_dialable(text)
-        for text in (
-            f"/dns4/localhost/tcp/{own.address.port}/p2p/{NOBODY}",
-            f"/ip4/127.0.0.1/tcp/{other.address.port}/p2p/{NOBODY}/p2p-circuit/p2p/{NOBODY}",
-        )
-    )
-    early = EarlySockets([name])
-    early.begin([relayed, other.address])
-    assert begun(early, name, other.address) == [False, False], "a stranger's, in what may be a public swarm"
-    early = EarlySockets([own.address])
-    early.begin([relayed, other.address])
-    assert begun(early, own.address, other.address) == [True, True]
-    many = EarlySockets([replace(own.address, host=f"127.0.1.{number}") for number in range(2 * MAX_SOCKETS)])
-    assert sum(many.take(f"127.0.1.{number}", own.address.port) is not None for number in range(200)) == MAX_SOCKETS
-    for each in (own, other):
-        each.socket.close()
 
 
 @served
