@@ -24,18 +24,11 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import LocalProtocolError, PeerLost, RemoteProtocolError
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cell_name, seal_record
+from tests.cosine_p2p.private_swarm import Clock
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
 from tests.thoroughness import soak_rest
 
 NOW_S = 1_000_000.0
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now_s = NOW_S
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 def cell_of(record: NodeRecord, *, name: str = TARGET, depth: int = 0, network: str = NETWORK) -> str:
@@ -200,7 +193,7 @@ def found(cells: MemoryCells, clock: Clock, target: str = TARGET) -> list[NodeRe
 
 
 def test_records_are_found_by_name_and_by_digest() -> None:
-    clock = Clock()
+    clock = Clock(NOW_S)
     cells = MemoryCells(network=NETWORK, clock=clock)
     record = record_of(OWNER, now_s=NOW_S)
     names = [TARGET, record.target_digest.hex()]
@@ -213,7 +206,7 @@ def test_records_are_found_by_name_and_by_digest() -> None:
 
 
 def test_full_cells_split_everybody_is_found_and_a_sample_costs_little() -> None:
-    clock = Clock()
+    clock = Clock(NOW_S)
     cells = LyingCells(clock)
     fill(cells, clock, range(1, 301))
     assert {record.peer_id for record in found(cells, clock)} == {
@@ -241,7 +234,7 @@ class LyingCells(MemoryCells):
 
 
 def test_bad_records_are_dropped_and_make_no_cell_full() -> None:
-    clock = Clock()
+    clock = Clock(NOW_S)
     cells = LyingCells(clock)
     fill(cells, clock, [1])
     cell = cell_of(GOOD)
@@ -258,7 +251,7 @@ def test_bad_records_are_dropped_and_make_no_cell_full() -> None:
 
 
 def test_reading_is_bounded() -> None:
-    clock = Clock()
+    clock = Clock(NOW_S)
 
     class Endless(LyingCells):
         """Every cell is full of good records: an attacker with keys enough for each."""
@@ -294,7 +287,7 @@ class FewHolders(MemoryCells):
 
 @pytest.mark.parametrize(("holders", "is_stored"), [(3, True), (2, False)])
 def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int, is_stored: bool) -> None:
-    clock = Clock()
+    clock = Clock(NOW_S)
     cells = FewHolders(clock)
     cells.holders = holders
     writer = directory(cells, 1, clock)
@@ -309,7 +302,7 @@ def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int
 
 
 def test_what_is_found_is_told_as_it_was_signed_and_what_was_recalled_is_given_back() -> None:
-    clock, told = Clock(), []
+    clock, told = Clock(NOW_S), []
     cells = MemoryCells(network=NETWORK, clock=clock)
     fill(cells, clock, [1, 2])
 

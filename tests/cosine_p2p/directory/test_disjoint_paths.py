@@ -62,11 +62,11 @@ def test_a_path_that_hears_of_hostile_nodes_alone_spoils_no_other() -> None:
     assert asked == [[100, 1, 2, 3, 4, 5], [101, 50, 51], [102, 60, 61]]
 
 
-def found_share(paths: int, share: float, *, keys_each: int, seeds: int) -> tuple[float, float]:
+def found_share(paths: int) -> tuple[float, float]:
     """The share of look-ups that meet an honest node which keeps a record, and the nodes that each asked."""
     found, asked, times = 0, 0, 0
-    for seed in range(seeds):
-        network = Kademlia(nodes=300, hostile_share=share, keys_each=keys_each, seed=seed)
+    for seed in range(20):
+        network = Kademlia(nodes=300, hostile_share=0.2, keys_each=20, seed=seed)
         for _ in range(10):
             writer, reader = network.two_honest()
             holders = network.holders(network.look_up(writer, paths=paths))
@@ -80,7 +80,7 @@ def found_share(paths: int, share: float, *, keys_each: int, seeds: int) -> tupl
 @pytest.mark.thorough
 def test_three_paths_find_what_hostile_nodes_near_the_key_hide_from_one() -> None:
     """Each hostile node has made twenty keys and kept the one nearest to the cell."""
-    assert found_share(1, 0.2, keys_each=20, seeds=20)[0] <= 0.5
-    found, asked = found_share(3, 0.2, keys_each=20, seeds=20)
+    assert found_share(1)[0] <= 0.5
+    found, asked = found_share(3)
     assert found >= 0.95
     assert asked < 40

@@ -133,11 +133,6 @@ def on_the_globe(one: int, other: int) -> float:
     return rtt_s(names[one % len(names)], names[other % len(names)])
 
 
-@pytest.mark.parametrize(("samples", "most"), [(200, 0.12)])
-def test_between_cities_of_the_world_the_error_falls_with_every_sample(samples: int, most: float) -> None:
-    assert error_of(settled(16, on_the_globe, samples=samples), on_the_globe) < most
-
-
 def anywhere(rng: Random) -> NetworkCoordinate:
     x_us, y_us, z_us = (rng.choice((-MAX_COORDINATE_US, MAX_COORDINATE_US)) for _ in range(3))
     return NetworkCoordinate(x_us, y_us, z_us, 0, 0)

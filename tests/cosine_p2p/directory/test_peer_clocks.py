@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.directory.peer_clocks import KEEP_S, MAX_SOURCES, TELL_EVERY_S, PeerClocks
+from cosine_p2p.directory.peer_clocks import KEEP_S, MAX_SOURCES, PeerClocks
 
 NOW_S = 1_700_000_000.0
 LIFETIME_S = 300.0
@@ -45,13 +45,3 @@ def test_what_is_long_ago_or_was_noted_by_another_setting_of_the_clock_is_forgot
     for number in range(2 * MAX_SOURCES):
         clocks.note(f"other {number}", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=NOW_S - 3600.0)
     assert f"those of {MAX_SOURCES} peers" in clocks.problem(NOW_S - 3600.0)
-
-
-def test_it_is_news_once_an_hour() -> None:
-    clocks = PeerClocks()
-    times_s = [NOW_S - 36_000.0 + number * TELL_EVERY_S / 4 for number in range(9)]
-    news = []
-    for now_s in times_s:
-        clocks.note("peer", issued_s=NOW_S, oldest_s=LIFETIME_S, now_s=now_s)
-        news.append(bool(clocks.news(now_s)))
-    assert news == [True, False, False, False, True, False, False, False, True]

@@ -4,14 +4,25 @@ import json
 from typing import Any, Final
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
 from cosine_p2p.replies.rules import Rules
+from cosine_p2p.replies.schema_bounds import with_sound_bounds
 from cosine_p2p.replies.schemas import Root, member_forms
 
 TEXT: Final = {"type": "string"}
 NUMBER: Final = {"type": "integer"}
+BOUNDS = st.sampled_from([-4.5, -4, -3.5, -1, -0.5, 0, 0.5, 1, 2.5, 4, 10, 10.5])
 BYTES: Final = LLTokenizer("byte")
+
+
+def takes(grammar: str, text: str) -> bool:
+    """True if a text is one of a grammar of llguidance."""
+    matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(text)
+    return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
 
 def of(schema: Any, **more: Any) -> dict[str, Any]:
@@ -80,6 +91,32 @@ def test_a_pattern_is_one_of_ecmascript(pattern: str, right: list[str], wrong: l
     by_json = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))
     for text in right + wrong:
         for grammar, written in ((tagged, f"{text}<"), (by_json, json.dumps(text, ensure_ascii=False))):
-            matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(written)
-            is_taken = matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting()
-            assert is_taken == (text in right), (text, grammar)
+            assert takes(grammar, written) == (text in right), (text, grammar)
+
+
+@given(BOUNDS, BOUNDS, st.booleans(), st.booleans(), BOUNDS)
+def test_a_number_that_is_taken_is_one_that_the_schema_allows(
+    low: float, high: float, is_above: bool, is_below: bool, number: float
+) -> None:
+    names = "exclusiveMinimum" if is_above else "minimum", "exclusiveMaximum" if is_below else "maximum"
+    schema = {"type": "number", names[0]: min(low, high), names[1]: max(low, high)}
+    if takes(LLMatcher.grammar_from_json_schema(json.dumps(with_sound_bounds(schema))), json.dumps(number)):
+        assert Draft202012Validator(schema).is_valid(number)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "number", "exclusiveMinimum": 0, "maximum": 5},
+        {"const": {"exclusiveMinimum": 0, "maximum": 0.5}},
+        {"properties": {"exclusiveMinimum": {"type": "string"}}},
+    ],
+)
+def test_all_else_stays_as_it_is(schema: Any) -> None:
+    assert with_sound_bounds(schema) == schema
+
+
+def test_bounds_deep_within_a_schema_are_moved_too() -> None:
+    inner = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
+    moved = with_sound_bounds({"properties": {"a": {"anyOf": [inner, {"type": "null"}]}}})
+    assert moved["properties"]["a"]["anyOf"][0]["exclusiveMinimum"] == 1e-9

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,7 +12,6 @@ from cosine_p2p.request.arguments import (
     TOKEN_IDS,
     ArgumentKind,
     read_argument,
-    refuse_unknown,
     text,
     texts,
     whole,
@@ -42,11 +40,3 @@ def test_a_value_is_taken_or_refused_by_name(kind: str, value: Any) -> None:
         read_argument("it", value, KINDS[kind])
     except UsageError as refused:
         assert str(refused).startswith(f"it must be {KINDS[kind].meaning}, not ")
-
-
-def test_an_unknown_name_is_answered_with_the_nearest() -> None:
-    refuse_unknown("stop", ["stop", "seed"])
-    with pytest.raises(UsageError, match=r"^There is no option 'stpo'; there is stop\.$"):
-        refuse_unknown("stpo", ["stop", "seed"])
-    with pytest.raises(UsageError, match=r"^There is no option 'x'; there is stop, seed\.$"):
-        refuse_unknown("x", ["stop", "seed"])

@@ -11,7 +11,6 @@ from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDi
 from cosine_p2p.transport.link import Links, PeerLink
 from cosine_protocol.errors import PeerLost
 from tests.protocol.samples import request_of
-from tests.scenes import in_virtual_time
 
 GIVEN_UP_S = 4.0
 
@@ -97,16 +96,6 @@ def test_tarpits_are_dialled_side_by_side() -> None:
     assert net.used == ["honest"] and took_s < GIVEN_UP_S + 6 * DIAL_NEXT_S
     assert net.most_at_once <= MAX_DIALS
     assert set(net.lost) | set(late) >= set("abcdefghijk")
-
-
-@in_virtual_time
-async def test_one_that_answers_late_and_is_not_needed_is_asked_first_again() -> None:
-    queue, net = VerifierQueue(["slow", "quick", "other"]), Net({"slow": 0.6, "quick": 0.3})
-    dials = VerifierDials(queue, cast("Links", net), request_of(), use=net.use, lose=net.lose)
-    dials.begin(2, now_s=0.0)
-    await asyncio.sleep(1.0)
-    assert net.used == ["quick"]
-    assert [queue.next(1.0), queue.next(1.0)] == ["slow", "other"]
 
 
 def test_who_backs_off_comes_after_the_others_and_when_its_time_has_come() -> None:

@@ -42,15 +42,6 @@ def sent_tokens(actions: list[Action]) -> list[int]:
     return [node.token for action in actions if isinstance(action, SendTree) for node in action.block.nodes]
 
 
-def test_a_drafter_that_starts_is_assigned_the_main_line() -> None:
-    strategy = Cosine(ROOT)
-    strategy.on(VerifierOpened(0.06, 0.01), 0.0)
-    [assign] = strategy.on(started(1), 0.0)
-    assert isinstance(assign, SendAssign)
-    assert (assign.author, assign.base, assign.position) == (1, ROOT, 0)
-    assert assign.why.startswith("asked to draft, ") and "10 ms away" in assign.why
-
-
 def assigned(verifier: VerifierOpened, drafter: DrafterStarted) -> SendAssign:
     strategy = Cosine(ROOT)
     strategy.on(verifier, 0.0)

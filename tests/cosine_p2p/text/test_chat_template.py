@@ -128,14 +128,6 @@ def test_any_chat_is_rendered_or_refused_alike(chat: Any, name: str, continued: 
     assert one == other
 
 
-def test_what_is_no_chat_is_refused_in_a_sentence() -> None:
-    for messages, sentence in (([], "no message"), ([1], "messages of a chat must be a list of objects")):
-        with pytest.raises(PromptRefused, match=sentence):
-            rendered(OURS, messages)
-    with pytest.raises(PromptRefused, match="tools of a chat"):
-        rendered(OURS, CHAT, tools=[print])
-
-
 DEFAULT, TOOLS, RAG = "one", "{{ tools | length }} tools", "rag"
 NAMED = [{"name": "default", "template": DEFAULT}, {"name": "tool_use", "template": TOOLS}]
 CONFIG, JSON = "tokenizer_config.json", "chat_template.json"

@@ -7,7 +7,6 @@ import pytest
 from cosine_p2p.text.held_weights import MANIFEST, HeldWeights, is_part_name
 from cosine_p2p.text.target import identify_target
 from cosine_protocol.errors import UsageError
-from cosine_protocol.manifest import PIECE_BYTES
 from tests.cosine_p2p.text.test_target import Tensors, write_safetensors
 
 LONG = bytes(range(256)) * 1025
@@ -44,22 +43,6 @@ def part(whole: Path) -> Path:
         (folder / name).write_bytes(data)
     write_safetensors(folder / "some.safetensors", {"layers.0": TENSORS["layers.0"]})
     return folder
-
-
-def test_a_manifest_lists_the_files_and_tensors_that_decide_about_texts(whole: Path) -> None:
-    found = held(whole)
-    assert found.is_whole
-    assert [part.name for part in found.manifest.parts] == [
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-    ]
-    assert [(row.name, row.size_bytes, row.pieces) for row in found.manifest.tensors] == [
-        ("layers.0", len(LONG), 2),
-        ("layers.1", 8, 1),
-        ("none", 0, 0),
-    ]
-    assert found.manifest.tensors[0].piece_bytes(1) == len(LONG) - PIECE_BYTES
 
 
 def test_a_part_has_the_digest_of_the_whole(whole: Path, part: Path) -> None:

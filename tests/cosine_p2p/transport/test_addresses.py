@@ -1,8 +1,5 @@
 """Multiaddrs: which are of use, which a light client dials and remembers, and which a full node listens at."""
 
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from cosine_p2p.transport.addresses import (
@@ -17,7 +14,6 @@ from cosine_p2p.transport.addresses import (
     parse_initial_peers,
     range_of,
 )
-from cosine_p2p.transport.config import TransportConfig
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.samples import identity_of
@@ -141,22 +137,3 @@ def test_a_public_host_where_no_peer_answers_is_dialled_a_few_times_a_minute_and
     for number in range(MAX_HOSTS):
         policy.note_try(f"{1 + number // 256}.{number % 256}.0.1", now_s=10.0)
     assert policy.permits(silent, now_s=10.0)
-
-
-def config(**fields: Any) -> TransportConfig:
-    return TransportConfig(identity_file=Path("identity"), **fields)
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"host_maddrs": ("nonsense",)}, "'nonsense' is not a multiaddr; write it like /ip4/192.0.2.1/tcp/4001"),
-        ({"announce_maddrs": ("/ip4/192.0.2.1/tcp/0",)}, "cannot be announced: name the port"),
-        ({"initial_peers": ("/ip4/192.0.2.1/tcp/1",)}, "does not say whose address it is"),
-    ],
-)
-def test_a_node_is_told_which_address_is_of_no_use(fields: dict[str, Any], reason: str) -> None:
-    with pytest.raises(UsageError, match=reason):
-        config(**fields).check()
-    peers = (f"/dnsaddr/boot.example/p2p/{PEER}", f"/ip4/192.0.2.1/udp/1/quic-v1/p2p/{PEER}")
-    config(announce_maddrs=("/ip4/192.0.2.1/tcp/4001",), initial_peers=peers, relays=peers).check()
