@@ -48,10 +48,10 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
 from tests.node.engine.decoding import decoded
+from tests.node.engine.embedded import engine_of
 from tests.node.engine.letter_grammars import tried
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.staged import load_stages, ranges, whole_engine
-from tests.node.verifier.audited_texts import engine_of
 from tests.swarm.reference import audited, preferred
 from tests.thoroughness import quick_first
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -18,8 +18,7 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
-from cosine_node.stages.host import StageHost
-from cosine_protocol.records import Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role, StageOffer
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.chains.liars import CandidService, Lie, lying_hosts
@@ -28,30 +27,45 @@ from tests.protocol.samples import record_of
 
 PROMPT: Final = tuple(range(3, 23))
 TOKENS: Final = 12
-GREEDY: Final = Sampling()
+NAMES: Final = (TARGET.hex(),)
 TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load(
-    folder: Path, parts: Sequence[LayerRange], *, holders: int, dtype: torch.dtype, slots: int = POOL_TOKENS
-) -> list[StageModel]:
+def load(folder: Path, parts: Sequence[LayerRange], *, holders: int, dtype: torch.dtype) -> list[StageModel]:
     """Each part so many times, by stages whose numbers go up by the parts."""
     return [
-        StageModel(load_part(str(folder), part, dtype=dtype), part, slots=slots, way=PassWay.PACKED)
+        StageModel(load_part(str(folder), part, dtype=dtype), part, slots=POOL_TOKENS, way=PassWay.PACKED)
         for _ in range(holders)
         for part in parts
     ]
 
 
+def offered(peer_id: str, model: StageModel, **changes: Any) -> NodeRecord:
+    """What a stage announces; `changes` are fields of its record or of its offer."""
+    layers = model.layers
+    offer: dict[str, Any] = {
+        "first_layer": layers.first,
+        "end_layer": layers.end,
+        "layers": layers.layers,
+        "wide_tokens": 64,
+        "wide_pass_us": 20_000,
+        "busy_permille": 0,
+        "pool_tokens": model.slots,
+    }
+    offer |= {name: changes.pop(name) for name in list(changes) if name in offer}
+    fields = {"numerics": model.numerics} | changes
+    return record_of(peer_id=peer_id, role=Role.STAGE, target_digest=TARGET, stage=StageOffer(**offer), **fields)
+
+
 class Head:
     """A head that checks the stages it writes over."""
 
-    def __init__(self, stages: ServedStages, *, seed: int = 0) -> None:
+    def __init__(self, stages: ServedStages) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
         # That of its source, which goes by how long the machine is up: what is noted by another one is forgotten.
         self.now_s = asyncio.get_running_loop().time()
-        rng = random.Random(seed)
+        rng = random.Random(0)
         slots = stages.models[0].slots
         needs = ChainNeeds(
             target_digest=TARGET,
@@ -75,27 +89,13 @@ class Head:
 
     async def announce(self, number: int, **fields: Any) -> None:
         """The lower its number the faster a stage says to be."""
-        model = self.stages.models[number]
-        layers = model.layers
-        offer = StageOffer(
-            first_layer=layers.first,
-            end_layer=layers.end,
-            layers=layers.layers,
-            wide_tokens=64,
-            wide_pass_us=20_000,
-            busy_permille=0,
-            pool_tokens=model.slots,
+        record = offered(
+            self.stages.names[number], self.stages.models[number], **{"pass_us": 1000 * (1 + number)} | fields
         )
-        record = record_of(
-            peer_id=self.stages.names[number],
-            role=Role.STAGE,
-            target_digest=TARGET,
-            stage=offer,
-            numerics=model.numerics,
-            pass_us=1000 * (1 + number),
-            **fields,
-        )
-        await self.directory.announce(record, (TARGET.hex(),))
+        await self.directory.announce(record, NAMES)
+
+    async def kill(self, number: int) -> None:
+        await self.stages.network.transports[self.stages.names[number]].close()
 
     async def open(self) -> None:
         """Go on over the best chain. Raises `NoChain`."""
@@ -112,17 +112,15 @@ class Head:
         )
         self.engine.witness = self.checks.begin(self.chain)
 
-    async def write(
-        self, prompt: Sequence[int] = PROMPT, *, tokens: int = TOKENS, sampling: Sampling = GREEDY
-    ) -> list[int]:
+    async def write(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """A text, token by token; over another chain first where the one before was given up."""
         if self.chain is None or self.chain.lost.is_set():
             await self.open()
         assert self.engine is not None and self.chain is not None
-        sequence = self.engine.open(sampling=sampling, prompt_tokens=len(prompt), scope="all")
+        sequence = self.engine.open(sampling=Sampling(), prompt_tokens=len(prompt), scope="all")
         known = self.engine.reuse_prefix(sequence, prompt)
         fed, text = tuple(prompt[known:]), list[int]()
-        while len(text) < tokens:
+        while len(text) < TOKENS:
             row = Row.chain(sequence, fed, scored_from=len(fed) - 1)
             self.engine.begin([row])
             [result] = self.engine.end([row], list(await self.chain.answer()))
@@ -132,9 +130,9 @@ class Head:
         self.engine.release(sequence)
         return text
 
-    async def checked(self, prompt: Sequence[int] = PROMPT, **options: Any) -> list[int]:
+    async def checked(self, prompt: Sequence[int] = PROMPT) -> list[int]:
         """A text, and what its check brings."""
-        text = await self.write(prompt, **options)
+        text = await self.write(prompt)
         await self.checks.idle()
         return text
 
@@ -153,16 +151,13 @@ async def head_of(
     models: Sequence[StageModel],
     lies: dict[int, Lie] | None = None,
     *,
-    seed: int = 0,
     holders: Sequence[int] | None = None,
-    host_of: Callable[[int, StageModel], StageHost] | None = None,
 ) -> AsyncIterator[Head]:
-    """A head among stages, all of them or those of these numbers; `host_of` makes those that tell no lies."""
-    hosts = host_of or lying_hosts(lies or {})
-    async with served(models, host_of=hosts, service_of=CandidService) as stages:
-        head = Head(stages, seed=seed)
+    """A head among stages, of which all or those of these numbers are announced."""
+    async with served(models, host_of=lying_hosts(lies or {}), service_of=CandidService) as stages:
+        head = Head(stages)
         try:
-            for number in holders or range(len(models)):
+            for number in range(len(models)) if holders is None else holders:
                 await head.announce(number)
             yield head
         finally:

@@ -9,7 +9,6 @@ import torch
 from cosine_node.chains.disputes import CLEARLY
 from cosine_node.chains.search import NoChain
 from cosine_node.stages.engine import StageModel
-from cosine_protocol.protocols import PROBES
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie
 from tests.node.engine.staged import ranges
@@ -36,7 +35,7 @@ CASES: Final = [
 ]
 
 
-@pytest.mark.parametrize("case", quick_first(CASES, 5), ids=str)
+@pytest.mark.parametrize("case", quick_first(CASES, 2), ids=str)
 @in_loop
 async def test_the_first_lie_is_found_and_nobody_else_suffers(
     thrice: list[StageModel], case: tuple[Lie, int]
@@ -66,7 +65,7 @@ async def test_stages_that_are_honest_are_found_right_and_ever_less_often_checke
         assert head.checks.why_not_judge is None
 
 
-@pytest.mark.parametrize("lie", [Lie.HIDDEN, Lie.BLAMES])
+@pytest.mark.parametrize("lie", quick_first([Lie.BLAMES, Lie.HIDDEN]))
 @in_loop
 async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(thrice: list[StageModel], lie: Lie) -> None:
     async with head_of(thrice) as honest:
@@ -84,7 +83,7 @@ async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(thrice: li
         assert sum(text != expected for text in texts) <= 1 and await head.checked() == expected
 
 
-@pytest.mark.parametrize("lie", [Lie.NONSENSE, Lie.OTHER_CLAIM])
+@pytest.mark.parametrize("lie", quick_first([Lie.NONSENSE, Lie.OTHER_CLAIM]))
 @in_loop
 async def test_who_lies_about_others_texts_is_found_too(thrice: list[StageModel], lie: Lie) -> None:
     async with head_of(thrice) as honest:
@@ -112,21 +111,6 @@ async def test_where_two_hold_layers_and_neither_is_known_both_are_set_aside(thr
         await head.source._look()
         await head.write()
         assert head.used[1] == "stage 7"
-
-
-@in_loop
-async def test_where_two_hold_layers_the_one_that_was_found_right_is_believed(thrice: list[StageModel]) -> None:
-    async with head_of(thrice, {OF_THE_MIDDLE: Lie.NONSENSE}, holders=(0, 2, 3, 4, 5, 7, 8)) as head:
-        for _ in range(CLEARLY):
-            expected = await head.checked()
-        assert head.disputes.standings.checks("stage 4", now_s=head.now_s) >= CLEARLY
-        # Who was asked first, since it says to be fast, is asked last now, but to check.
-        await head.stages.network.transports["stage 7"].close()
-        await head.announce(1)
-        await head.source._look()
-        texts = [await head.checked() for _ in range(64) if not head.rejected]
-        assert head.rejected == {"stage 1"}
-        assert all(text == expected for text in texts)
 
 
 @in_loop
@@ -159,7 +143,7 @@ async def test_an_auditor_does_not_judge_over_stages_that_were_never_found_right
         assert head.checks.why_not_judge == "stages contradict each other"
 
 
-@pytest.mark.parametrize("numerics", quick_first(["bfloat16", "float16"]))
+@pytest.mark.parametrize("numerics", quick_first(["bfloat16", "float16"], 0))
 @in_loop
 async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, numerics: str) -> None:
     models = load(folder, PARTS, holders=3, dtype=TYPES[numerics])
@@ -182,16 +166,3 @@ async def test_who_does_not_say_what_it_computes_is_left_for_others(thrice: list
         assert head.chain is not None and head.chain.failed_peer == "stage 1"
         assert await head.checked() == expected
         assert not head.rejected
-
-
-@in_loop
-async def test_an_older_stage_that_knows_no_probes_is_found_by_its_neighbours(thrice: list[StageModel]) -> None:
-    async with head_of(thrice, {OF_THE_MIDDLE: Lie.NONSENSE}) as head:
-        await head.open()
-        assert head.chain is not None
-        # As if it had not named the feature.
-        head.chain._channels[1].features -= {PROBES}
-        await head.checked()
-        # What its neighbours say makes suspects of it and of the one before or behind, and no more.
-        assert "stage 1" in head.disputes.set_aside(head.now_s)
-        assert head.disputes.set_aside(head.now_s) <= {"stage 0", "stage 1", "stage 2"}

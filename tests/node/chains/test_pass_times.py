@@ -101,14 +101,6 @@ def test_a_stuck_pass_is_at_the_stage_that_has_not_told_of_it_or_at_the_one_befo
     assert times.stuck() is None
 
 
-def test_stages_that_tell_nothing_are_suspected_together() -> None:
-    times = times_of(reports=[True, False, False])
-    times.note_sent(0, tokens=1, now_s=1.0)
-    passed(times, 0, 0, 2.0)
-    stuck = times.stuck()
-    assert stuck is not None and stuck.suspects == (0, 1, 2)
-
-
 def test_a_report_is_waited_for_while_few_passes_have_overtaken_it() -> None:
     times = times_of(stages=1)
     for number in range(LATE_PASSES + 1):

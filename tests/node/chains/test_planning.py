@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.planning import Machine, ModelNeeds, Plan, make_plan
+from cosine_node.chains.planning import Machine, ModelNeeds, make_plan
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.errors import UsageError
 
@@ -18,27 +18,6 @@ NEEDS = ModelNeeds(sizes=SIZES, layer_token_bytes=0, activation_bytes=16_000, po
 
 def machine(name: str, gib: float, *, read: float = GIB, rtt_s: float = 0.1, up: float = 8e6) -> Machine:
     return Machine(name=name, memory_bytes=int(gib * GIB), read_bytes_per_s=read, up_bits_per_s=up, rtt_s=rtt_s)
-
-
-def shares(plan: Plan) -> dict[str, str]:
-    return {stage.machine.name: str(stage.layers) for stage in plan.stages}
-
-
-def test_one_machine_that_holds_all_does_without_the_others() -> None:
-    plan = make_plan([machine("small", 6), machine("large", 10)], NEEDS)
-    assert shares(plan) == {"large": "0:8"}
-    # The embedding is looked up, not read.
-    assert plan.traversal_s == pytest.approx(9.0 + 0.05)
-    assert plan.prompt_s(2000) == 0.0
-
-
-def test_where_a_machine_reads_faster_its_layers_are_worth_the_way() -> None:
-    plan = make_plan([machine("slow", 10), machine("fast", 6, read=100 * GIB)], NEEDS)
-    # With the output layer, which is read each time, and the layers that fit beside it.
-    assert shares(plan) == {"slow": "0:3", "fast": "3:8"}
-    assert shares(make_plan([machine("slow", 10), machine("fast", 6, read=100 * GIB, rtt_s=20.0)], NEEDS)) == {
-        "slow": "0:8"
-    }
 
 
 def test_a_cache_takes_room_and_the_slowest_uplink_but_the_last_decides_about_prompts() -> None:

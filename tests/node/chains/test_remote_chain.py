@@ -8,27 +8,24 @@ from dataclasses import replace
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_node.chains import remote_chain
 from cosine_node.chains.remote_chain import open_chain
-from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
+from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.stages.engine import StageModel
-from cosine_node.stages.feeds import answer_of, feed_messages, results_of, rows_of
+from cosine_node.stages.feeds import answer_of, results_of, rows_of
 from cosine_node.stages.operations import ChainLost
 from cosine_p2p.transport import channel
 from cosine_p2p.transport.channel import Channel
-from cosine_protocol.codec import decode, encode
 from cosine_protocol.errors import LocalProtocolError, MalformedMessage
-from cosine_protocol.limits import MAX_FEED_TOKENS, MAX_PART_BYTES
+from cosine_protocol.limits import MAX_FEED_TOKENS
 from cosine_protocol.protocols import PROBES, SHAPING, STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
-    Activations,
     FedRow,
     FeedPart,
     FeedPass,
@@ -177,6 +174,18 @@ async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[St
         await until(lambda: swarm.is_idle)
 
 
+WHOLE: Any = SimpleNamespace(layers=ranges(4)[0])
+"""What a chain needs to know of the model of a stage that computes nothing."""
+
+
+async def joined(channel: Channel) -> bytes:
+    """The chain that a stage which computes nothing has just joined."""
+    join = await channel.receive()
+    assert isinstance(join, Join)
+    channel.post(Joined(join.chain))
+    return join.chain
+
+
 @in_loop
 async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
     """Scopes share prefixes within a chain, and nothing a stage has gives one away or tells it in another chain."""
@@ -185,10 +194,7 @@ async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
 
     async def note(stream: Any) -> None:
         async with Channel(stream, STAGE) as channel:
-            join = await channel.receive()
-            assert isinstance(join, Join)
-            channel.post(Joined(join.chain))
-            chains.append((join.chain, []))
+            chains.append((await joined(channel), []))
             for _ in range(3):
                 opened = await channel.receive()
                 assert isinstance(opened, OpenSequence) and opened.scope is not None
@@ -199,7 +205,7 @@ async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
     async with served([]) as swarm:
         await swarm.network.join("stage 0").serve(STAGE, note)
         head = swarm.network.join("head")
-        swarm.models = [type("Whole", (), {"layers": ranges(4)[0]})()]
+        swarm.models = [WHOLE]
         for _ in range(2):
             has_opened.clear()
             async with open_chain(head, swarm.plan()) as chain:
@@ -234,9 +240,7 @@ async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
 async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: Any, said: str) -> None:
     async def lie(stream: Any) -> None:
         async with Channel(stream, STAGE) as channel:
-            join = await channel.receive()
-            assert isinstance(join, Join)
-            channel.post(Joined(join.chain))
+            await joined(channel)
             while True:
                 if isinstance(await channel.receive(), FeedPass) and answer is not None:
                     channel.post(answer)
@@ -244,8 +248,7 @@ async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(ans
     async with served([]) as swarm:
         await swarm.network.join("stage 0").serve(STAGE, lie)
         head = swarm.network.join("head")
-        [model] = [type("Whole", (), {"layers": ranges(4)[0]})()]
-        swarm.models = [model]
+        swarm.models = [WHOLE]
         async with open_chain(head, swarm.plan(), answer_s=lambda tokens: 0.2) as chain:
             engine = head_of(chain)
 
@@ -256,50 +259,6 @@ async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(ans
                 await off_loop(ask)
             assert engine.live_tokens == 0
         await swarm.network.transports["stage 0"].close()
-
-
-@st.composite
-def rows(draw: st.DrawFn) -> Row:
-    count = draw(st.integers(1, 5))
-    nodes = tuple(draw(st.lists(st.integers(0, 1 << 40), min_size=count, max_size=count, unique=True)))
-    parents = tuple(draw(st.sampled_from([PREFIX, *nodes[:index]])) for index in range(count))
-    tokens = tuple(draw(st.lists(st.integers(0, VOCAB - 1), min_size=count, max_size=count)))
-    scored_from, candidates = draw(st.integers(0, count)), draw(st.integers(0, 3))
-    return Row(draw(st.integers(0, 9)), tokens, nodes, parents, scored_from, candidates, draw(st.booleans()))
-
-
-def results_for(row: Row, draw: st.DrawFn) -> RowResult:
-    estimates = st.tuples(st.integers(0, VOCAB - 1), st.floats(0, 1))
-    choices = [
-        Choice(
-            draw(st.integers(0, VOCAB - 1)),
-            draw(st.floats(0, math.inf)),
-            tuple(draw(st.lists(estimates, min_size=row.candidates, max_size=row.candidates))),
-        )
-        for _ in row.tokens[row.scored_from :]
-    ]
-    return RowResult(tuple(choices), nll=draw(st.none() | st.floats(0, 1e6)))
-
-
-@st.composite
-def fed_and_found(draw: st.DrawFn) -> tuple[list[Row], list[RowResult]]:
-    fed = draw(st.lists(rows(), min_size=1, max_size=3))
-    return fed, [results_for(row, draw) for row in fed]
-
-
-@given(fed_and_found(), st.sampled_from([0, 1, MAX_PART_BYTES, 2 * MAX_PART_BYTES + 1]))
-def test_rows_and_results_survive(pair: tuple[list[Row], list[RowResult]], activation_bytes: int) -> None:
-    fed, found = pair
-    data = bytes(range(256)) * (activation_bytes // 256 + 1)
-    feed, *parts = [decode(encode(each)) for each in feed_messages(7, fed, data[:activation_bytes])]
-    assert isinstance(feed, FeedPass)
-    assert (feed.number, feed.activation_bytes) == (7, activation_bytes)
-    joined = b"".join(part.data for part in parts if isinstance(part, Activations))
-    assert joined == data[:activation_bytes]
-    assert rows_of(feed) == tuple(fed)
-    answer = decode(encode(Results(7, tuple(map(answer_of, found)))))
-    assert isinstance(answer, Results)
-    assert results_of(answer, fed, vocab_tokens=VOCAB) == found
 
 
 FITTING = RowAnswer(0, (5,), struct.pack("<d", 0.5), (), None)

@@ -1,8 +1,6 @@
-"""Passes down a chain: several under way, answered in their order, and another chain where one is lost."""
+"""Another chain replaces a lost one: it begins empty, and numbers of sequences go on."""
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Sequence
 
 import pytest
 
@@ -10,10 +8,8 @@ from cosine_lab.simulation.stages import NoStages
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.runner import ChainRunner, OpenedChain
 from cosine_node.chains.search import NoChain
-from cosine_node.engine.base import Choice, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.operations import ChainLost, FeedRows, Operation
 from cosine_protocol.request import Sampling
 from tests.node.stages.chains import in_loop
 
@@ -21,39 +17,10 @@ CURVE = CostCurve(((1, 0.01),))
 POOL_TOKENS = 64
 
 
-class AnsweredLater:
-    """Implements `AnsweringChain`: a feed is answered, by each token's successor, when `answer_next` says."""
-
-    def __init__(self) -> None:
-        self.operations: list[Operation] = []
-        self._asked: deque[tuple[FeedRows, asyncio.Future[Sequence[RowResult]]]] = deque()
-
-    def submit(self, operation: Operation) -> None:
-        self.operations.append(operation)
-
-    def results(self) -> Sequence[RowResult]:
-        raise AssertionError("nobody waits for this chain")
-
-    def answer(self) -> Awaitable[Sequence[RowResult]]:
-        fed = [operation for operation in self.operations if isinstance(operation, FeedRows)]
-        future: asyncio.Future[Sequence[RowResult]] = asyncio.get_running_loop().create_future()
-        self._asked.append((fed[-1], future))
-        return future
-
-    def answer_next(self) -> None:
-        fed, future = self._asked.popleft()
-        future.set_result([RowResult(tuple(Choice(token + 1, 1.0) for token in row.tokens)) for row in fed.rows])
-
-    def lose(self) -> None:
-        for _, future in self._asked:
-            future.set_exception(ChainLost("Layers 0:2 at a: gone."))
-        self._asked.clear()
-
-
 class OneAfterTheOther:
     """Implements `ChainOpener` over chains made before."""
 
-    def __init__(self, *chains: AnsweredLater) -> None:
+    def __init__(self, *chains: NoStages) -> None:
         self.chains = deque(chains)
         self.first_sequences: list[int] = []
 
@@ -67,7 +34,7 @@ class OneAfterTheOther:
         return False
 
 
-def runner_of(*chains: AnsweredLater) -> ChainRunner:
+def runner_of(*chains: NoStages) -> ChainRunner:
     engine = ChainEngine(
         NoStages(), PagePool(tokens=POOL_TOKENS), vocab_tokens=16, context_tokens=POOL_TOKENS, numerics="float32"
     )
@@ -80,37 +47,8 @@ def runner_of(*chains: AnsweredLater) -> ChainRunner:
 
 
 @in_loop
-async def test_passes_begin_at_once_and_are_answered_in_their_order() -> None:
-    chain = AnsweredLater()
-    runner = runner_of(chain)
-    await runner.find()
-    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-    first = asyncio.ensure_future(runner.forward([Row.chain(sequence, [3])]))
-    below = runner.forward([Row(sequence, (7,), (1,), (0,))])
-    assert sum(isinstance(operation, FeedRows) for operation in chain.operations) == 2
-    chain.answer_next()
-    chain.answer_next()
-    assert [(await each).results[0].choices[0].token for each in (first, below)] == [4, 8]
-
-
-@in_loop
-async def test_before_any_chain_and_after_its_loss_passes_are_lost() -> None:
-    chain = AnsweredLater()
-    runner = runner_of(chain)
-    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-    with pytest.raises(ChainLost, match="No chain of stages was found yet"):
-        await runner.forward([Row.chain(sequence, [3])])
-    await runner.find()
-    sequence = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
-    passes = [asyncio.ensure_future(runner.forward([Row(sequence, (3,), (name,), (-1,))])) for name in range(2)]
-    await asyncio.sleep(0)
-    chain.lose()
-    assert [type(ended) for ended in await asyncio.gather(*passes, return_exceptions=True)] == [ChainLost] * 2
-
-
-@in_loop
 async def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> None:
-    runner = runner_of(AnsweredLater(), AnsweredLater())
+    runner = runner_of(NoStages(), NoStages())
     await runner.find()
     before = runner.engine.open(sampling=Sampling(), prompt_tokens=1)
     runner.engine.reserve(before, 40)
@@ -124,7 +62,7 @@ async def test_another_chain_begins_empty_and_numbers_of_sequences_go_on() -> No
 @in_loop
 async def test_a_sequence_that_is_opened_while_a_chain_is_set_up_does_not_count_there() -> None:
     """The stages count from the number that they were told, and a head ahead of it would be out of step."""
-    runner = runner_of(AnsweredLater())
+    runner = runner_of(NoStages())
     source = runner._source
     assert isinstance(source, OneAfterTheOther)
     opened = source.open

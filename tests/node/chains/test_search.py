@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain, loaded_pass_s
+from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain
 from cosine_node.stages.coverage import holders, lacked_most, unheld
 from cosine_protocol.stage_messages import LayerRange
 
@@ -93,13 +93,6 @@ def test_layers_that_nobody_holds_are_named_and_stages_that_do_not_follow_each_o
             find_chain(stages, layers=24, head=HEAD, rtt_s=lambda one, other: None)
 
 
-def test_a_busy_stage_counts_as_slower_but_no_slower_than_twice() -> None:
-    assert loaded_pass_s(0.1, busy=0.0) == 0.1
-    assert loaded_pass_s(0.1, busy=0.5) == pytest.approx(0.15)
-    assert loaded_pass_s(0.1, busy=7.0) == pytest.approx(0.2)
-    assert loaded_pass_s(0.0, busy=0.0) > 0.0
-
-
 @st.composite
 def parts(draw: st.DrawFn) -> LayerRange:
     first = draw(st.integers(0, LAYERS - 1))
@@ -127,34 +120,9 @@ def test_a_new_stage_holds_what_fewest_hold_and_what_fits(held: list[LayerRange]
     assert not longer or found.end in meetings
 
 
-@given(st.lists(st.integers(1, LAYERS), min_size=1, max_size=12))
-def test_stages_that_come_one_after_the_other_hold_all_layers_before_any_twice(rooms: list[int]) -> None:
-    held: list[LayerRange] = []
-    for room in rooms:
-        before = holders(held, layers=LAYERS)
-        found = lacked_most(held, layers=LAYERS, fits=lambda layers, room=room: len(layers) <= room)  # type: ignore[misc]
-        assert found is not None
-        held.append(found)
-        assert not all(before) or min(holders(held, layers=LAYERS)) >= 1
-        if sum(map(len, held)) <= LAYERS:
-            assert max(holders(held, layers=LAYERS)) == 1
-            # Each begins where the one before ended.
-            assert all(one.precedes(other) for one, other in pairwise(held))
-
-
 def names_of(stages: Sequence[StageSight], **options: Any) -> list[str]:
     found = find_chain(stages, layers=LAYERS, head=HEAD, rtt_s=lambda one, other: 0.0, **options)
     return [one.place.peer_id for one in found.stages]
-
-
-def test_standing_counts_before_speed_and_failures_before_standing() -> None:
-    stages = [sight("a", 0, 4), sight("fast", 4, 8, 0.001), sight("known", 4, 8, 0.1), sight("best", 4, 8, 0.2)]
-    assert names_of(stages) == ["a", "fast"]
-    standing = {"a": 1, "known": 2, "best": 3}
-    assert names_of(stages, standing=standing) == ["a", "best"]
-    assert names_of(stages, standing=standing, avoided={"best": 1}) == ["a", "known"]
-    # The only holder of layers has nobody to be compared with.
-    assert names_of(stages, standing={"known": 1}) == ["a", "known"]
 
 
 @given(

@@ -4,9 +4,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from hypothesis import given
-from hypothesis import strategies as st
-
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.request import BUDGET_TOKENS, DraftRows, FollowedRequest
@@ -61,18 +58,6 @@ class Following:
 
 def clients_of(drafted: Sequence[FollowedRequest]) -> Counter[str]:
     return Counter(one.request.client for one in drafted)
-
-
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=5))
-def test_each_client_has_its_share_of_every_pass_and_each_request_its_turn(clients: list[str]) -> None:
-    following = Following(clients)
-    # The first passes read the prompts.
-    served = Counter(one.number for _ in range(3 * len(clients)) for one in following.draft())
-    assert len(served) == len(clients)
-    fewest = min(Counter(clients).values())
-    for _ in range(6):
-        drafted = clients_of(following.draft())
-        assert all(drafted[client] >= fewest for client in set(clients))
 
 
 def test_a_crowd_takes_little_of_anothers_time_though_the_curve_does_not_tell_what_it_costs() -> None:

@@ -193,17 +193,6 @@ def test_what_cannot_be_followed_is_refused_with_its_code(
 
 
 @played(play)
-async def test_drafting_stops_at_the_window_and_goes_on_with_an_advance(bench: Bench, caller: Caller) -> None:
-    request = await followed(caller, window=3)
-    stream = expected_output(request, bench.engine)
-    first = fragments_in(await caller.hear_for(1.0))
-    assert sum(len(draft.nodes) for draft in first) == 3
-    caller.post(m.Advance(1, 0, stream[:2]))
-    more = fragments_in(await caller.hear_for(1.0))
-    assert sum(len(draft.nodes) for draft in more) == 2
-
-
-@played(play)
 async def test_drafting_stops_two_seconds_after_the_client_was_last_heard(bench: Bench, caller: Caller) -> None:
     request = await followed(caller, window=1)
     stream = expected_output(request, bench.engine)

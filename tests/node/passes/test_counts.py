@@ -73,7 +73,7 @@ def test_refusals_are_counted_by_their_reason() -> None:
         async with SimulatedSwarm() as swarm:
             verifier = await swarm.verifier(target_engine(), max_requests=places)
             drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
-            await asked_at_once(swarm, 2, max_new_tokens=400)
+            await asked_at_once(swarm, 2, max_new_tokens=100)
             return verifying(verifier), drafting(drafter)
 
     verifier, drafter = run_virtual(run(places=1))

@@ -26,11 +26,6 @@ def test_each_client_has_as_many_requests_in_a_pass_as_the_one_with_the_fewest(p
     assert not any(shares.has(client) for client in present)
 
 
-def test_one_client_alone_is_no_crowd() -> None:
-    shares = Shares([User("a")] * 16)
-    assert all(shares.take(User("a")) for _ in range(16))
-
-
 def test_users_of_one_client_have_shares_of_what_is_the_clients() -> None:
     modest, greedy, other = User("gateway", b"modest"), User("gateway", b"greedy"), User("other")
 

@@ -79,34 +79,6 @@ def test_of_those_that_wait_the_client_comes_next_that_was_given_least() -> None
     assert order == ["greedy 0", "modest 0", "greedy 1", "greedy 2"]
 
 
-def test_who_asks_for_little_comes_more_often() -> None:
-    queue: FairQueue[str] = FairQueue()
-    costs = {"long": 300.0, "short": 100.0}
-    served: Counter[str] = Counter()
-    for client in costs:
-        queue.put(User(client), client, until_s=1.0)
-    for _ in range(40):
-        client = queue.take() or ""
-        served[client] += 1
-        queue.note_given(User(client), costs[client])
-        queue.put(User(client), client, until_s=1.0)
-    assert served == {"short": 30, "long": 10}
-
-
-def test_who_comes_later_has_no_claim_on_the_time_before() -> None:
-    queue: FairQueue[str] = FairQueue()
-    for _ in range(100):
-        queue.put(User("early"), "early", until_s=1.0)
-        queue.note_given(User(queue.take() or ""), 1.0)
-    for client in ("late", "early") * 2:
-        queue.put(User(client), client, until_s=1.0)
-    order = []
-    while served := queue.take():
-        order.append(served)
-        queue.note_given(User(served), 1.0)
-    assert order[0] == "late" and "early" in order[1:3]
-
-
 def test_waiting_is_bounded_and_ends() -> None:
     queue: FairQueue[int] = FairQueue()
     taken = [queue.put(User("one"), number, until_s=float(number)) for number in range(MAX_WAITING_EACH + 1)]

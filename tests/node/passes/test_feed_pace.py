@@ -73,10 +73,3 @@ def test_the_passes_of_a_prompt_are_the_shorter_the_slower_a_line_is(token_s: fl
     assert pace.chunk_tokens(2000, most=512) == tokens
     # They follow each other as fast as the line takes them, whatever stages would.
     assert pace.period_s(512) == pytest.approx(max(0.18, 512 * token_s))
-
-
-def test_a_prompt_is_cut_less_where_one_pass_has_to_be_back_before_the_next() -> None:
-    curve = CostCurve(((1, 0.02), (512, 0.18)))
-    pace = ChainPace([curve] * 3, token_s=lambda: 0.0065, most_under_way=1)
-    pace.note_ended(5.0, begun_s=4.0, tokens=1)
-    assert pace.chunk_tokens(2000, most=512) == 512

@@ -30,14 +30,6 @@ def test_it_becomes_what_passes_of_all_lengths_take(device: CostCurve) -> None:
         assert learned.curve.seconds(tokens) == pytest.approx(seconds, rel=0.05)
 
 
-def test_a_load_that_ends_leaves_the_curve_that_was_measured() -> None:
-    learned = LearnedCurve(IDLE)
-    run(learned, MEMORY_IS_SHARED, [1, 2, 4, 8, 16] * 60)
-    run(learned, IDLE, [1, 2, 4, 8, 16] * 60)
-    for tokens, seconds in IDLE.points:
-        assert learned.curve.seconds(tokens) == pytest.approx(seconds, rel=0.05)
-
-
 def test_long_passes_under_load_are_forgotten_by_short_ones_without() -> None:
     """Passes with drafts are run while drafters are at work, and others when all is quiet."""
     learned = LearnedCurve(IDLE)
@@ -46,16 +38,6 @@ def test_long_passes_under_load_are_forgotten_by_short_ones_without() -> None:
     assert learned.curve.seconds(8) > 4 * IDLE.seconds(8)
     run(learned, IDLE, [1] * 40)
     assert learned.curve.seconds(8) < 1.2 * IDLE.seconds(8)
-
-
-@given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 1.0)), max_size=60))
-def test_next_to_one_token_more_are_never_dearer_than_on_the_idle_machine(passes: list[tuple[int, float]]) -> None:
-    learned = LearnedCurve(IDLE)
-    for tokens, elapsed_s in passes:
-        learned.note_pass(tokens, elapsed_s=elapsed_s)
-    for tokens, _ in IDLE.points:
-        ratio, idle = (curve.seconds(tokens) / curve.seconds(1) for curve in (learned.curve, IDLE))
-        assert ratio <= idle * (1 + 1e-9)
 
 
 @given(st.lists(st.tuples(st.integers(1, 64), st.floats(0.0, 100.0)), max_size=60))

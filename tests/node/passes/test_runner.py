@@ -16,14 +16,12 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.idle_passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, IdlePasses
 from cosine_node.passes.runner import (
     MIN_CHANGE,
-    MIN_INTERVAL_S,
     MIN_PASSES,
     PacedRunner,
     Pass,
     PassSpeed,
     ThreadRunner,
     TimedRunner,
-    count_tokens,
     in_ending_thread,
 )
 from cosine_protocol.request import Sampling
@@ -65,20 +63,6 @@ def row_of(engine: ScriptedEngine, tokens: int = 2) -> Row:
     return Row(sequence, (1,) * tokens, tuple(range(tokens)), tuple(range(-1, tokens - 1)), scored_from=tokens - 1)
 
 
-def test_a_thread_runs_the_pass_and_the_loop_goes_on() -> None:
-    engine = NotingEngine()
-
-    async def run() -> Pass:
-        runner = ThreadRunner(engine)
-        done = await runner.forward([row_of(engine)])
-        runner.close()
-        return done
-
-    done = asyncio.run(run())
-    assert engine.thread.startswith("engine")
-    assert (len(done.results), done.elapsed_s > 0) == (1, True)
-
-
 def test_engines_beside_each_other_share_a_thread_and_none_stays_from_loading() -> None:
     """Else PyTorch has a team of workers for each, and passes took 1.6 times as long on two cores."""
     target, home = NotingEngine(), NotingEngine()
@@ -95,19 +79,6 @@ def test_engines_beside_each_other_share_a_thread_and_none_stays_from_loading() 
 
     assert asyncio.run(run()).startswith("loading")
     assert target.thread == home.thread
-
-
-def test_inline_a_pass_lasts_what_the_curve_says() -> None:
-    async def run() -> tuple[float, float]:
-        engine = ScriptedEngine()
-        rows = [row_of(engine), row_of(engine)]
-        done = await InlineRunner(engine, CURVE).forward(rows)
-        assert count_tokens(rows) == 4
-        return done.elapsed_s, asyncio.get_running_loop().time()
-
-    elapsed_s, ended_s = run_virtual(run())
-    assert elapsed_s == 0.4
-    assert ended_s == pytest.approx(0.4)
 
 
 def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> None:
@@ -128,27 +99,8 @@ def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> Non
     run_virtual(run())
 
 
-def test_passes_that_are_timed_are_told_to_the_speed() -> None:
-    engine = ScriptedEngine()
-    speed = PassSpeed(CURVE, now_s=0.0)
-
-    async def run() -> None:
-        inner = SlowRunner([0.6] * MIN_PASSES)
-        timed = TimedRunner(inner, speed)
-        for _ in range(MIN_PASSES):
-            assert (await timed.forward([row_of(engine)])).elapsed_s == 0.6
-        timed.abandon()
-        timed.close()
-        assert inner.is_closed
-
-    run_virtual(run())
-    assert speed.refresh(MIN_INTERVAL_S)
-    assert speed.pass_s == pytest.approx(0.3)
-
-
 MEASURED = CostCurve(((1, 0.04), (64, 0.08)))
 START_S = 1000.0
-LATER_S = START_S + MIN_INTERVAL_S
 
 
 def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
@@ -157,32 +109,6 @@ def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
     for ratio in ratios:
         speed.note(tokens=tokens, elapsed_s=ratio * MEASURED.seconds(tokens))
     return speed
-
-
-def test_a_busy_start_is_corrected_by_the_passes_that_follow() -> None:
-    speed = speed_after(*[0.25] * MIN_PASSES, tokens=16)
-    assert speed.pass_s == 0.04
-    assert speed.refresh(LATER_S)
-    assert round(speed.pass_s, 6) == 0.01
-    assert not speed.refresh(LATER_S + 2 * MIN_INTERVAL_S)
-
-
-@pytest.mark.parametrize(
-    ("one_token_s", "tokens", "ratios"),
-    [
-        pytest.param(0.04, 1, [3.0] * (MIN_PASSES - 1), id="few passes"),
-        pytest.param(0.04, 1, [1.0] * MIN_PASSES + [500.0] * (MIN_PASSES - 1), id="some that stood still"),
-        pytest.param(0.04, 65, [9.0] * MIN_PASSES, id="more tokens than were measured"),
-        pytest.param(1e-5, 1, [9.0] * MIN_PASSES, id="less than any link would show"),
-        pytest.param(0.0, 1, [1.0] * MIN_PASSES, id="a device without cost"),
-    ],
-)
-def test_what_says_nothing_changes_nothing(one_token_s: float, tokens: int, ratios: list[float]) -> None:
-    curve = CostCurve(((1, one_token_s), (64, 2 * one_token_s)))
-    speed = PassSpeed(curve, now_s=START_S)
-    for ratio in ratios:
-        speed.note(tokens=tokens, elapsed_s=ratio * (curve.seconds(tokens) or 1.0))
-    assert not speed.refresh(LATER_S)
 
 
 @given(st.lists(st.floats(0.05, 20.0), max_size=300), st.floats(0.0, 300.0))

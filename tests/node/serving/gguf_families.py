@@ -14,13 +14,10 @@ import numpy.typing as npt
 from tokenizers.pre_tokenizers import ByteLevel
 
 from tests.node.engine.gguf_architectures import (
-    EXPERT_SIZES,
     FUSED,
     GATED,
     HEAD,
-    HEADS,
     LLAMA,
-    MIXED,
     POST_NORMS,
     QUARTER,
     TIED,
@@ -28,25 +25,18 @@ from tests.node.engine.gguf_architectures import (
     WIDTH,
     Shapes,
     attention,
-    biases,
     fused_attention,
     normed_heads,
     sizes,
-    weights,
-    without,
     write_file,
 )
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 """ggml's types of tokens."""
 LETTERS: Final = sorted(ByteLevel.alphabet())
 """The tokens of single bytes of byte-level BPE."""
 BYTES: Final = [f"<0x{byte:02X}>" for byte in range(256)]
 PIECES: Final = ["\n", "▁", *(chr(code) for code in range(33, 127))]
-CHATML: Final = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +100,10 @@ class GgufFamily:
         return values.astype(np.float32)
 
 
-def byte_pairs(pre: str, special: Sequence[str], *, shown: Sequence[str] = (), **keys: Any) -> dict[str, Any]:
+def byte_pairs(pre: str, special: Sequence[str], **keys: Any) -> dict[str, Any]:
     """A vocabulary of byte-level BPE; `keys` name tokens by their texts, or are what they are."""
-    tokens = [*LETTERS, "ĊĊ", *special, *shown]
-    kinds = [NORMAL] * 257 + [CONTROL] * len(special) + [USER_DEFINED] * len(shown)
+    tokens = [*LETTERS, "ĊĊ", *special]
+    kinds = [NORMAL] * 257 + [CONTROL] * len(special)
     named = {name: tokens.index(value) if name.endswith("_token_id") else value for name, value in keys.items()}
     lists = {"tokens": tokens, "token_type": kinds, "merges": ["Ċ Ċ"]}
     return {"model": "gpt2", "pre": pre, **lists, **named}
@@ -128,13 +118,6 @@ def pieces(first: Sequence[str], special: Sequence[str], **keys: Any) -> dict[st
     scores = [0.0] * len(tokens)
     return {"model": "llama", "pre": "default", "tokens": tokens, "token_type": kinds, "scores": scores, **named}
 
-
-_GPT_OSS: Final = {
-    **attention(HEAD),
-    **weights(post_attention_norm=(WIDTH,), attn_sinks=(HEADS,)),
-    **without(MIXED, "ffn_norm"),
-}
-_LATENT: Final = 16
 
 FAMILIES: Final[tuple[GgufFamily, ...]] = (
     GgufFamily(
@@ -167,26 +150,6 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         ),
         steps=("ĊĊ", "H", "i", "<|eot_id|>"),
         text="Hi",
-    ),
-    GgufFamily(
-        name="Qwen3 4B",
-        architecture="qwen3",
-        metadata=sizes(layers=1, head=HEAD, rope__freq_base=1000000.0),
-        layer={**attention(HEAD), **GATED, **normed_heads(HEAD)},
-        once=TIED,
-        tokenizer=byte_pairs(
-            "qwen2",
-            ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-            shown=["<think>", "</think>"],
-            bos_token_id="<|endoftext|>",
-            eos_token_id="<|im_end|>",
-            padding_token_id="<|endoftext|>",
-            add_bos_token=False,
-        ),
-        template=CHATML,
-        prompt="<|im_start|>user\nab<|im_end|>\n<|im_start|>assistant\n",
-        steps=("Ċ", "<think>", "ĊĊ", "</think>", "H", "<|im_end|>"),
-        text="<think>\n\n</think>H",
     ),
     GgufFamily(
         name="Gemma 3 4B It",
@@ -249,75 +212,5 @@ FAMILIES: Final[tuple[GgufFamily, ...]] = (
         prompt="<|user|>ab<|end|><|assistant|>",
         steps=("<|assistant|>", "H", "i", "<|end|>"),
         text="Hi",
-    ),
-    GgufFamily(
-        name="Gpt Oss 20b",
-        architecture="gpt-oss",
-        metadata={
-            **sizes(layers=1, head=HEAD, attention__sliding_window=8, rope__freq_base=150000.0),
-            **EXPERT_SIZES,
-            "rope.scaling.type": "yarn",
-            "rope.scaling.factor": 32.0,
-            "rope.scaling.original_context_length": 64,
-        },
-        layer={
-            **_GPT_OSS,
-            **biases(_GPT_OSS, "attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate_inp"),
-            **biases(_GPT_OSS, "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps"),
-        },
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "gpt-4o",
-            [
-                "<|startoftext|>",
-                "<|endoftext|>",
-                "<|return|>",
-                "<|channel|>",
-                "<|start|>",
-                "<|end|>",
-                "<|message|>",
-                "<|call|>",
-            ],
-            bos_token_id="<|startoftext|>",
-            eos_token_id="<|return|>",
-            padding_token_id="<|endoftext|>",
-        ),
-        template=(
-            "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
-            "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-        ),
-        prompt="<|start|>user<|message|>ab<|end|><|start|>assistant",
-        # The end of a message is none of the text here.
-        steps=("t", "<|channel|>", "f", "<|message|>", "H", "<|end|>", "!", "<|return|>"),
-        text="<|channel|>f<|message|>H<|end|>!",
-    ),
-    GgufFamily(
-        name="GLM 4 9B 0414",
-        architecture="glm4",
-        metadata=sizes(layers=1, head=HEAD, rope__dimension_count=HEAD // 2),
-        layer={
-            **attention(HEAD),
-            **biases(attention(HEAD), "attn_q", "attn_k", "attn_v"),
-            **FUSED,
-            **POST_NORMS,
-        },
-        once=UNTIED,
-        tokenizer=byte_pairs(
-            "glm4",
-            ["<|endoftext|>", "[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", "<|observation|>"],
-            eos_token_id="<|endoftext|>",
-            eot_token_id="<|user|>",
-            padding_token_id="<|endoftext|>",
-            unknown_token_id="<|endoftext|>",
-            bos_token_id="[gMASK]",
-        ),
-        template=(
-            "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
-            "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-        ),
-        prompt="[gMASK]<sop><|user|>\nab<|assistant|>",
-        steps=("<|assistant|>", "Ċ", "H", "<|user|>"),
-        text="\nH",
-        values={"post_ffw_norm": 8.0},
     ),
 )

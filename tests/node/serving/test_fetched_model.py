@@ -7,7 +7,6 @@ import pytest
 
 from cosine_node import zoo
 from cosine_node.serving.fetched_model import local_folder
-from cosine_node.weights.swarm_model import SoughtModel
 from cosine_protocol.errors import UsageError
 
 DIGEST = "ab" * 32
@@ -38,19 +37,3 @@ def test_a_download_is_here_where_it_is_whole(snapshot: Path) -> None:
     assert local_folder("someone/model") == snapshot
     (snapshot / "model.safetensors").unlink()
     assert local_folder("someone/model") is None
-
-
-@pytest.mark.parametrize(
-    ("text", "name", "key"),
-    [
-        ("someone/model", "someone/model", "someone/model"),
-        (DIGEST, DIGEST, DIGEST),
-        (DIGEST.upper(), DIGEST, DIGEST),
-        (f"someone/model@{DIGEST}", "someone/model", DIGEST),
-    ],
-)
-def test_a_model_is_sought_by_its_digest_where_that_is_known(text: str, name: str, key: str) -> None:
-    sought = SoughtModel.parse(text)
-    assert (sought.name, sought.key) == (name, key)
-    with pytest.raises(UsageError, match="64 hex digits"):
-        SoughtModel.parse("someone/model@main")

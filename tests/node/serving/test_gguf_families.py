@@ -1,4 +1,4 @@
-"""GGUF files of six real families are served: the prompt of a chat, its answer, and the token that ends it."""
+"""GGUF files of three real families are served: the prompt of a chat, its answer, and the token that ends it."""
 
 from pathlib import Path
 

@@ -112,23 +112,6 @@ def test_nodes_that_are_given_no_peers_begin_one_network(
     assert asked == [given, given or ("/ip4/127.0.0.1/tcp/4001/p2p/first",)]
 
 
-def test_nodes_end_when_told_to() -> None:
-    ended: list[int] = []
-
-    async def work(number: int, stop: asyncio.Event) -> None:
-        await stop.wait()
-        await asyncio.sleep(number)
-        ended.append(number)
-
-    async def main() -> None:
-        stop = asyncio.Event()
-        asyncio.get_running_loop().call_later(5, stop.set)
-        await together([work(3, stop), work(1, stop)], stop)
-
-    run_virtual(main())
-    assert ended == [1, 3]
-
-
 def test_the_first_error_lets_the_others_drain_and_is_raised() -> None:
     drained: list[str] = []
 

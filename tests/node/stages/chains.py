@@ -75,6 +75,11 @@ def head_of(chain: Chain, *, first_sequence: int = 0) -> ChainEngine:
     )
 
 
+async def at_once(work: Callable[[], None]) -> None:
+    """Passes take no virtual time."""
+    work()
+
+
 @asynccontextmanager
 async def served(
     models: Sequence[StageModel],

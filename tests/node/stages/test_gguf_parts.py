@@ -17,11 +17,11 @@ from cosine_node.stages.engine import load_part, wanted_tensors
 from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.gguf_architectures import EXPERTS, TINY, USED
+from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import in_step, ranges
 from tests.node.engine.tiny_models import HELD
-from tests.thoroughness import quick_first, soak_rest
+from tests.thoroughness import quick_first
 
 CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "qwen3moe", "gpt-oss")
 """Architectures that differ in what stands beside the layers, in windows and in experts."""
@@ -39,7 +39,7 @@ def cuts_of(folder: Path) -> list[Sequence[LayerRange]]:
 
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
-@pytest.mark.parametrize("name", soak_rest(CUT, 3))
+@pytest.mark.parametrize("name", quick_first(CUT, 1, 3))
 def test_chains_say_to_the_last_bit_what_the_whole_file_says(name: str, temperature: float, tmp_path: Path) -> None:
     folder = folder_of(name, tmp_path)
     engine = in_step(folder, *cuts_of(folder), pool_tokens=128)
@@ -50,7 +50,7 @@ def test_chains_say_to_the_last_bit_what_the_whole_file_says(name: str, temperat
         assert len(serve_alone(engine, Asked(prompt, sampling), 16)) == 16
 
 
-@pytest.mark.parametrize("name", CUT)
+@pytest.mark.parametrize("name", ["llama", "gemma3", "qwen3moe"])
 def test_parts_take_what_was_foretold_and_read_their_own_tensors_alone(name: str, tmp_path: Path) -> None:
     folder = folder_of(name, tmp_path)
     file = GgufFile.in_folder(folder)
@@ -92,17 +92,6 @@ def test_the_sizes_of_a_model_that_is_larger_than_memory_take_none(tmp_path: Pat
         sizes = part_sizes(config, dtype=torch.float32, file=file)
     whole = LayerRange.whole(sizes.layers)
     assert here.size_bytes < sizes.of(whole) / 10
-
-
-@pytest.mark.parametrize("name", ["qwen3moe", "deepseek3"])
-def test_of_a_mixture_it_is_known_what_a_token_reads(name: str, tmp_path: Path) -> None:
-    folder = folder_of(name, tmp_path)
-    file = GgufFile.in_folder(folder)
-    assert file is not None
-    sizes = part_sizes(read_config(str(folder)), dtype=torch.float32, file=file)
-    stored = [tensor for tensor in file.tensors.values() if "_exps." in tensor.name]
-    assert sizes.experts_bytes == sum(tensor.size_bytes for tensor in stored)
-    assert sizes.expert_share == USED / EXPERTS
 
 
 NEEDS_HALF: Final = pytest.mark.skipif(not HELD, reason="This processor has no products with weights in float16.")

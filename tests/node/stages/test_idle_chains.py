@@ -25,7 +25,7 @@ from cosine_protocol.protocols import STAGE
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import Joined, OpenSequence, Passed, Results
 from tests.node.engine.staged import load_untried, ranges
-from tests.node.stages.chains import ServedStages, served
+from tests.node.stages.chains import ServedStages, at_once, served
 
 
 def chain_of(number: int) -> bytes:
@@ -123,9 +123,6 @@ class Head:
 
 
 def play(model: StageModel, scene: Callable[[ServedStages, AsyncExitStack], Any], **addresses: str) -> None:
-    async def at_once(work: Callable[[], None]) -> None:
-        work()
-
     async def run() -> None:
         network = MemoryNetwork(one_way_s=0.001)
         network.addresses.update({name.replace("_", " "): maddr for name, maddr in addresses.items()})

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.tree import SequenceTree, TokenNode
 from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, WINDOW_S, BusyShare, LookAhead, QueuedFeed, StageInbox
+from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, LookAhead, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_PART_BYTES
@@ -56,33 +56,6 @@ async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
     assert list(inbox.later()) == [ReleaseSequence(1)]
     assert await inbox.take() == ReleaseSequence(1)
     assert inbox.bytes == 0
-
-
-def test_a_feed_knows_how_long_its_activations_took_to_come() -> None:
-    first, *parts = feed_of(3)
-    inbox = StageInbox(token_bytes=TOKEN_BYTES, most_bytes=MOST_BYTES)
-    inbox.put(first, now_s=2.0)
-    for number, part in enumerate(parts):
-        inbox.put(part, now_s=3.0 + number)
-    [feed] = inbox.later()
-    assert isinstance(feed, QueuedFeed) and feed.came_s == len(parts)
-
-
-@in_loop
-async def test_there_is_room_again_when_enough_is_taken_and_always_for_the_only_feed() -> None:
-    inbox = filled(feed_of(6)[:-1])
-    assert inbox.bytes > MOST_BYTES and inbox.has_room
-    inbox.put(feed_of(6)[-1])
-    waiting = asyncio.ensure_future(inbox.room())
-    await asyncio.sleep(0)
-    assert not inbox.has_room and not waiting.done()
-    await inbox.take()
-    await waiting
-    numbers = 0
-    while inbox.has_room:
-        inbox.put(PruneNodes(1, tuple(range(1000))))
-        numbers += 1
-    assert 10 < numbers < 40
 
 
 def test_wrong_lengths_are_refused() -> None:
@@ -164,30 +137,6 @@ def test_it_says_what_real_trees_do(data: st.DataObject) -> None:
     assert will_be_dropped(row, parents, later) == is_dropped
 
 
-@given(
-    st.lists(
-        st.one_of(
-            st.builds(PruneNodes, st.integers(0, 2), st.lists(st.integers(0, 40), min_size=1).map(tuple)),
-            st.builds(KeepPath, st.integers(0, 2), st.lists(st.integers(0, 40), min_size=1).map(tuple)),
-            st.builds(ReleaseSequence, st.integers(2, 9)),
-        ),
-        max_size=20,
-    ),
-    st.integers(1, 400),
-    st.integers(1, 200),
-)
-def test_whatever_lies_behind_a_feed_its_look_ahead_is_bounded_in_steps(
-    later: list[object], nodes: int, repeated: int
-) -> None:
-    rows = [Row.chain(sequence, range(nodes)) for sequence in range(2)]
-    look_ahead = LookAhead()
-    is_dropped = look_ahead.drops(rows, lambda sequence: {}, later * repeated)
-    assert look_ahead.steps <= LOOK_AHEAD_STEPS
-    # Where the steps did suffice, more would not find anything else.
-    if look_ahead.steps < LOOK_AHEAD_STEPS // 2:
-        assert is_dropped == LookAhead(most_steps=10**9).drops(rows, lambda sequence: {}, later * repeated)
-
-
 def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
     """Each of them once made all nodes of the row be looked at: 40 million steps, while nobody else was served."""
     row = Row.chain(1, range(2048))
@@ -199,21 +148,3 @@ def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
     look_ahead = LookAhead()
     assert look_ahead.drops([Row.chain(number + 1, (5,)) for number in range(16)], lambda _: {}, honest) is False
     assert look_ahead.drops([Row(number + 1, (5,), (7,), (PREFIX,)) for number in range(16)], lambda _: {}, honest)
-
-
-@given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)), max_size=30))
-def test_the_share_is_one_of_the_time_that_has_passed(steps: list[tuple[float, float]]) -> None:
-    now_s = 5.0
-    busy = BusyShare(now_s=now_s)
-    assert busy.share(now_s) == 0.0
-    work = []
-    for pause_s, pass_s in steps:
-        began_s = now_s + pause_s
-        now_s = began_s + pass_s
-        busy.note(began_s=began_s, ended_s=now_s)
-        work.append((began_s, now_s))
-    first_s = max(5.0, now_s - WINDOW_S)
-    spent_s = sum(max(0.0, ended_s - max(began_s, first_s)) for began_s, ended_s in work)
-    assert busy.share(now_s) == pytest.approx(spent_s / (now_s - first_s) if now_s > first_s else 0.0, abs=1e-9)
-    assert busy.total_s == pytest.approx(sum(ended_s - began_s for began_s, ended_s in work))
-    assert busy.share(now_s + WINDOW_S + 1.0) == 0.0

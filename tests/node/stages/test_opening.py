@@ -1,6 +1,5 @@
 """The layers that a volunteer holds, and the pool beside them, follow from memory and what others hold."""
 
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +7,14 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.base import Row
-from cosine_node.engine.curve import measure_curve
 from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages import opening
 from cosine_node.stages.engine import load_part
-from cosine_node.stages.opening import StageDraft, StageRehearsal, StageSource, part_sizes
+from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
-from tests.node.engine.staged import load_untried, ranges
+from tests.node.engine.staged import ranges
 from tests.node.engine.tiny_models import VOCAB, build
 from tests.node.stages.chains import FOUR
 from tests.thoroughness import soak_rest
@@ -91,13 +87,6 @@ def test_a_part_for_which_the_system_gives_no_memory_is_told_in_one_sentence(
         made.load(made.named, measure_s=0.1)
 
 
-def test_a_part_without_room_for_a_request_is_told(folder: Path) -> None:
-    made = draft(folder, layers="1:3", memory="400KB")
-    assert made.named is not None
-    with pytest.raises(UsageError, match="Beside layers 1:3 there is room for the keys and values of"):
-        made.load(made.named, measure_s=0.1)
-
-
 TINY: dict[str, Any] = {
     "llama": lambda: tf.LlamaConfig(**FOUR),
     "llama-tied": lambda: tf.LlamaConfig(**FOUR, tie_word_embeddings=True),
@@ -120,17 +109,3 @@ def test_parts_take_what_was_foretold(tmp_path: Path, name: str) -> None:
         is_shared = len(part) == 4 and sizes.output_bytes == sizes.embedding_bytes and "tied" in name
         assert sizes.of(part) - found == is_shared * sizes.output_bytes, part
     assert part_sizes(read_config(str(tmp_path)), dtype=torch.bfloat16).of(part) * 2 == sizes.of(part)
-
-
-def test_first_middle_and_last_stages_can_be_fed_alone(folder: Path) -> None:
-    ticks = count()
-    for model in load_untried(folder, ranges(1, 3, 4), slots=96):
-        engine = StageRehearsal(model)
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
-        [result] = engine.forward([Row.chain(sequence, (3, 4, 5))])
-        assert len(result.choices) == (3 if model.layers.is_last else 0)
-        engine.release(sequence)
-        curve = measure_curve(engine, clock=lambda: float(next(ticks)), tokens=(1, 4), context_tokens=8)
-        assert [tokens for tokens, _ in curve.points] == [1, 4]
-        # Nothing is left of it: chains find the pool empty.
-        assert engine.free_tokens == 96 and engine.cached_tokens == 0

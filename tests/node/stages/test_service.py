@@ -18,7 +18,6 @@ from cosine_node.stages.engine import StageModel
 from cosine_node.stages.feeds import feed_messages
 from cosine_node.stages.host import HostedChain
 from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
-from cosine_node.stages.projections import project
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
@@ -32,7 +31,6 @@ from cosine_protocol.stage_messages import (
     Joined,
     KeepPath,
     OpenSequence,
-    PartTrace,
     Passed,
     Probe,
     Probed,
@@ -42,16 +40,11 @@ from cosine_protocol.stage_messages import (
 )
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, in_loop, served
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, in_loop, served
 
 WIDTH: Final = 64
 CHAIN: Final = bytes(16)
 OPEN: Final = OpenSequence(0, Sampling(), 3, None)
-
-
-async def at_once(work: Callable[[], None]) -> None:
-    """Passes take no virtual time."""
-    work()
 
 
 class Gate:
@@ -397,22 +390,6 @@ def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(halves: list[Sta
         async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
             error = await error_from(late)
             assert error.code == ErrorCode.SHUTTING_DOWN
-
-    play(halves, scene)
-
-
-def test_a_stage_says_what_entered_and_left_its_latest_passes(halves: list[StageModel]) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        for message in (OPEN, *fed(Row.chain(0, (3, 4, 5)), value=0.25)):
-            before.post(message)
-        assert isinstance(await heard(head), Results)
-        seed = bytes([7]) * 16
-        # A part of the pass, a part that is longer than it, a pass that there was none of.
-        head.post(Probe(seed, (FeedPart(0, 1, 2), FeedPart(0, 1, 3), FeedPart(9, 0, 1))))
-        vectors = torch.full((2, WIDTH), 0.25).numpy().tobytes()
-        entered = project(vectors, tokens=2, numerics="float32", seed=seed)
-        nothing = PartTrace(b"", b"")
-        assert await heard(head) == Probed((PartTrace(entered, b""), nothing, nothing))
 
     play(halves, scene)
 

@@ -7,24 +7,19 @@ from typing import Any
 import pytest
 import torch
 import transformers as tf
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from cosine_node.engine.base import PREFIX, BadLogits, OutOfPages, Row
+from cosine_node.engine.base import PREFIX, OutOfPages, Row
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.torch.partial_model import (
-    LayerBefore,
-)
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
-from cosine_node.stages.host import HostedChain, StageHost, _free_range
+from cosine_node.stages.host import HostedChain, StageHost
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
-from tests.node.engine.staged import InStep, in_step, load_stages, ranges, through
+from tests.node.engine.staged import InStep, in_step, load_stages, ranges
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     LATENT,
@@ -38,8 +33,6 @@ from tests.node.engine.tiny_models import (
 from tests.node.stages.chains import FOUR, POOL_TOKENS, save_tiny
 from tests.thoroughness import soak_rest
 
-ROOT = Path(__file__).parents[3]
-TARGET = ROOT / "node" / "cosine_node" / "zoo" / "models" / "target"
 MIXED = ["sliding_attention", "full_attention"] * 2
 TINY: dict[str, Any] = {
     "llama-tied": lambda: tf.LlamaConfig(**FOUR, tie_word_embeddings=True),
@@ -47,8 +40,6 @@ TINY: dict[str, Any] = {
     "gpt2": lambda: tf.GPT2Config(vocab_size=VOCAB, n_embd=64, n_layer=4, n_head=4, n_positions=256),
     "mixtral": lambda: tf.MixtralConfig(**FOUR, num_local_experts=4),
     "gemma2-windows": lambda: tf.Gemma2Config(**FOUR, head_dim=16, sliding_window=6, layer_types=MIXED),
-    "gemma3-windows": lambda: tf.Gemma3TextConfig(**FOUR, head_dim=16, sliding_window=5, layer_types=MIXED),
-    "mistral-windows": lambda: tf.MistralConfig(**FOUR, sliding_window=7),
 }
 PAIRS: dict[str, Any] = {
     f"{name}{suffix}": make
@@ -73,12 +64,6 @@ def test_chains_of_one_two_and_four_stages_serve_what_the_whole_model_serves(tmp
     build(make()).save_pretrained(tmp_path)
     engine = in_step(tmp_path, ranges(4), ranges(1, 4), ranges(1, 2, 3, 4), pool_tokens=600)
     check_in_step(engine, requests=5, tokens=8, tolerance=1e-4, longest=60)
-
-
-@pytest.mark.thorough
-def test_the_embedded_target_over_one_two_and_four_stages_is_the_embedded_target() -> None:
-    engine = in_step(TARGET, ranges(8), ranges(3, 8), ranges(2, 4, 6, 8), pool_tokens=1500)
-    check_in_step(engine, requests=6, tokens=8, tolerance=1e-3)
 
 
 @pytest.mark.parametrize("make", soak_rest(PAIRS.values(), 2), ids=PAIRS)
@@ -120,18 +105,6 @@ def test_a_stage_takes_no_activations_but_those_it_can_use(folder: Path) -> None
     assert len(last.forward([row], passed)) == 1
 
 
-def test_rows_without_finite_logits_stay_fed_until_the_head_prunes_them(folder: Path) -> None:
-    models = load_stages(folder, ranges(2, 4), slots=64)
-    models[1].packed.model.lm_head.weight.data.fill_(torch.nan)
-    stages = [StageEngine(model, PagePool(tokens=64)) for model in models]
-    row = Row.chain(0, (3, 4, 5))
-    for stage in stages:
-        stage.open(sampling=Sampling(), prompt_tokens=3)
-    [result] = through(stages, [row])
-    assert isinstance(result.error, BadLogits)
-    assert [stage.live_tokens for stage in stages] == [3, 3]
-
-
 def opened(host: StageHost, pool_tokens: int) -> HostedChain:
     return host.open(pool_tokens=pool_tokens, first_sequence=0)
 
@@ -161,24 +134,6 @@ def test_two_chains_at_a_stage_compute_what_each_computes_alone(halves: list[Sta
     for stage in (*chains[0], *chains[1]):
         stage.close()
     assert [host.chains for host in hosts] == [0, 0]
-
-
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(1, 30), st.data())
-def test_ranges_never_overlap(sizes: list[int], all_slots: int, data: st.DataObject) -> None:
-    taken: list[range] = []
-    for size in sizes:
-        try:
-            found = _free_range(taken, size, all_slots)
-        except OutOfPages:
-            free = [slot for slot in range(all_slots) if not any(slot in other for other in taken)]
-            assert not any(set(range(at, at + size)) <= set(free) for at in free)
-        else:
-            assert len(found) == size and found.stop <= all_slots
-            assert not any(slot in other for other in taken for slot in found)
-            taken.append(found)
-        is_ended = data.draw(st.booleans())
-        if taken and is_ended:
-            taken.pop(data.draw(st.integers(0, len(taken) - 1)))
 
 
 TRIED = ["llama", "llama-tied", "gpt2", "mixtral"]
@@ -270,17 +225,3 @@ def test_models_that_cannot_be_cut_are_refused(tmp_path: Path, kind: str) -> Non
     build(make()).save_pretrained(tmp_path)
     with pytest.raises(UnsupportedModel, match=reason):
         load_stages(tmp_path, ranges(layers // 2, layers), slots=64)
-
-
-def test_a_stage_whose_passes_are_wrong_is_found_by_the_self_test(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build(TINY["gpt2"]()).save_pretrained(tmp_path)
-
-    def forward(self: LayerBefore, hidden_states: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        del self, args
-        return hidden_states.roll(1, -1) if "plan" in kwargs else hidden_states
-
-    monkeypatch.setattr(LayerBefore, "forward", forward)
-    with pytest.raises(UnsupportedModel, match="in a self-test a prompt gave other logits"):
-        load_stages(tmp_path, ranges(1, 4)[1:], slots=64)

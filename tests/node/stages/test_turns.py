@@ -6,19 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.engine.base import Row
-from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.stages.inbox import OPERATION_STEPS, TURN_STEPS, Turn, steps_of
-from cosine_protocol.request import Sampling
-from cosine_protocol.stage_messages import (
-    KeepPath,
-    OpenSequence,
-    PruneNodes,
-    ReleaseSequence,
-    ReserveRoom,
-    ReusePrefix,
-)
+from cosine_node.stages.inbox import TURN_STEPS, Turn
 
 STEPS = st.lists(st.integers(1, 5 * TURN_STEPS), min_size=1, max_size=30)
 
@@ -41,21 +29,3 @@ def test_nobody_gets_more_than_a_turn_and_an_operation_ahead_of_another_that_has
         await asyncio.gather(*(work(*each) for each in enumerate(works)))
 
     run_virtual(play())
-
-
-def test_steps_grow_with_what_an_operation_looks_at() -> None:
-    books = PagedEngine(PagePool(tokens=64), vocab_tokens=9, context_tokens=64, numerics="float32")
-    sequence = books.open(sampling=Sampling(), prompt_tokens=1)
-    books.feed([Row.chain(sequence, [3] * 20)])
-    steps = [
-        steps_of(operation, books) - OPERATION_STEPS
-        for operation in (
-            OpenSequence(1, Sampling(), 1, None),
-            ReserveRoom(sequence, 32),
-            ReusePrefix(sequence, (1, 2, 3)),
-            KeepPath(sequence, (0, 1)),
-            PruneNodes(sequence, (0,)),
-            ReleaseSequence(sequence),
-        )
-    ]
-    assert steps == [0, 2, 3, 22, 21, 20]

@@ -3,13 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cosine_node.engine.base import Engine
-from cosine_node.verifier import replay
-from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.request import KvState, VerifierRequest
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.identity import Identity
-from cosine_protocol.messages import AskAudit, AuditVerdict, Message, Pacing, Transcript
+from cosine_protocol.messages import AskAudit, Message, Pacing, Transcript
 from cosine_protocol.request import Request
 from cosine_protocol.statements import sign
 from tests.node.peers import SERVER
@@ -46,9 +43,3 @@ def claim_of(
     d_0 = request_digest(request)
     transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
     return AskAudit(number, request, tuple(tokens), author.peer_id, sign(author, transcript, digest=d_0))
-
-
-def verdict_on(engine: Engine, request: Request, tokens: Sequence[int]) -> AuditVerdict:
-    """The verdict of a verifier with this engine about a stream."""
-    config = VerifierConfig(target_digest=request.target_digest, tokenizer_digest=request.tokenizer_digest)
-    return replay.verdict_on(claim_of(request, tokens), engine, config)

@@ -203,10 +203,3 @@ async def test_an_audit_ends_with_its_stream(bench: Bench, caller: Caller) -> No
     await bench.hang_up(other)
     await asyncio.sleep(0.1)
     assert bench.service.requests == 0
-
-
-@pytest.mark.parametrize("message", [m.Cancel(1), m.AskStatus(1)])
-@played(play, protocol=AUDIT)
-async def test_nothing_else_belongs_on_the_stream(bench: Bench, caller: Caller, message: m.Message) -> None:
-    caller.post(message)
-    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED

@@ -182,14 +182,3 @@ async def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
     final = await caller.until(m.Final)
     assert decode_body(m.Account, final.body).reason == reason
     assert not any(isinstance(heard, m.Declined) for heard in caller.heard)
-
-
-@played(play)
-async def test_when_its_drafters_are_gone_it_gives_the_coordination_back(
-    bench: Bench, caller: Caller, drafter: DrafterService
-) -> None:
-    await coordinated(caller)
-    await caller.until(m.Credit)
-    await drafter.drain()
-    assert (await caller.until(m.Declined)).message == "no drafter follows"
-    await caller.until(m.Final)

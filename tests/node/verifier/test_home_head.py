@@ -77,9 +77,3 @@ def test_each_token_is_read_once_beside_what_the_target_made_of_the_one_before(r
     assert list(tokens) == whole[1 : 1 + len(tokens)]
     assert torch.allclose(torch.stack(seen), made_of(whole)[: len(tokens)], atol=1e-4)
     assert len(tokens) > len(PROMPT)
-
-
-def test_a_prompt_of_one_token_is_not_drafted_for() -> None:
-    home = ListeningEngine()
-    assert generate(home, prompt=PROMPT[:1]) == generate(None, prompt=PROMPT[:1])
-    assert not home.read

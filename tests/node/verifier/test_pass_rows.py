@@ -1,9 +1,6 @@
 """Rows of the next pass: who is in it, which drafts pay, and whose pages they take."""
 
 import random
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,117 +8,20 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_pass import CROWD
 from cosine_node.verifier.pass_rows import (
     CandidateNode,
-    PassRows,
-    PassUnderWay,
     candidate_nodes,
     select_nodes,
 )
-from cosine_node.verifier.request import RequestStage, ServedRequest, SpeculationAccount, VerifierRequest
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
-from cosine_protocol.errors import CosineError, ErrorCode, PeerError
+from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.nodes import BASE, Node
 from tests.node.peers import FLAT, request_of
 from tests.node.verifier.replaying import unfed
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
-HALF = CostCurve(((1, 0.01), (2, 0.0155), (64, 0.64)))
-STEEP_AT_FOUR = CostCurve(((1, 0.01), (3, 0.0125), (4, 0.05), (64, 0.5)))
-WIDE = [Node(BASE, 10, 0.6), Node(0, 11, 0.6), Node(1, 12, 0.6), Node(BASE, 20, 0.3), Node(3, 21, 0.5)]
-NO_RESULT: Any = None
-"""Nobody waits for the results here."""
-
-
-class Serving:
-    """Requests of these clients that decode, with the same drafts each."""
-
-    def __init__(
-        self,
-        clients: Sequence[str] | int,
-        *,
-        curve: CostCurve = FLAT,
-        pool_tokens: int = 4096,
-        is_ordered: bool = True,
-    ) -> None:
-        self.engine = ScriptedEngine(vocab_tokens=64, pool_tokens=pool_tokens)
-        self.requests = ServedRequests()
-        self.failed: list[CosineError] = []
-        self.rows = PassRows(
-            self.requests,
-            engine=self.engine,
-            curve=curve,
-            budget_tokens=64,
-            is_ordered=is_ordered,
-            fail=lambda request, error: self.failed.append(error),
-        )
-        names = ["c"] * clients if isinstance(clients, int) else clients
-        self.decoding = [self._decoding(number, client) for number, client in enumerate(names)]
-
-    def _decoding(self, number: int, client: str) -> VerifierRequest:
-        asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
-        sequence = self.engine.open(sampling=asked.sampling, prompt_tokens=2)
-        request = unfed(asked, output=(9,), sequence=sequence, number=number)
-        self.requests.add(request)
-        row = request.prefill_row(2)
-        self.engine.forward([row])
-        self.engine.keep(sequence, row.nodes)
-        request.note_fed(2)
-        request.stage = RequestStage.DECODE
-        request.tree.attach(request.tree.root.digest, request.tree.position, WIDE, [1] * len(WIDE))
-        return request
-
-    def fed(self) -> list[list[int]]:
-        """The tokens of the next pass, by request."""
-        rows = self.rows.next_rows()
-        self.engine.forward([row for _, row in rows])
-        return [list(row.tokens) for _, row in rows]
-
-    def take_turn(self, *, request_s: float) -> list[ServedRequest]:
-        """Who was in the next pass, which takes so much longer for each request but the first."""
-        rows = self.rows.next_rows()
-        for request, row in rows:
-            request.unfeed(row)
-        ended = PassUnderWay(rows, (0,) * len(rows), NO_RESULT, 0.0)
-        forward_s = FLAT.seconds(1) + request_s * (len(rows) - 1)
-        self.rows.note_pass(ended, forward_s=forward_s, ended_s=forward_s)
-        return [request for request, _ in rows]
-
-
-def test_the_pending_token_is_fed_once_and_what_follows_it_hangs_below_it() -> None:
-    serving = Serving(1, curve=STEEP_AT_FOUR)
-    assert serving.fed() == [[9, 10, 11]]
-    assert serving.fed() == [[20, 21, 12]]
-    assert serving.fed() == []
-
-
-@pytest.mark.parametrize(("curve", "fed"), [(GENTLE, [9, 10, 11, 12, 20, 21]), (HALF, [9])])
-def test_a_request_is_fed_what_its_account_allows(curve: CostCurve, fed: list[int]) -> None:
-    """Its drafts would pay on both if they were as good as its client says, of which nothing is known yet."""
-    serving = Serving(1, curve=curve, is_ordered=False)
-    [request] = serving.decoding
-    request.account = SpeculationAccount()
-    assert sorted(serving.fed()[0]) == sorted(fed)
-
-
-def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
-    """Each row takes as long as the first, and the curve says they are free."""
-    serving = Serving(["greedy"] * 15 + ["modest"], is_ordered=False)
-    *crowd, modest = serving.decoding
-    served: Counter[int] = Counter()
-    rows, passes = 0, 300
-    for _ in range(passes):
-        taken = serving.take_turn(request_s=FLAT.seconds(1))
-        assert modest in taken
-        served.update(request.number for request in taken)
-        rows += len(taken)
-    assert len(served) == 16
-    # The shares of both take two rows, by which the crowd's time is measured.
-    assert rows <= 1.1 * CROWD * 2 * passes
-    assert 0 < min(served[request.number] for request in crowd) < passes / 10
 
 
 # Selection: nodes enter a pass with their parents, within the budget, as many as pay.

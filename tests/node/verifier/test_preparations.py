@@ -50,19 +50,6 @@ def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
 
 
-def test_a_request_is_told_once_its_constraint_is_prepared_and_its_number_is_free_again() -> None:
-    async def steps() -> None:
-        waiting = Waiting()
-        waiting.begin("a", 1)
-        await asyncio.sleep(0)
-        assert waiting.told == []
-        await waiting.go_on()
-        assert waiting.told == [("a", 1, None)]
-        waiting.begin("a", 1)
-
-    run(steps())
-
-
 @pytest.mark.parametrize(
     ("failure", "code"), [(OSError(), ErrorCode.OVERLOADED), (RuntimeError(), ErrorCode.INTERNAL)]
 )

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, PROMPT_TOKENS, CostCurve, rising
-from cosine_node.engine.pool_size import PASS_TOKENS
+from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve, rising
 from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.fair_places import Turns, User
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
@@ -124,12 +123,7 @@ def test_a_chunk_is_as_long_as_was_measured_to_take_little_time(curve: CostCurve
         assert curve.seconds(found + 1) > LONGEST_PROMPT_PASS_S
 
 
-def test_all_that_a_pass_may_feed_fits_into_the_windows_of_a_pool() -> None:
-    assert PROMPT_TOKENS[-1] + MOST_TOKENS <= PASS_TOKENS
-
-
 FAST = CostCurve(((1, 0.01), (64, 0.01), (512, 0.05), (1024, 0.1), (2048, 0.2)))
-SLOW = CostCurve(((1, 0.01), (64, 0.1), (128, 0.4)))
 DECODES = Ready()
 
 
@@ -138,29 +132,21 @@ DECODES = Ready()
     [
         ([Ready(10_000)], STEEP, {0: MOST_TOKENS}),
         ([Ready(10_000)], FAST, {0: 2048}),
-        ([Ready(10_000)], SLOW, {0: MOST_TOKENS}),
         ([DECODES, Ready(10_000)], FAST, {1: 175}),
-        ([Ready(1000), DECODES, DECODES], HINGE, {0: 62}),
         ([DECODES, Ready(1000)], STEEP, {1: MIN_CHUNK_TOKENS}),
-        ([DECODES, Ready(40), Ready(40)], HINGE, {1: 40, 2: 23}),
         ([DECODES, Ready(9000), Ready(500), Ready(20)], HINGE, {1: 32, 3: 20, 2: 11}),
         ([DECODES, Ready(900), Ready(900, MAX_WAIT_PASSES)], HINGE, {2: 16, 1: 63 - 16}),
         ([Ready(40, gives_way=True), Ready(2000)], FLAT, {1: pass_chunk_tokens(FLAT)}),
-        ([Ready(40, gives_way=True), Ready(100)], FLAT, {1: 100, 0: 40}),
         ([Ready(40, MAX_WAIT_PASSES, gives_way=True), Ready(2000)], FLAT, {0: 16, 1: pass_chunk_tokens(FLAT) - 16}),
     ],
     ids=[
         "alone, in large chunks",
         "alone, as measured to take little time",
-        "alone at a slow device, no longer than usual",
         "beside others no more than before",
-        "as much as stalls nobody",
         "where every token costs, still worth its pass",
-        "of equal ones the first first",
         "half to short ones",
         "who waited too long before the first",
         "who gives way after others",
-        "who gives way has what is left",
         "who gives way does not wait for ever",
     ],
 )

@@ -1,5 +1,6 @@
 """Whom a drafter believes: its shipped weights decide by what they would have said, and all who are new are one."""
 
+from functools import cache
 from random import Random
 
 import pytest
@@ -18,6 +19,7 @@ SHIPPED = ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
 PROMPT = (1, 2, 3)
 
 
+@cache
 def text_of(client: str, share: float, *, tokens: int = LEAST_TOKENS, seed: int = 0) -> VerifiedStream:
     """A text of which the shipped weights would have said a share, the rest is any token."""
     rng, path = Random(f"{client} {seed}"), list(PROMPT)

@@ -16,16 +16,12 @@ from cosine_train.learning import child as module
 from cosine_train.learning.child import (
     LOG_NAME,
     ChildFailed,
-    Comparison,
     ComparisonOrder,
     LearningChild,
-    from_line,
     to_line,
 )
-from cosine_train.learning.decision import Acceptance
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
-ANSWER = Comparison(earlier=Acceptance(1, 2), live=Acceptance(2, 2))
 
 
 def say(line: bytes) -> str:
@@ -63,20 +59,6 @@ def wait_until(pid: int, states: str) -> None:
         time.sleep(0.01)
 
 
-def test_what_is_neither_is_refused() -> None:
-    lines = (
-        b"",
-        b"{}\n",
-        b"[1]\n",
-        b'{"error": "x"}\n',
-        b'{"Comparison": {"earlier": 1}}\n',
-        b'{"a": 1, "b": 2}\n',
-    )
-    for line in (*lines, b"\xff\n"):
-        with pytest.raises(ValueError, match="no order"):
-            from_line(line)
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -91,23 +73,6 @@ def test_what_goes_wrong_is_told_and_logged(tmp_path: Path, child: Make, code: s
     with pytest.raises(ChildFailed, match=reason):
         asyncio.run(child(code).ask(ORDER))
     assert ("worn out" in (tmp_path / LOG_NAME).read_text()) == ("worn out" in code)
-
-
-def test_it_is_stopped_and_goes_on(child: Make) -> None:
-    async def scene() -> None:
-        # It answers once it has been let go on, which it cannot know otherwise.
-        waiting = child(f"import time; time.sleep(0.2); {say(to_line(ANSWER))}")
-        waiting.pause()
-        asking = asyncio.ensure_future(waiting.ask(ORDER))
-        await asyncio.sleep(0)
-        assert waiting.pid is not None
-        wait_until(waiting.pid, "T")
-        waiting.pause()
-        waiting.resume()
-        assert await asking == ANSWER
-        assert waiting.pid is None
-
-    asyncio.run(scene())
 
 
 # One that runs sees its stdin end, which `test_worker` shows as well; loading PyTorch to see it takes many seconds.

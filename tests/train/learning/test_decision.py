@@ -7,7 +7,6 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from hypothesis import strategies as st
 
 from cosine_train.learning.decision import (
     HELD_OUT_TOKENS,
@@ -15,7 +14,6 @@ from cosine_train.learning.decision import (
     NEW_TOKENS,
     Acceptance,
     LearningState,
-    goes_back,
     goes_live,
     is_due,
     is_suspect,
@@ -25,9 +23,6 @@ from cosine_train.learning.decision import (
 )
 
 NONE = Acceptance()
-ACCEPTANCES = st.integers(0, 5000).flatmap(
-    lambda tokens: st.integers(0, tokens).map(lambda right: Acceptance(right, tokens))
-)
 
 
 def test_a_round_needs_texts_to_learn_from_and_to_measure_by() -> None:
@@ -50,12 +45,6 @@ def test_a_real_fall_is_suspect_and_chance_hardly_ever() -> None:
     rng = Random(5)
     draws = [Acceptance(sum(rng.random() < 0.6 for _ in range(600)), 600) for _ in range(1001)]
     assert sum(is_suspect(before=one, since=other) for one, other in pairwise(draws)) <= 6
-
-
-def test_the_worse_of_two_goes_back() -> None:
-    for earlier, live, is_back in ((60, 50, True), (50, 60, False), (50, 50, False)):
-        assert goes_back(earlier=Acceptance(earlier, 100), live=Acceptance(live, 100)) is is_back
-    assert goes_back(earlier=NONE, live=NONE)
 
 
 @pytest.mark.parametrize(

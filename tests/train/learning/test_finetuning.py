@@ -13,10 +13,8 @@ from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
 from cosine_train.learning.finetuning import (
-    LEAST_TIMES,
     RoundSettings,
     acceptance_along,
-    grown,
     train_round,
 )
 from cosine_train.learning.streams import VerifiedStream
@@ -30,7 +28,6 @@ SETTINGS = RoundSettings(
 ONE_EPOCH = replace(SETTINGS, epochs=1.0)
 WORD = 400
 """A token that the drafter of a vocabulary of its own does not know."""
-KNOWN = DraftVocabulary((2, 3, 5, 8, 13))
 
 
 def model_of(vocab_tokens: int) -> Any:
@@ -97,20 +94,3 @@ def test_a_drafter_with_a_vocabulary_of_its_own_keeps_it_and_learns_words(tmp_pa
     vocabulary = DraftVocabulary.read(out)
     assert vocabulary is not None and vocabulary.target_ids == (*known.target_ids, WORD)
     assert report.after.tokens == sum(len(one.tokens) for one in learned)
-
-
-@torch.no_grad()
-def test_what_was_known_is_judged_as_before() -> None:
-    model = model_of(KNOWN.reserved_id + 1)
-    larger = grown(model, KNOWN, [(7, 1) * LEAST_TIMES])
-    assert larger is not None
-    taught, vocabulary = larger
-    before, after = (
-        one(input_ids=torch.tensor([ids.own_tokens((5, 2, 13, 8))])).logits
-        for one, ids in ((model, KNOWN), (taught.eval(), vocabulary))
-    )
-    places = torch.tensor(vocabulary.own_tokens(KNOWN.target_ids))
-    torch.testing.assert_close(after[..., places], before[..., : KNOWN.reserved_id])
-    # The two new ones begin as likely as the reserved id.
-    reserved = before[..., KNOWN.reserved_id, None].expand(-1, -1, 3)
-    torch.testing.assert_close(after[..., [*vocabulary.own_tokens((1, 7)), vocabulary.reserved_id]], reserved)

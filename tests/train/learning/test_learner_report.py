@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_train.learning.decision import Acceptance, LearningState
-from cosine_train.learning.home import LearnerHome, home_folder, write_about
+from cosine_train.learning.home import write_about
 from cosine_train.learning.learner_report import (
     NAME,
     Activity,
@@ -20,36 +19,11 @@ from cosine_train.learning.learner_report import (
     reports_by_peer,
 )
 from cosine_train.learning.stream_store import StreamStore
-from cosine_train.learning.versions import SHIPPED, LiveVersion, Versions
+from cosine_train.learning.versions import LiveVersion, Versions
 from tests.train.learning.streams import stream
 from tests.train.learning.test_versions import make
 
 NOW = LearnerNow(activity=Activity.LEARNING, version=3, live_since=Acceptance(90, 150), new_tokens=1200)
-
-
-def folder_of(
-    model: str = "zoo:draft-code", peer: str = "peer", content: bytes = b"c", target: bytes = b"t"
-) -> Path:
-    return home_folder(peer_id=peer, model_name=model, content_digest=content * 32, target_digest=target * 32)
-
-
-def test_each_identity_model_and_target_has_a_folder_of_its_own_among_all() -> None:
-    folders = [folder_of(), folder_of("m"), folder_of(peer="x"), folder_of(content=b"x"), folder_of(target=b"x")]
-    folders.append(folder_of("../../" + "ä/" * 300))
-    assert len(set(folders)) == 6 and folder_of() == folders[0]
-    assert {folder.parent for folder in folders} == {folders[0].parent}
-    assert folders[0].name.startswith("zoo-draft-code-") and max(len(folder.name) for folder in folders) < 64
-
-
-def test_a_record_tells_the_version_and_the_domains_added() -> None:
-    here, own = Path(), ("code", "math")
-    home = LearnerHome(
-        folder=here, model_name="m", shipped=here, kind=None, target=here, expertise=own, max_bytes=0
-    )
-    live = LiveVersion(2, "ab" * 32, ("medical", "code"))
-    assert (home.name_of(live), home.announced(live)) == ("m+learned-2-abababab", ("code", "math", "medical"))
-    assert (home.name_of(LiveVersion(SHIPPED)), home.announced(LiveVersion(SHIPPED))) == ("m", own)
-    assert len(home.announced(LiveVersion(1, "", tuple(map(str, range(30)))))) == MAX_EXPERTISE
 
 
 @pytest.fixture

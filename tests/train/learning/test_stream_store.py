@@ -37,13 +37,6 @@ def bytes_in(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir())
 
 
-def kept_tokens(folder: Path) -> Counter[str]:
-    counts: Counter[str] = Counter()
-    for each in read_streams(folder, held_out=None):
-        counts[each.client] += len(each.tokens)
-    return counts
-
-
 def test_what_is_kept_comes_back_as_it_was(tmp_path: Path) -> None:
     streams = [stream(f"client {number % 4}", seed=number) for number in range(40)]
     with closing(StreamStore(tmp_path)) as store:
@@ -62,27 +55,27 @@ def test_only_its_owner_can_read_it(tmp_path: Path) -> None:
         assert not [file for file in (folder, *folder.iterdir()) if stat.S_IMODE(file.stat().st_mode) & 0o077]
 
 
-@pytest.mark.parametrize("seed", SEEDS[:5])
+@pytest.mark.parametrize("seed", SEEDS)
 def test_it_never_takes_more_than_its_bound(tmp_path: Path, seed: int) -> None:
     rng = Random(seed)
     with closing(StreamStore(tmp_path, max_bytes=MIN_BYTES)) as store:
-        for number in range(400):
+        for number in range(200):
             size = rng.choice((10, 100, 1000, 6000))
             store.add(stream(f"client {rng.randrange(5)}", prompt=rng.randrange(size), tokens=size, seed=number))
             assert bytes_in(tmp_path) <= MIN_BYTES, f"seed {seed}, stream {number}"
         kept = store.kept()
-    assert 0 < kept.streams < 400
+    assert 0 < kept.streams < 200
     assert kept.disk_bytes > MIN_BYTES / 2, "most of the bound is used"
 
 
 def test_of_too_many_the_oldest_of_the_client_with_most_go(tmp_path: Path) -> None:
     with closing(StreamStore(tmp_path, max_bytes=MIN_BYTES)) as store:
         store.add(stream("quiet", seed=0))
-        for number in range(120):
+        for number in range(60):
             store.add(stream("flood", tokens=5000, seed=number))
     kept = [each.sampling.seed for each in read_streams(tmp_path, held_out=None) if each.client == "flood"]
     assert any(each.client == "quiet" for each in read_streams(tmp_path, held_out=None))
-    assert kept == sorted(kept) and len(kept) < 120 and kept[-1] == 119
+    assert kept == sorted(kept) and len(kept) < 60 and kept[-1] == 59
 
 
 def test_the_same_text_of_a_client_is_kept_once_and_one_that_is_too_large_not_at_all(tmp_path: Path) -> None:
@@ -142,18 +135,6 @@ def test_what_is_forgotten_is_nowhere_in_the_files(tmp_path: Path) -> None:
     (tmp_path / NAME).write_bytes(b"damage" * 1000)
     forget_streams(tmp_path)
     assert read_kept(tmp_path).streams == 0
-
-
-def test_numbers_go_on_after_streams_were_forgotten(tmp_path: Path) -> None:
-    with closing(StreamStore(tmp_path)) as store:
-        for number in range(10):
-            store.add(stream(seed=number))
-        newest = store.kept().newest
-        assert newest == 10
-        assert store.tokens_after(0) > 0 == store.tokens_after(newest)
-        forget_streams(tmp_path)
-        store.add(stream(seed=77))
-        assert store.kept().newest == 11
 
 
 @pytest.mark.parametrize("seed", SEEDS)

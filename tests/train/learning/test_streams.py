@@ -34,7 +34,7 @@ def followed(records: StreamRecords, request: Request = REQUEST, *, d_0: bytes =
     return record
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_whatever_is_told_in_which_order_the_stream_is_the_text_with_the_first_guess_of_each_token(
     seed: int,
 ) -> None:

@@ -44,6 +44,7 @@ from cosine_train.learning.served_weights import GGUF_FOLDER, check_can_learn, g
 from cosine_train.learning.stream_store import StreamStore
 from cosine_train.learning.versions import VERSIONS, Versions
 from cosine_train.learning.worker import carry_out
+from tests.thoroughness import THOROUGH
 from tests.train.learning.streams import stream
 
 NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
@@ -76,6 +77,7 @@ def round_order(folder: Path) -> RoundOrder:
     return RoundOrder(folder=str(folder), number=1, base=shipped, shipped=shipped, kind=None, target=target)
 
 
+@pytest.mark.thorough
 def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "domain_nll", partial(domain_nll, domains=("code",)))
     order = round_order(folder)
@@ -93,6 +95,7 @@ def test_it_learns_compares_and_says_how_likely_texts_are(folder: Path, monkeypa
     assert compared.earlier.tokens == compared.live.tokens > outcome.before.tokens
 
 
+@pytest.mark.thorough
 def test_a_version_of_a_gguf_model_is_served_as_one_of_its_kind(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +172,7 @@ def codec(*, has_template: bool = True) -> TextTokenizer:
 
 @pytest.mark.parametrize(
     "own",
-    ["literature", *(pytest.param(own, marks=pytest.mark.soak) for own in zoo.DOMAINS if own != "literature")],
+    [pytest.param(own, marks=THOROUGH if own == "literature" else pytest.mark.soak) for own in zoo.DOMAINS],
 )
 def test_the_projects_prompts_tell_the_domain_of_an_expert_from_others(own: str) -> None:
     nll = domain_nll(load_engine(str(zoo.folder(f"draft-{own}")), pool_tokens=4096), codec())

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, AnswerStore, TargetPrompt, ask_all, most_frequent
 from tests.train.training.samples import answer
@@ -50,12 +49,6 @@ def test_what_was_answered_is_not_asked_again(tmp_path: Path) -> None:
     assert len(until(0)) == 20
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "answers-00000.npz").write_bytes(b"PK but no archive")
-    with pytest.raises(UsageError, match="answers-00000"):
-        AnswerStore(tmp_path).read()
-
-
 def test_frequent_tokens_are_known_in_rising_order() -> None:
     answers = [answer((40, 9, 40, 9, 40)), answer((9, 77), prompt=(40,))]
     assert most_frequent(answers, tokens=2, shares={}).target_ids == (9, 40)
@@ -63,9 +56,3 @@ def test_frequent_tokens_are_known_in_rising_order() -> None:
     # Those that were likely count by their probability.
     likely = [[(9, 0.6), (50, 0.4)], [(9, 0.5), (60, 0.001)]]
     assert most_frequent([answer((9, 9), prompt=(), likely=likely)], tokens=2, shares={}).target_ids == (9, 50)
-
-
-def test_domains_count_by_their_shares() -> None:
-    answers = [answer((4, 4, 4, 5), prompt=(), domain="a"), answer((6, 7), prompt=(), domain="b")]
-    for shares, known in (({"a": 1.0}, (4, 5)), ({"a": 0.1, "b": 0.9}, (6, 7)), ({"a": 0.6, "b": 0.4}, (4, 6))):
-        assert most_frequent(answers, tokens=2, shares=shares).target_ids == known

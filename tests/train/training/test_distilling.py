@@ -1,20 +1,15 @@
 """The loss and the batches of a drafter's training, and how often it would have guessed right."""
 
-import numpy as np
 import pytest
 import torch
 import transformers as tf
 from torch import Tensor
 
-from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import Row
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_protocol.request import Sampling
-from cosine_train.training.distilling import Batch, Example, ExampleMix, distillation_loss, right_choices
+from cosine_train.training.distilling import Batch, Example, ExampleMix, distillation_loss
 from tests.train.training.samples import answer
 
 KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
-PROMPT = (1, 2, 3)
 
 
 class Fixed(torch.nn.Module):
@@ -35,13 +30,6 @@ class Fixed(torch.nn.Module):
 def batch_of(*likely: list[tuple[int, float]], tokens: tuple[int, ...]) -> Batch:
     example = Example.of(answer(tokens, likely=list(likely) if likely else None), KNOWN)
     return ExampleMix([example], shares={}, rows=1, seed=0, device="cpu").batch(0)
-
-
-def test_an_example_is_in_own_ids_and_scored_where_the_answer_is() -> None:
-    example = Example.of(answer((40, 99), likely=[[(40, 0.5), (98, 0.5)], [(99, 0.75), (3, 0.25)]]), KNOWN)
-    assert example.tokens == (0, 1, 2, 3)
-    assert example.likely.tolist() == [[3, -1], [-1, 2]]
-    assert example.chances == pytest.approx(np.array([[0.5, 0.0], [0.0, 0.25]]), abs=1e-3)
 
 
 def test_the_loss_is_the_cross_entropy_with_known_tokens_and_all_others_as_one() -> None:
@@ -73,28 +61,3 @@ def test_padding_changes_no_loss() -> None:
     mixed = ExampleMix([short, long], shares={}, rows=2, seed=0, device="cpu")
     drawn = next(batch for step in range(99) if len((batch := mixed.batch(step)).likely) == 5)
     assert distillation_loss(model, drawn).item() * 5 == pytest.approx(alone(short) + alone(long), abs=1e-4)
-
-
-VOCAB = 32
-
-
-def written(sampling: Sampling, tokens: int = 40) -> tuple[int, ...]:
-    """The tokens of a scripted target after a prompt."""
-    engine = ScriptedEngine(vocab_tokens=VOCAB)
-    sequence = engine.open(sampling=sampling, prompt_tokens=3)
-    (result,) = engine.forward([Row.chain(sequence, PROMPT, scored_from=2)])
-    engine.keep(sequence, (0, 1, 2))
-    found = [result.choices[0].token]
-    while len(found) < tokens:
-        (result,) = engine.forward([Row.chain(sequence, found[-1:])])
-        engine.keep(sequence, (0,))
-        found.append(result.choices[0].token)
-    return tuple(found)
-
-
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(temperature=0.8, seed=4)])
-def test_the_target_guesses_all_of_its_own_tokens_and_a_worse_drafter_some(sampling: Sampling) -> None:
-    target, worse = ScriptedEngine(vocab_tokens=VOCAB), ScriptedEngine(vocab_tokens=VOCAB, fidelity=0.5)
-    assert right_choices(target, PROMPT, written(sampling), sampling) == 40
-    assert target.open_sequences == 0
-    assert 5 < right_choices(worse, PROMPT, written(sampling), sampling) < 35

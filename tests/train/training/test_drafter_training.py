@@ -10,10 +10,6 @@ import pytest
 from cosine_node import zoo
 from cosine_node.cli import main
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import ModelSource, load_served
-from cosine_protocol.records import Role
-from cosine_train.training.card import agreement_table
 from cosine_train.training.drafter_training import measured_agreement
 
 SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
@@ -48,30 +44,6 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         main(["zoo", "train", *arguments])
     assert exit_.value.code == 2
     return capsys.readouterr().err
-
-
-@pytest.mark.soak
-def test_the_agreement_rises(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    first = trained(work, tmp_path / "first", capsys, "--steps", "1")
-    better = trained(work, tmp_path / "better", capsys, "--steps", "60")
-    for temperature in ("0", "0.8"):
-        before, after = (record["agreement"]["texts"][temperature] for record in (first, better))
-        assert after["drafter"] > before["drafter"] + 0.1
-        assert after["tokens"] == before["tokens"] > 40
-    assert better["agreement"]["texts"]["0"]["drafter"] > 0.5
-
-    again = trained(work, tmp_path / "again", capsys, "--steps", "20", "--init", str(tmp_path / "better"))
-    assert again["known_tokens"] == better["known_tokens"]
-    assert again["agreement"]["texts"]["0"]["drafter"] > 0.5
-    card = (tmp_path / "better" / "README.md").read_text("utf-8")
-    assert agreement_table(better["agreement"]) in card
-    assert str(tmp_path) not in card
-
-    source = ModelSource(
-        model=str(tmp_path / "better"), target="zoo:target", engine=EngineChoice(device="cpu", threads=1)
-    )
-    served = load_served(source, Role.DRAFTER, lambda *_: None, measure_s=0.1)
-    assert served.engine.vocab_tokens == 4096
 
 
 @pytest.mark.thorough

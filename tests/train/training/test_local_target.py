@@ -1,6 +1,5 @@
 """A target on this machine that answers many questions at once."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,18 +75,6 @@ def test_likely_tokens_are_those_of_the_model() -> None:
     assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
 
 
-def test_what_is_read_is_told_as_if_it_had_been_written() -> None:
-    asked = prompts(Sampling())
-    target = LocalTarget(llama(), eos=[EOS], slots=3, new_tokens=NEW_TOKENS)
-    written = {answer.question: answer for answer in target.answers(asked)}
-    given = [replace(prompt, given=written[prompt.question].tokens) for prompt in asked]
-    for answer in target.readings(given):
-        expected = written[answer.question]
-        assert (answer.prompt, answer.tokens) == (expected.prompt, expected.tokens)
-        assert np.array_equal(answer.likely_ids[:, 0], expected.likely_ids[:, 0])
-        assert np.allclose(answer.likely_logs, expected.likely_logs, atol=0.02)
-
-
 def test_a_model_with_an_attention_of_its_own_or_a_broken_one_is_refused() -> None:
     with pytest.raises(UsageError, match="attention"):
         LocalTarget(
@@ -99,6 +86,3 @@ def test_a_model_with_an_attention_of_its_own_or_a_broken_one_is_refused() -> No
         model.lm_head.weight[:] = torch.nan
     with pytest.raises(UsageError, match="NaN"):
         list(target.answers(prompts(Sampling())[:1]))
-
-
-WIDTH, SCALE = 8, 0.3

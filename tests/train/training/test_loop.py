@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosine_train.training import loop
 from cosine_train.training.loop import Plan, Training, train
 
 PLAN = Plan(learning_rate=0.1, warmup_steps=2, weight_decay=0.0, budget_steps=30, report_every_steps=1)
@@ -28,22 +27,6 @@ def loss_of(trained: torch.nn.Module, batch: Tensor) -> Tensor:
 
 class Interrupted(Exception):
     """Stands for whatever ends a training early."""
-
-
-@pytest.mark.parametrize("is_fast", [True, False])
-def test_the_loss_falls_in_bfloat16_where_the_processor_multiplies_it_fast(
-    is_fast: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(loop, "has_fast_bfloat16", lambda: is_fast)
-    numerics = set()
-
-    def noted(trained: torch.nn.Module, batch: Tensor) -> Tensor:
-        numerics.add(trained(batch).dtype)
-        return loss_of(trained, batch)
-
-    run = train(model(), draw, noted, PLAN, device="cpu")
-    assert run.steps == 30 and run.losses[-1] < 0.2 * run.losses[0]
-    assert numerics == {torch.bfloat16 if is_fast else torch.float32}
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,9 @@ from typing import cast
 import numpy as np
 import pytest
 
-from cosine_p2p.request.generation_config import read_eos
+from cosine_node import zoo
 from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, TargetPrompt
@@ -21,33 +22,21 @@ from cosine_train.training.own_questions import (
     write_own_questions,
 )
 from cosine_train.training.questions import Question, read_questions
-from cosine_train.training.target_source import Answering, LocalSource
 
 
 @pytest.fixture(scope="module")
-def source() -> LocalSource:
-    """The toy target, which has a chat template."""
-    answering = Answering(slots=16, new_tokens=40)
-    return LocalSource(model="zoo:target", answering=answering, layers=(0,), width=None, device="cpu", seed=0)
+def codec() -> TextTokenizer:
+    """The tokenizer of the toy target, which has a chat template."""
+    files = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert files is not None
+    return TextTokenizer(files.files)
 
 
-def test_the_opening_is_the_template_up_to_where_the_user_speaks(source: LocalSource) -> None:
-    codec: TextTokenizer = source.codec
+def test_the_opening_is_the_template_up_to_where_the_user_speaks(codec: TextTokenizer) -> None:
     whole = codec.encode_chat([{"role": "user", "content": "Where is it?"}])
     opening = opening_of(codec)
     assert whole[: len(opening)] == opening
     assert codec.decode(whole[len(opening) :]).startswith("Where is it?")
-
-
-def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(source: LocalSource, tmp_path: Path) -> None:
-    said: list[str] = []
-    for count in (3, 8):
-        file = write_own_questions(source.target(), source.codec, tmp_path, count=count, seed=0, say=said.append)
-        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
-        assert len(lines) == count
-    assert len({line["number"] for line in lines}) == 8
-    assert len({line["messages"][0]["content"] for line in lines}) == 8
-    assert {question.domain for question in read_questions(file)} == {"self"}
 
 
 class RepeatingTarget:
@@ -73,24 +62,38 @@ class RepeatingTarget:
         return True
 
 
-def test_a_target_with_nothing_new_to_ask_is_told(source: LocalSource, tmp_path: Path) -> None:
-    target = cast(LocalTarget, RepeatingTarget(source.codec, times=10**6))
+def repeating(codec: TextTokenizer, *, times: int) -> LocalTarget:
+    return cast(LocalTarget, RepeatingTarget(codec, times=times))
+
+
+def test_an_interrupted_writing_goes_on_and_writes_no_question_twice(codec: TextTokenizer, tmp_path: Path) -> None:
+    for count in (3, 8):
+        target = repeating(codec, times=2)
+        file = write_own_questions(target, codec, tmp_path, count=count, seed=0, say=lambda _: None)
+        lines = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+        assert len(lines) == count
+    assert len({line["number"] for line in lines}) == 8
+    assert len({line["messages"][0]["content"] for line in lines}) == 8
+    assert {question.domain for question in read_questions(file)} == {"self"}
+
+
+def test_a_target_with_nothing_new_to_ask_is_told(codec: TextTokenizer, tmp_path: Path) -> None:
+    target = repeating(codec, times=10**6)
     with pytest.raises(UsageError, match="1 different questions"):
-        write_own_questions(target, source.codec, tmp_path, count=20, seed=0, say=lambda _: None)
+        write_own_questions(target, codec, tmp_path, count=20, seed=0, say=lambda _: None)
 
 
-def test_after_an_answer_the_user_speaks_again(source: LocalSource, tmp_path: Path) -> None:
-    target, codec = source.target(), source.codec
+def test_after_an_answer_the_user_speaks_again(codec: TextTokenizer, tmp_path: Path) -> None:
+    target = repeating(codec, times=1)
     asked = ({"role": "user", "content": "Where is it?"},)
     first = Question("self", asked)
-    end = next(iter(read_eos(source.folder)))
     likely = np.zeros((4, 0))
     answer = Answer(
         question=first.number,
         domain="self",
         sampling=Sampling(),
         prompt=codec.encode_chat(asked),
-        tokens=(*codec.encode("At home.")[:3], end),
+        tokens=(*codec.encode("At home.")[:3], 0),
         likely_ids=likely.astype(np.int32),
         likely_logs=likely.astype(np.float16),
     )

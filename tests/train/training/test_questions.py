@@ -11,11 +11,9 @@ from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.questions import (
     OPENING_CHARACTERS,
-    TEMPERATURE,
     Question,
     prompts_of,
     read_questions,
-    readings_of,
 )
 
 CHAT = [
@@ -42,19 +40,6 @@ def test_a_conversation_is_cut_before_one_of_its_answers(tmp_path: Path, name: s
     (question,) = read_questions(write(tmp_path / name, {"messages": CHAT}))
     assert (question.asked, question.follows) in ((tuple(CHAT[:1]), "3"), (tuple(CHAT[:3]), "7"))
     assert question.domain == "sums"
-
-
-def test_a_conversation_that_waits_for_its_answer_is_asked_whole(tmp_path: Path) -> None:
-    (question,) = read_questions(write(tmp_path / "a.jsonl", {"messages": CHAT[:1], "domain": "own"}))
-    assert question == Question("own", tuple(CHAT[:1]), is_held_out=question.is_held_out)
-
-
-def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
-    write(tmp_path / "a.train.jsonl", *chats(9))
-    write(tmp_path / "a.dev.jsonl", {"text": "held out"})
-    questions = read_questions(tmp_path)
-    assert [question.asked for question in questions if question.is_held_out] == ["held out"]
-    assert len(questions) == 10
 
 
 def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
@@ -97,18 +82,3 @@ class Letters(TextTokenizer):
 def asked(count: int, *, is_asked_twice: bool = False, longest: int = 99) -> list[TargetPrompt]:
     questions = [Question("a", f"question {number}") for number in range(20)]
     return prompts_of(questions, Letters(), answers=count, longest_prompt=longest, is_asked_twice=is_asked_twice)
-
-
-def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_both_ways() -> None:
-    assert {prompt.sampling.temperature for prompt in asked(20)} == {0, TEMPERATURE}
-    assert len({prompt.question for prompt in asked(20)}) == 20
-    prompts = asked(10, is_asked_twice=True)
-    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
-
-
-def test_what_follows_a_question_is_read_up_to_a_length() -> None:
-    questions = [Question("a", "one", " two three"), Question("a", "nothing follows")]
-    (reading,) = readings_of(questions, Letters(), readings=9, longest_prompt=9, longest_answer=4)
-    assert ("".join(map(chr, reading.tokens)), "".join(map(chr, reading.given))) == ("one", " two")
-    assert readings_of(questions, Letters(), readings=9, longest_prompt=2, longest_answer=4) == []
-    assert readings_of(questions, Letters(), readings=0, longest_prompt=9, longest_answer=4) == []

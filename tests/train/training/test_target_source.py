@@ -8,25 +8,12 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
-from cosine_train.training.target_source import Answering, LocalSource, SwarmSource
+from cosine_train.training.target_source import Answering, SwarmSource
 from tests.cosine_p2p.test_blocking import joining
 from tests.swarm.reference import plain_stream, prompt_of
 
 KNOWN = DraftVocabulary((5, 6, 70))
 NEW_TOKENS = 9
-
-
-def local(model: str, *, width: int | None = None) -> LocalSource:
-    answering = Answering(slots=2, new_tokens=NEW_TOKENS)
-    return LocalSource(model=model, answering=answering, layers=(0, -1), width=width, device="cpu", seed=0)
-
-
-def test_a_drafter_has_the_targets_layers_and_tokenizer_or_a_width_of_its_own() -> None:
-    taken, new = (local("zoo:target", width=width).new_drafter(KNOWN) for width in (None, 64))
-    assert (taken.config.hidden_size, taken.config.num_hidden_layers, taken.config.vocab_size) == (256, 2, 4)
-    assert (new.config.hidden_size, new.config.num_hidden_layers, new.config.vocab_size) == (64, 2, 4)
-    assert new.config.max_position_embeddings == taken.config.max_position_embeddings
-    assert local("zoo:target").codec.encode("one two")
 
 
 @pytest.mark.parametrize("slots", [1, 4])
