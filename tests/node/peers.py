@@ -12,7 +12,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.scripted_engine import ScriptedEngine, best_choice, keyed_scores
 from cosine_node.engine.base import BadLogits, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
-from cosine_p2p.transport.base import Stream, Transport
+from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
@@ -193,3 +193,18 @@ async def is_lost(caller: Caller) -> bool:
         return True
     except TimeoutError:
         return False
+
+
+async def answers_of(handler: StreamHandler, protocol: str, *questions: m.Message) -> list[m.Message]:
+    """What a service that answers each message with one answers on a stream."""
+    network = MemoryNetwork()
+    server, client = network.join("server"), network.join("client")
+    await server.serve(protocol, handler)
+    answers = []
+    async with Channel(await client.dial("server", protocol), protocol) as channel:
+        for question in questions:
+            channel.post(question)
+            answers.append(await channel.receive())
+    await client.close()
+    await server.close()
+    return answers

@@ -69,18 +69,18 @@ async def asked_at_once(swarm: SimulatedSwarm, count: int, *, max_new_tokens: in
 
 
 def test_refusals_are_counted_by_their_reason() -> None:
-    async def run(*, places: int) -> tuple[VerifierCounts, DrafterCounts]:
+    async def run(*, places: int, max_new_tokens: int) -> tuple[VerifierCounts, DrafterCounts]:
         async with SimulatedSwarm() as swarm:
             verifier = await swarm.verifier(target_engine(), max_requests=places)
             drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
-            await asked_at_once(swarm, 2, max_new_tokens=100)
+            await asked_at_once(swarm, 2, max_new_tokens=max_new_tokens)
             return verifying(verifier), drafting(drafter)
 
-    verifier, drafter = run_virtual(run(places=1))
+    verifier, drafter = run_virtual(run(places=1, max_new_tokens=250))
     assert list(verifier.refused) == [ErrorCode.OVERLOADED]
     # Who has no verifier asks no drafter.
     assert (verifier.opened, drafter.busy) == (2, 0)
-    verifier, drafter = run_virtual(run(places=2))
+    verifier, drafter = run_virtual(run(places=2, max_new_tokens=50))
     assert (dict(verifier.refused), verifier.opened, drafter.busy > 0) == ({}, 2, True)
 
 

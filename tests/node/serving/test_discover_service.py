@@ -21,6 +21,7 @@ from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import DISCOVER
+from tests.node.peers import answers_of
 
 FILES = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000, "vocab.txt": b"a"})
 
@@ -30,17 +31,7 @@ async def no_records(key: str) -> Sequence[bytes]:
 
 
 async def ask(service: DiscoverService, *questions: m.Message) -> list[m.Message]:
-    network = MemoryNetwork()
-    server, client = network.join("server"), network.join("client")
-    await server.serve(DISCOVER, service.handle)
-    answers = []
-    async with Channel(await client.dial("server", DISCOVER), DISCOVER) as channel:
-        for question in questions:
-            channel.post(question)
-            answers.append(await channel.receive())
-    await client.close()
-    await server.close()
-    return answers
+    return await answers_of(service.handle, DISCOVER, *questions)
 
 
 def test_pieces_are_bounded_and_absent_files_are_empty() -> None:

@@ -13,30 +13,20 @@ from cosine_node.serving.status_service import StatusService
 from cosine_node.serving.surroundings import EAGER_LOOKS, EAGER_PAUSE_S, PAUSE_S, Surroundings
 from cosine_p2p.directory.vivaldi import Vivaldi
 from cosine_p2p.transport.base import Stream, StreamHandler
-from cosine_p2p.transport.channel import Channel
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import STATUS
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.node.peers import answers_of
 
 
 async def asked(*questions: m.Message, after_s: float = 0.0, vivaldi: Vivaldi | None = None) -> list[m.Message]:
     counts = iter(range(100))
-    network = MemoryNetwork()
-    server, client = network.join("server"), network.join("client")
     service = StatusService(lambda: (b"record", 3, next(counts)), vivaldi=vivaldi)
-    await server.serve(STATUS, service.handle)
     await asyncio.sleep(after_s)
-    answers = []
-    async with Channel(await client.dial("server", STATUS), STATUS) as channel:
-        for question in questions:
-            channel.post(question)
-            answers.append(await channel.receive())
-    await client.close()
-    await server.close()
-    return answers
+    return await answers_of(service.handle, STATUS, *questions)
 
 
 def test_each_question_is_answered_anew_and_an_error_ends_nothing() -> None:
