@@ -8,6 +8,7 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_protocol import messages as m
+from cosine_protocol.codec import decode_body
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.request import Request
 from tests.node.drafter import test_service as drafter
@@ -81,7 +82,8 @@ def test_a_request_that_its_client_ends_is_accounted_for_and_gone(kind: Kind) ->
     async def scene(bench: Bench, caller: Caller) -> None:
         await asked(kind, bench, caller, 1)
         caller.post(kind.end(1))
-        await caller.until(m.Final)
+        final = await caller.until(m.Final)
+        assert decode_body(m.Account, final.body).reason == m.FinishReason.CANCELLED
         assert bench.service.requests == 0
 
     kind.play(scene)

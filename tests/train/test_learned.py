@@ -9,6 +9,7 @@ import pytest
 
 from cosine_train.learning.decision import Acceptance, LearningState
 from cosine_train.learning.home import all_homes, write_about
+from cosine_train.learning.learner_report import LearnerNow
 from cosine_train.learning.stream_store import NAME, StreamStore
 from cosine_train.learning.versions import LiveVersion, Versions
 from tests.node.cli.conftest import Run
@@ -28,7 +29,9 @@ def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
             store.add(stream(f"client {number % 2}", seed=number))
     versions = Versions(folder)
     versions.switch(LiveVersion(1, make(versions, 1).digest, ("math",)))
-    LearningState(rounds=1, before=Acceptance(50, 100), after=Acceptance(60, 100)).write(folder)
+    before, after, live_before = Acceptance(50, 100), Acceptance(60, 100), Acceptance(44, 100)
+    LearningState(rounds=4, rollbacks=1, before=before, after=after, live_before=live_before).write(folder)
+    LearnerNow(version=1, live_since=Acceptance(90, 150)).write(folder)
     return folder
 
 
@@ -42,6 +45,8 @@ def test_what_is_kept_and_learned_is_shown(run: Run, home: Path) -> None:
     assert "keeps: 6 texts of 2 clients, 120 tokens" in shown
     assert "serves: version 1 (" in shown
     assert "held out: right at 50.0 % of 100 tokens before its round, at 60.0 % after" in shown
+    assert "live: right at 60.0 % of 150 tokens since it serves, at 44.0 % of 100 before" in shown
+    assert "has learned: 4 rounds, 1 version taken back, versions on disk: 1" in shown
     assert "does: not running" in shown
     assert "zoo:draft-math" in shown and "serves: the model as it came" in shown
     one = facts(run, "--model", "zoo:draft-code")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain
+from cosine_node.chains.search import USUAL_RTT_S, NoChain, Rtt, StagePlace, StageSight, find_chain, loaded_pass_s
 from cosine_node.stages.coverage import holders, lacked_most, unheld
 from cosine_protocol.stage_messages import LayerRange
 
@@ -144,3 +144,10 @@ def test_neighbours_that_are_apart_never_follow_each_other(
     assert found in free
     levels = max(sum(standing.get(name, 0) for name in names) for names in free)
     assert sum(standing.get(name, 0) for name in found) == levels
+
+
+def test_a_busy_stage_counts_as_slower_but_no_slower_than_twice() -> None:
+    assert loaded_pass_s(0.1, busy=0.0) == 0.1
+    assert loaded_pass_s(0.1, busy=0.5) == pytest.approx(0.15)
+    assert loaded_pass_s(0.1, busy=7.0) == pytest.approx(0.2)
+    assert loaded_pass_s(0.0, busy=0.0) > 0.0

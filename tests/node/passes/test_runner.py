@@ -16,6 +16,7 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.idle_passes import FIRST_PAUSE_S, LONGEST_PAUSE_S, IdlePasses
 from cosine_node.passes.runner import (
     MIN_CHANGE,
+    MIN_INTERVAL_S,
     MIN_PASSES,
     PacedRunner,
     Pass,
@@ -101,6 +102,7 @@ def test_a_paced_pass_lasts_the_curve_or_longer_and_lateness_is_counted() -> Non
 
 MEASURED = CostCurve(((1, 0.04), (64, 0.08)))
 START_S = 1000.0
+LATER_S = START_S + MIN_INTERVAL_S
 
 
 def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
@@ -109,6 +111,14 @@ def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
     for ratio in ratios:
         speed.note(tokens=tokens, elapsed_s=ratio * MEASURED.seconds(tokens))
     return speed
+
+
+def test_a_busy_start_is_corrected_by_the_passes_that_follow() -> None:
+    speed = speed_after(*[0.25] * MIN_PASSES, tokens=16)
+    assert speed.pass_s == 0.04
+    assert speed.refresh(LATER_S)
+    assert round(speed.pass_s, 6) == 0.01
+    assert not speed.refresh(LATER_S + 2 * MIN_INTERVAL_S)
 
 
 @given(st.lists(st.floats(0.05, 20.0), max_size=300), st.floats(0.0, 300.0))

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.tree import SequenceTree, TokenNode
 from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, LookAhead, QueuedFeed, StageInbox
+from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, WINDOW_S, BusyShare, LookAhead, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_PART_BYTES
@@ -148,3 +148,21 @@ def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
     look_ahead = LookAhead()
     assert look_ahead.drops([Row.chain(number + 1, (5,)) for number in range(16)], lambda _: {}, honest) is False
     assert look_ahead.drops([Row(number + 1, (5,), (7,), (PREFIX,)) for number in range(16)], lambda _: {}, honest)
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)), max_size=30))
+def test_the_share_is_one_of_the_time_that_has_passed(steps: list[tuple[float, float]]) -> None:
+    now_s = 5.0
+    busy = BusyShare(now_s=now_s)
+    assert busy.share(now_s) == 0.0
+    work = []
+    for pause_s, pass_s in steps:
+        began_s = now_s + pause_s
+        now_s = began_s + pass_s
+        busy.note(began_s=began_s, ended_s=now_s)
+        work.append((began_s, now_s))
+    first_s = max(5.0, now_s - WINDOW_S)
+    spent_s = sum(max(0.0, ended_s - max(began_s, first_s)) for began_s, ended_s in work)
+    assert busy.share(now_s) == pytest.approx(spent_s / (now_s - first_s) if now_s > first_s else 0.0, abs=1e-9)
+    assert busy.total_s == pytest.approx(sum(ended_s - began_s for began_s, ended_s in work))
+    assert busy.share(now_s + WINDOW_S + 1.0) == 0.0

@@ -188,6 +188,15 @@ def test_the_surest_author_has_the_credit_unless_the_verifier_drafted_it_for_not
     assert verdict(state, [], {9: 10, 10: 11}).authors == bytes([author, 0])
 
 
+def test_near_ties_are_counted_on_the_path_only() -> None:
+    state = state_of(request_of("c"))
+    state.tree.attach(state.tree.root.digest, 1, CHAIN, [1, 1, 1])
+    row = state.decode_row(list(state.tree.walk()))
+    state.near_tie = 0.1
+    choices = [Choice(10, 0.05), Choice(11, 1.0), Choice(50, 0.05), Choice(13, 0.0)]
+    assert state.judge(row, choices).near_ties == 2
+
+
 def attach_at_random(state: VerifierRequest, rng: random.Random, stream: tuple[int, ...]) -> list[TreeNode]:
     """Attach a tree that holds parts of the true stream and much else; the nodes that may be fed."""
     nodes: list[Node] = []

@@ -245,6 +245,14 @@ async def test_a_tree_whose_authors_do_not_fit_ends_its_request(
     assert error.code == ErrorCode.MALFORMED
 
 
+@played(play)
+async def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody(bench: Bench, caller: Caller) -> None:
+    caller.post(tree_of(bytes(16), 0, (1, 2)), m.Cancel(5), m.Opened(1, 1))
+    assert (await caller.until(m.Error, number=0)).code == ErrorCode.MALFORMED
+    request = request_of(caller.peer_id)
+    assert await finished(caller, request) == expected_output(request, bench.engine)
+
+
 class FragileEngine(ScriptedEngine):
     """Passes that feed a certain token fail as a whole."""
 

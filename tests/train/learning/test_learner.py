@@ -181,6 +181,28 @@ def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tm
     other.learner.close()
 
 
+def test_weights_that_are_no_better_or_are_forgotten_do_not_serve(tmp_path: Path) -> None:
+    drafter = Drafter(tmp_path, before=500, after=510)
+
+    async def scene() -> None:
+        drafter.keep()
+        assert (await drafter.event("learned"))["goes_live"] is False
+        await asyncio.sleep(0.1)
+        assert (drafter.serves(), drafter.events, drafter.switches) == (0, [], [])
+        # What was learned from is not new any more; the next round has the next number.
+        drafter.tell(**BETTER)
+        drafter.keep(100)
+        await drafter.event("learned")
+        assert (await drafter.event("switched"))["version"] == 2
+        assert Versions(drafter.folder).all() == [2]
+        # What is forgotten serves no more.
+        Versions(drafter.folder).forget()
+        await until(lambda: drafter.switches[-1] == "m")
+        assert drafter.serves() == 0
+
+    drafter.play(scene)
+
+
 def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path) -> None:
     drafter = Drafter(tmp_path, **BETTER)
 

@@ -11,6 +11,7 @@ from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.questions import (
     OPENING_CHARACTERS,
+    TEMPERATURE,
     Question,
     prompts_of,
     read_questions,
@@ -40,6 +41,14 @@ def test_a_conversation_is_cut_before_one_of_its_answers(tmp_path: Path, name: s
     (question,) = read_questions(write(tmp_path / name, {"messages": CHAT}))
     assert (question.asked, question.follows) in ((tuple(CHAT[:1]), "3"), (tuple(CHAT[:3]), "7"))
     assert question.domain == "sums"
+
+
+def test_files_with_dev_in_their_names_are_held_out(tmp_path: Path) -> None:
+    write(tmp_path / "a.train.jsonl", *chats(9))
+    write(tmp_path / "a.dev.jsonl", {"text": "held out"})
+    questions = read_questions(tmp_path)
+    assert [question.asked for question in questions if question.is_held_out] == ["held out"]
+    assert len(questions) == 10
 
 
 def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
@@ -79,6 +88,13 @@ class Letters(TextTokenizer):
         return tuple(map(ord, text))
 
 
-def asked(count: int, *, is_asked_twice: bool = False, longest: int = 99) -> list[TargetPrompt]:
+def asked(count: int, *, is_asked_twice: bool = False) -> list[TargetPrompt]:
     questions = [Question("a", f"question {number}") for number in range(20)]
-    return prompts_of(questions, Letters(), answers=count, longest_prompt=longest, is_asked_twice=is_asked_twice)
+    return prompts_of(questions, Letters(), answers=count, longest_prompt=99, is_asked_twice=is_asked_twice)
+
+
+def test_about_half_of_the_answers_are_sampled_and_held_out_questions_are_asked_both_ways() -> None:
+    assert {prompt.sampling.temperature for prompt in asked(20)} == {0, TEMPERATURE}
+    assert len({prompt.question for prompt in asked(20)}) == 20
+    prompts = asked(10, is_asked_twice=True)
+    assert [prompt.sampling.temperature for prompt in prompts] == [0, TEMPERATURE] * 5
