@@ -12,6 +12,7 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import DrafterCounts, Histogram, VerifierCounts
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, GenerationFailed
@@ -19,6 +20,8 @@ from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, prom
 
 TOKENS = 24
 PROMPT = prompt_of(random.Random("counts"))
+SLOW = CostCurve(((1, 0.5),))
+"""So that few tokens hold a place for longer than another client waits for it."""
 
 
 @given(st.lists(st.floats(0, 100)))
@@ -69,18 +72,18 @@ async def asked_at_once(swarm: SimulatedSwarm, count: int, *, max_new_tokens: in
 
 
 def test_refusals_are_counted_by_their_reason() -> None:
-    async def run(*, places: int, max_new_tokens: int) -> tuple[VerifierCounts, DrafterCounts]:
+    async def run(*, places: int) -> tuple[VerifierCounts, DrafterCounts]:
         async with SimulatedSwarm() as swarm:
-            verifier = await swarm.verifier(target_engine(), max_requests=places)
+            verifier = await swarm.verifier(target_engine(), curve=SLOW, max_requests=places)
             drafter = await swarm.drafter(draft_engine(0.9), max_requests=1)
-            await asked_at_once(swarm, 2, max_new_tokens=max_new_tokens)
+            await asked_at_once(swarm, 2, max_new_tokens=50)
             return verifying(verifier), drafting(drafter)
 
-    verifier, drafter = run_virtual(run(places=1, max_new_tokens=250))
+    verifier, drafter = run_virtual(run(places=1))
     assert list(verifier.refused) == [ErrorCode.OVERLOADED]
     # Who has no verifier asks no drafter.
     assert (verifier.opened, drafter.busy) == (2, 0)
-    verifier, drafter = run_virtual(run(places=2, max_new_tokens=50))
+    verifier, drafter = run_virtual(run(places=2))
     assert (dict(verifier.refused), verifier.opened, drafter.busy > 0) == ({}, 2, True)
 
 
