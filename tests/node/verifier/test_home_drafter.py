@@ -103,7 +103,7 @@ def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load(temp
                 home_curve=CostCurve(((1, 0.007),)),
             )
             client = await swarm.client()
-            done = await client.generate("hello", max_new_tokens=200, temperature=temperature, seed=1)
+            done = await client.generate("hello", max_new_tokens=120, temperature=temperature, seed=1)
             assert isinstance(member.service, VerifierService)
             return done, member.service
 
