@@ -84,7 +84,7 @@ class RecordOpener:
         valid_at_s: float | None = None,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> NodeRecord:
-        """Raises as `open_record`. `valid_at_s`: valid then, not now. `note` is told of each of its owner's."""
+        """Raises as `open_record`. `valid_at_s`: valid then, not now. `note` is told of lapsed ones, too."""
         known_as = sha256(msgpack.packb((cell, owner, data))).digest()
         record = self._opened.get(known_as)
         if record is None:

@@ -80,7 +80,7 @@ class BatchOptions:
 
 
 def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
-    """Keywords over attributes of configs, the first first. Raises `UsageError` for unknown or impossible ones."""
+    """Keywords, else attributes of the first config that has them. Raises `UsageError` for what cannot be."""
     for name in keywords.keys() - IGNORED - REFUSED:
         refuse_unknown(name, sorted(HONOURED))
     given: dict[str, Any] = {}

@@ -100,7 +100,7 @@ class DrafterSearch:
     def _with_pupil(
         self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
     ) -> AskedDrafters:
-        """Sometimes, with feedback, one that only learns: the last place, if not of a lone expertise."""
+        """With feedback sometimes one that only learns, last unless that place is a lone expertise."""
         if not asked or not shares_feedback(self.options):
             return AskedDrafters(asked)
         if self.options.get("max_drafters") is not None and len(asked) == self.limit:

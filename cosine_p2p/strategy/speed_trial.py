@@ -140,7 +140,7 @@ class SpeedTrial:
         self.is_untried = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for a harder path, begun by the same way; what drafts were worth bounds it where none draft."""
+        """A trial for a harder path, begun by the same way. Without drafts their known worth is an upper bound."""
         new = SpeedTrial((self.way, *self._gains))
         if not self.way:
             new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}

@@ -50,7 +50,7 @@ class TargetIdentity:
 def default_sampling(
     verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> GenerationDefaults | None:
-    """What the verifier publishes, else recommends to who samples and names no temperature; None for `none`."""
+    """What a verifier publishes, else what suits its target where one samples at no given temperature."""
     if asked.get("generation_config") == NONE:
         return None
     is_open = bool(otherwise["temperature"]) and "temperature" not in asked

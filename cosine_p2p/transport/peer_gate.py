@@ -160,7 +160,7 @@ class GatedStream:
 
 
 async def refuse(stream: Stream, reason: str) -> None:
-    """Answer with an error; end once the peer hangs up, since a stream closed at once loses the answer."""
+    """Answer with an error, and end once the peer hangs up: a stream closed at once would lose the answer."""
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
         async with asyncio.timeout(LINGER_S):

@@ -439,7 +439,7 @@ class ReleaseReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """No more drafts; of `text_tokens` `accepted` were the drafter's. Told once more at the end."""
+    """No more drafts: of `text_tokens` `accepted` were the drafter's. Who was let go before hears it at the end."""
 
     number: Number
     accepted: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None

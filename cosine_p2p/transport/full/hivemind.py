@@ -361,7 +361,7 @@ class HivemindTransport:
             await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
 
     async def _up(self, peer_id: str) -> _Running:
-        """Waits long, or all verifiers were lost at once. Raises `PeerLost` where the daemon stays away."""
+        """Waits longer than a dial: giving up would lose all verifiers at once. Raises `PeerLost`."""
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
                 await self._is_up.wait()
