@@ -8,22 +8,16 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_p2p import AsyncClient
-from cosine_p2p.directory.dht import DhtDirectory
-from cosine_p2p.storage.identity_file import load_identity
-from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.channel import AGENT, Channel, serve_channel
-from cosine_p2p.transport.config import DEFAULT_NETWORK
+from cosine_p2p.transport.channel import AGENT
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode, encode_frame
-from cosine_protocol.digests import request_digest, roll_digest
-from cosine_protocol.errors import CosineError, PeerLost
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.nodes import Node, NodeBlock
 from cosine_protocol.protocols import DRAFT, VERIFY, VERSION
 from cosine_protocol.records import NodeRecord, Role
@@ -33,12 +27,8 @@ from tests.cosine_p2p.transport.full_nodes import plant
 TARGET: Final = "zoo:target"
 STREAMS: Final = 1
 PIECE_BYTES: Final = 65_536
-PLACES: Final = 16
-GREEDY: Final = 64
 KEYS: Final = 8000
-HOUR_US: Final = 3_600_000_000
 FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_requests": 1000, "lifetime_s": 60.0}
-STATS: Final = m.PassStats(0, 0, 1)
 
 
 async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
@@ -106,99 +96,12 @@ class _Named:
         self.peer_id = peer_id
 
 
-async def ask_greedily(client: AsyncClient, task: dict[str, Any]) -> None:
-    """Many long requests, asked for again and again."""
-
-    async def ask_on() -> None:
-        while True:
-            with suppress(CosineError):
-                await client.generate(task["prompt"], max_new_tokens=600)
-            await asyncio.sleep(0.1)
-
-    for _ in range(GREEDY):
-        begin(ask_on())
-
-
-async def announce_lies(client: AsyncClient, task: dict[str, Any]) -> None:
-    """Records of verifiers that serve nothing, of ones that stall, and of a drafter that floods its client."""
-    directory = client._joined().swarm.directory
-    [verifier] = await directory.find(Role.VERIFIER, TARGET)
-    drafter, *_ = await directory.find(Role.DRAFTER, TARGET)
-    lies: list[tuple[NodeRecord, dict[str, Any], str, Callable[[Stream], Awaitable[None]] | None]] = [
-        (verifier, {"numerics": "float16"}, VERIFY, None),
-        (verifier, {"context_tokens": 1}, VERIFY, None),
-        (verifier, {}, VERIFY, stalling([])),
-        (verifier, {}, VERIFY, stalling(task["tokens"][:2])),
-        (drafter, {}, DRAFT, flooding),
-    ]
-    strangers = await strangers_of(task)
-    goodbyes: list[tuple[DhtDirectory, NodeRecord]] = []
-    for true, lie, protocol, handler in lies:
-        node = await strangers.node(network=DEFAULT_NETWORK)
-        identity = load_identity(node.config.identity_file)
-        own = DhtDirectory(node, identity, network=DEFAULT_NETWORK, opener=node.opener)
-        if handler is not None:
-            await node.serve(protocol, handler)
-        addresses = await node.visible_maddrs()
-        record = replace(true, peer_id=identity.peer_id, addresses=addresses, **(FASTEST | lie))
-        await own.announce(issued(record), [TARGET])
-        goodbyes.append((own, replace(record, lifetime_s=1.0)))
-
-    leaving.push_async_callback(say_goodbye, goodbyes)
-
-
-async def say_goodbye(goodbyes: Sequence[tuple[DhtDirectory, NodeRecord]]) -> None:
-    """End the records, as far as others take that, before other tests look for nodes."""
-    for directory, record in goodbyes:
-        with suppress(PeerLost):
-            await directory.announce(issued(record), [TARGET])
-
-
 def issued(record: NodeRecord) -> NodeRecord:
     now_s = time.time()
     return replace(record, issued_at_s=now_s, sequence=int(now_s * 1000))
 
 
-def stalling(tokens: Sequence[int]) -> Callable[[Stream], Awaitable[None]]:
-    """A verifier with passes of an hour by its own words, which commits these tokens and then nothing."""
-
-    def receive(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Open):
-            channel.post(m.Opened(message.number, HOUR_US))
-            digest = roll_digest(request_digest(message.request), message.committed)
-            for position in range(len(message.committed), len(tokens)):
-                committed = (tokens[position],)
-                digest = roll_digest(digest, committed)
-                channel.post(m.Commit(message.number, position, committed, digest, bytes(1), STATS))
-
-    async def handle(stream: Stream) -> None:
-        await serve_channel(stream, VERIFY, receive)
-
-    return handle
-
-
-async def flooding(stream: Stream) -> None:
-    """A drafter that says without a pause that it has started."""
-
-    async def say(number: int) -> None:
-        frame = encode_frame(encode(m.Started(number, 1.0, 1000)))
-        with suppress(PeerLost):
-            while True:
-                await stream.write(frame * (PIECE_BYTES // len(frame)))
-
-    def receive(channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Start):
-            begin(say(message.number))
-
-    await serve_channel(stream, DRAFT, receive)
-
-
-KINDS: Final = {
-    "floods over streams": flood_streams,
-    "floods of the DHT": flood_dht,
-    "long requests": ask_greedily,
-    "records": announce_lies,
-}
+KINDS: Final = {"floods over streams": flood_streams, "floods of the DHT": flood_dht}
 END_S: Final = 2.0
 is_over = asyncio.Event()
 leaving = AsyncExitStack()

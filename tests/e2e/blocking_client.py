@@ -107,15 +107,10 @@ def main(task: dict[str, Any]) -> None:
         return
     client = Client(**options)
     match task["do"]:
-        case "close":
-            with client:
-                generate(client)
         case "leave open":
             generate(client)
         case "leave a stream open":
             tell(text=next(client.stream(PROMPT, max_new_tokens=ENDLESS_TOKENS)).text)
-        case "interrupt generate":
-            interrupted(client, lambda: client.generate(PROMPT, max_new_tokens=ENDLESS_TOKENS))
         case "interrupt stream":
             interrupted(client, lambda: list(client.stream(PROMPT, max_new_tokens=ENDLESS_TOKENS)))
         case "fork":

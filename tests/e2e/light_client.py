@@ -43,16 +43,11 @@ def tell(**fields: Any) -> None:
 async def generate(client: AsyncClient, prompt: str, options: dict[str, Any]) -> None:
     run = await client.start(prompt, **options)
     async for chunk in run.chunks():
-        tell(text=chunk.text, tokens=len(chunk.token_ids))
+        tell(text=chunk.text)
     done = run.result()
-    tell(
-        text=done.text,
-        token_ids=done.token_ids,
-        drafted=done.drafted,
-        accepted=done.accepted,
-        verifiers=[report.peer_id for report in done.verifiers],
-        transport=type(client._joined().swarm.transport).__name__,
-    )
+    transport = type(client._joined().swarm.transport).__name__
+    verifiers = [report.peer_id for report in done.verifiers]
+    tell(text=done.text, token_ids=done.token_ids, drafted=done.drafted, verifiers=verifiers, transport=transport)
 
 
 async def give_up(client: AsyncClient, prompt: str, options: dict[str, Any]) -> None:

@@ -4,16 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import torch
 import transformers
 from tokenizers import Tokenizer
 
 from cosine_node import zoo
-
-MANY_PER_DOMAIN: Final = 13
-FEW_PER_DOMAIN: Final = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,15 +31,6 @@ def test_a_prompt_longer_than_the_context(swarm: Swarm) -> None:
     assert "3001 tokens > 1023" in sentence and "shorten" in sentence
 
 
-def test_arguments_without_a_meaning() -> None:
-    for arguments, said in (
-        (("generate", "-", "--initial-peers", NOBODY), "prompt is empty"),
-        (("generate", "hi", "--initial-peers", "nonsense"), "'nonsense'"),
-        (("generate", "hi"), "--initial-peers"),
-    ):
-        assert said in sentence_of(*arguments, code=2)
-
-
 def test_what_is_not_there(swarm: Swarm) -> None:
     absent = ("generate", "hi", "--initial-peers", NOBODY)
     assert NOBODY in sentence_of(*absent, code=1, COSINE_JOIN_PATIENCE="1")

@@ -1,20 +1,299 @@
-"""Faults of everything, one upon the other: no text is wrong, fails or hangs for who knows two addresses."""
+"""Faults of everything, one upon the other: no text is wrong, fails or hangs for who knows two addresses.
+
+Two verifiers, two drafters and a bootstrap node serve four clients that ask on and on, each for a text of its own
+seed. Meanwhile nodes and their daemons are killed, stopped and started again, and clients leave and join anew or
+lose their daemons. A seed makes the plan. An event that would leave a client without any address that it knows, or
+all without a verifier, is left out.
+"""
 
 import asyncio
+import os
+import signal
+import sys
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from queue import Empty
+from random import Random
 from typing import Final
 
+import psutil  # type: ignore[import-untyped]  # no stubs among the dependencies
 import pytest
 
-from tests.e2e.chaos import planned, play, scene_in
+from cosine_p2p import AsyncClient
+from cosine_p2p.request.options import GenerationOptions
+from cosine_protocol.errors import CosineError
+from tests.e2e.conftest import EMULATED
+from tests.e2e.nodes import HOST, Node, close_all, daemons_of, free_port
+from tests.e2e.reference import encoded, greedy
 
-pytestmark = [pytest.mark.network, pytest.mark.soak, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
+NETWORK: Final = "chaos"
 MINUTES: Final = 2.0
+PROMPT: Final = "The old lighthouse keeper opened the door and"
+NEW_TOKENS: Final = 48
+VERIFIERS: Final = frozenset({"first", "second"})
+DRAFTERS: Final = {"draft-literature": "zoo:draft-literature", "ngram": "ngram"}
+NODES: Final = ("boot", *sorted(VERIFIERS), *DRAFTERS)
+KNOWN: Final = (("boot", "first"), ("boot", "second"), ("boot", "first"), ("first", "second"))
+"""The nodes whose addresses each client was given."""
+CLIENTS: Final = tuple(f"client-{number}" for number in range(len(KNOWN)))
+
+VICTIMS: Final = (*NODES, *NODES, *CLIENTS, *("boot",) * 6)
+"""The bootstrap node more often: as clients know it, most of what would happen to it is left out."""
+FIRST_S: Final = 5.0
+PAUSE_S: Final = (2.0, 10.0)
+"""Between events: a restart takes longer than the shortest, so that faults come upon faults."""
+STOPPED_S: Final = (1.0, 12.0)
+"""A peer may be silent for 4 s: shorter and longer."""
+DOWN_S: Final = (0.0, 8.0)
+SETTLED_S: Final = 10.0
+"""A verifier that is ready again was found by all who look after so long."""
+HUNG_S: Final = 120.0
+"""No text of a few seconds takes so long, whatever is waited for on the way."""
 
 
+class Deed(StrEnum):
+    """What is done to a node, or to a client."""
+
+    KILL = "kill -9"
+    STOP = "SIGSTOP"
+    RESTART = "SIGTERM"
+    KILL_DAEMON = "kill -9 of its p2pd"
+    STOP_DAEMON = "SIGSTOP of its p2pd"
+    LEAVE = "leaves and joins anew"
+
+
+NODE_DEEDS: Final = (Deed.KILL, Deed.STOP, Deed.RESTART, Deed.KILL_DAEMON, Deed.STOP_DAEMON)
+# With its own daemon stopped a client reaches nobody, whoever else is there.
+CLIENT_DEEDS: Final = (Deed.LEAVE, Deed.KILL_DAEMON)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A deed at a time; what is stopped or ended goes on or begins again after `lasts_s`."""
+
+    at_s: float
+    deed: Deed
+    victim: str
+    lasts_s: float
+
+
+def planned(*, seed: int, minutes: float) -> list[Event]:
+    """The events of a run. Pure."""
+    chance, now_s, events = Random(seed), FIRST_S, list[Event]()
+    while now_s < 60 * minutes:
+        victim = chance.choice(VICTIMS)
+        deed = chance.choice(NODE_DEEDS if victim in NODES else CLIENT_DEEDS)
+        span_s = STOPPED_S if deed in (Deed.STOP, Deed.STOP_DAEMON) else DOWN_S
+        events.append(Event(now_s, deed, victim, chance.uniform(*span_s)))
+        now_s += chance.uniform(*PAUSE_S)
+    return events
+
+
+def may_be(event: Event, whole: Collection[str]) -> bool:
+    """True if nobody is left without a verifier or an address while the victim is away. Pure."""
+    if event.victim in CLIENTS:
+        return True
+    left = set(whole) - {event.victim}
+    return bool(left & VERIFIERS) and all(left.intersection(known) for known in KNOWN)
+
+
+@dataclass(slots=True)
+class Found:
+    """The number of texts and of events, and what went wrong."""
+
+    texts: int = 0
+    events: int = 0
+    faults: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Scene:
+    """The nodes, each with the arguments and the address that it always has; `whole_s` is since when one is."""
+
+    folder: Path
+    arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    hosts: dict[str, str] = field(default_factory=dict)
+    maddrs: dict[str, str] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)
+    whole_s: dict[str, float] = field(default_factory=dict)
+    starts: int = 0
+
+    def begin(self, name: str) -> Node:
+        """Start a node, which is not ready yet."""
+        self.starts += 1
+        arguments = (*self.arguments[name], "--identity", str(self.folder / f"{name}.key"))
+        node = Node.start(f"{name}-{self.starts}", arguments, self.folder, host=self.hosts[name])
+        self.nodes[name] = node
+        return node
+
+    def note_ready(self, name: str) -> None:
+        """Wait until a node is ready."""
+        node = self.nodes[name].wait_ready()
+        self.maddrs[name] = node.maddr
+        self.note_back(name)
+
+    def note_back(self, name: str) -> None:
+        """Count a node as whole, a verifier once it has settled."""
+        self.whole_s[name] = time.monotonic() + SETTLED_S * (name in VERIFIERS)
+
+    @property
+    def whole(self) -> set[str]:
+        """The nodes that have been there for long enough."""
+        return {name for name, since_s in self.whole_s.items() if since_s <= time.monotonic()}
+
+    def pids_of(self, victim: str, deed: Deed) -> list[int]:
+        """The processes that a deed is for."""
+        if victim in CLIENTS:
+            daemons = sorted(daemons_of(os.getpid()))
+            return daemons[CLIENTS.index(victim) :][:1]
+        pid = self.nodes[victim].process.pid
+        return daemons_of(pid) if deed in (Deed.KILL_DAEMON, Deed.STOP_DAEMON) else [pid]
+
+
+@contextmanager
+def scene_in(folder: Path) -> Iterator[Scene]:
+    """The nodes, all ready and settled."""
+    scene = Scene(folder)
+    engine = ("--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
+    try:
+        for name in NODES:
+            scene.hosts[name] = HOST.replace("/tcp/0", f"/tcp/{free_port()}")
+        scene.arguments["boot"] = ("bootstrap", "--network", NETWORK)
+        scene.begin("boot")
+        scene.note_ready("boot")
+        join = ("join", *engine, "--network", NETWORK, "--initial-peers", scene.maddrs["boot"])
+        for name in VERIFIERS:
+            scene.arguments[name] = (*join, "--role", "verifier", "--model", "zoo:target")
+        for name, model in DRAFTERS.items():
+            scene.arguments[name] = (*join, "--role", "drafter", "--model", model)
+        for name in NODES[1:]:
+            scene.begin(name)
+        for name in NODES[1:]:
+            scene.note_ready(name)
+        # Whoever is started again may find the bootstrap node gone.
+        for name in NODES[1:]:
+            other = "second" if name == "first" else "first"
+            scene.arguments[name] += ("--initial-peers", scene.maddrs[other])
+        scene.arguments["boot"] += ("--initial-peers", scene.maddrs["first"])
+        scene.whole_s = dict.fromkeys(NODES, time.monotonic())
+        yield scene
+    finally:
+        for node in scene.nodes.values():
+            for pid in (node.process.pid, *daemons_of(node.process.pid)):
+                signalled(pid, signal.SIGCONT)
+        close_all(list(scene.nodes.values()))
+
+
+def signalled(pid: int, number: signal.Signals) -> None:
+    """Send a signal to a process that may be gone."""
+    if psutil.pid_exists(pid):
+        os.kill(pid, number)
+
+
+async def carry_out(scene: Scene, event: Event, leaving: dict[str, asyncio.Event]) -> None:
+    """Do what an event says, and undo it."""
+    name = event.victim
+    if event.deed is Deed.LEAVE:
+        leaving[name].set()
+        return
+    pids = scene.pids_of(name, event.deed)
+    if name in NODES:
+        scene.whole_s.pop(name, None)
+    if event.deed in (Deed.STOP, Deed.STOP_DAEMON):
+        for pid in pids:
+            signalled(pid, signal.SIGSTOP)
+        await asyncio.sleep(event.lasts_s)
+        for pid in pids:
+            signalled(pid, signal.SIGCONT)
+    elif event.deed is Deed.KILL_DAEMON:
+        for pid in pids:
+            signalled(pid, signal.SIGKILL)
+    else:
+        for pid in pids:
+            signalled(pid, signal.SIGKILL if event.deed is Deed.KILL else signal.SIGTERM)
+        await asyncio.to_thread(scene.nodes[name].process.wait)
+        await asyncio.sleep(event.lasts_s)
+        scene.begin(name)
+        await asyncio.to_thread(scene.note_ready, name)
+        return
+    if name in NODES:
+        scene.note_back(name)
+
+
+async def ask_on(
+    scene: Scene, number: int, expected: Sequence[int], leaving: asyncio.Event, over: asyncio.Event, found: Found
+) -> None:
+    """Ask for the client's text again and again, joining anew where it is to leave."""
+    peers = KNOWN[number]
+    while not over.is_set():
+        leaving.clear()
+        try:
+            maddrs = [scene.maddrs[name] for name in peers]
+            async with AsyncClient(maddrs, memory=False, network=NETWORK, dtype="float32") as client:
+                while not (over.is_set() or leaving.is_set()):
+                    async with asyncio.timeout(HUNG_S):
+                        done = await client.generate(PROMPT, **options_of(number))
+                    found.texts += 1
+                    assert done.token_ids == tuple(expected), [each.peer_id for each in done.verifiers]
+        except (CosineError, TimeoutError, AssertionError) as error:
+            fault = f"client {number}, after {found.texts} texts of all: {type(error).__name__}: {error}"
+            found.faults.append(fault)
+            sys.stderr.write(f"{fault}\n")
+            await asyncio.sleep(1.0)
+
+
+def options_of(number: int) -> GenerationOptions:
+    """The first client's text is the likeliest, the others' are drawn."""
+    return {"temperature": 0.8 if number else 0.0, "seed": number, "max_new_tokens": NEW_TOKENS}
+
+
+async def texts_of(scene: Scene) -> list[tuple[int, ...]]:
+    """The text of each client, while nothing happens; the likeliest is compared with transformers' own."""
+    async with AsyncClient(
+        [scene.maddrs["boot"]], memory=False, network=NETWORK, dtype="float32", strategy="plain"
+    ) as client:
+        texts = [(await client.generate(PROMPT, **options_of(number))).token_ids for number in range(len(CLIENTS))]
+    assert texts[0] == greedy(encoded(PROMPT), NEW_TOKENS)
+    return texts
+
+
+async def play(scene: Scene, events: Sequence[Event], *, minutes: float) -> Found:
+    """Carry out a plan under the clients' load."""
+    found, over = Found(), asyncio.Event()
+    expected = await texts_of(scene)
+    leaving = {name: asyncio.Event() for name in CLIENTS}
+    asking = [
+        asyncio.ensure_future(ask_on(scene, number, expected[number], leaving[name], over, found))
+        for number, name in enumerate(CLIENTS)
+    ]
+    began_s, deeds = time.monotonic(), list[asyncio.Task[None]]()
+    for event in events:
+        await asyncio.sleep(max(0.0, began_s + event.at_s - time.monotonic()))
+        is_busy = event.victim in NODES and event.victim not in scene.whole
+        if is_busy or not may_be(event, scene.whole):
+            continue
+        found.events += 1
+        sys.stderr.write(f"{event.at_s:.1f} s: {event.victim}: {event.deed} for {event.lasts_s:.1f} s\n")
+        deeds.append(asyncio.create_task(carry_out(scene, event, leaving)))
+    await asyncio.sleep(max(0.0, began_s + 60 * minutes - time.monotonic()))
+    for deed in deeds:
+        # On a machine that is far too busy a node may take longer than anybody waits: no text is lost by that.
+        with suppress(Empty):
+            await deed
+    over.set()
+    await asyncio.gather(*asking)
+    return found
+
+
+@pytest.mark.soak
 def test_every_text_is_right_whatever_dies_or_stops(tmp_path: Path) -> None:
     with scene_in(tmp_path) as scene:
         found = asyncio.run(play(scene, planned(seed=0, minutes=MINUTES), minutes=MINUTES))
-    assert (found.wrong, found.hung, found.errors) == ([], [], [])
+    assert found.faults == []
     assert found.texts > 0 and found.events

@@ -62,19 +62,3 @@ def test_each_fault_is_found_beside_the_others(swarm: Swarm, tmp_path: Path) -> 
     assert (code, told["failures"]) == (1, len(failures))
     assert all(found[what]["fix"] for what in failures)
     assert swarm.boot.peer_id in found[f"--initial-peers {swapped}"]["fix"]
-
-
-@pytest.mark.thorough
-def test_a_network_nobody_verifies_in_is_found(swarm: Swarm, tmp_path: Path) -> None:
-    code, _, found = doctor("--network", "empty", "--identity", str(tmp_path / "key"), *swarm.peers)
-    assert code == 1
-    assert found["swarm: verifiers"]["result"] == "failure"
-    assert "--network" in found["swarm: verifiers"]["fix"]
-
-
-@pytest.mark.soak
-def test_people_are_told_of_everything_without_peers(tmp_path: Path) -> None:
-    done = run("doctor", "--identity", str(tmp_path / "key"))
-    assert (done.returncode, done.stderr) == (0, "")
-    assert "skipped swarm: no --initial-peers is given" in done.stdout
-    assert done.stdout.splitlines()[-1].endswith("skipped.")

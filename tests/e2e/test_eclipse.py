@@ -1,12 +1,7 @@
-"""Peers that invent DHT ids around a swarm's records, and records in masses: newcomers find it all the same.
-
-`COSINE_ATTACK_S=300 pytest --log-cli-level=INFO` lets each attack last so long before they come, and tells times.
-"""
+"""Peers that invent DHT ids around a swarm's records, and records in masses: newcomers find it all the same."""
 
 import asyncio
 import contextlib
-import logging
-import os
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -25,14 +20,13 @@ from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(900)]
 
-LOG = logging.getLogger(__name__)
 TARGET: Final = "zoo:target"
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 TOKENS: Final = 24
 IDS: Final = 40
 SYBILS: Final = 704
 NEWCOMERS: Final = 5
-ATTACK_S: Final = float(os.environ.get("COSINE_ATTACK_S", "3"))
+ATTACK_S: Final = 3.0
 SLACK_S: Final = 5.0
 """Beside the quiet time: what a busy machine may take longer."""
 
@@ -94,8 +88,6 @@ def test_newcomers_find_the_swarm_and_get_its_text(swarm: Swarm, attack: Any, tm
             if attacking.done():
                 attacking.result()
             await ended(attacking)
-        for name, times in (("quiet", quiet), (attack.__name__, busy)):
-            LOG.info("%s: %s s", name, ", ".join(f"{seconds:.2f}" for _, seconds, _ in times))
         # A text may be over before its drafters are found.
         assert any(drafters for _, _, drafters in busy)
         for generation, seconds, _ in busy:

@@ -16,7 +16,7 @@ from openai import APIStatusError, AuthenticationError, OpenAI
 
 from cosine_node.gateway.http.server import HEADER_S
 from tests.e2e.conftest import Swarm
-from tests.e2e.nodes import Node, run
+from tests.e2e.nodes import Node
 from tests.e2e.reference import encoded, greedy, target_tokenizer
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -27,7 +27,6 @@ GREEDY: Final = 40
 LONGEST: Final = [f"{number} " + "word " * 780_000 for number in range(3)]
 TOKENS: Final = 24
 PROMPT: Final = "The old lighthouse keeper opened the door and"
-QUESTION: Final[list[Any]] = [{"role": "user", "content": "What is 3 plus 4?"}]
 
 
 @pytest.fixture(scope="module")
@@ -62,18 +61,6 @@ def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
     pieces = list(client.completions.create(**options, stream=True))
     assert "".join(piece.choices[0].text for piece in pieces) == done.choices[0].text
     assert {piece.system_fingerprint for piece in pieces} == {done.system_fingerprint}
-
-
-@pytest.mark.thorough
-def test_a_chat_is_what_the_command_writes(client: OpenAI, swarm: Swarm) -> None:
-    done = client.chat.completions.create(
-        model="cosine", messages=QUESTION, max_tokens=TOKENS, temperature=0.8, seed=5
-    )
-    options = ("--chat", "--max-new-tokens", str(TOKENS), "--temperature", "0.8", "--seed", "5", "--json")
-    written = json.loads(run("generate", QUESTION[0]["content"], *options, *swarm.peers).stdout)
-    assert done.choices[0].message.content == written["text"]
-    assert done.usage is not None
-    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (written["prompt_tokens"], written["tokens"])
 
 
 def test_keys_health_and_metrics(client: OpenAI, gateway: Node) -> None:

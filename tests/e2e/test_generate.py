@@ -11,17 +11,12 @@ from cosine_node import zoo
 from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
-from tests.e2e.reference import FEW_PER_DOMAIN, MANY_PER_DOMAIN, Case, encoded, greedy, own_cases
+from tests.e2e.reference import Case, encoded, greedy, own_cases
 from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
-STRATEGIES: Final = ("plain", "cosine")
 NEW_TOKENS: Final = 24
-FEW: Final = "few prompts"
-EVERY: Final = "every prompt"
-FEW_PROMPTS: Final = 5
-MANY_PROMPTS: Final = 60
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 
 
@@ -48,17 +43,13 @@ def is_as_expected(case: Case, generation: Generation) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "asked"),
-    [
-        ("cosine", FEW),
-        pytest.param("plain", FEW, marks=THOROUGH),
-        pytest.param("cosine", EVERY, marks=pytest.mark.soak),
-    ],
+    ("strategy", "per_domain"),
+    [("cosine", 1), pytest.param("plain", 1, marks=THOROUGH), pytest.param("cosine", 13, marks=pytest.mark.soak)],
 )
-def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, asked: str) -> None:
-    cases = own_cases(FEW_PER_DOMAIN if asked == FEW else MANY_PER_DOMAIN)
+def test_prompts_give_what_transformers_gives(swarm: Swarm, strategy: str, per_domain: int) -> None:
+    cases = own_cases(per_domain)
     done = asyncio.run(ask_all(swarm, cases, strategy))
-    assert len(done) >= (FEW_PROMPTS if asked == FEW else MANY_PROMPTS)
+    assert len(done) >= 4 * per_domain
     equal = [is_as_expected(case, generation) for case, generation in zip(cases, done, strict=True)]
     assert equal.count(False) <= 1
     assert (sum(generation.drafted for generation in done) > 0) is (strategy != "plain")
@@ -75,17 +66,7 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     assert done["strategy"] == strategy
     assert done["tokens"] == len(done["token_ids"])
     assert done["prompt_tokens"] == len(encoded(prompt))
-    for name in (
-        "text",
-        "finish_reason",
-        "seconds",
-        "time_to_first_token_s",
-        "seed",
-        "rounds",
-        "drafted",
-        "accepted",
-    ):
-        assert name in done
+    assert {"text", "seconds", "time_to_first_token_s", "seed", "rounds", "drafted", "accepted"} <= done.keys()
     # What the verifier signed, to be audited at any time.
     assert done["audit"]["evidence"] and done["audit"]["state"] in ("not drawn", "no auditor", "passed")
     assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}
@@ -117,10 +98,3 @@ def test_a_schema_in_a_file_makes_the_text_json_by_it(swarm: Swarm, tmp_path: Pa
     written = json.loads(done["text"])
     assert list(written) == ["keeper", "lamps"] and len(written["keeper"]) <= 12 and written["lamps"] <= 99
     assert done["finish_reason"] == "eos"
-
-
-@pytest.mark.thorough
-def test_a_constraint_that_nobody_can_follow_is_bad_usage(swarm: Swarm) -> None:
-    done = run("generate", PROMPT, *swarm.peers, "--regex", "(a")
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("The regex cannot be used: ") or "unclosed group" in done.stderr

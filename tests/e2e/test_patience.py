@@ -4,7 +4,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -44,18 +45,28 @@ def bootstrap_place(folder: Path) -> tuple[tuple[str, ...], str]:
     return ("bootstrap", "--identity", str(key)), f"{host}/p2p/{load_identity(key).peer_id}"
 
 
-def wait_until_it_says(log: Path, sentence: str) -> None:
+@contextmanager
+def waiting(folder: Path, *commands: Sequence[str]) -> Iterator[list[tuple["subprocess.Popen[bytes]", Path]]]:
+    """Commands as processes, once they have said that nobody answers, and the files of what they say."""
+    with ExitStack() as stack:
+        found = []
+        for number, command in enumerate(commands):
+            log = folder / f"command-{number}.log"
+            errors = stack.enter_context(log.open("wb"))
+            process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+            found.append((process, log))
+        for _, log in found:
+            wait_said(log, WAITING)
+        yield found
+
+
+def wait_said(log: Path, sentence: str) -> None:
     until_s = time.monotonic() + 120
     while sentence not in log.read_text():
         assert time.monotonic() < until_s, log.read_text()
         time.sleep(0.1)
-
-
-def asking(folder: Path, name: str, *arguments: str) -> tuple["subprocess.Popen[bytes]", Path]:
-    """A command that asks once, and the file of what it says."""
-    log = folder / f"{name}.log"
-    with log.open("wb") as errors:
-        return subprocess.Popen((*COMMAND, *arguments), stdout=subprocess.PIPE, stderr=errors), log
 
 
 def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node]) -> None:
@@ -64,19 +75,15 @@ def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node])
     join = ("join", "--role", "verifier", "--model", "zoo:target", "--threads", "1", *peers)
     nodes.append(Node.start("verifier", join, tmp_path))
     nodes.append(Node.start("gateway", ("serve", "--port", "0", *peers), tmp_path))
-    status, log = asking(tmp_path, "status", "status", *peers)
-    try:
-        for waiting in (nodes[0].log, nodes[1].log, log):
-            wait_until_it_says(waiting, WAITING)
+    with waiting(tmp_path, (*COMMAND, "status", *peers)) as [(status, log)]:
+        for node in nodes:
+            wait_said(node.log, WAITING)
         nodes.append(Node.start("boot", arguments, tmp_path, host=maddr.partition("/p2p/")[0]))
         for node in (nodes[2], nodes[0], nodes[1]):
             node.wait_ready()
         status.communicate(timeout=60)
         # Whether it sees the verifier depends on which of the two joined first; either way it is an answer.
         assert status.returncode == 0 or "Error: Nobody in the network" in log.read_text()
-    finally:
-        status.kill()
-        status.wait()
 
 
 def test_a_client_that_knows_one_node_alone_waits_for_its_daemon(swarm: Swarm) -> None:
@@ -90,43 +97,20 @@ def test_a_client_that_knows_one_node_alone_waits_for_its_daemon(swarm: Swarm) -
 
 def test_ctrl_c_ends_the_waiting_at_once(tmp_path: Path) -> None:
     _, maddr = bootstrap_place(tmp_path)
+    place = ("--initial-peers", maddr)
+    program = f"from cosine_p2p import Client\nClient([{maddr!r}]).__enter__()\n"
     commands: dict[tuple[str, ...], int] = {
-        ("generate", PROMPT): 130,
-        ("status",): 130,
-        ("join", "--role", "drafter", "--model", "ngram"): 0,
-        ("bootstrap",): 0,
-        ("serve", "--port", "0"): 0,
+        (*COMMAND, "generate", PROMPT, *place): 130,
+        (*COMMAND, "status", *place): 130,
+        (*COMMAND, "join", "--role", "drafter", "--model", "ngram", *place): 0,
+        (*COMMAND, "bootstrap", *place): 0,
+        (*COMMAND, "serve", "--port", "0", *place): 0,
+        (sys.executable, "-c", program): -signal.SIGINT,
     }
-    waiting = [
-        (*asking(tmp_path, command[0], *command, "--initial-peers", maddr), code)
-        for command, code in commands.items()
-    ]
-    try:
-        for _, log, _ in waiting:
-            wait_until_it_says(log, WAITING)
-        for process, log, code in waiting:
+    with waiting(tmp_path, *commands) as processes:
+        for (process, log), code in zip(processes, commands.values(), strict=True):
             began_s = time.monotonic()
             process.send_signal(signal.SIGINT)
             assert process.wait(timeout=60) == code, log.read_text()
-            assert time.monotonic() - began_s < AT_ONCE_S, log.name
-            assert "Traceback" not in log.read_text()
-    finally:
-        for process, _, _ in waiting:
-            process.kill()
-            process.wait()
-
-
-def test_a_program_stops_waiting_at_ctrl_c(tmp_path: Path) -> None:
-    _, maddr = bootstrap_place(tmp_path)
-    program = f"from cosine_p2p import Client\nClient([{maddr!r}]).__enter__()\n"
-    log = tmp_path / "program.log"
-    with log.open("wb") as errors:
-        process = subprocess.Popen((sys.executable, "-c", program), stderr=errors)
-    try:
-        wait_until_it_says(log, WAITING)
-        process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=AT_ONCE_S) != 0
-        assert "KeyboardInterrupt" in log.read_text()
-    finally:
-        process.kill()
-        process.wait()
+            assert time.monotonic() - began_s < AT_ONCE_S, process.args
+            assert ("Traceback" in log.read_text()) is (code < 0)

@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
@@ -13,8 +12,6 @@ from urllib.request import urlopen
 
 import pytest
 
-from cosine_p2p.storage.identity_file import load_identity
-from cosine_p2p.trust.founded_swarm import FoundedSwarm
 from cosine_p2p.trust.membership import read_swarm_file
 from tests.e2e.nodes import READY_TIMEOUT_S, Node, free_port, run
 from tests.e2e.reference import encoded, greedy
@@ -28,29 +25,21 @@ pytestmark = [
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 24
-DAY_S: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Friends:
-    """A swarm of a verifier, a founder's folder, and swarm files of members by the names of their keys."""
+    """A swarm of a verifier, and its founder's folder."""
 
     verifier: Node
     founder: Path
-
-    def admit(self, name: str) -> Path:
-        """The swarm file of a new member, for a day from now; its key lies beside it."""
-        file, peer_id = self.founder.parent / f"{name}.swarm", load_identity(self.key(name)).peer_id
-        line = FoundedSwarm.open(self.founder).admit(peer_id, lifetime_s=DAY_S, now_s=time.time())
-        file.write_text(f"{line}\n")
-        return file
 
     def key(self, name: str) -> Path:
         return self.founder.parent / f"{name}.key"
 
 
-def admitted_by_command(founder: Path, name: str) -> Path:
-    """As `Friends.admit`, the way people do."""
+def admitted(founder: Path, name: str) -> Path:
+    """The swarm file of a new member, for a day from now. Its key lies beside it."""
     file, key = founder.parent / f"{name}.swarm", founder.parent / f"{name}.key"
     peer_id = json.loads(run("identity", "--identity", str(key), "--json").stdout)["peer_id"]
     done = run("swarm", "admit", peer_id, "--days", "1", "--folder", str(founder))
@@ -65,12 +54,7 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     founder = folder / "founder"
     assert run("swarm", "create", "friends", "--out", str(founder)).returncode == 0
     with ExitStack() as stack:
-        member = (
-            "--swarm",
-            str(admitted_by_command(founder, "verifier")),
-            "--identity",
-            str(folder / "verifier.key"),
-        )
+        member = ("--swarm", str(admitted(founder, "verifier")), "--identity", str(folder / "verifier.key"))
         kind = ("--role", "verifier", "--model", "zoo:target", "--dtype", "float32", "--threads", "1")
         node = Node.start("private", ("join", *kind, *member), folder)
         stack.callback(node.close)
@@ -80,7 +64,7 @@ def friends(_own_home: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 def test_a_member_generates_and_a_stranger_reads_why_it_may_not(friends: Friends) -> None:
     ask = ("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), "--json")
     peers = ("--initial-peers", friends.verifier.maddr)
-    swarm = ("--swarm", str(friends.admit("client")), "--identity", str(friends.key("client")))
+    swarm = ("--swarm", str(admitted(friends.founder, "client")), "--identity", str(friends.key("client")))
     done = run(*ask, *peers, *swarm)
     assert done.returncode == 0, done.stderr
     assert tuple(json.loads(done.stdout)["token_ids"]) == greedy(encoded(PROMPT), NEW_TOKENS)
@@ -92,7 +76,7 @@ def test_a_member_generates_and_a_stranger_reads_why_it_may_not(friends: Friends
 
 
 def test_who_has_no_certificate_is_told_how_to_get_one(friends: Friends) -> None:
-    friends.admit("client")
+    admitted(friends.founder, "client")
     place = ("--swarm", str(friends.founder.parent / "client.swarm"), "--identity", str(friends.key("nobody")))
     done = run("status", "--initial-peers", friends.verifier.maddr, *place)
     assert done.returncode == 2
@@ -100,7 +84,7 @@ def test_who_has_no_certificate_is_told_how_to_get_one(friends: Friends) -> None
 
 
 def test_a_members_node_shows_its_machine_the_swarm(friends: Friends) -> None:
-    file, key, port = friends.admit("showing"), str(friends.key("showing")), free_port()
+    file, key, port = admitted(friends.founder, "showing"), str(friends.key("showing")), free_port()
     kind = ("join", "--role", "drafter", "--model", "ngram", "--page", str(port))
     node = (*kind, "--swarm", str(file), "--identity", key)
     refused = run(*node, "--initial-peers", friends.verifier.maddr)

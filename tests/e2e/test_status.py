@@ -1,26 +1,20 @@
 """The operator's view of a real swarm, the events of a node that joins it, and the logs of a request."""
 
 import json
-import subprocess
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
 from cosine_p2p import Client
 from tests.e2e.conftest import DRAFTERS, Swarm
-from tests.e2e.nodes import COMMAND, Node, run
+from tests.e2e.nodes import Node, run
 
-FAR: Final = "60/6@100"
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 
-def status(*arguments: str) -> "subprocess.CompletedProcess[str]":
-    return run("status", *arguments)
-
-
 def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
-    done = status("--json", *swarm.peers)
+    done = run("status", "--json", *swarm.peers)
     assert done.returncode == 0
     assert all(line.endswith(" ...") for line in done.stderr.splitlines()), done.stderr
     seen: dict[str, Any] = json.loads(done.stdout)
@@ -36,42 +30,17 @@ def test_every_node_is_seen_from_another_process(swarm: Swarm) -> None:
 
 
 @pytest.mark.thorough
-def test_an_emulated_node_says_so(tmp_path: Path) -> None:
-    options = ("join", "--role", "drafter", "--model", "ngram", "--threads", "1", "--emulate", FAR)
-    emulated = Node.start("emulated", options, tmp_path)
-    try:
-        done = status("--json", "--initial-peers", emulated.wait_ready().maddr)
-    finally:
-        emulated.close()
-    (node,) = json.loads(done.stdout)["nodes"]
-    assert node["emulated"] == FAR
-    # An emulated link delays its status, too; the timers of an event loop may be a millisecond early each way.
-    assert node["rtt_ms"] >= 95
-
-
-@pytest.mark.thorough
-def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm) -> None:
-    place = ("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--log-format", "json", "--threads", "1")
-    node = subprocess.Popen(
-        (*COMMAND, "join", "--role", "drafter", "--model", "ngram", *swarm.peers, *place),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert node.stdout is not None
-        ready = json.loads(node.stdout.readline())
-    finally:
-        node.terminate()
-        _, err = node.communicate(timeout=60)
-    started = [json.loads(line) for line in err.splitlines()]
+def test_a_node_tells_of_its_start_one_event_a_line(swarm: Swarm, tmp_path: Path) -> None:
+    join = ("join", "--role", "drafter", "--model", "ngram", "--threads", "1", *swarm.peers)
+    node = Node.start("starting", join, tmp_path).wait_ready()
+    assert node.stop() == 0
+    started = [json.loads(line) for line in node.log.read_text().splitlines()]
     stages = ["importing", "loading", "measuring", "joining", "announcing", "announced"]
-    took = [event["stage"] for event in started if event["event"] == "took"]
-    assert took == stages[:-1]
-    started = [event for event in started if event["event"] != "took"]
-    assert [event["event"] for event in started] == stages
-    assert started[3]["initial_peers"] == [swarm.boot.maddr]
-    assert (started[5]["stored"], ready["event"]) == (True, "ready")
+    assert [event["stage"] for event in started if event["event"] == "took"] == stages[:-1]
+    told = {event["event"]: event for event in started if event["event"] in stages}
+    assert list(told) == stages
+    assert told["joining"]["initial_peers"] == [swarm.boot.maddr]
+    assert told["announced"]["stored"] is True
 
 
 @pytest.mark.thorough

@@ -1,0 +1,17 @@
+"""Greedy texts are the same alone and beside others, with the verifier's own drafts and without."""
+
+from pathlib import Path
+
+import pytest
+
+from cosine_protocol.numerics import repeats
+from tests.e2e.repetition import PROMPTS, repetition
+
+pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
+
+
+def test_a_prompt_gets_one_text_however_often_it_is_asked(tmp_path: Path) -> None:
+    options = ("--dtype", "float32", "--threads", "1")
+    found = repetition(tmp_path, "zoo:target", options, tokens=24, prompts=PROMPTS[:4])
+    assert repeats(found.numerics)
+    assert [len(texts) for texts in found.texts] == [1] * 4
