@@ -29,6 +29,7 @@ from cosine_tui.state.snapshot import (
 )
 from tests.cosine_p2p import samples
 from tests.cosine_p2p.samples import TARGET, identity_of
+from tests.node.gateway.generations import generation
 
 LOST_REASON = "no answer within 4 s"
 
@@ -132,26 +133,14 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
 
 
 def account_of() -> Generation:
-    return Generation(
-        text="def add(a, b):\n    return a + b",
-        token_ids=tuple(range(12)),
-        prompt_tokens=6,
+    return generation(
         tokens=12,
-        finish_reason="eos",
-        seconds=2.5,
-        time_to_first_token_s=0.31,
-        strategy="cosine",
-        seed=3,
-        rounds=6,
-        drafted=200,
         offered=10,
         accepted=8,
-        near_ties=0,
         bytes_sent=812,
         bytes_received=64_200,
         drafters=(),
         verifiers=(VerifierReport(VERIFIER, 41.0, 12),),
-        why=(),
     )
 
 

@@ -1,26 +1,22 @@
 """The command: one sentence for every mistake, an SVG where a file is asked for, a clean end in a terminal."""
 
 import asyncio
-import builtins
 import os
 import pty
 import select
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_protocol.errors import UsageError
 from cosine_tui.cli import main
 from cosine_tui.looks.themes import DARK
 from cosine_tui.state.snapshot import Snapshot
-from cosine_tui.svg_export import draw_svg, read_size, snapshot_svg
+from cosine_tui.svg_export import draw_svg, snapshot_svg
 from tests.thoroughness import THOROUGH
 from tests.tui.snapshots import SNAPSHOT, RecordingFeed
 
@@ -53,36 +49,6 @@ def test_mistakes_are_told_in_one_sentence(
     monkeypatch.delenv("COSINE_INITIAL_PEERS", raising=False)
     code, errors = told(arguments, capsys)
     assert code == 2 and errors.startswith("Error: ") and said in errors and errors.count("\n") == 1
-
-
-@pytest.mark.parametrize(("module", "extra"), [("textual", "tui"), ("numpy", "tui"), ("hivemind", "node")])
-def test_what_is_not_installed_is_named_with_its_extra(
-    module: str, extra: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    real_import: Callable[..., Any] = builtins.__import__
-
-    def without(name: str, *rest: Any, **options: Any) -> Any:
-        if name == "cosine_tui.svg_export":
-            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
-        return real_import(name, *rest, **options)
-
-    monkeypatch.setattr(builtins, "__import__", without)
-    code, errors = told(("--demo", "--screenshot", str(tmp_path / "a.svg")), capsys)
-    assert (code, errors) == (
-        2,
-        f"Error: This command needs {module}: `pip install '.[{extra}]'` in the clone of the repository.\n",
-    )
-
-
-@given(st.one_of(st.sampled_from(["80", "80x", "0x0", "8000x24", "80x24x2", "eighty"]), st.text(max_size=12)))
-def test_any_text_is_a_size_or_refused(text: str) -> None:
-    assert read_size("160x48") == (160, 48)
-    try:
-        columns, rows = read_size(text)
-    except UsageError as error:
-        assert str(error).startswith("--size must be COLUMNSxROWS")
-    else:
-        assert columns >= 40 and rows >= 10 and text == f"{columns}x{rows}"
 
 
 def test_equal_snapshots_give_equal_drawings_and_what_ends_a_feed_before_its_first_is_raised() -> None:

@@ -1,10 +1,11 @@
 """The live source in virtual time: joining, losing the swarm, coming back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,17 +14,13 @@ from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.client import Swarm
 from cosine_p2p.client_memory import ClientMemory
-from cosine_p2p.directory.directory import Directory
-from cosine_p2p.text.tokenizer import TextTokenizer
-from cosine_p2p.transport.base import Transport
 from cosine_p2p.trust.denied_peers import BanFile
-from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
-from cosine_protocol.records import GenerationDefaults, NodeRecord, Role
+from cosine_protocol.records import Role
 from cosine_train.learning.decision import LearningState
 from cosine_train.learning.home import write_about
 from cosine_train.learning.learner_report import reports_by_peer
-from cosine_tui.sources.live import LiveSource, retry_pause_s
+from cosine_tui.sources.live import LiveSource
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, Snapshot
 from tests.swarm.reference import draft_engine, target_engine
@@ -45,48 +42,29 @@ class Weather:
             raise PeerLost("bootstrap", "no initial peer answers")
 
 
-@dataclass(slots=True)
-class WeatheredDirectory:
-    inner: Directory
-    weather: Weather
+class Changed:
+    """Another object, but for some attributes."""
 
-    async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
-        await self.inner.announce(record, names)
+    def __init__(self, inner: object, **changes: Any) -> None:
+        self._inner = inner
+        self._changes = changes
 
-    async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        self.weather.check()
-        return await self.inner.find(role, target, wanted=wanted)
-
-    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
-        return self.inner.recall(role, target)
+    def __getattr__(self, name: str) -> Any:
+        return self._changes[name] if name in self._changes else getattr(self._inner, name)
 
 
-@dataclass(slots=True)
-class WeatheredPlace:
-    inner: Swarm
-    weather: Weather
-    directory: Directory = field(init=False)
+def weathered(place: Swarm, weather: Weather) -> Any:
+    """A place in a swarm whose look-ups depend on the weather, which counts when it is left."""
 
-    def __post_init__(self) -> None:
-        self.directory = WeatheredDirectory(self.inner.directory, self.weather)
+    async def find(*which: Any, **options: Any) -> Any:
+        weather.check()
+        return await place.directory.find(*which, **options)
 
-    @property
-    def transport(self) -> Transport:
-        return self.inner.transport
+    async def close() -> None:
+        weather.closed += 1
+        await place.close()
 
-    @property
-    def mandates(self) -> Mandates | None:
-        return self.inner.mandates
-
-    async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
-        return await self.inner.text_codec(verifiers)
-
-    def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
-        return self.inner.choose_digest(name, offered)
-
-    async def close(self) -> None:
-        self.weather.closed += 1
-        await self.inner.close()
+    return Changed(place, directory=Changed(place.directory, find=find), close=close)
 
 
 Play = Callable[[LiveSource, Weather, list[Snapshot]], Awaitable[None]]
@@ -99,7 +77,6 @@ def played(
     play: Play,
     *,
     weather: Weather | None = None,
-    published: GenerationDefaults | None = None,
     bans: BanFile = NOBODY_BANNED,
     learners: Path = Path("/dev/null/learned"),
 ) -> tuple[list[Snapshot], Weather]:
@@ -108,14 +85,14 @@ def played(
     snapshots: list[Snapshot] = []
 
     async def run() -> None:
-        async with SimulatedSwarm(generation_defaults=published) as swarm:
+        async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))
 
-            async def join() -> Swarm:
+            async def join() -> Any:
                 weather.check()
                 weather.joins += 1
-                return WeatheredPlace(swarm.client_swarm(numbered_identity(100 + weather.joins)), weather)
+                return weathered(swarm.client_swarm(numbered_identity(100 + weather.joins)), weather)
 
             before = asyncio.all_tasks()
             source = LiveSource(
@@ -174,27 +151,6 @@ def test_it_joins_looks_generates_and_sees_with_the_next_look_who_is_banned_and_
     assert (weather.joins, weather.closed) == (1, 1)
 
 
-def test_what_the_models_own_generation_config_gave_is_told_and_can_be_left_out() -> None:
-    published = GenerationDefaults(repetition_penalty=1.2, max_new_tokens=9, not_honoured=("num_beams",))
-
-    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
-        await asyncio.sleep(4.0)
-        source.ask("ABCDEFGH", Options())
-        source.ask("ABCDEFGH", Options(generation_config="none", max_new_tokens=24))
-        await asyncio.sleep(4.0)
-
-    last = played(play, published=published)[0][-1]
-    assert last.generation_defaults == published
-    by_default, without = last.requests
-    assert (by_default.tokens, without.tokens) == (9, 24)
-    told = [(moment.text, moment.is_alert) for moment in by_default.timeline]
-    assert told[1:3] == [
-        ("the model's own generation config gave repetition_penalty 1.2, max_new_tokens 9", False),
-        ("the model's own num_beams cannot be honoured", True),
-    ]
-    assert not any("generation config" in moment.text for moment in without.timeline)
-
-
 def test_a_lost_swarm_is_said_kept_in_sight_and_joined_again() -> None:
     async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
         await asyncio.sleep(4.0)
@@ -232,18 +188,6 @@ def test_a_network_that_is_not_there_at_first_is_waited_for() -> None:
     assert request.state is RequestState.FAILED and "the swarm is not there" in request.error
 
 
-def test_one_look_in_vain_is_not_a_loss() -> None:
-    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
-        await asyncio.sleep(4.0)
-        weather.is_up = False
-        await asyncio.sleep(3.0)
-        weather.is_up = True
-        await asyncio.sleep(9.0)
-
-    snapshots, weather = played(play)
-    assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE] and weather.joins == 1
-
-
 def test_an_address_that_cannot_be_ends_the_source() -> None:
     async def join() -> Swarm:
         raise UsageError("That is no address.")
@@ -255,5 +199,13 @@ def test_an_address_that_cannot_be_ends_the_source() -> None:
         run_virtual(source.run(lambda _: None))
 
 
-def test_retries_come_ever_more_seldom() -> None:
-    assert [retry_pause_s(attempt) for attempt in (0, 1, 2, 5, 1000)] == [1.0, 2.0, 4.0, 30.0, 30.0]
+def test_one_look_in_vain_is_not_a_loss() -> None:
+    async def play(source: LiveSource, weather: Weather, snapshots: list[Snapshot]) -> None:
+        await asyncio.sleep(4.0)
+        weather.is_up = False
+        await asyncio.sleep(3.0)
+        weather.is_up = True
+        await asyncio.sleep(9.0)
+
+    snapshots, weather = played(play)
+    assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LIVE] and weather.joins == 1

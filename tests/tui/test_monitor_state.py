@@ -9,7 +9,6 @@ from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
 from cosine_tui.state.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState, node_events, why_lost
 from cosine_tui.state.snapshot import (
-    ConnectionState,
     Event,
     EventKind,
     NodeView,
@@ -80,32 +79,6 @@ def test_a_node_shows_what_it_says_itself_before_what_it_announced() -> None:
     assert state.snapshot(6.0).note == "emulated devices: 60/6@10"
 
 
-def test_a_swarm_is_lost_once_and_found_again() -> None:
-    state = new_state()
-    state.mark_live(1.0)
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
-    state.mark_lost("the DHT did not answer", 5.0, retry_at_s=6.0)
-    state.mark_lost("the DHT did not answer", 7.0, retry_at_s=9.0)
-    snapshot = state.snapshot(8.0)
-    assert (snapshot.connection.state, snapshot.connection.since_s) == (ConnectionState.LOST, 5.0)
-    assert snapshot.connection.retry_at_s == 9.0 and len(snapshot.nodes) == 1
-    state.mark_live(10.0)
-    assert kinds(state.snapshot(10.0).events)[-2:] == [EventKind.SWARM_LOST, EventKind.SWARM_FOUND]
-
-
-def test_a_failover_says_who_was_lost_and_who_goes_on_from_where() -> None:
-    state = new_state()
-    first, second = peer_id_of(1), peer_id_of(2)
-    log = state.add_request(ASKED, 1.0)
-    state.note_progress(log, progress_of(serving=(first,)), 1.5)
-    log.note_chunk(Chunk("x", (1, 2), "target"), rounds=1, now_s=1.6)
-    tried = (f"{first} was lost: the stream ended",)
-    state.note_progress(log, progress_of(tried=tried, serving=(second,)), 2.0)
-    (event,) = state.snapshot(2.0).events
-    assert event.kind is EventKind.FAILOVER
-    assert event.text == f"request 1: {first[-6:]} was lost: the stream ended; {second[-6:]} goes on from token 2"
-
-
 def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> None:
     state = new_state()
     state.add_survey(survey_of(sight_of(3)), 1.0)
@@ -121,20 +94,6 @@ def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> Non
     assert node.standing.text_share == pytest.approx(0.75) and node.author == 1
 
 
-def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
-    state = new_state()
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
-    peer_id = peer_id_of(1)
-    log = state.add_request(ASKED, 1.0)
-    state.note_progress(log, progress_of(serving=(peer_id,)), 1.5)
-    for number in range(2 * KEPT_FAILURES):
-        tried = (f"{peer_id} refused: full",) * (number + 1)
-        state.note_progress(log, progress_of(serving=(peer_id,), tried=tried), 2.0 + number)
-    standing = state.snapshot(40.0).nodes[0].standing
-    assert (standing.requests, standing.failed, len(standing.failures)) == (1, 2 * KEPT_FAILURES, KEPT_FAILURES)
-    assert standing.failures[-1].text == "request 1: it refused: full"
-
-
 def test_old_requests_are_forgotten_and_running_ones_never() -> None:
     state = new_state()
     running = state.add_request(ASKED, 0.0)
@@ -147,7 +106,6 @@ def test_old_requests_are_forgotten_and_running_ones_never() -> None:
 @pytest.mark.parametrize(
     ("sights", "problem", "knew", "why"),
     [
-        ((sight_of(1),), "", True, ""),
         ((sight_of(1), sight_of(2, reason="gone")), "", True, ""),
         ((sight_of(1),), "a part did not answer", True, ""),
         ((), "the DHT did not answer", True, "the DHT did not answer"),
@@ -171,9 +129,7 @@ def told(before: tuple[NodeView, ...], after: tuple[NodeView, ...]) -> list[tupl
 @pytest.mark.parametrize(
     ("before", "after", "kinds"),
     [
-        (UP, UP, []),
         (UP, DOWN, [EventKind.UNREACHABLE]),
-        (DOWN, DOWN, []),
         (DOWN, UP, [EventKind.REACHABLE]),
         (None, UP, [EventKind.JOINED]),
         (None, DOWN, [EventKind.JOINED, EventKind.UNREACHABLE]),
@@ -194,12 +150,10 @@ def test_a_node_that_changes_is_an_event(
     ("before", "after", "expected"),
     [
         ("m", "m+learned-1-1a2b3c4d", [(EventKind.LEARNED, "serves version 1 of m")]),
-        ("m+learned-1-1a2b3c4d", "m+learned-3-1a2b3c4d", [(EventKind.LEARNED, "serves version 3 of m")]),
         ("m+learned-3-1a2b3c4d", "m+learned-1-1a2b3c4d", [(EventKind.WENT_BACK, "from version 3 to version 1")]),
         ("m+learned-3-1a2b3c4d", "m", [(EventKind.WENT_BACK, "from version 3 to the model as it came")]),
         ("m+learned-3-1a2b3c4d", "m+learned-3-1a2b3c4d", []),
         ("m+learned-3-1a2b3c4d", "ngram", []),
-        ("m", "ngram", []),
     ],
 )
 def test_other_learned_weights_are_an_event(before: str, after: str, expected: list[tuple[EventKind, str]]) -> None:
@@ -207,3 +161,17 @@ def test_other_learned_weights_are_an_event(before: str, after: str, expected: l
     old, new = (replace(node, record=replace(node.record, model=model)) for model in (before, after))
     title = f"code drafter {CODE[-6:]} "
     assert [(kind, text.removeprefix(title)) for kind, text in told((old,), (new,))] == expected
+
+
+def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
+    state = new_state()
+    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
+    peer_id = peer_id_of(1)
+    log = state.add_request(ASKED, 1.0)
+    state.note_progress(log, progress_of(serving=(peer_id,)), 1.5)
+    for number in range(2 * KEPT_FAILURES):
+        tried = (f"{peer_id} refused: full",) * (number + 1)
+        state.note_progress(log, progress_of(serving=(peer_id,), tried=tried), 2.0 + number)
+    standing = state.snapshot(40.0).nodes[0].standing
+    assert (standing.requests, standing.failed, len(standing.failures)) == (1, 2 * KEPT_FAILURES, KEPT_FAILURES)
+    assert standing.failures[-1].text == "request 1: it refused: full"

@@ -23,8 +23,6 @@ from cosine_tui.panes.request import (
     gain_over_plain,
     request_page,
     request_pane,
-    resampled,
-    speed_plot,
 )
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.swarm import MAX_BANS_SHOWN, MAX_ROWS, swarm_rows
@@ -34,7 +32,6 @@ from cosine_tui.state.snapshot import (
     EventKind,
     RequestState,
     Snapshot,
-    Speeds,
     SwarmConnection,
 )
 from cosine_tui.state.view import ALL, Listing
@@ -131,14 +128,11 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
         (row_of(swarm(SNAPSHOT), CODE[-6:]), [" a code ", "~5.9 ms", "██", "42 %"]),
         (swarm(SNAPSHOT), ["16/16!", "~ emulated speed, profile 60/6@10"]),
         (row_of(swarm(LEARNING), CODE[-6:]), [" v3 "]),
-        (swarm(SNAPSHOT, 120), ["passes/s", "7.5"]),
         (row_of(swarm(SNAPSHOT, HALF), VERIFIER[-6:]), ["62 ms", "2/16"]),
-        (row_of(swarm(SNAPSHOT, HALF), CODE[-6:]), ["42 %"]),
         (swarm(SNAPSHOT, listing=Listing("code")), ["VERIFIERS 0 of 2", "DRAFTERS 1 of 2"]),
         (requests(SNAPSHOT), [f"▶ 7 you code  2 drafters → verifier {VERIFIER[-6:]}", "17.3 tokens/s"]),
         (row_of(requests(SNAPSHOT), CODE[-6:]), ["━▶", "7.1 of 61.0 drafts/s"]),
         (requests(replace(SNAPSHOT, requests=())), ["type a prompt and press Enter"]),
-        (requests(SNAPSHOT, NARROW, Listing("nothing like it")), ["/filter alone"]),
         (
             " ".join(text_of(pane(HALF)).split()),
             ["17.3 tokens/s 12 tokens 6 passes 2.5 s so far 0.31 s to the first"],
@@ -151,11 +145,8 @@ def test_help_names_everything_and_nothing_is_cut(width: int) -> None:
             text_of(request_page(SNAPSHOT, 7, NARROW, has_marks=True)),
             ["ᵃdef add", "follow when the request is over"],
         ),
-        (text_of(request_page(SNAPSHOT, 99, NARROW)), ["no longer kept"]),
         (row_of(requests(SNAPSHOT), "target alone"), ["4.3 tokens/s"]),
         (row_of(requests(SNAPSHOT), "= copied"), ["  = ", "1.5 tokens/s"]),
-        (row_of(requests(SNAPSHOT), "✓ 6 math"), ["Add two numbers.", "12 tokens"]),
-        (text_of(pane(why=("code: first", "code: then"))), ["code  then\ncode  first"]),
         (text_of(event_list(SNAPSHOT), 50), ["00:50  ↻ failover     request 6:", "\n" + " " * 20]),
         (text_of(node_page(LEARNING, MATH)), ["serves            the model as it came; learns, by its own word"]),
         (
@@ -219,43 +210,11 @@ def test_the_speed_is_a_line_on_a_small_pane_and_a_plot_on_a_large_one() -> None
     assert "tokens/s over time, ╌ plain" in large and PLAIN_LINE * 3 in large and "1.1 times plain (16.1)" in large
 
 
-def test_a_plot_reaches_its_top_at_the_greatest_speed_and_marks_plain_decoding() -> None:
-    lines = [line.plain for line in speed_plot(Speeds(0.5, (0.0, 5.0, 10.0, 20.0)), 5.0, 46, 4)]
-    assert [line[:6] for line in lines] == [" 20.0 ", "      ", "  5.0 ", "      ", "      "]
-    assert lines[0].endswith("█" * 10) and lines[2][6:16] == PLAIN_LINE * 10 and lines[3][16:26] == "█" * 10
-    assert lines[4].startswith("      0 s") and lines[4].endswith("2 s")
-    assert speed_plot(Speeds(), 5.0, 46, 4) == [] == speed_plot(Speeds(1.0, (1.0,)), 5.0, 10, 4), "no room or time"
-
-
-def test_without_a_pass_of_its_own_a_request_is_compared_with_nothing() -> None:
-    assert gain_over_plain(request_of()) == "1.1 times plain (16.1)"
-    assert gain_over_plain(request_of(plain_per_s=None)) == ""
-    assert gain_over_plain(request_of(is_plain_measured=False)).startswith("at most 1.1 times plain")
-
-
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.integers(1, 60))
-def test_a_curve_on_other_columns_stays_within_its_bounds(values: list[float], columns: int) -> None:
-    shown = resampled(values, columns)
-    assert len(shown) == columns and min(values) - 1e-9 <= min(shown) and max(shown) <= max(values) + 1e-9
-    assert resampled(values, len(values)) == pytest.approx(values)
-
-
 def test_tokens_have_the_tone_of_their_author() -> None:
     styles = THEMES[DARK][1].styles
     pieces = [(segment.text, segment.style) for line in drawn(pane()) for segment in line]
     assert ("def add", styles[Tone.AUTHOR_1]) in pieces and ("    return a + b", styles[Tone.AUTHOR_2]) in pieces
     assert ("b", styles[Tone.COPIED]) in pieces and ("(a, ", styles[Tone.PLAIN]) in pieces
-
-
-@pytest.mark.parametrize("state", RequestState)
-def test_every_state_of_a_request_is_a_sign_and_a_word(state: RequestState) -> None:
-    assert f"{state.sign} {state.word}" in text_of(pane(state=state))
-
-
-def test_while_it_is_written_the_end_of_the_text_is_known() -> None:
-    above, below = request_pane(SNAPSHOT, request_of(), NARROW)
-    assert text_of(above).endswith("return a + b") and below is not None and "WHY" in text_of(below)
-    assert request_pane(SNAPSHOT, request_of(state=RequestState.FINISHED), NARROW)[1] is None
 
 
 def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
@@ -289,3 +248,9 @@ def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:
     details = text_of(node_page(snapshot, stage.peer_id))
     for part in ("8:16 of 24", "of the time", "4,096 tokens for a new chain", "for 64 tokens"):
         assert part in details
+
+
+def test_without_a_pass_of_its_own_a_request_is_compared_with_nothing() -> None:
+    assert gain_over_plain(request_of()) == "1.1 times plain (16.1)"
+    assert gain_over_plain(request_of(plain_per_s=None)) == ""
+    assert gain_over_plain(request_of(is_plain_measured=False)).startswith("at most 1.1 times plain")

@@ -85,7 +85,8 @@ def test_a_verifier_that_dies_is_an_event_and_the_text_is_the_same() -> None:
         await task
 
     snapshot = watched(use)
-    assert [event.kind for event in snapshot.events] == [EventKind.FAILOVER]
+    (event,) = snapshot.events
+    assert event.kind is EventKind.FAILOVER and "was lost" in event.text and "goes on from token" in event.text
     assert "".join(run.text for run in snapshot.requests[0].text) == TEXT
 
 
@@ -96,15 +97,6 @@ def test_without_a_verifier_the_request_fails_with_a_reason() -> None:
     snapshot = watched(use, verifiers=0)
     assert snapshot.requests[0].state is RequestState.FAILED and "No verifier" in snapshot.requests[0].error
     assert [event.kind for event in snapshot.events] == [EventKind.FAILED]
-
-
-def test_an_option_that_cannot_be_is_the_requests_error() -> None:
-    async def use(_: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
-        await requests.begin(client, PROMPT, ASKED, max_new_tokens=0)
-        requests.refuse(ASKED, "the swarm is not there")
-
-    first, second = watched(use).requests
-    assert "max_new_tokens must be a whole number" in first.error and second.error == "the swarm is not there"
 
 
 def test_however_much_happens_there_are_only_so_many_pictures_a_second() -> None:

@@ -8,15 +8,11 @@ from rich.text import Text
 
 from cosine_tui.looks import formatting
 from cosine_tui.looks.styled_text import (
-    AUTHOR_TONES,
     Tone,
-    author_mark,
-    author_tone,
     clean,
     clean_text,
     cut,
     fit,
-    flow,
     spread,
     toned,
     wrap,
@@ -55,26 +51,6 @@ def test_no_line_sticks_out(first: str, second: str, width: int) -> None:
     assert cut(both, width).cell_len <= width
 
 
-def test_two_ends_of_a_line_and_the_left_one_gives_way() -> None:
-    assert spread(toned("left"), toned("right"), 12).plain == "left   right"
-    assert spread(toned("long left"), toned("right"), 12).plain == "long … right"
-    assert spread(toned("left"), toned("right"), 3).plain == "ri…"
-
-
-def test_items_stand_side_by_side_and_none_is_broken() -> None:
-    items = [toned("one"), Text.assemble(toned("two"), toned("2")), toned("three")]
-    assert flow(items, 80).plain == "one  two2  three"
-    assert flow(items, 10, gap=1).plain == "one two2\nthree"
-
-
-def test_every_drafter_has_a_tone_and_a_letter_and_what_is_copied_a_sign() -> None:
-    assert author_tone(0) is Tone.PLAIN and author_tone(0, is_copied=True) is Tone.COPIED
-    assert author_tone(1) is author_tone(1 + AUTHOR_TONES)
-    assert len({author_tone(number) for number in range(1, AUTHOR_TONES + 1)}) == AUTHOR_TONES
-    assert [author_mark(number) for number in (0, 1, 2, 26, 27)] == [" ", "a", "b", "z", "a"]
-    assert author_mark(0, is_copied=True) == "="
-
-
 def test_numbers_have_units_and_no_more_digits_than_they_are_worth() -> None:
     shown = [formatting.milliseconds(value) for value in (None, 0.84, 9.94, 41.2, 999.4, 1234.0)]
     assert shown == ["–", "0.8 ms", "9.9 ms", "41 ms", "999 ms", "1.2 s"]
@@ -85,28 +61,3 @@ def test_numbers_have_units_and_no_more_digits_than_they_are_worth() -> None:
     sizes = [formatting.file_size(count) for count in (0, 999, 64_200, 3_100_000)]
     assert sizes == ["0 B", "999 B", "64.2 kB", "3.1 MB"]
     assert formatting.short_name("12D3KooWabcdef") == "abcdef"
-
-
-def test_a_clock_counts_from_the_start_unless_it_knows_the_time() -> None:
-    assert formatting.clock(125.9, None) == "02:05"
-    assert len(formatting.clock(0.0, 1_700_000_000.0)) == len("HH:MM:SS")
-
-
-@given(st.floats(min_value=-1, max_value=2), st.integers(min_value=1, max_value=30))
-def test_a_bar_has_its_width_and_shows_whatever_is_there(share: float, width: int) -> None:
-    bar = formatting.bar(share, width)
-    assert len(bar) == width
-    assert (bar == formatting.GAP * width) == (share <= 0)
-    assert bar == "█" * width or share < 1
-    assert formatting.bar(share, 0) == ""
-
-
-def test_a_sparkline_shows_the_last_values_and_nothing_as_a_dot() -> None:
-    assert formatting.sparkline((9, 0, 1, 4, 8), 4) == "·▁▄█"
-    assert formatting.sparkline((), 4) == ""
-    assert formatting.sparkline((16, 8), 9) == "█▄"
-
-
-def test_a_chart_is_drawn_row_by_row() -> None:
-    rows = [formatting.bars_in_row((0.0, 1.0, 2.0, 4.0), top=4.0, row=row, rows=2) for row in (1, 0)]
-    assert rows == ["   █", " ▄██"]

@@ -3,8 +3,6 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, TARGET_SOURCE
 from cosine_p2p.request.results import Chunk, DrafterReport, Progress
@@ -58,24 +56,6 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     assert log.view().tokens == sum(tokens for *_, tokens in told)
 
 
-def test_plain_decoding_is_a_token_for_each_pass_of_this_request() -> None:
-    log = new_log()
-    log.note_progress(progress_of(), 11.0)
-    assert log.view().plain_per_s is None
-    for has_plain_pass in (False, True):
-        log.note_progress(replace(progress_of(), plain_pass_s=0.05, has_plain_pass=has_plain_pass), 12.0)
-        assert (log.view().plain_per_s, log.view().is_plain_measured) == (20.0, has_plain_pass)
-
-
-def test_each_pass_counts_the_drafted_tokens_it_accepted() -> None:
-    log = new_log()
-    told = ((TARGET_SOURCE, 1, 1), (CODE, 3, 2), (TARGET_SOURCE, 1, 2), (MATH, 2, 3), (HOME_SOURCE, 4, 4))
-    for source, tokens, rounds in told:
-        log.note_chunk(Chunk("x", tuple(range(tokens)), source), rounds=rounds, now_s=11.0)
-    log.note_chunk(Chunk("x", (1, 2), TARGET_SOURCE, is_copied=True), rounds=5, now_s=11.0)
-    assert log.view().passes == (0, 3, 2, 4, 2)
-
-
 def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:
     log = new_log()
     log.note_chunk(Chunk("x" * 40, tuple(range(40)), CODE), rounds=1, now_s=10.5)
@@ -88,16 +68,6 @@ def test_rates_are_of_just_now_and_of_the_whole_once_it_is_over() -> None:
     view = log.view()
     assert (view.tokens_per_s, view.origins[0].per_s, view.seconds) == pytest.approx((4.0, 4.0, 10.0))
     assert (view.drafters[0].drafted_per_s, view.drafters[0].accepted_per_s) == pytest.approx((8.0, 4.0))
-
-
-def test_the_last_verifier_stays_named_when_the_request_is_over() -> None:
-    log = new_log()
-    log.note_progress(progress_of(serving=(VERIFIER,)), 11.0)
-    log.note_progress(progress_of(serving=(SPARE,)), 12.0)
-    assert log.view().verifiers == (SPARE,)
-    log.note_progress(progress_of(serving=()), 13.0)
-    log.end(RequestState.FINISHED, 13.0)
-    assert log.view().verifiers == (SPARE,)
 
 
 def test_the_timeline_tells_what_happened_and_when() -> None:
@@ -127,15 +97,3 @@ def test_a_long_request_has_longer_intervals_and_not_more_of_them() -> None:
         history.note(3.0 * second, float(second))
     speeds = history.speeds
     assert len(speeds.per_s) <= 8 and speeds.interval_s == 8.0 and speeds.per_s == pytest.approx((3.0,) * 8)
-
-
-@given(st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(0, 9)), max_size=60))
-def test_the_curve_holds_every_token_of_the_intervals_that_are_over(steps: list[tuple[float, int]]) -> None:
-    history = SpeedHistory(began_s=0.0, interval_s=0.5, limit=16)
-    now_s, tokens = 0.0, 0
-    for wait_s, more in steps:
-        now_s, tokens = now_s + wait_s, tokens + more
-        history.note(tokens, now_s)
-    speeds = history.speeds
-    assert sum(speeds.per_s) * speeds.interval_s <= tokens + 1e-6
-    assert all(per_s >= 0 for per_s in speeds.per_s) and len(speeds.per_s) <= 16

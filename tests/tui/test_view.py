@@ -54,30 +54,17 @@ def test_quitting_is_asked_about_once_and_anew_for_what_began_since() -> None:
     assert not view.may_quit(one)
 
 
-def test_a_prompt_just_sent_goes_on_before_any_snapshot_knows_it() -> None:
-    view, before = View(), showing(request_of(4, is_own=False))
-    view.follow_own(before)
-    assert view.own_running(before) == {5}
-    own = request_of(6)
-    assert view.own_running(showing(*before.requests, own)) == {6}
-    assert view.own_running(showing(*before.requests, replace(own, state=RequestState.FINISHED))) == frozenset()
-
-
 @pytest.mark.parametrize(
     ("listing", "expected"),
     [
         (ALL, [VERIFIER, SPARE, CODE, MATH]),
         (Listing("drafter"), [CODE, MATH]),
         (Listing("DRAFTER math"), [MATH]),
-        (Listing("lost"), [SPARE]),
-        (Listing(CODE[-6:]), [CODE]),
         (Listing("bfloat16 nobody"), []),
         (Listing(order=Order.SPEED), [CODE, MATH, VERIFIER, SPARE]),
-        (Listing(order=Order.LOAD), [MATH, VERIFIER, SPARE, CODE]),
         # What is not known comes last.
         (Listing(order=Order.RTT), [VERIFIER, CODE, MATH, SPARE]),
         (Listing(order=Order.SHARE), [CODE, VERIFIER, SPARE, MATH]),
-        (Listing(order=Order.TOKENS), [VERIFIER, SPARE, CODE, MATH]),
     ],
     ids=str,
 )

@@ -1,8 +1,8 @@
 """`cosine-node audit`: what it reads, what it tells of stored evidence, and whom it asks about a stored text."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -56,12 +56,13 @@ def test_without_a_file_it_reads_what_is_kept_here(
     assert (told.code, "most of its judges accuse" in told.out) == (0, True)
 
 
-def signed_text(change: Callable[[list[int]], None] = lambda tokens: None, **fields: Any) -> Evidence:
-    """A text of the embedded target as a verifier signs it, with a change that its author made."""
+@cache
+def written_text() -> tuple[Request, tuple[int, ...]]:
+    """A request, and what the embedded target writes for it."""
     folder = zoo.location("target")
     facts = read_names("zoo:target", "zoo:target", folder).facts
     engine = whole_engine(folder, pool_tokens=512)
-    asked = Request(
+    request = Request(
         target_digest=facts.digest(),
         tokenizer_digest=facts.tokenizer_digest,
         numerics=engine.numerics,
@@ -72,21 +73,21 @@ def signed_text(change: Callable[[list[int]], None] = lambda tokens: None, **fie
         nonce=bytes(16),
         max_new_tokens=24,
     )
-    request = replace(asked, **fields)
-    [text] = decoded(engine, [asked.prompt], [24], at_once=1, samplings=[asked.sampling])
-    tokens = list(text.tokens)
-    change(tokens)
-    return Evidence.of(claim_of(request, tokens))
+    [text] = decoded(engine, [request.prompt], [24], at_once=1, samplings=[request.sampling])
+    return request, tuple(text.tokens)
+
+
+def signed_text(*, lie_at: int | None = None, **fields: Any) -> Evidence:
+    """That text as a verifier signs it; `lie_at` is the place of a token that its author changed."""
+    request, text = written_text()
+    tokens = [token if place != lie_at else (token + 1) % 500 for place, token in enumerate(text)]
+    return Evidence.of(claim_of(replace(request, **fields), tokens))
 
 
 def test_a_machine_with_the_weights_judges_by_itself(run: Run, tmp_path: Path) -> None:
     told = run("audit", written(tmp_path, signed_text()), "--local")
     assert (told.code, "this machine would have written the same; 24 equal" in told.out) == (0, True)
-
-    def lie(tokens: list[int]) -> None:
-        tokens[12] = (tokens[12] + 1) % 500
-
-    told = run("audit", written(tmp_path, signed_text(lie)), "--local", "--model", "zoo:target", "--json")
+    told = run("audit", written(tmp_path, signed_text(lie_at=12)), "--local", "--model", "zoo:target", "--json")
     [checked] = json.loads(told.out)["checked"]
     assert (told.code, checked["state"], checked["is_own_word"]) == (1, "convicted", True)
 

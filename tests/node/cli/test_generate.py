@@ -123,14 +123,6 @@ def test_text_that_would_steer_a_terminal_does_not_reach_it(
     )
 
 
-def test_what_was_applied_is_told_in_words() -> None:
-    applied = AppliedConfig(options={"temperature": 0.7, "top_k": 20}, not_honoured=("num_beams", "\x1b[2J"))
-    given, lost = config_lines(applied)
-    assert given.startswith("the model's own generation config gave temperature 0.7, top_k 20;")
-    assert "num_beams" in lost and "\x1b" not in lost
-    assert config_lines(AppliedConfig()) == []
-
-
 PEER_ID = identity_of(1).peer_id
 TCP = f"/ip4/192.0.2.1/tcp/4001/p2p/{PEER_ID}"
 QUIC = f"/ip4/192.0.2.1/udp/4001/quic-v1/p2p/{PEER_ID}"
@@ -195,3 +187,11 @@ def test_a_file_without_tools_and_tools_without_a_chat_are_refused(run: Run, tmp
         assert result.code == 2 and told in result.err
     assert "give --chat" in run("generate", "a", "--tools", str(file)).err
     assert "cannot be read" in run("generate", "a", "--chat", "--tools", str(tmp_path / "none")).err
+
+
+def test_what_was_applied_is_told_in_words() -> None:
+    applied = AppliedConfig(options={"temperature": 0.7, "top_k": 20}, not_honoured=("num_beams", "\x1b[2J"))
+    given, lost = config_lines(applied)
+    assert given.startswith("the model's own generation config gave temperature 0.7, top_k 20;")
+    assert "num_beams" in lost and "\x1b" not in lost
+    assert config_lines(AppliedConfig()) == []

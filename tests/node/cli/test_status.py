@@ -12,14 +12,11 @@ from rich.console import Console
 
 from cosine_node.cli import status
 from cosine_node.cli.status import (
-    SHOWN_KINDS,
     OwnNotes,
     as_object,
-    coverage_lines,
     picture,
     problem_of,
 )
-from cosine_node.stages.coverage import coverage_as_objects
 from cosine_p2p import network
 from cosine_p2p.access import Access
 from cosine_p2p.survey import NodeSight, Survey, Surveyor
@@ -85,15 +82,6 @@ def test_who_is_banned_is_shown_with_the_end_and_the_reason() -> None:
     assert lines[10] == "10 are banned here; `cosine-node ban` shows all."
 
 
-def test_what_a_record_says_of_learning_stands_beside_the_model() -> None:
-    learned, begun = sight(model="zoo:draft-code+learned-3-1a2b3c4d", learns=True), sight(2, learns=True)
-    lines = drawn(survey(sight(3, role=Role.VERIFIER), learned, begun)).splitlines()
-    assert "learned" in lines[0]
-    assert "zoo:draft-code " in lines[2] and "version 3" in lines[2] and "1a2b3c4d" not in lines[2]
-    assert "nothing yet" in lines[3] and "nothing yet" not in lines[1]
-    assert "learned" not in drawn(survey(sight())).splitlines()[0]
-
-
 def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their_word(tmp_path: Path) -> None:
     mine, other = sight(model="zoo:draft-code+learned-3-1a2b3c4d"), sight(2, learns=True)
     write_about(
@@ -102,6 +90,8 @@ def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their
     LearningState(rounds=4, rollbacks=1, live_before=Acceptance(44, 100)).write(tmp_path / "mine")
     notes = OwnNotes(learners=reports_by_peer(tmp_path))
     lines = drawn(survey(mine, other), notes).splitlines()
+    assert "learned" in lines[0] and "zoo:draft-code " in lines[1] and "version 3" in lines[1]
+    assert "nothing yet" in lines[2]
     at = lines.index(f"…{mine.record.peer_id[-8:]} learns on this machine:")
     assert lines[at + 1] == "  does: not running"
     assert "  live: nothing drafted since it serves, at 44.0 % of 100 before" in lines
@@ -257,34 +247,3 @@ def test_watching_tells_again_and_again_until_interrupted(run_status: Run, monke
 def announced_stage(number: int, first: int, end: int, *, layers: int = 24, **changes: Any) -> NodeRecord:
     offer = stage_offer(first, end, layers=layers, busy_permille=200)
     return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, **changes)
-
-
-def test_each_layer_has_a_bar_and_gaps_are_named() -> None:
-    records = [announced_stage(1, 0, 8), announced_stage(2, 0, 12), record_of(identity_of(9), now_s=1000.0)]
-    assert list(coverage_lines(records)) == [
-        "layers in float32: 0 ▂▂▂▂▂▂▂▂▁▁▁▁×××××××××××× 24, each held by 0 to 2 stages",
-        "Layers 12:24 of 24 are held by nobody. `cosine-node join --role stage` takes them.",
-    ]
-    assert list(coverage_lines([*records, announced_stage(3, 8, 24), announced_stage(4, 12, 24)])) == [
-        "layers in float32: 0 ▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂▂ 24, each held by 2 stages"
-    ]
-    assert list(coverage_lines([announced_stage(1, 0, 2, layers=2)])) == [
-        "layers in float32: 0 ▁▁ 2, each held by 1 stage"
-    ]
-    assert not list(coverage_lines(records[2:]))
-
-
-def test_targets_and_data_types_are_told_apart() -> None:
-    records = [announced_stage(1, 0, 4, layers=4), announced_stage(2, 2, 4, layers=4, numerics="bfloat16")]
-    first, gap, second = coverage_lines(records)
-    assert first.startswith("layers of 01010101 in bfloat16: 0 ××▁▁ 4") and "0:2 of 4" in gap
-    assert second.startswith("layers of 01010101 in float32: 0 ▁▁▁▁ 4")
-    many = [announced_stage(number, 0, 4, layers=4, numerics=f"type {number}") for number in range(1, 20)]
-    assert len(list(coverage_lines(many))) == SHOWN_KINDS
-    # Those with most stages come first.
-    assert "float32" in next(
-        coverage_lines([*many, announced_stage(30, 0, 4, layers=4), announced_stage(31, 0, 4, layers=4)])
-    )
-    objects = coverage_as_objects(records)
-    assert [each["numerics"] for each in objects] == ["bfloat16", "float32"]
-    assert objects[0]["holders"] == [0, 0, 1, 1] and objects[0]["target_digest"] == "01" * 32
