@@ -1,4 +1,4 @@
-"""The clients: what is installed of each, which program has its jobs, and how a user points it at a gateway."""
+"""The clients: what is installed of each, and which program has its jobs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,19 +13,21 @@ class Registry(Enum):
     NPM = "npm"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Client:
-    """One client. The version of the first package is its own.
+    """One client.
 
-    `program` is a module of `programs`, or a file there that Node.js runs. `set_by` is what a user writes, in
-    Markdown.
+    name: what people call it.
+    registry: where its packages come from.
+    packages: what is installed; the version of the first one is the client's.
+    program: a module of `programs`, or a file there that Node.js runs.
+    environment: variables that it needs.
     """
 
     name: str
     registry: Registry
     packages: tuple[str, ...]
     program: str
-    set_by: str
     environment: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -34,100 +36,17 @@ class Client:
         return self.packages[0].partition("[")[0].replace("/", "-").removeprefix("@")
 
 
+NO_PRICES: Final = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
+"""LiteLLM would ask the internet what models cost."""
 CLIENTS: Final = (
-    Client(
-        name="OpenAI for Python",
-        registry=Registry.PYPI,
-        packages=("openai",),
-        program="openai_package",
-        set_by='`OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none")`, then `model="cosine"`',
-    ),
-    Client(
-        name="Anthropic for Python",
-        registry=Registry.PYPI,
-        packages=("anthropic",),
-        program="anthropic_package",
-        set_by='`Anthropic(base_url="http://127.0.0.1:8000", api_key="none")`, then `model="cosine"`',
-    ),
-    Client(
-        name="LiteLLM",
-        registry=Registry.PYPI,
-        packages=("litellm",),
-        program="litellm_package",
-        set_by='`completion(model="openai/cosine", api_base="http://127.0.0.1:8000/v1", api_key="none", ...)`',
-        # It would ask the internet what models cost.
-        environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-    ),
-    Client(
-        name="LangChain",
-        registry=Registry.PYPI,
-        packages=("langchain-openai",),
-        program="langchain_package",
-        set_by='`ChatOpenAI(model="cosine", base_url="http://127.0.0.1:8000/v1", api_key="none")`',
-    ),
-    Client(
-        name="Instructor",
-        registry=Registry.PYPI,
-        packages=("instructor",),
-        program="instructor_package",
-        set_by='`from_openai(OpenAI(base_url="http://127.0.0.1:8000/v1", api_key="none"))`, then `model="cosine"`',
-    ),
-    Client(
-        name="Pydantic AI",
-        registry=Registry.PYPI,
-        packages=("pydantic-ai-slim[openai]",),
-        program="pydantic_ai_package",
-        set_by="`OpenAIChatModel(\"cosine\", provider=p)` with "
-        '`p = OpenAIProvider(base_url="http://127.0.0.1:8000/v1", api_key="none")`',
-    ),
-    Client(
-        name="llm",
-        registry=Registry.PYPI,
-        packages=("llm",),
-        program="llm_command",
-        set_by="in `extra-openai-models.yaml`: `model_id: swarm`, `model_name: cosine`, "
-        "`api_base: http://127.0.0.1:8000/v1`, `supports_schema: true`, `supports_tools: true`",
-    ),
-    Client(
-        name="lm-eval",
-        registry=Registry.PYPI,
-        packages=("lm-eval[api]",),
-        program="lm_eval_command",
-        set_by="the model `local-completions` with the arguments "
-        "`model=cosine,base_url=http://127.0.0.1:8000/v1/completions`, and `auth_token` for a key; it asks the "
-        "gateway for the tokenizer",
-    ),
-    Client(
-        name="Aider",
-        registry=Registry.PYPI,
-        packages=("aider-chat",),
-        program="aider_command",
-        set_by="`OPENAI_API_BASE=http://127.0.0.1:8000/v1`, `OPENAI_API_KEY=none`, "
-        "then `aider --model openai/cosine`",
-        environment={"LITELLM_LOCAL_MODEL_COST_MAP": "True"},
-    ),
-    Client(
-        name="AI SDK",
-        registry=Registry.NPM,
-        packages=("ai", "@ai-sdk/openai-compatible", "zod"),
-        program="ai_sdk.mjs",
-        set_by="`createOpenAICompatible({ name: 'swarm', baseURL: 'http://127.0.0.1:8000/v1' })('cosine')`, with "
-        "`supportsStructuredOutputs: true` for schemas",
-    ),
-    Client(
-        name="Codex",
-        registry=Registry.NPM,
-        packages=("@openai/codex",),
-        program="codex_command",
-        set_by="in `config.toml`: `model = \"cosine\"`, `model_provider = \"swarm\"`, and under "
-        '`[model_providers.swarm]` `name = "swarm"`, `base_url = "http://127.0.0.1:8000/v1"`, '
-        '`wire_api = "responses"`',
-    ),
-    Client(
-        name="Claude Code",
-        registry=Registry.NPM,
-        packages=("@anthropic-ai/claude-code",),
-        program="claude_code_command",
-        set_by="`ANTHROPIC_BASE_URL=http://127.0.0.1:8000`, `ANTHROPIC_AUTH_TOKEN=none`, `ANTHROPIC_MODEL=cosine`",
-    ),
-)  # fmt: skip
+    Client("LiteLLM", Registry.PYPI, ("litellm",), "litellm_package", NO_PRICES),
+    Client("Instructor", Registry.PYPI, ("instructor",), "instructor_package"),
+    Client("Pydantic AI", Registry.PYPI, ("pydantic-ai-slim[openai]",), "pydantic_ai_package"),
+    Client("llm", Registry.PYPI, ("llm",), "llm_command"),
+    Client("lm-eval", Registry.PYPI, ("lm-eval[api]",), "lm_eval_command"),
+    Client("Aider", Registry.PYPI, ("aider-chat",), "aider_command", NO_PRICES),
+    Client("AI SDK", Registry.NPM, ("ai", "@ai-sdk/openai-compatible", "zod"), "ai_sdk.mjs"),
+    Client("Codex", Registry.NPM, ("@openai/codex",), "codex_command"),
+    Client("Claude Code", Registry.NPM, ("@anthropic-ai/claude-code",), "claude_code_command"),
+)
+"""`tests/node/gateway/test_packages.py` has the packages of OpenAI, Anthropic and LangChain."""

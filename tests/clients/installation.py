@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from tests.clients.catalogue import Client, Registry
 
@@ -77,26 +77,23 @@ class Installation:
         ask = f"from importlib.metadata import version; print(version({package!r}))"
         return subprocess.run((self.python, "-c", ask), capture_output=True, text=True, check=True).stdout.strip()
 
-    def command(self, report: Path, place: Sequence[str]) -> tuple[str, ...]:
-        """What does the client's jobs at a gateway and writes a report."""
-        program = self.client.program
-        if program.endswith(".mjs"):
-            return "node", str(PROGRAMS / program), str(report), *place
-        return str(self.python), "-m", f"tests.clients.programs.{program}", str(report), *place
-
     def jobs_done(self, place: Sequence[str], home: Path) -> list[Outcome]:
         """The outcomes of its jobs. `place` is a gateway's address, model and key, `home` a folder for settings.
 
         Of our environment it gets where programs are, and nothing else: no key and no setting of whoever runs
         this.
         """
+        program = self.client.program
+        runner: tuple[str, ...] = ("node", str(PROGRAMS / program))
+        if not program.endswith(".mjs"):
+            runner = (str(self.python), "-m", f"tests.clients.programs.{program}")
         home.mkdir(parents=True)
         report = home / "report.jsonl"
         path = os.pathsep.join((str(self.programs), os.environ["PATH"]))
         places = {"PATH": path, "HOME": str(home), "LANG": "C.UTF-8", "PYTHONPATH": str(ROOT)}
         try:
             done = subprocess.run(
-                self.command(report, place),
+                (*runner, str(report), *place),
                 cwd=self.folder,
                 env=places | dict(self.client.environment),
                 capture_output=True,
@@ -107,14 +104,9 @@ class Installation:
             ending = "" if done.returncode == 0 else _last_line(done.stderr)
         except subprocess.TimeoutExpired:
             ending = f"not done after {JOBS_TIMEOUT_S} s"
-        outcomes = read_report(report.read_text("utf-8") if report.is_file() else "")
+        lines = report.read_text("utf-8").splitlines() if report.is_file() else ()
+        outcomes = [Outcome(**json.loads(line)) for line in lines]
         return [*outcomes, *([Outcome("its program", failed=ending)] if ending else [])]
-
-
-def read_report(lines: str) -> list[Outcome]:
-    """The outcomes in a report, in their order."""
-    told: list[dict[str, Any]] = [json.loads(line) for line in lines.splitlines()]
-    return [Outcome(**each) for each in told]
 
 
 def _do(*command: str) -> None:
