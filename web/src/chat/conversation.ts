@@ -36,20 +36,7 @@ export type Message = {
   error?: string;
   isStopped?: boolean;
 };
-export type Options = {
-  system: string;
-  temperature: string;
-  top_p: string;
-  top_k: string;
-  min_p: string;
-  repetition_penalty: string;
-  max_tokens: string;
-  seed: string;
-  stop: string;
-};
-export type Conversation = { messages: Message[]; options: Options };
-
-export const NO_OPTIONS: Options = {
+export const NO_OPTIONS = {
   system: "",
   temperature: "",
   top_p: "",
@@ -60,6 +47,8 @@ export const NO_OPTIONS: Options = {
   seed: "",
   stop: "",
 };
+export type Options = typeof NO_OPTIONS;
+export type Conversation = { messages: Message[]; options: Options };
 const KEPT = "cosine.conversation";
 
 /** What was kept here; an empty one where it is broken. */

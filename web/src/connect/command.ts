@@ -18,8 +18,9 @@ export function entranceOf(swarm: Swarm): string | null {
 
 export type Wish = { role: "drafter" | "verifier" | "stage"; model: string; expertise: string; layers: string; memory: string };
 
-const words = (...parts: (string | null)[]): string =>
-  ["cosine-node", ...parts.filter((part): part is string => part !== null).map(shellWord)].join(" ");
+export const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "", layers: "auto", memory: "" };
+
+const words = (...parts: string[]): string => ["cosine-node", ...parts.map(shellWord)].join(" ");
 
 /**
  * The options by which a node of this role computes as those that answer, or most of them: one with other numerics cannot
@@ -36,9 +37,10 @@ function sameNumerics(swarm: Swarm, role: Wish["role"]): string[] {
   return most?.[0] ? most[0].split(" ") : [];
 }
 
+const option = (name: string, value: string): string[] => (value.trim() ? [name, value.trim()] : []);
+
 /** The options of a node: what `doctor` and `join` have in common. */
-function optionsOf(swarm: Swarm, wish: Wish): (string | null)[] {
-  const option = (name: string, value: string) => (value.trim() ? [name, value.trim()] : []);
+function optionsOf(swarm: Swarm, wish: Wish): string[] {
   return [
     "--role",
     wish.role,
@@ -51,15 +53,13 @@ function optionsOf(swarm: Swarm, wish: Wish): (string | null)[] {
   ];
 }
 
-export function joinCommand(swarm: Swarm, wish: Wish): string {
-  const option = (name: string, value: string) => (value.trim() ? [name, value.trim()] : []);
-  return words(
+export const joinCommand = (swarm: Swarm, wish: Wish): string =>
+  words(
     "join",
     ...optionsOf(swarm, wish),
     ...(wish.role === "drafter" ? option("--expertise", wish.expertise) : []),
     ...(wish.role === "stage" ? [...option("--layers", wish.layers), ...option("--memory", wish.memory)] : []),
   );
-}
 
 /** The doctor of a stage's machine looks at all but the model, of which only a part shall be there. */
 export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
@@ -68,23 +68,16 @@ export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
     : words("doctor", ...optionsOf(swarm, wish));
 
 /** The command of a stage that holds these layers. */
-export function stageCommand(swarm: Swarm, first: number, end: number): string {
-  return joinCommand(swarm, { role: "stage", model: swarm.target, expertise: "", layers: `${first}:${end}`, memory: "" });
-}
+export const stageCommand = (swarm: Swarm, first: number, end: number): string =>
+  joinCommand(swarm, { ...NOTHING_WISHED, role: "stage", model: swarm.target, layers: `${first}:${end}` });
 
 /** `limit` says what keeps the machine that is meant from helping, or how far it would; "" where it can. */
 export type Need = { sentence: string; wish: Wish; limit: string; isPossible: boolean };
 
 /** What this swarm lacks most, with what would help, the most urgent first; `fits` is what the machine can hold. */
 export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | null = null): Need[] {
-  const wish = (role: Wish["role"], more: Partial<Wish> = {}): Wish => ({
-    role,
-    model: role === "drafter" ? "" : swarm.target,
-    expertise: "",
-    layers: "",
-    memory: "",
-    ...more,
-  });
+  const wish = (role: Wish["role"], more: Partial<Wish> = {}): Wish =>
+    ({ ...NOTHING_WISHED, role, model: role === "drafter" ? "" : swarm.target, layers: "", ...more });
   const there = swarm.nodes.filter((node) => !node.reason && !node.is_convicted);
   const of = (role: string) => there.filter((node) => node.role === role);
   const needs: Need[] = [];
@@ -105,15 +98,13 @@ export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | nul
     }
   }
   if (!of("verifier").length) verify("No verifier answers, so nothing is generated.");
-  if (of("verifier").length === 1) {
-    verify("There is one verifier alone: nobody goes on if it fails, or judges it.");
-  }
+  if (of("verifier").length === 1) verify("There is one verifier alone: nobody goes on if it fails, or judges it.");
   if (!of("drafter").length) need("No drafter answers; where drafts pay, they make texts arrive sooner.", wish("drafter"));
   for (const domain of lackingDomains(swarm.nodes)) {
     need(`Nobody who answers drafts for ${domain}.`, wish("drafter", { expertise: domain }));
   }
-  const full = of("verifier");
-  if (full.length && full.every((node) => node.load >= node.capacity)) {
+  const verifiers = of("verifier");
+  if (verifiers.length && verifiers.every((node) => node.load >= node.capacity)) {
     verify("All verifiers have all their places taken.");
   }
   return needs;

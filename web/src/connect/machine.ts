@@ -10,7 +10,6 @@ export type Fits = {
   is_whole: boolean;
   whole_bytes: number;
   of: number;
-  dtype: string;
 };
 export type Machine = {
   cores: number;
@@ -19,7 +18,6 @@ export type Machine = {
   disk_bytes: number;
   lacks: string[];
   reach: { result: string; found: string; fix: string };
-  given_bytes: number;
   fits: Fits | null;
 };
 /** `isElsewhere` where the page is of another machine than the one that shows it. */

@@ -5,7 +5,7 @@ import { name } from "../harmless";
 import { Fact, Snippet } from "../parts";
 import { gapsOf } from "../swarm/layers";
 import type { Swarm } from "../swarm/state";
-import { doctorCommand, domainsOf, entranceOf, joinCommand, needsOf, type Wish } from "./command";
+import { doctorCommand, domainsOf, entranceOf, joinCommand, needsOf, NOTHING_WISHED, type Wish } from "./command";
 import { type Asked, sizeOf, useMachine } from "./machine";
 import { clientsOf } from "./settings";
 
@@ -55,8 +55,6 @@ const sentence = (words: string): string => {
   const shown = name(words, 300);
   return `${shown.charAt(0).toUpperCase()}${shown.slice(1)}.`;
 };
-
-const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "", layers: "auto", memory: "" };
 
 function Wizard({ swarm }: { swarm: Swarm }) {
   const asked = useMachine();

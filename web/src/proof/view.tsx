@@ -76,13 +76,7 @@ function Part({ part, text }: { part: CheckedPart; text: string | null }) {
         <table class="plain">
           <caption>What its judges found</caption>
           <thead>
-            <tr>
-              <th scope="col">judge</th>
-              <th scope="col">says</th>
-              <th scope="col">equal</th>
-              <th scope="col">near ties</th>
-              <th scope="col">different</th>
-            </tr>
+            <tr>{["judge", "says", "equal", "near ties", "different"].map((title) => <th scope="col">{title}</th>)}</tr>
           </thead>
           <tbody>
             {part.judgements.map(({ auditor, accuses, equal, near_ties, different }) => (

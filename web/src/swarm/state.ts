@@ -49,7 +49,6 @@ export type Outlook = {
   problem: string;
 };
 export type Point = {
-  unix_s: number;
   tokens: number;
   tokens_per_s: number;
   tokens_per_pass: number;
