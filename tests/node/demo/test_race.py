@@ -21,37 +21,22 @@ from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.prompt_set import Message, Prompt
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
 from cosine_p2p.request.results import Chunk, DrafterReport, Generation, VerifierReport
+from tests.node.gateway.generations import generation
 
 PASS_S = 0.06
 
 
-def generation(
-    seconds: float,
-    *,
-    tokens: int = 10,
-    rounds: int = 10,
-    accepted: int = 0,
-    first_s: float = 0.1,
-    near_ties: int = 0,
-) -> Generation:
-    """A generation of so many tokens; the experts of mathematics and code drafted the accepted ones."""
-    return Generation(
-        text="abc",
+def raced_text(seconds: float, *, tokens: int = 10, rounds: int = 10, accepted: int = 0) -> Generation:
+    """A generation of some tokens; the experts of mathematics and code drafted the accepted ones."""
+    return generation(
         token_ids=tuple(range(tokens)),
-        prompt_tokens=4,
         tokens=tokens,
         finish_reason="length",
         seconds=seconds,
-        time_to_first_token_s=first_s,
-        strategy="cosine",
-        seed=1,
+        time_to_first_token_s=0.1,
         rounds=rounds,
-        drafted=5,
         offered=tokens,
         accepted=accepted,
-        near_ties=near_ties,
-        bytes_sent=10,
-        bytes_received=20,
         drafters=(
             DrafterReport("p1", "math", 3, min(1, accepted), 10.0),
             DrafterReport("p2", "code", 2, max(0, accepted - 1), 10.0),
@@ -63,7 +48,6 @@ def generation(
             Origin(source=TARGET_SOURCE, tokens=rounds),
         ),
         verifiers=(VerifierReport("v", 10.0, tokens),),
-        why=("code: it is likely",),
     )
 
 
@@ -76,9 +60,9 @@ def raced(
 ) -> RacedPrompt:
     """A prompt of ten tokens; plain decoding takes 0.64 s on the emulated device."""
     done: Mapping[Way, Generation] = {
-        Way.PLAIN: generation(plain_s),
-        Way.COPYING: generation(copying_s, rounds=5),
-        Way.COSINE: generation(cosine_s, rounds=2, accepted=5),
+        Way.PLAIN: raced_text(plain_s),
+        Way.COPYING: raced_text(copying_s, rounds=5),
+        Way.COSINE: raced_text(cosine_s, rounds=2, accepted=5),
     }
     return RacedPrompt(prompt=asked("def"), temperature=temperature, pass_s=PASS_S, done=done)
 
@@ -135,14 +119,6 @@ def test_the_median_over_domains_is_quoted_for_each_temperature() -> None:
     assert "at least" not in text.lower()
 
 
-def test_what_a_verifier_drafts_without_drafters_is_named() -> None:
-    made = report()
-    helped = replace(made.rows[0].done[Way.COPYING], home_tokens=3)
-    row = replace(made.rows[0], done={**made.rows[0].done, Way.COPYING: helped})
-    assert "by copying from the text alone, it is" in "\n".join(summary(made))
-    assert "by copying and the verifier's own drafter, it is" in "\n".join(summary(replace(made, rows=(row,))))
-
-
 @pytest.mark.parametrize(("late", "has_held"), [(50, True), (51, False)])
 def test_late_passes_make_the_figures_lower_bounds(late: int, has_held: bool) -> None:
     made = report(late=late)
@@ -170,7 +146,7 @@ def test_a_prompts_result_is_one_line_that_says_the_same_as_the_table() -> None:
     line = result_line(raced())
     assert "plain 0.64 s, without drafters 0.32 s (2.00x), cosine 0.16 s (4.00x); texts identical; tokens" in line
     assert line.endswith(": code 5, copied 3, target alone 2")
-    row = replace(raced(), done={**raced().done, Way.COSINE: generation(0.16, tokens=9)})
+    row = replace(raced(), done={**raced().done, Way.COSINE: raced_text(0.16, tokens=9)})
     assert "TEXTS DIFFER" in result_line(row)
     assert "identical: NO" in "\n".join(summary(replace(report(), rows=(row,))))
 
@@ -186,7 +162,7 @@ def test_a_narrow_terminal_is_enough_and_control_characters_are_not_passed_on() 
     prompt = asked("\x1b]52;c;x\x07" + "x" * 500)
     race = Race(prompt=prompt, temperature=0.8, max_new_tokens=10)
     race.lanes[Way.PLAIN].add(Chunk("\x1b[2Jcleared" + "long " * 100, (1,), TARGET_SOURCE), {}, seconds=1.0)
-    race.lanes[Way.COSINE].done = generation(0.3)
+    race.lanes[Way.COSINE].done = raced_text(0.3)
     text = shown(race, columns=60)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 60
     assert "without drafters" in shown(race, columns=100)

@@ -31,6 +31,7 @@ from cosine_p2p.access import Access
 from cosine_protocol.records import Role
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import tiny_gguf
+from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -70,14 +71,17 @@ def broken(node: NodeOptions) -> Finding:
 
 @pytest.mark.parametrize(
     "node",
-    [
-        node_of("zoo:draft-code"),
-        node_of("ngram"),
-        node_of("zoo:target", Role.VERIFIER),
-        node_of("zoo:target", Role.VERIFIER, runs_over_stages=True),
-        node_of("zoo:target", Role.STAGE, layers="0:4"),
-    ],
-    ids=["drafter", "ngram", "verifier", "head", "stage"],
+    quick_first(
+        [
+            node_of("zoo:target", Role.VERIFIER),
+            node_of("zoo:draft-code"),
+            node_of("ngram"),
+            node_of("zoo:target", Role.VERIFIER, runs_over_stages=True),
+            node_of("zoo:target", Role.STAGE, layers="0:4"),
+        ],
+        quick=3,
+    ),
+    ids=["verifier", "drafter", "ngram", "head", "stage"],
 )
 def test_what_each_kind_of_node_needs_is_loaded_and_measured(
     node: NodeOptions, monkeypatch: pytest.MonkeyPatch
@@ -111,9 +115,7 @@ def write(name: str, content: str) -> Callable[[Path], None]:
     [
         (unlink_weights, Role.DRAFTER, "no file named model.safetensors"),
         (cut_weights, Role.DRAFTER, "cannot be read"),
-        (write("config.json", "{"), Role.DRAFTER, "not a valid JSON file"),
         (write("config.json", json.dumps({"model_type": "rwkv", "vocab_size": 64})), Role.DRAFTER, "'rwkv'"),
-        (write("generation_config.json", "{"), Role.VERIFIER, "generation_config.json cannot be read"),
         (write("tokenizer_config.json", "\xff\xfe{"), Role.VERIFIER, "tokenizer_config.json"),
     ],
 )
@@ -143,6 +145,7 @@ def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: py
     assert "downloaded at the first start, 3.0 GiB" in finding.found
 
 
+@pytest.mark.thorough
 def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_named(tmp_path: Path) -> None:
     write_gguf(zoo.folder("target"), tmp_path / "target.gguf", weights="Q8_0")
     *_, last = tried(node_of(str(tmp_path / "target.gguf"), Role.VERIFIER, kind=EngineKind.LLAMA))
@@ -173,7 +176,6 @@ def test_weights_that_cannot_fit_are_not_read(monkeypatch: pytest.MonkeyPatch) -
     [
         (("FILE", "ngram"), EngineKind.LLAMA, "llama"),
         (("FILE",), EngineKind.TORCH, "node"),
-        (("FILE", "zoo:draft-code"), EngineKind.AUTO, "node"),
         (("no/such.gguf",), EngineKind.LLAMA, "node"),
         ((), EngineKind.AUTO, "node"),
     ],

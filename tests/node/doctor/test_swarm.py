@@ -68,11 +68,6 @@ def test_without_a_target_the_only_one_is_judged(
     assert ([finding.status for finding in found], part in found[0].found) == (statuses, True)
 
 
-def test_a_network_that_cannot_be_joined_is_one_failure() -> None:
-    (found,) = judge_swarm(Neighbourhood(problem="no answer"), network="main", target="t", role=None)
-    assert (found.status, "no answer" in found.found) == (CheckStatus.FAILURE, True)
-
-
 def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neighbourhood:
     """What a newcomer sees of one node for each role, whose records an honest peer keeps."""
 
@@ -143,3 +138,8 @@ def test_tokenizers_are_compared_with_the_verifiers(
     digest: bytes | None, nodes: tuple[NodeSight, ...], role: Role, status: str
 ) -> None:
     assert judge_tokenizer("m", digest, Neighbourhood(nodes=nodes), role=role).status == status
+
+
+def test_a_network_that_cannot_be_joined_is_one_failure() -> None:
+    (found,) = judge_swarm(Neighbourhood(problem="no answer"), network="main", target="t", role=None)
+    assert (found.status, "no answer" in found.found) == (CheckStatus.FAILURE, True)

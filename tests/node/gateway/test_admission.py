@@ -21,24 +21,6 @@ def counts(admission: Admission) -> tuple[int, int]:
     return admission.running, admission.waiting
 
 
-def test_slots_are_given_in_order_and_given_back() -> None:
-    async def run() -> None:
-        admission = Admission(max_running=2, max_waiting=10)
-        order: list[str] = []
-        with admission.admitted(5) as slots:
-            asking = [asyncio.ensure_future(hold(slots, name, order)) for name in "abcde"]
-            seen = []
-            for _ in range(3):
-                await asyncio.sleep(0.5)
-                seen.append(counts(admission))
-                await asyncio.sleep(0.5)
-            await asyncio.gather(*asking)
-        assert seen == [(2, 3), (2, 1), (1, 0)]
-        assert (order, counts(admission)) == (list("abcde"), (0, 0))
-
-    run_virtual(run())
-
-
 def test_a_full_line_refuses_whoever_comes_next_but_many_choices_come_in_whole() -> None:
     admission = Admission(max_running=1, max_waiting=2)
     with admission.admitted(1), admission.admitted(20):

@@ -94,19 +94,6 @@ def test_any_header_can_be_judged(header: str) -> None:
     assert made == header or made != request_id(header)
 
 
-def test_a_sane_id_is_kept_and_every_response_has_one() -> None:
-    async def use(running: Gateway) -> None:
-        for given_id in ("a", "req-1:2.3_4", "x" * 128):
-            for path in ("/health", "/nothing"):
-                kept, made = [
-                    (await running.get(path, headers={"X-Request-Id": each})).headers["x-request-id"]
-                    for each in (given_id, given_id + "!")
-                ]
-                assert (kept, len(made)) == (given_id, 24)
-
-    with_gateway(use)
-
-
 PRIVATE: Final = (
     *("localhost", "LOCALHOST:8000", "localhost.:8000", "app.localhost", "127.0.0.1:8000", "[::1]:8000", "0.0.0.0"),
     *("192.168.1.5", "[fe80::1%eth0]:8000", "mybox.local", "nas.home.arpa:8000", "gateway", "my_service:8000"),
@@ -143,11 +130,6 @@ def test_a_body_with_two_lengths_is_refused() -> None:
     for path in ("/health", "/v1/completions"):
         reply = asked("GET" if path == "/health" else "POST", path, headers=both)
         assert (reply.status, reply.error["code"], reply.headers["connection"]) == (400, "two_lengths", "close")
-
-
-def test_what_a_stranger_calls_a_model_is_told_in_short() -> None:
-    reply = asked("POST", "/v1/completions", BODY | {"model": "x" * 1_000_000})
-    assert reply.status == 404 and len(reply.error["message"]) < 200
 
 
 def test_pages_from_elsewhere_are_refused_unless_the_operator_allows_them() -> None:
@@ -229,7 +211,9 @@ def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
         ({"verifier": {"published": published}, "client": {"generation_config": "none"}}, nothing),
         ({}, nothing),
     ):
-        assert asked("GET", f"/v1/models/{MODEL}", **options).json["generation_config"] == expected
+        described = asked("GET", f"/v1/models/{MODEL}", **options).json
+        assert described["generation_config"] == expected
+        assert described["max_model_len"] == described["meta"]["n_ctx_train"] == 4096
 
 
 def test_metrics_count_what_was_generated() -> None:

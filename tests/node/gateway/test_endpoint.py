@@ -18,14 +18,8 @@ TOKENS: Final = 24
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
 
 
-def completed(**options: Any) -> Reply:
-    reply = with_gateway(lambda running: running.complete(max_tokens=TOKENS, **options))
-    assert isinstance(reply, Reply)
-    return reply
-
-
 def test_the_metrics_of_a_response_are_those_of_its_generations_added_up() -> None:
-    body = completed(seed=11, n=3).json
+    body = with_gateway(lambda running: running.complete(max_tokens=TOKENS, seed=11, n=3)).json
     report = body["metrics"]["speculative_decoding"]
     assert [choice["text"] for choice in body["choices"]] == [GREEDY] * 3
     assert report["drafted"] >= report["offered"] >= report["accepted"] > 0
@@ -38,16 +32,12 @@ def test_the_metrics_of_a_response_are_those_of_its_generations_added_up() -> No
     assert drafter == {"domain": "code", "drafted": report["drafted"], "accepted": report["accepted"]}
 
 
-def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_seed_is_drawn_told_and_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
-    seed = completed().json["metrics"]["speculative_decoding"]["seed"]
+    body = with_gateway(lambda running: running.complete(max_tokens=TOKENS, temperature=1.0)).json
+    seed = body["metrics"]["speculative_decoding"]["seed"]
     assert int(float(seed)) == seed < 2**53
-
-
-def test_a_seed_is_drawn_and_told() -> None:
-    first = completed(temperature=1.0).json
-    seed = first["metrics"]["speculative_decoding"]["seed"]
-    assert first["choices"][0]["text"] == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=seed)
+    assert body["choices"][0]["text"] == text_of(PROMPT, tokens=TOKENS, temperature=1.0, seed=seed)
 
 
 OWN: Final = GenerationDefaults(
@@ -91,28 +81,25 @@ def test_a_full_verifier_is_waited_for_but_not_for_too_long(timeout_s: float, st
     assert all("places are taken" in message for message in refused)
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("logit_bias", {"1073741824": 1}), ("stop_token_ids", [1 << 30]), ("bad_words", ["a" * 65])],
-)
-def test_tokens_that_the_target_does_not_have_and_words_that_are_too_long_are_the_askers_fault(
-    name: str, value: Any
-) -> None:
-    reply = with_gateway(lambda running: running.complete(**{name: value}))
-    assert (reply.status, reply.error["code"], reply.error["param"]) == (400, "invalid_value", name)
+def test_prompts_and_tokens_that_the_target_cannot_have_are_the_askers_fault() -> None:
+    strange: dict[str, Any] = {
+        "logit_bias": {"1073741824": 1},
+        "stop_token_ids": [1 << 30],
+        "bad_words": ["a" * 65],
+    }
 
-
-def test_prompts_that_cannot_be_are_the_askers_fault() -> None:
     async def use(running: Gateway) -> list[Reply]:
         chat = {"model": MODEL, "messages": [{"role": "wizard", "content": PROMPT}]}
         replies = [await running.complete(""), await running.complete(PROMPT * 600)]
-        return [*replies, await running.post("/v1/chat/completions", chat)]
+        replies.append(await running.post("/v1/chat/completions", chat))
+        return replies + [await running.complete(**{name: value}) for name, value in strange.items()]
 
     replies = with_gateway(use)
     assert [(reply.status, reply.error["code"], reply.error["param"]) for reply in replies] == [
         (400, "invalid_value", "prompt"),
         (400, "context_length_exceeded", "prompt"),
         (400, "invalid_value", "messages"),
+        *((400, "invalid_value", name) for name in strange),
     ]
 
 
@@ -194,22 +181,6 @@ def test_sixteen_long_texts_of_one_key_leave_anothers_first_tokens_time_and_a_pl
         use, api_keys=("one", "two"), curve=by_the_row, verifier={"max_requests": places}
     )
     assert beside_s < 2 * quiet_s
-
-
-def test_the_choices_of_a_prompt_share_its_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    encoded: list[str] = []
-    encode = LetterCodec.encode
-
-    def count(codec: LetterCodec, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        encoded.append(text)
-        return encode(codec, text, add_special_tokens)
-
-    monkeypatch.setattr(LetterCodec, "encode", count)
-    choices = completed(n=4, temperature=1, seed=3).json["choices"]
-    assert encoded.count(PROMPT) == 1
-    assert [choice["text"] for choice in choices] == [
-        text_of(PROMPT, tokens=TOKENS, temperature=1, seed=3, choice=choice) for choice in range(4)
-    ]
 
 
 def test_a_prediction_changes_no_text_and_its_tokens_are_counted() -> None:

@@ -6,9 +6,7 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
-from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
 from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, text_of, with_gateway
 from tests.swarm.reference import target_engine
@@ -62,12 +60,6 @@ def test_the_pieces_of_a_streamed_chat_tell_those_of_their_tokens_once() -> None
     assert told[0] is told[-1] is None
 
 
-def test_whoever_asks_for_none_gets_none() -> None:
-    assert chat(max_tokens=TOKENS).json["choices"][0]["logprobs"] is None
-    assert chat(max_tokens=TOKENS, logprobs=False, top_logprobs=0).json["choices"][0]["logprobs"] is None
-    assert completed(max_tokens=TOKENS, logprobs=None).json["choices"][0]["logprobs"] is None
-
-
 @pytest.mark.parametrize("is_streamed", [False, True])
 def test_a_completion_tells_those_of_an_echoed_prompt_too(is_streamed: bool) -> None:
     reply = completed(max_tokens=TOKENS, logprobs=1, echo=True, stream=is_streamed)
@@ -114,33 +106,6 @@ def test_lm_evals_likelihood_of_an_answer_is_that_of_a_direct_computation(max_to
         assert is_greedy is (answer == GREEDY[:5])
         usage = reply.json["usage"]
         assert (usage["prompt_tokens"], usage["completion_tokens"]) == (len(text), max_tokens)
-
-
-def test_several_prompts_have_each_their_own() -> None:
-    body = {"prompt": ["AAA", "BCD"], "max_tokens": 0, "logprobs": 0, "echo": True}
-    reply = with_gateway(lambda running: running.post("/v1/completions", body))
-    assert [choice["logprobs"]["tokens"] for choice in reply.json["choices"]] == [list("AAA"), list("BCD")]
-
-
-@pytest.mark.parametrize(
-    ("parse", "body", "name"),
-    [
-        (parse_chat, {"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
-        (parse_chat, {"logprobs": 3}, "logprobs"),
-        (parse_chat, {"top_logprobs": 2}, "top_logprobs"),
-        (parse_completion, {"logprobs": 21}, "logprobs"),
-        (parse_completion, {"logprobs": True}, "logprobs"),
-        (parse_completion, {"logprobs": 1, "top_logprobs": 2}, "top_logprobs"),
-    ],
-)
-def test_what_means_nothing_is_refused_by_name(parse: Any, body: dict[str, Any], name: str) -> None:
-    with pytest.raises(ApiError) as refused:
-        parse(
-            {"messages": [{"role": "user", "content": "hi"}]} | body
-            if parse is parse_chat
-            else {"prompt": "hi"} | body
-        )
-    assert refused.value.param == name
 
 
 EURO = "€".encode()

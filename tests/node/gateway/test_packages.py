@@ -10,16 +10,14 @@ import pytest
 from anthropic import Anthropic
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
-from openai import AuthenticationError, BadRequestError, NotFoundError, OpenAI
+from openai import BadRequestError, NotFoundError, OpenAI
 from openai.types.chat import ChatCompletionChunk
 from pydantic import BaseModel, SecretStr
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_protocol.request import Sampling, Shaping, TokenBias
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
 from tests.node.gateway.json_letters import json_swarm, tool_swarm
 from tests.node.gateway.played import looks_up, played_swarm
-from tests.swarm.reference import plain_stream
 
 pytestmark = pytest.mark.network
 
@@ -79,10 +77,9 @@ def caller() -> Iterator[Clients]:
         yield made
 
 
-def texts(chunks: list[ChatCompletionChunk], choices: int = 1) -> list[str]:
-    """The text of each choice, put together."""
-    parts = [(choice.index, choice.delta.content or "") for chunk in chunks for choice in chunk.choices]
-    return ["".join(text for index, text in parts if index == wanted) for wanted in range(choices)]
+def text_in(chunks: list[ChatCompletionChunk]) -> str:
+    """The text of the only choice, put together."""
+    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
 
 
 def test_a_chat_is_the_targets_text_whole_or_in_pieces(clients: Clients) -> None:
@@ -92,47 +89,17 @@ def test_a_chat_is_the_targets_text_whole_or_in_pieces(clients: Clients) -> None
     assert (done.usage.prompt_tokens, done.usage.completion_tokens, done.usage.total_tokens) == (8, 20, 28)
     assert done.system_fingerprint.startswith("fp_")
     chunks = clients.streamed()
-    assert texts(chunks) == [GREEDY] and chunks[0].choices[0].delta.role == "assistant"
+    assert text_in(chunks) == GREEDY and chunks[0].choices[0].delta.role == "assistant"
     assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["length"]
     assert {chunk.id for chunk in chunks} == {chunks[0].id} and all(chunk.usage is None for chunk in chunks)
-    report = (chunks[-1].model_extra or {})["metrics"]["speculative_decoding"]
-    assert report["rounds"] + report["accepted"] == TOKENS
+    for models in (clients.openai.models.list(), clients.anthropic.models.list()):
+        assert [model.id for model in models] == [MODEL, "cosine"]
+    with pytest.raises(NotFoundError):
+        clients.chat(model="gpt-5")
     # Usage comes last where it is asked for.
-    *chunks, last = clients.streamed(stream_options={"include_usage": True})
-    assert texts(chunks) == [GREEDY] and last.choices == [] and last.usage is not None
+    *chunks, last = clients.streamed(model="cosine", stream_options={"include_usage": True})
+    assert text_in(chunks) == GREEDY and last.choices == [] and last.usage is not None
     assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
-
-
-def test_n_choices_have_seeds_of_their_own_and_can_be_streamed_together(clients: Clients) -> None:
-    expected = [text_of(PROMPT, tokens=TOKENS, temperature=1, seed=7, choice=choice) for choice in range(3)]
-    assert len(set(expected)) == 3
-    done = clients.chat(temperature=1, seed=7, n=3)
-    assert [choice.message.content for choice in done.choices] == expected
-    assert (done.usage.prompt_tokens, done.usage.completion_tokens) == (8, 3 * TOKENS)
-    assert texts(clients.streamed(temperature=1, seed=7, n=3), choices=3) == expected
-
-
-def test_what_shapes_the_text_is_honoured_and_what_other_servers_take_besides(clients: Clients) -> None:
-    asked: dict[str, Any] = {
-        "presence_penalty": 1.5,
-        "frequency_penalty": 0.5,
-        "logit_bias": {"3": 2.5, "5": -100},
-        "extra_body": {"bad_words": ["7", "89"], "min_tokens": 3},
-    }
-    shaping = Shaping(
-        presence_penalty=1.5,
-        frequency_penalty=0.5,
-        logit_bias=(TokenBias(3, 2.5), TokenBias(5, -100.0)),
-        bad_words=(LETTERS.encode("7"), LETTERS.encode("89")),
-    )
-    expected = LETTERS.decode(plain_stream(PROMPT, Sampling(shaping=shaping), tokens=TOKENS))
-    assert clients.chat(**asked).choices[0].message.content == expected != GREEDY
-    assert texts(clients.streamed(**asked)) == [expected]
-    (done,) = clients.chat(extra_body={"stop_token_ids": [LETTERS.encode(GREEDY[6])[0]]}).choices
-    assert (done.message.content, done.finish_reason) == (GREEDY[: GREEDY.index(GREEDY[6])], "stop")
-    extra = {"max_tokens": 20.0, "seed": -1, "stop": ["", *(f"zz{n}" for n in range(60))], "top_p": 0, "n": None}
-    assert clients.chat(extra_body=extra).choices[0].message.content == GREEDY
-    assert clients.chat(max_tokens=-1, stop=GREEDY[9:11]).choices[0].finish_reason == "stop"
 
 
 def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_or_alone(clients: Clients) -> None:
@@ -140,7 +107,7 @@ def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_o
         settings = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0, **options}
         return clients.openai.completions.create(prompt=prompt, **settings)
 
-    for prompt in (list(LETTERS.encode(PROMPT)), [list(LETTERS.encode(PROMPT))], [PROMPT], PROMPT):
+    for prompt in (list(LETTERS.encode(PROMPT)), PROMPT):
         assert [choice.text for choice in completed(prompt, echo=True).choices] == [PROMPT + GREEDY]
     pieces = list(completed(PROMPT, stream=True, echo=True))
     assert "".join(piece.choices[0].text for piece in pieces) == PROMPT + GREEDY
@@ -161,21 +128,6 @@ def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_o
     said = [(choice.index, choice.text) for piece in both for choice in piece.choices if choice.text]
     assert sorted(said) == [(0, LETTERS.decode([1, 2])), (1, LETTERS.decode([3]))]
     assert completed(PROMPT, max_tokens=0).choices[0].text == ""
-
-
-def test_models_are_listed_and_described_and_errors_are_those_of_the_package(clients: Clients) -> None:
-    assert [model.id for model in clients.openai.models.list()] == [MODEL, "cosine"]
-    assert [model.id for model in clients.anthropic.models.list()] == [MODEL, "cosine"]
-    described = clients.openai.models.retrieve(MODEL)
-    extra = described.model_extra or {}
-    assert (described.id, extra["max_model_len"], extra["context_length"]) == (MODEL, 4096, 4096)
-    assert extra["meta"]["n_ctx_train"] == 4096
-    assert clients.chat(model="cosine").choices[0].message.content == GREEDY
-    with pytest.raises(NotFoundError) as unknown:
-        clients.chat(model="gpt-5")
-    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
-    with pytest.raises(AuthenticationError):
-        clients.openai.with_options(api_key=KEY + "x").models.list()
 
 
 def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(clients: Clients) -> None:
@@ -283,10 +235,8 @@ def test_a_chat_calls_tools_and_reads_their_results(player: Clients) -> None:
     )
     none = player.chat(**asked, tool_choice="none").choices[0].message
     assert (none.content, none.tool_calls) == ("I do not know.", None)
-    for tokens in (4, 12, 60):
-        (cut,) = player.chat(**asked | {"max_tokens": tokens}).choices
-        assert cut.finish_reason == "length"
-        assert tokens != 12 or (cut.message.content, cut.message.reasoning_content) == ("", "Two c")
+    (cut,) = player.chat(**asked | {"max_tokens": 12}).choices
+    assert (cut.finish_reason, cut.message.content, cut.message.reasoning_content) == ("length", "", "Two c")
 
 
 def test_a_response_calls_tools_and_reads_their_results(player: Clients) -> None:
@@ -341,9 +291,8 @@ NAMED: Final = {"type": "function", "function": {"name": "rest"}}
 ALLOWED: Final = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
 
 
-@pytest.mark.parametrize("temperature", [0, 1])
-def test_a_call_that_must_come_in_a_chat_comes(caller: Clients, temperature: float) -> None:
-    options: dict[str, Any] = {"tools": [NUMBER, LETTER], "temperature": temperature, "max_tokens": 200}
+def test_a_call_that_must_come_in_a_chat_comes(caller: Clients) -> None:
+    options: dict[str, Any] = {"tools": [NUMBER, LETTER], "temperature": 1, "max_tokens": 200}
     for choice, names in (("required", {"use", "rest"}), (NAMED, {"rest"}), (ALLOWED, {"rest"})):
         (done,) = caller.chat("Where?", tool_choice=choice, seed=5, parallel_tool_calls=False, **options).choices
         (call,) = done.message.tool_calls

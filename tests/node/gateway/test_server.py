@@ -20,6 +20,7 @@ from tests.cosine_p2p.text.test_template_process import ENDLESS
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
 from tests.node.gateway.played import TEMPLATE, looks_up, played_swarm
 from tests.swarm.reference import assert_freed
+from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.network
 
@@ -66,7 +67,7 @@ def test_what_takes_too_long_is_ended_with_an_error() -> None:
             list(stream)
 
 
-@pytest.mark.parametrize("is_streamed", [False, True])
+@pytest.mark.parametrize("is_streamed", quick_first([False, True]))
 def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> None:
     choices = 3
     body = json.dumps({"prompt": PROMPT, "max_tokens": 2000, "n": choices, "stream": is_streamed}).encode()

@@ -10,7 +10,7 @@ from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from tests.node.gateway.dialects import DIALECTS, Dialect
 from tests.node.gateway.gateways import PROMPT, asked, text_of, with_gateway
 
-RESPONSES, MESSAGES = DIALECTS["responses"], DIALECTS["messages"]
+CHATS, RESPONSES, MESSAGES = DIALECTS["chats"], DIALECTS["responses"], DIALECTS["messages"]
 SCHEMA: Final[dict[str, Any]] = {"type": "object", "properties": {"city": {"type": "string"}}}
 OF_ANTHROPIC: Final[dict[str, Any]] = {
     "name": "look_up",
@@ -158,37 +158,39 @@ def test_all_kinds_of_tools_are_told_as_functions_and_the_servers_own_are_left_o
     assert tool == {"type": "function", "function": look_up}
 
 
+FUNCTIONS: Final = [{"type": "function", "function": {"name": name}} for name in ("look_up", "other")]
 ALLOWED: Final = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "patch"}]}
+ALLOWED_IN_CHATS: Final = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": FUNCTIONS[:1]}}
+TOOLS_OF: Final = {CHATS.path: FUNCTIONS, RESPONSES.path: [LOOK_UP, PATCH], MESSAGES.path: [OF_ANTHROPIC]}
 
 
 @pytest.mark.parametrize(
     ("dialect", "choice", "expected"),
     [
-        (RESPONSES, None, ToolChoice.AUTO),
+        (CHATS, None, ToolChoice.AUTO),
+        (CHATS, "required", ToolChoice.REQUIRED),
+        (CHATS, FUNCTIONS[0], NamedTool("look_up")),
+        (CHATS, ALLOWED_IN_CHATS, ToolChoice.AUTO),
         (RESPONSES, "none", ToolChoice.NONE),
         (RESPONSES, "required", ToolChoice.REQUIRED),
         (RESPONSES, {"type": "function", "name": "look_up"}, NamedTool("look_up")),
         (RESPONSES, {"type": "custom", "name": "patch"}, NamedTool("patch")),
         (RESPONSES, ALLOWED, ToolChoice.REQUIRED),
-        (MESSAGES, None, ToolChoice.AUTO),
-        (MESSAGES, {"type": "auto"}, ToolChoice.AUTO),
+        (MESSAGES, {"type": "auto", "disable_parallel_tool_use": True}, ToolChoice.AUTO),
         (MESSAGES, {"type": "any"}, ToolChoice.REQUIRED),
         (MESSAGES, {"type": "none"}, ToolChoice.NONE),
         (MESSAGES, {"type": "tool", "name": "look_up"}, NamedTool("look_up")),
     ],
 )
 def test_a_choice_says_which_tools_may_be_called(dialect: Dialect, choice: Any, expected: Any) -> None:
-    tools = [LOOK_UP, PATCH] if dialect is RESPONSES else [OF_ANTHROPIC]
+    tools = TOOLS_OF[dialect.path]
     chat = chat_of(dialect, tools=tools, tool_choice=choice)
-    assert (chat.tool_choice, chat.calls_in_parallel) == (expected, True)
-    names = ["patch"] if choice is ALLOWED else [tool["name"] for tool in tools]
+    is_one_by_one = isinstance(choice, dict) and "disable_parallel_tool_use" in choice
+    assert (chat.tool_choice, chat.calls_in_parallel) == (expected, not is_one_by_one)
+    only = {id(ALLOWED): ["patch"], id(ALLOWED_IN_CHATS): ["look_up"]}
+    names = only.get(id(choice)) or [tool.get("function", tool)["name"] for tool in tools]
     assert [each["function"]["name"] for each in chat.tools or ()] == names
-
-
-def test_calls_one_at_a_time_are_asked_for_by_each_apis_own_name() -> None:
-    assert not chat_of(RESPONSES, tools=[LOOK_UP], parallel_tool_calls=False).calls_in_parallel
-    once = {"type": "auto", "disable_parallel_tool_use": True}
-    assert not chat_of(MESSAGES, tools=[OF_ANTHROPIC], tool_choice=once).calls_in_parallel
+    assert chat_of(dialect).tools is chat_of(dialect, tools=[]).tools is None
 
 
 @pytest.mark.parametrize(

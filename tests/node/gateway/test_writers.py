@@ -1,6 +1,5 @@
 """Replies in the shapes of each API, of events made by hand: whole, in pieces, and ended by an error."""
 
-import asyncio
 import json
 from dataclasses import replace
 from typing import Any, Final
@@ -9,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_node.gateway.api_errors import ApiError, internal
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
-from cosine_node.gateway.event_stream import SILENCE_S, WAITING, EventStream, sent_event
+from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.messages.blocks import call_input
 from cosine_node.gateway.reply_writer import metrics
 from cosine_node.gateway.responses.kept_reasoning import kept, kept_text
@@ -20,10 +17,10 @@ from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, ToolCall
 from cosine_p2p.request.logprobs import LikelyToken, TokenLogprob
 from cosine_p2p.request.origins import Origin
-from tests.node.gateway.dialects import DIALECTS, Dialect
+from tests.node.gateway.dialects import DIALECTS
 from tests.node.gateway.generations import CODE, DONE, MATH, generation
 from tests.node.gateway.test_turns import AGENTS, LOOK_UP, PATCH
-from tests.node.gateway.written import ALL_PARTS, CHOICE, Sent, pieces, reply_events, whole, written
+from tests.node.gateway.written import ALL_PARTS, CHOICE, pieces, reply_events, whole, written
 from tests.node.peers import request_of
 
 CHATS, COMPLETIONS, RESPONSES, MESSAGES = DIALECTS.values()
@@ -282,36 +279,6 @@ def test_the_events_of_a_message_come_in_anthropics_order_and_add_up_to_it() -> 
     assert events[-2]["usage"] == whole(MESSAGES, reply_events(ALL_PARTS))["usage"]
 
 
-@pytest.mark.parametrize(
-    ("dialect", "last"),
-    [
-        (CHATS, {"error": {"code": "internal_error"}}),
-        (COMPLETIONS, {"error": {"code": "internal_error"}}),
-        (RESPONSES, {"type": "response.failed", "response": {"error": {"code": "server_error"}}}),
-        (MESSAGES, {"type": "error", "error": {"type": "api_error"}, "request_id": "r"}),
-    ],
-    ids=DIALECTS,
-)
-def test_an_error_is_raised_until_a_stream_has_begun_and_then_sent_in_it(dialect: Dialect, last: Any) -> None:
-    async def run() -> bytes:
-        sent = Sent()
-        writer = dialect.writer(dialect.body("hi", stream=True), send=sent)
-        with pytest.raises(ApiError):
-            await writer.fail(internal())
-        for event in reply_events([Content("I")])[:2]:
-            await writer.take(event)
-        await writer.fail(internal())
-        return sent.body
-
-    events = dialect.events(asyncio.run(run()))
-    assert [kind for kind in map(dialect.failed, events) if kind is not None]
-
-    def holds(part: Any, of: Any) -> bool:
-        return all(holds(each, of[name]) for name, each in part.items()) if isinstance(part, dict) else part == of
-
-    assert holds(last, events[-1])
-
-
 def test_speculation_is_summed_over_choices_and_drafters_and_nothing_drafted_is_no_division() -> None:
     report = metrics([DONE, generation(drafters=(MATH,))], seed=7)["speculative_decoding"]
     assert [report[name] for name in ("drafted", "offered", "accepted", "acceptance_rate")] == [80, 40, 32, 0.8]
@@ -341,23 +308,3 @@ def test_a_fingerprint_stands_for_weights_and_numerics() -> None:
         prints.append(body["system_fingerprint"])
     assert prints[0] == prints[1] and prints[0].startswith("fp_")
     assert len(set(prints)) == 3
-
-
-def test_comments_come_between_whole_events_and_end_with_the_stream() -> None:
-    sent: list[Any] = []
-
-    async def send_slowly(message: Any) -> None:
-        await asyncio.sleep(0.01)
-        sent.append(message)
-
-    async def run() -> None:
-        stream = EventStream(send_slowly)
-        async with stream.kept_alive():
-            await asyncio.sleep(2.5 * SILENCE_S)
-            await stream.write(b"data: 1\n\n")
-            await stream.write(b"", is_last=True)
-        await asyncio.sleep(2 * SILENCE_S)
-
-    run_virtual(run())
-    assert [message.get("body") for message in sent] == [None, WAITING, WAITING, b"data: 1\n\n", b""]
-    assert [message.get("more_body") for message in sent] == [None, True, True, True, False]

@@ -84,14 +84,6 @@ def test_the_sizes_of_a_target_are_found_beside_the_gateway() -> None:
     assert needs is not None and needs.sizes.layers == 8 and needs.pool_tokens == 8192
 
 
-def test_a_target_whose_sizes_nobody_can_tell_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer_of(*_: object, **__: object) -> dict[str, Any]:
-        raise ValueError("There is no folder '/nowhere/at/all' to load a model from.")
-
-    monkeypatch.setattr("cosine_node.page.target_sizes.answer_of", answer_of)
-    assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
-
-
 @pytest.mark.parametrize(
     ("client", "is_told"), [(("127.0.0.1", 1), True), (("::1", 1), True), (("192.0.2.7", 1), False), (None, False)]
 )
@@ -113,3 +105,11 @@ def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.Mon
     with served() as gateway, urlopen(f"{gateway.base_url}/machine", timeout=60) as reply:
         found = json.load(reply)
     assert found["fits"] is None and found["memory_bytes"] > 0
+
+
+def test_a_target_whose_sizes_nobody_can_tell_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer_of(*_: object, **__: object) -> dict[str, Any]:
+        raise ValueError("There is no folder '/nowhere/at/all' to load a model from.")
+
+    monkeypatch.setattr("cosine_node.page.target_sizes.answer_of", answer_of)
+    assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None

@@ -1,4 +1,4 @@
-"""What the page asks is told to who has the gateway's key: the swarm, its changes, proofs, and what audits find."""
+"""The files of the page are open to all; what it asks (the swarm, proofs, audits) takes the gateway's key."""
 
 import asyncio
 import json
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cosine_node.page.files import POLICY, read_assets
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
 from cosine_protocol.digests import request_digest
@@ -29,15 +30,36 @@ def events_of(reply: Reply) -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize("path", ["/v1/swarm", "/v1/swarm/events"])
+@pytest.mark.parametrize("path", ["/", "/page/page.js", "/v1/swarm", "/v1/swarm/events"])
 def test_names_and_pages_of_strangers_are_refused_as_elsewhere(path: str) -> None:
+    assert not path.startswith("/v1") or asked("GET", path, **LOCKED).status == 401
     assert asked("GET", path, headers={"host": "evil.example"}).status == 421
     assert asked("GET", path, headers={"origin": "https://evil.example"}).status == 403
 
 
-@pytest.mark.parametrize("path", ["/v1/swarm", "/v1/swarm/events"])
-def test_the_swarm_is_told_to_who_has_a_key(path: str) -> None:
-    assert asked("GET", path, **LOCKED).status == 401
+def test_the_page_is_served_without_a_key_and_loads_nothing_from_elsewhere() -> None:
+    page = asked("GET", "/", **LOCKED)
+    assert page.status == 200 and page.headers["content-type"].startswith("text/html")
+    assert page.headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY and "http" not in POLICY and "*" not in POLICY
+
+
+def test_each_file_is_served_compressed_where_the_browser_takes_that() -> None:
+    async def use(gateway: Gateway) -> None:
+        for name, asset in read_assets().items():
+            path = "/" if name == "index.html" else f"/page/{name}"
+            plain = await gateway.get(path)
+            small = await gateway.get(path, headers={"accept-encoding": "gzip, br"})
+            assert (plain.body, small.body) == (asset.body, asset.compressed)
+            assert small.headers["content-encoding"] == "gzip"
+            again = await gateway.get(path, headers={"if-none-match": plain.headers["etag"]})
+            assert (again.status, again.body) == (304, b"")
+
+    with_gateway(use)
+
+
+def test_no_other_file_is_served() -> None:
+    assert asked("GET", "/page/routes.py").status == asked("GET", "/page/../assets.py").status == 404
 
 
 def test_the_swarm_is_told_with_its_nodes() -> None:
@@ -126,11 +148,6 @@ def test_a_proof_that_does_not_hold_says_why(pieces: list[Evidence]) -> None:
     assert list(checked(*pieces)) == ["problem"]
 
 
-def test_evidence_that_does_not_hold_is_asked_of_nobody() -> None:
-    forged = {"claim": "AAAA", "statements": []}
-    assert asked("POST", "/v1/audits", {"evidence": [forged]}).json == {"evidence": [forged]}
-
-
 def test_an_audit_whose_look_up_fails_is_answered_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async def audit(gateway: Gateway) -> tuple[Reply, dict[str, object]]:
         done = await gateway.post("/v1/chat/completions", CHAT)
@@ -145,3 +162,8 @@ def test_an_audit_whose_look_up_fails_is_answered_with_the_reason(monkeypatch: p
     reply, told = with_gateway(audit)
     assert reply.status == 503 and reply.error["code"] == "no_verifier" and "retry-after" in reply.headers
     assert told["status"] == 503 and told["error"] == reply.error["message"]
+
+
+def test_evidence_that_does_not_hold_is_asked_of_nobody() -> None:
+    forged = {"claim": "AAAA", "statements": []}
+    assert asked("POST", "/v1/audits", {"evidence": [forged]}).json == {"evidence": [forged]}

@@ -26,21 +26,15 @@ def facts(*nodes: NodeSight, notes: OwnNotes = NOTHING) -> dict[str, Any]:
 def test_a_node_says_what_it_is_and_what_is_known_of_it_here() -> None:
     verifier = sight(1, role=Role.VERIFIER, coordinate=NetworkCoordinate(1500, -2500, 0, 300, 200))
     drafter = sight(2, role=Role.DRAFTER, expertise=("code",))
-    notes = OwnNotes(
-        convicted=[verifier.record.peer_id],
-        checks={verifier.record.peer_id: 3},
-    )
-    first, second = facts(verifier, drafter, notes=notes)["nodes"]
+    notes = OwnNotes(convicted=[verifier.record.peer_id], checks={verifier.record.peer_id: 3})
+    silent = sight(3, reason="no answer within 4 s")
+    first, second, third = facts(verifier, drafter, silent, notes=notes)["nodes"]
+    assert third["reason"] == "no answer within 4 s" and third["rtt_ms"] is None
     assert (first["is_convicted"], first["checks"]) == (True, 3)
     assert first["coordinate"] == {"x_ms": 1.5, "y_ms": -2.5, "z_ms": 0.0, "height_ms": 0.3, "error": 0.2}
     assert (first["rtt_ms"], first["load"]) == (12.3, 2)
     assert (second["is_convicted"], second["checks"]) == (False, None)
     assert second["expertise"] == ["code"]
-
-
-def test_a_node_that_is_silent_says_why() -> None:
-    (node,) = facts(sight(1, reason="no answer within 4 s"))["nodes"]
-    assert node["reason"] == "no answer within 4 s" and node["rtt_ms"] is None
 
 
 def test_layers_that_nobody_holds_have_no_holder() -> None:
@@ -61,21 +55,13 @@ def test_a_node_with_addresses_of_relays_alone_is_relayed(addresses: tuple[str, 
     assert way_to(addresses) == way
 
 
-def test_only_what_changed_is_told() -> None:
-    before = facts(sight(1), sight(2))
-    after = facts(sight(1, rtt_s=0.02), sight(3))
-    told = changes(before, after)
-    assert told["gone"] == [before["nodes"][1]["peer_id"]]
-    first, new = told["nodes"]
-    assert first == {"peer_id": before["nodes"][0]["peer_id"], "rtt_ms": 20.0}
-    assert new == after["nodes"][1]
-    assert changes(after, after) == {}
-
-
 def test_changes_lead_to_the_later_state() -> None:
-    before = facts(sight(1), sight(2), sight(4, reason="away"))
-    after = facts(sight(1, reason="gone"), sight(2, rtt_s=0.5), sight(3), sight(4))
+    before = facts(sight(1), sight(2), sight(4, reason="away"), sight(5), sight(6))
+    after = facts(sight(1, reason="gone"), sight(2, rtt_s=0.5), sight(3), sight(4), sight(6))
     told = changes(before, after)
+    assert told["gone"] == [before["nodes"][3]["peer_id"]] and changes(after, after) == {}
+    assert {"peer_id": before["nodes"][1]["peer_id"], "rtt_ms": 500.0} in told["nodes"]
+    assert before["nodes"][4]["peer_id"] not in {node["peer_id"] for node in told["nodes"]}
     nodes = {node["peer_id"]: node for node in before["nodes"] if node["peer_id"] not in told.get("gone", [])}
     for node in told["nodes"]:
         nodes[node["peer_id"]] = nodes.get(node["peer_id"], {}) | node

@@ -63,13 +63,3 @@ def test_a_slow_reader_is_told_the_sum_of_what_changed() -> None:
         await events.aclose()
 
     run_virtual(watch())
-
-
-def test_a_single_look_leaves_nothing_behind() -> None:
-    async def watch() -> None:
-        looks = Looks()
-        watch = SwarmWatch(looks.look, rest=looks.rest)
-        assert (await watch.now())["nodes"] == [{"peer_id": "a", "load": 1}]
-        assert (looks.looks, looks.rests) == (1, 1)
-
-    run_virtual(watch())

@@ -15,7 +15,6 @@ from cosine_node.cli.serve import SENTENCES
 from cosine_node.terminal.events import SENTENCES as SENTENCES_OF_NODES
 from cosine_node.terminal.events import STAGES, JsonLines, emitter, logging_as_json, telling, timed
 from cosine_p2p.session.request_log import request_log
-from cosine_protocol.errors import UsageError
 from tests.full_disk import full_disk
 
 REQUEST = {"id": "i", "method": "GET", "path": "/health", "status": 200, "seconds": 0.1}
@@ -204,8 +203,3 @@ def test_how_long_each_stage_took_is_told_before_what_ends_it() -> None:
     assert [event for event, _ in events] == ["importing", "took", "loading", "loaded", "measured"]
     assert events[1][1] == {"stage": "importing", "said": "Importing the libraries", "seconds": 5.25}
     assert SENTENCES_OF_NODES["took"].format(**events[1][1]) == "Importing the libraries took 5.2 s."
-
-
-def test_an_unknown_format_is_bad_usage() -> None:
-    with pytest.raises(UsageError, match="--log-format"), telling("xml", as_json=False):
-        pass

@@ -2,7 +2,6 @@
 
 import asyncio
 import io
-import json
 import logging
 import unicodedata
 
@@ -11,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cosine_node.terminal import waiting
-from cosine_node.terminal.printing import LogLines, json_safe, printable, show, without_controls
+from cosine_node.terminal.printing import LogLines, printable, show, without_controls
 from cosine_node.terminal.waiting import CLEAR, WaitingLine, clear, columns_of, telling_stages
-from tests.cosine_p2p.samples import identity_of, record_of
 
 
 @given(st.text())
@@ -49,18 +47,9 @@ def test_a_terminal_is_not_steered_and_a_pipe_gets_every_character() -> None:
         show(stream, f"a\tb\n{CLIPBOARD}\x9b2J")
     assert terminal.getvalue() == "a\tb\n\ufffd]52;c;cm0gLXJmIH4=\ufffd\ufffd2J"
     assert pipe.getvalue() == f"a\tb\n{CLIPBOARD}\x9b2J"
-
-
-def test_the_log_for_people_steers_no_terminal() -> None:
+    # Neither does the log for people.
     record = logging.LogRecord("name", logging.INFO, "file", 1, "a peer says %s", (CLIPBOARD,), None)
     assert "\x1b" not in LogLines("%(message)s").format(record)
-
-
-def test_a_record_is_an_object_with_digests_in_hex() -> None:
-    record = record_of(identity_of(1), now_s=1000.0)
-    shown = json.loads(json.dumps(json_safe((record, [b"\xff"]))))
-    assert shown[0]["target_digest"] == record.target_digest.hex()
-    assert shown[1] == ["ff"]
 
 
 class Clock:
@@ -92,16 +81,6 @@ def test_a_terminal_has_one_line_with_the_seconds_of_a_long_stage() -> None:
     line.say("late")
     parts = out.getvalue().split(CLEAR)
     assert parts == ["", "Looking for peers ...", "Looking for peers ... 3 s", "Asking verifier …a ...", ""]
-
-
-def test_what_is_written_between_leaves_the_stage_below_it() -> None:
-    out = Terminal()
-    line = WaitingLine(out)
-    line.say("Looking")
-    line.clear()
-    out.write("found\n")
-    line.say("Looking")
-    assert out.getvalue() == f"{CLEAR}Looking ...{CLEAR}found\n{CLEAR}Looking ..."
 
 
 def test_a_terminal_that_cannot_rewrite_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
