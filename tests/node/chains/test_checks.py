@@ -1,5 +1,6 @@
 """A head finds the stage that lies, whatever the lie, goes on without it, and rejects nobody else."""
 
+import asyncio
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +24,17 @@ def thrice(folder: Path) -> list[StageModel]:
     return load(folder, PARTS, holders=3, dtype=torch.float32)
 
 
+@pytest.fixture(scope="module")
+def expected(thrice: list[StageModel]) -> list[int]:
+    """The text where nobody lies."""
+
+    async def written() -> list[int]:
+        async with head_of(thrice) as honest:
+            return await honest.checked()
+
+    return asyncio.run(written())
+
+
 OF_THE_FIRST: Final = 0
 OF_THE_MIDDLE: Final = 1
 OF_THE_LAST: Final = 2
@@ -38,11 +50,9 @@ CASES: Final = [
 @pytest.mark.parametrize("case", quick_first(CASES, 2), ids=str)
 @in_loop
 async def test_the_first_lie_is_found_and_nobody_else_suffers(
-    thrice: list[StageModel], case: tuple[Lie, int]
+    thrice: list[StageModel], expected: list[int], case: tuple[Lie, int]
 ) -> None:
     lie, liar = case
-    async with head_of(thrice) as honest:
-        expected = await honest.checked()
     async with head_of(thrice, {liar: lie}) as head:
         await head.checked()
         assert head.rejected == {f"stage {liar}"}
@@ -67,9 +77,9 @@ async def test_stages_that_are_honest_are_found_right_and_ever_less_often_checke
 
 @pytest.mark.parametrize("lie", quick_first([Lie.BLAMES, Lie.HIDDEN]))
 @in_loop
-async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(thrice: list[StageModel], lie: Lie) -> None:
-    async with head_of(thrice) as honest:
-        expected = await honest.checked()
+async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(
+    thrice: list[StageModel], expected: list[int], lie: Lie
+) -> None:
     async with head_of(thrice, {OF_THE_MIDDLE: lie}) as head:
         await head.checked()
         # Of the two one lies, and nobody can tell which: they are not put side by side again.
@@ -85,9 +95,9 @@ async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(thrice: li
 
 @pytest.mark.parametrize("lie", quick_first([Lie.NONSENSE, Lie.OTHER_CLAIM]))
 @in_loop
-async def test_who_lies_about_others_texts_is_found_too(thrice: list[StageModel], lie: Lie) -> None:
-    async with head_of(thrice) as honest:
-        expected = await honest.checked()
+async def test_who_lies_about_others_texts_is_found_too(
+    thrice: list[StageModel], expected: list[int], lie: Lie
+) -> None:
     # Its words say that it is slow: it only computes what others have written.
     async with head_of(thrice, {7: lie}) as head:
         for _ in range(40):
@@ -158,9 +168,9 @@ async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, num
 
 
 @in_loop
-async def test_who_does_not_say_what_it_computes_is_left_for_others(thrice: list[StageModel]) -> None:
-    async with head_of(thrice) as honest:
-        expected = await honest.checked()
+async def test_who_does_not_say_what_it_computes_is_left_for_others(
+    thrice: list[StageModel], expected: list[int]
+) -> None:
     async with head_of(thrice, {OF_THE_MIDDLE: Lie.NO_WORD}) as head:
         await head.checked()
         assert head.chain is not None and head.chain.failed_peer == "stage 1"

@@ -1,8 +1,14 @@
-"""Answers that no model wrote."""
+"""Answers that no model wrote, and what the command trains."""
+
+import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
+from cosine_node.cli import main
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer
 
@@ -28,3 +34,14 @@ def answer(
         likely_ids=ids.reshape(len(tokens), -1),
         likely_logs=np.log(chances).astype(np.float16).reshape(len(tokens), -1),
     )
+
+
+def trained(capsys: pytest.CaptureFixture[str], work: Path, out: Path, *arguments: str) -> dict[str, Any]:
+    """The record of what the command trains for the embedded target."""
+    given = ["--target", "zoo:target", "--work", str(work), "--out", str(out), "--device", "cpu", "--threads", "1"]
+    with pytest.raises(SystemExit) as exit_:
+        main(["zoo", "train", "--json", *given, *arguments])
+    printed = capsys.readouterr()
+    assert exit_.value.code == 0, printed.err
+    record: dict[str, Any] = json.loads(printed.out)
+    return record

@@ -3,7 +3,6 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,8 +10,9 @@ from cosine_node import zoo
 from cosine_node.cli import main
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_train.training.drafter_training import measured_agreement
+from tests.train.training.samples import trained
 
-SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16 --threads 1"
+SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16"
 
 
 @pytest.fixture(scope="module")
@@ -27,17 +27,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """The record of a drafter of the embedded target, trained by the command."""
-    given = ["--target", "zoo:target", "--texts", str(work / "texts.jsonl"), "--work", str(work), "--out", str(out)]
-    with pytest.raises(SystemExit) as exit_:
-        main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
-    printed = capsys.readouterr()
-    assert exit_.value.code == 0, printed.err
-    record: dict[str, Any] = json.loads(printed.out)
-    return record
-
-
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     """The sentence that the command ends with."""
     with pytest.raises(SystemExit) as exit_:
@@ -48,9 +37,9 @@ def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.mark.thorough
 def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    record = trained(
-        work, tmp_path / "out", capsys, "--width", "64", "--layers", "0", "--steps", "60", "--read", "40"
-    )
+    texts = ["--texts", str(work / "texts.jsonl"), "--read", "40"]
+    new = ["--width", "64", "--layers", "0", "--steps", "60"]
+    record = trained(capsys, work, tmp_path / "out", *texts, *new, *SMALL.split())
     assert record["parameters"] < 150_000
     assert record["agreement"]["texts"]["0"]["drafter"] > 0.2
     assert DraftVocabulary.read(tmp_path / "out") is not None

@@ -1,13 +1,10 @@
 """The command alone makes a draft head for a target, from its own questions, and the head agrees with it."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from cosine_node.cli import main
 from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.models.home_model import is_eagle_head, load_with_home
@@ -16,27 +13,19 @@ from cosine_train.training.head_examples import HeadBatch
 from cosine_train.training.head_steps import TargetView, head_loss, unrolled
 from cosine_train.training.head_training import new_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
+from tests.train.training.samples import trained
 
-SMALL = "--prompts self --questions 24 --answers 24 --held-out 2 --new-tokens 24 --known-tokens 500 --slots 16"
-
-
-def trained(work: Path, out: Path, capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    """The record of a head of the embedded target, trained by the command."""
-    given = ["--head", "--target", "zoo:target", "--work", str(work), "--out", str(out), "--threads", "1"]
-    with pytest.raises(SystemExit) as exit_:
-        main(["zoo", "train", "--device", "cpu", "--json", *given, *SMALL.split(), *arguments])
-    printed = capsys.readouterr()
-    assert exit_.value.code == 0, printed.err
-    record: dict[str, Any] = json.loads(printed.out)
-    return record
+SMALL = (
+    "--head --prompts self --questions 24 --answers 24 --held-out 2 --new-tokens 24 --known-tokens 500 --slots 16"
+)
 
 
 @pytest.mark.thorough
 def test_the_agreement_rises_and_the_head_can_be_held_by_a_verifier(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    first = trained(tmp_path, tmp_path / "first", capsys, "--steps", "1")
-    better = trained(tmp_path, tmp_path / "better", capsys, "--steps", "40", "--batch-rows", "4")
+    first = trained(capsys, tmp_path, tmp_path / "first", "--steps", "1", *SMALL.split())
+    better = trained(capsys, tmp_path, tmp_path / "better", "--steps", "40", "--batch-rows", "4", *SMALL.split())
     before, after = (record["agreement"]["self"]["0"]["steps"][0] for record in (first, better))
     assert after > before
     assert sorted(file.name for file in (tmp_path / "better").iterdir()) == [
