@@ -11,6 +11,7 @@ import time
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from cosine_p2p import AsyncClient
@@ -25,7 +26,6 @@ from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.cosine_p2p.transport.full_nodes import plant
 
 TARGET: Final = "zoo:target"
-STREAMS: Final = 1
 PIECE_BYTES: Final = 65_536
 KEYS: Final = 8000
 FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_requests": 1000, "lifetime_s": 60.0}
@@ -60,7 +60,7 @@ async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
     for role, protocol in ((Role.VERIFIER, VERIFY), (Role.DRAFTER, DRAFT)):
         # One node of each role: all of them share the processors of this machine.
         record, *_ = await client._joined().swarm.directory.find(role, TARGET)
-        for message in floods[protocol] * STREAMS:
+        for message in floods[protocol]:
             begin(flood(client, record.peer_id, protocol, message))
 
 
@@ -75,7 +75,7 @@ async def flood_dht(client: AsyncClient, task: dict[str, Any]) -> None:
     # Not cancelled: hivemind's calls may take that for their own deadline, and the flood would go on.
     async def store(owner: Any, victim: str) -> None:
         while not is_over.is_set():
-            await plant(owner, _Named(victim), subkey=owner.peer_id.to_base58(), **bad)  # type: ignore[arg-type]
+            await plant(owner, SimpleNamespace(peer_id=victim), subkey=owner.peer_id.to_base58(), **bad)  # type: ignore[arg-type]
             await asyncio.sleep(0)
 
     async def find(owner: Any, victim: str) -> None:
@@ -87,13 +87,6 @@ async def flood_dht(client: AsyncClient, task: dict[str, Any]) -> None:
         _, owner = await strangers.owner()
         for victim in task["peer_ids"]:
             begin(attack(owner, victim))
-
-
-class _Named:
-    """A node by its peer id alone."""
-
-    def __init__(self, peer_id: str) -> None:
-        self.peer_id = peer_id
 
 
 def issued(record: NodeRecord) -> NodeRecord:

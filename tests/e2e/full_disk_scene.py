@@ -1,13 +1,12 @@
 """Nodes and a client whose disk is full, and then is not, in a mount namespace: see `test_hardships`."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any, Final
 
-from tests.e2e.nodes import Node, close_all, run
+from tests.e2e.nodes import Node, close_all, own_home, run
 from tests.e2e.reference import encoded, greedy
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
@@ -97,9 +96,8 @@ def main() -> None:
     disk = folder / "disk"
     disk.mkdir()
     subprocess.run(("mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", disk), check=True)
-    for kind in ("DATA", "CACHE", "CONFIG", "STATE"):
-        os.environ[f"XDG_{kind}_HOME"] = str(disk / kind.lower())
-    play(folder, disk)
+    with own_home(disk):
+        play(folder, disk)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from cosine_p2p.transport.addresses import MAX_TRIES
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import issued
-from tests.e2e.nodes import Node, close_all
+from tests.e2e.nodes import Node, close_all, own_home
 from tests.e2e.reference import encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
@@ -122,10 +122,8 @@ async def measure(nodes: Sequence[Node], folder: Path) -> list[dict[str, object]
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory() as name, own_home(Path(name)):
         folder, nodes = Path(name), []
-        for kind in ("DATA", "CACHE", "CONFIG", "STATE"):
-            os.environ[f"XDG_{kind}_HOME"] = str(folder / kind.lower())
         os.environ["HF_HUB_OFFLINE"] = "1"
         start = partial(Node.start, folder=folder, host=f"/ip4/{SWARM}/tcp/0")
         try:

@@ -5,7 +5,7 @@ with Laboratory(folder, rtt_s=0.02) as lab:
     home = lab.router("home", RouterKind.PORT_RESTRICTED)
     node = lab.host("node", router=home)                         # behind it
     lab.way(rtt_s=0.1, loss=0.01)                                # between any two
-    server.run("ping", "-c1", other.addresses[0])
+    server.start("ping", "-c1", other.addresses[0], log="ping.log")
 """
 
 import fcntl
@@ -100,13 +100,6 @@ class Host:
         self.processes.append(process)
         return process
 
-    def run(self, *command: str, timeout_s: float = 60.0) -> str:
-        """The output of a command that succeeds here."""
-        process = self.start(*command, log="commands.log")
-        out, _ = process.communicate(timeout=timeout_s)
-        assert process.returncode == 0, (self.home / "commands.log").read_text()
-        return out
-
 
 class Laboratory:
     """Use it with `with`. Any two hosts are `rtt_s` apart. Logs lie below `folder`."""
@@ -166,7 +159,7 @@ class Laboratory:
             self._hosts.append(host)
             _ip("link", "set", host.device, "netns", host.space)
             if not is_v6:
-                host.run("sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
+                _ip("netns", "exec", host.space, "sysctl", "-qw", "net.ipv6.conf.all.disable_ipv6=1")
             _ip("-n", host.space, "link", "set", "lo", "up")
             _ip("-n", host.space, "link", "set", host.device, "up", "mtu", str(MTU_BYTES))
             if not is_v4:

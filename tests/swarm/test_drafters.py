@@ -68,8 +68,7 @@ def test_without_coordinates_it_does_not_from_the_beginning() -> None:
 
 
 LATE_TOKENS = 80
-"""Five seconds of passes of 60 ms."""
-JOINS_AT_S = 3.0
+"""Five seconds of passes of 60 ms. The drafter joins after three."""
 
 
 @pytest.mark.parametrize(("drafters", "asked"), [(0, [0, 1, 1]), (1, [1, 1, 1])])
@@ -84,7 +83,7 @@ async def test_a_drafter_that_joins_during_a_text_drafts_for_the_next_if_there_i
     client = await swarm.client(reuse_finds_s=REUSE_S, max_drafters=1)
 
     async def join() -> None:
-        await asyncio.sleep(JOINS_AT_S)
+        await asyncio.sleep(3.0)
         await swarm.drafter(draft_engine(0.9))
 
     joining = asyncio.ensure_future(join())
