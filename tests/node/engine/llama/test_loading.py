@@ -235,6 +235,17 @@ def test_a_tree_with_more_branches_than_lanes_is_fed_in_several_passes() -> None
     assert found[0] == found[1]
 
 
+def test_a_request_takes_the_lane_of_anothers_branch_which_leads_on_as_if_it_had_stayed() -> None:
+    found = []
+    for lanes in (64, 3):
+        engine = llama_engine(pool_tokens=256, lanes=lanes)
+        first, second = (engine.open(sampling=Sampling(), prompt_tokens=1) for _ in range(2))
+        engine.forward([Row(first, (10, 11, 12), (0, 1, 2), (PREFIX,) * 3)])
+        rows = [Row.chain(second, [5, 6]), Row(first, (7,), (3,), (1,)), Row(first, (8,), (4,), (2,))]
+        found.append([engine.forward([row])[0].choices[-1].token for row in rows])
+    assert found[0] == found[1]
+
+
 def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = llama_engine(pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
