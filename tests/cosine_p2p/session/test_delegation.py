@@ -19,10 +19,9 @@ from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
 from cosine_p2p.trust.mandates import USELESS_TOKENS, Coordination, Mandates
 from cosine_protocol import messages as m
-from cosine_protocol.codec import decode_body, encode_body
+from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.messages import Mandate
 from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import MANDATES
 from cosine_protocol.statements import open_mandate
@@ -43,8 +42,6 @@ class Scene:
     mandates: Mandates = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
     coordination: Coordination = Coordination.AUTO
     strategy: str = "cosine"
-    shares: bool = False
-    pupil: int = 0
     drafts: Drafts = field(default_factory=Drafts)
     delegation: Delegation = field(init=False)
 
@@ -58,8 +55,6 @@ class Scene:
             drafters=tuple(record_of(drafter, now_s=NOW_S) for drafter in DRAFTERS),
             mandates=self.mandates,
             coordination=self.coordination,
-            shares_feedback=self.shares,
-            pupil=self.pupil,
         )
         self.delegation = Delegation(job, D_0, self.drafts)
 
@@ -107,24 +102,6 @@ def test_a_far_verifier_gets_a_mandate_for_its_drafters_and_the_reason_is_told()
     assert scene.delegation.coordinator is Coordinator.VERIFIER
     assert scene.delegation.take_why() == "the verifier coordinates: it is 50 ms away, a pass takes 100 ms"
     assert scene.delegation.take_why() == ""
-
-
-@pytest.mark.parametrize(
-    ("shares", "pupil", "expected"),
-    [
-        (True, 0, (True, None)),
-        (True, len(DRAFTERS), (True, DRAFTERS[-1].peer_id)),
-        (False, 0, (None, None)),
-    ],
-)
-def test_a_mandate_says_that_drafters_may_keep_the_text_and_who_only_learns(
-    shares: bool, pupil: int, expected: tuple[bool | None, str | None]
-) -> None:
-    sent = Scene(shares=shares, pupil=pupil).offer()
-    assert sent is not None
-    mandate = decode_body(Mandate, sent.mandate.body)
-    assert (mandate.shares_feedback, mandate.pupil) == expected
-    assert mandate.drafters == tuple(drafter.peer_id for drafter in DRAFTERS)
 
 
 @pytest.mark.parametrize(

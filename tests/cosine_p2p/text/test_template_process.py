@@ -9,6 +9,7 @@ import pytest
 from cosine_p2p.text import template_process
 from cosine_p2p.text.template_process import PLACES, TemplateProcesses
 from cosine_protocol.errors import PromptRefused
+from tests.thoroughness import THOROUGH
 
 CHAT = {"messages": [{"role": "user", "content": "hé 🙂"}]}
 OTHER = {"messages": [{"role": "other"}]}
@@ -55,7 +56,7 @@ def test_any_number_without_an_end_leaves_room_for_others(monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        (GROWING + "{{ n.t }}", "memory|took too long"),
+        pytest.param(GROWING + "{{ n.t }}", "memory|took too long", marks=THOROUGH),
         ("{% for a in range(99999) %}{{ 'x' * 100 }}\n{% endfor %}", "writes more than"),
         ("{{ raise_exception('Roles must alternate.') }}", f"{REFUSED}: Roles must alternate\\.$"),
         ("{% if %}", REFUSED),
