@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import secrets
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import replace
@@ -79,6 +80,12 @@ def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
 
 
 CHAT = GenerationDefaults(do_sample=True, temperature=0.9, top_k=12, repetition_penalty=1.2, max_new_tokens=9)
+
+
+def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
+    seed = generated(max_new_tokens=1).seed
+    assert int(float(seed)) == seed < 2**53
 
 
 def test_options_of_a_call_and_of_the_client_win_over_the_models_own() -> None:

@@ -150,6 +150,16 @@ def ids(*numbers: int) -> list[str]:
     return [identity_of(number).peer_id for number in numbers]
 
 
+def test_two_processes_keep_the_swarms_of_both(file: Path) -> None:
+    one, other = memory(file), memory(file)
+    for each, swarm, number in ((one, "a", 1), (other, "b", 2)):
+        each.restore(now_s=0.0)
+        each.of_swarm(swarm).write([peer(number)], frozenset())
+    other.write(now_s=0.0)
+    one.write(now_s=0.0)
+    assert [memory(file).of_swarm(swarm).peers() for swarm in "ab"] == [(peer(1),), (peer(2),)]
+
+
 def test_what_was_found_is_known_for_a_day_though_its_records_lapse_within_minutes(file: Path) -> None:
     assert owners(file) is None
     keep(file, sealed(1), sealed(2))

@@ -2,9 +2,12 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
+from functools import partial
 from typing import Any
+
+import pytest
 
 from cosine_p2p.directory.selection import (
     EXPLORE_EVERY,
@@ -46,6 +49,18 @@ def test_the_fastest_verifier_under_its_load_comes_first_and_a_full_one_last() -
     small = record(0, load_requests=2, capacity_requests=2)
     large = record(1, load_requests=4, capacity_requests=64)
     assert ranked([small, large]) == (large, small), "load is a share of capacity"
+
+
+@pytest.mark.parametrize("choose", [ranked, partial(picked, limit=1)])
+def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callable[..., Any]) -> None:
+    nodes = [record(number, pass_us=60_000, capacity_requests=16) for number in range(len(PEERS))]
+    load = Counter(choose(nodes, seed=seed)[0].peer_id for seed in range(5 * len(PEERS)))
+    assert max(load.values()) < 16
+
+
+def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
+    fast, slow = record(0, pass_us=1), record(1, pass_us=900)
+    assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
 
 
 def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() -> None:
@@ -97,6 +112,12 @@ def test_drafters_differ_in_expertise_before_any_repeats() -> None:
     code = [record(number, expertise=("code",), pass_us=2**number) for number in range(3)]
     maths = record(3, expertise=("math",), pass_us=9)
     assert picked([*code, maths], limit=3) == (code[0], maths, code[1])
+
+
+def test_drafters_of_another_tokenizer_or_without_trust_are_left_out() -> None:
+    ours, other = record(0), record(1, tokenizer_digest=b"\x03" * 32)
+    assert picked([ours, other], limit=4) == (ours,)
+    assert picked([ours, other], limit=4, trust=("nobody",)) == ()
 
 
 def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:

@@ -13,7 +13,7 @@ from cosine_p2p.trust.peer_memory import PeerSpeeds
 from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import RemoteProtocolError
-from cosine_protocol.likelihoods import Likelihood, LikelyToken
+from cosine_protocol.likelihoods import Likelihood, LikelyToken, told_digest
 from cosine_protocol.messages import Transcript
 from cosine_protocol.request import AskedLogprobs
 from cosine_protocol.statements import open_claim, sign
@@ -41,6 +41,11 @@ def signed(number: int, first: int, start: int, end: int) -> m.Commit:
     part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
     transcript = sign(identity_of(number), part, digest=D_0)
     return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
+
+
+def test_nothing_is_taken_before_the_request_is_open() -> None:
+    with pytest.raises(RemoteProtocolError, match="before the request was opened"):
+        upstream(is_opened=False).take(commit((1,)), authors=0)
 
 
 @pytest.mark.parametrize(
@@ -125,3 +130,27 @@ def test_log_probabilities_that_cannot_be_cost_a_verifier_its_place(messages: li
         take(good)
     with pytest.raises(RemoteProtocolError, match=why):
         take(messages[-1])
+
+
+def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
+    verifier, streams = telling(), SignedStreams()
+    verifier.take_prompt_likelihoods(of_prompt(2, 3))
+    told = tuple(map(likely, (2, 3, 4, 5)))
+    commit, parts = told_commit(4, 5), []
+    for digest in (told_digest(told[2:]), told_digest(told)):
+        part = Transcript(0, 2, commit.digest, digest)
+        parts.append(sign(identity_of(1), part, digest=TELLING_D_0))
+    with pytest.raises(RemoteProtocolError, match="not that of the stream"):
+        replace_told(verifier).take(replace(commit, transcript=parts[0]), authors=0)
+    verifier.take(replace(commit, transcript=parts[1]), authors=0)
+    streams.note(verifier)
+    (claim,) = streams.claims(TELLING, (4, 5))
+    assert claim.likelihoods == told
+    assert open_claim(claim).told == told_digest(told)
+
+
+def replace_told(verifier: Upstream) -> Upstream:
+    """Another verifier that has told the same."""
+    other = telling()
+    other.take_prompt_likelihoods(of_prompt(*(each.top[0].token for each in verifier.told)))
+    return other

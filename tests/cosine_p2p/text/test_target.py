@@ -11,6 +11,7 @@ from cosine_p2p.request.generation_config import apply_defaults, read_eos
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text.target import (
     KNOWN_TARGETS,
+    TargetIdentity,
     choose_digest,
     default_sampling,
     identify_target,
@@ -20,6 +21,7 @@ from cosine_p2p.text.target import (
 )
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
+from tests.cosine_p2p.gguf_samples import write_sample
 from tests.cosine_p2p.samples import identity_of, record_of
 
 SMOL = KNOWN_TARGETS["zoo:smol-target"]
@@ -77,6 +79,18 @@ def test_a_text_ends_at_the_tokenizers_own_end_too(
     assert facts is not None and facts.eos == ends
     (folder / "tokenizer.json").write_text("[]")
     assert read_ends(folder) == (() if stated is None else tuple(read_eos(folder)))
+
+
+def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_path: Path) -> None:
+    def identity(name: str, metadata: dict[str, Any], weights: str = "Q8_0") -> TargetIdentity:
+        file = write_sample(tmp_path / f"{name}.gguf", metadata, weights=weights)
+        return identify_target(file, name="n", cache_folder=tmp_path / "cache")
+
+    first = identity("a", {"general.name": "one"})
+    assert first == identity("b", {"general.name": "two"})
+    assert first.tokenizer_digest is None
+    others = [identity("c", {"llama.context_length": 9}), identity("d", {}, weights="F16")]
+    assert len({first.content_digest, *(other.content_digest for other in others)}) == 3
 
 
 def test_parse_target() -> None:

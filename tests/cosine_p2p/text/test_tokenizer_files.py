@@ -173,6 +173,16 @@ async def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
     await server.close()
 
 
+def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
+    cache = TokenizerCache(tmp_path)
+    folder = cache.put(FILES)
+    (folder / "tokenizer.json").write_bytes(b"tampered")
+    assert cache.get(FILES.digest) is None
+    cache.put(FILES)
+    assert cache.get(FILES.digest) == FILES
+    cache.put(FILES)
+
+
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
     """What is read is served to strangers: a vocabulary that is a link to a private key would be."""
     (tmp_path / "key").write_bytes(b"private")

@@ -138,3 +138,17 @@ def test_a_denied_peer_gets_one_error_and_is_not_dialled() -> None:
         between(denying, PeerGate(swarm.member(CLIENT)), echoes)
     with pytest.raises(PeerLost, match="it is denied"):
         between(None, PeerGate(denied=DeniedPeers([NODE])), echoes)
+
+
+def test_a_list_that_was_promised_must_come() -> None:
+    swarm = PrivateSwarm()
+    for second in (m.Hello(1, (), "a"), m.Revoked(PrivateSwarm(seed=78).revoke(sequence=9))):
+
+        async def play(stream: Stream, then: m.Message = second) -> None:
+            await stream.write(encode_frame(encode(m.Member(swarm.admit(CLIENT), 9))))
+            await stream.write(encode_frame(encode(then)))
+            shown, error = await all_of(stream)
+            assert isinstance(shown, m.Member) and isinstance(error, m.Error)
+            assert error.code == ErrorCode.NOT_ADMITTED
+
+        between(PeerGate(swarm.member(NODE)), None, play)

@@ -152,6 +152,16 @@ async def test_a_record_is_stored_when_most_of_the_nodes_asked_show_it() -> None
 
 
 @in_virtual_time
+async def test_of_one_owner_the_newest_record_counts_even_where_an_older_one_lives_longer() -> None:
+    dht, nodes = network(3)
+    old, new = sealed(9, sequence=1), sealed(9, sequence=2, lifetime_s=100.0)
+    for node, (owner, data, expires_at_s) in zip(nodes, (old, new), strict=False):
+        writer = Dht(node).cells(node)
+        await writer.write(ROOT, owner, data, expires_at_s)
+    assert await dht.cells(nodes[2]).read([ROOT]) == {ROOT: {new[0]: new[1]}}
+
+
+@in_virtual_time
 async def test_nodes_that_show_cells_full_of_junk_hide_nothing() -> None:
     """Twenty of them show 1,280 records; what several nodes show is looked at first."""
     liars = [Crowding(number) for number in range(100, 120)]
