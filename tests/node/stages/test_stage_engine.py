@@ -180,15 +180,6 @@ def test_files_of_other_parts_need_not_be_there(tmp_path: Path, kind: str) -> No
             torch.testing.assert_close(weight, whole.get_parameter(name), rtol=0, atol=0, msg=name)
 
 
-def test_a_file_that_is_needed_and_gone_is_named(tmp_path: Path) -> None:
-    save_tiny(tmp_path)
-    in_a_file_a_layer(tmp_path, "layers")
-    (tmp_path / "layer2.safetensors").unlink()
-    load_part(str(tmp_path), LayerRange(first=0, end=2, layers=4), dtype=torch.float32)
-    with pytest.raises(UsageError, match=r"has no file layer2\.safetensors"):
-        load_part(str(tmp_path), LayerRange(first=1, end=3, layers=4), dtype=torch.float32)
-
-
 def test_what_cannot_be_loaded_in_parts_is_refused_with_the_reason(tmp_path: Path) -> None:
     save_tiny(tmp_path / "llama")
     with pytest.raises(UnsupportedModel, match="it has 4 layers, not 5"):

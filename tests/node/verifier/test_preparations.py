@@ -14,24 +14,21 @@ CONSTRAINT = Constraint(ConstraintKind.REGEX, "a", (0,))
 
 
 class HeldGrammars:
-    """Grammars that compile nothing before they are let go, and then may fail."""
+    """Grammars that compile nothing before they are let go."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.let_go = asyncio.Event()
-        self._failure = failure
 
     async def prepare(self, constraint: Constraint) -> None:
         await self.let_go.wait()
-        if self._failure is not None:
-            raise self._failure
 
 
 class Waiting:
     """Preparations, and what each request was told: None if it may begin, else a code."""
 
-    def __init__(self, failure: Exception | None = None) -> None:
+    def __init__(self) -> None:
         self.preparations = Preparations()
-        self.grammars: Any = HeldGrammars(failure)
+        self.grammars: Any = HeldGrammars()
         self.told: list[tuple[Any, int, ErrorCode | None]] = []
 
     def begin(self, channel: Any, number: int) -> None:
@@ -48,19 +45,6 @@ class Waiting:
 
 def run(test: Coroutine[Any, Any, None]) -> None:
     asyncio.run(test)
-
-
-@pytest.mark.parametrize(
-    ("failure", "code"), [(OSError(), ErrorCode.OVERLOADED), (RuntimeError(), ErrorCode.INTERNAL)]
-)
-def test_what_could_not_be_tried_is_told_as_an_error(failure: Exception, code: ErrorCode) -> None:
-    async def steps() -> None:
-        waiting = Waiting(failure)
-        waiting.begin("a", 1)
-        await waiting.go_on()
-        assert waiting.told == [("a", 1, code)]
-
-    run(steps())
 
 
 def test_a_number_waits_once_and_not_too_many_wait() -> None:

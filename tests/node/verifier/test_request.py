@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Choice, Row
-from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.verifier.admission import VerifierConfig, admitted, check_claim
 from cosine_node.verifier.request import (
@@ -27,7 +26,7 @@ from cosine_node.verifier.request import (
     Verdict,
     VerifierRequest,
 )
-from cosine_p2p.strategy.tree import LiveTree, TreeNode
+from cosine_p2p.strategy.tree import TreeNode
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
@@ -305,46 +304,6 @@ def test_a_debt_is_paid_back_by_plain_passes_or_a_good_one(lost_passes: int) -> 
     assert not ledger.account.may_speculate
     ledger.charge(spent_s=PLAIN_S, tokens=2 + lost_passes)
     assert ledger.account.may_speculate
-
-
-CHEAP = CostCurve(((1, PLAIN_S), (4, 1.2 * PLAIN_S), (8, 1.33 * PLAIN_S), (16, 1.6 * PLAIN_S)))
-DEAR = CostCurve(((1, PLAIN_S), (2, 2 * PLAIN_S), (4, 3.5 * PLAIN_S)))
-"""A second token costs as much as the first."""
-
-
-def most_nodes(account: SpeculationAccount, curve: CostCurve) -> int:
-    """How many nodes may be fed of three in a chain that is said to be nearly certain."""
-    tree = LiveTree(bytes(16))
-    tree.attach(tree.root.digest, 0, [Node(BASE, 1, 0.99), Node(0, 2, 0.99), Node(1, 3, 0.99)], [1] * 3)
-
-    def longer_s(nodes: int) -> float:
-        return curve.seconds(1 + nodes) - PLAIN_S
-
-    return account.most_nodes(tree.walk(), longer_s, plain_pass_s=PLAIN_S)
-
-
-def judged(account: SpeculationAccount, *, right: int, wrong: int) -> SpeculationAccount:
-    """The account after drafts of probability 0.99, of which so many came true; none of them was fed."""
-    tree = LiveTree(bytes(16))
-    for index in range(right + wrong):
-        tree.attach(tree.root.digest, tree.position, [Node(BASE, 1, 0.99)], [1])
-        is_right = index * right // (right + wrong) != (index + 1) * right // (right + wrong)
-        tokens = (1,) if is_right else (2,)
-        account.rates.learn(tree, tokens)
-        tree.advance(tokens)
-    return account
-
-
-@pytest.mark.parametrize(
-    ("right", "wrong", "cheap", "dear"), [(60, 0, 3, 3), (54, 6, 3, 0), (18, 42, 1, 0), (0, 60, 0, 0)]
-)
-def test_in_debt_drafts_are_fed_that_pay_even_if_they_come_true_as_seldom_as_they_may(
-    right: int, wrong: int, cheap: int, dear: int
-) -> None:
-    account = judged(SpeculationAccount(), right=right, wrong=wrong)
-    account.charge(spent_s=2 * PLAIN_S, tokens=1, plain_pass_s=PLAIN_S)
-    assert not account.may_speculate
-    assert (most_nodes(account, CHEAP), most_nodes(account, DEAR)) == (cheap, dear)
 
 
 # The verifier's own drafts by prompt lookup: what followed the same words before, the likeliest paths first.

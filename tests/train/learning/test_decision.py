@@ -18,7 +18,6 @@ from cosine_train.learning.decision import (
     is_due,
     is_suspect,
     keeps_expertise,
-    refreshed_expertise,
     standard_error,
 )
 
@@ -61,14 +60,6 @@ def test_weights_that_forgot_an_announced_domain_are_told(
     announced: list[str], after: dict[str, float], keeps: bool
 ) -> None:
     assert keeps_expertise(announced, before={"code": 3.0, "math": 4.0}, after=after, factor=1.1) is keeps
-
-
-def test_domains_that_have_come_near_are_announced_too() -> None:
-    nll = {"code": 3.0, "math": 3.3, "medical": 5.0, "dialogue": 2.0}
-    assert refreshed_expertise(("code",), nll, factor=1.15) == ("code", "dialogue", "math")
-    assert refreshed_expertise(("code", "medical"), nll, factor=1.15) == ("code", "medical", "dialogue", "math")
-    assert refreshed_expertise(("law",), nll, factor=1.15) == ("law",), "nothing to compare with"
-    assert refreshed_expertise((), nll, factor=1.15) == ()
 
 
 def test_its_state_comes_back_as_it_was_and_what_is_damaged_of_it_as_at_first(tmp_path: Path) -> None:

@@ -120,14 +120,6 @@ def test_only_the_last_few_are_kept(tmp_path: Path) -> None:
     assert len(versions.all()) == KEPT + 1
 
 
-def test_forgetting_leaves_no_weights(tmp_path: Path) -> None:
-    versions = Versions(tmp_path)
-    versions.switch(LiveVersion(1, make(versions, 1).digest))
-    versions.forget()
-    assert versions.live() == (LiveVersion(SHIPPED), None)
-    assert not list(tmp_path.rglob("model*"))
-
-
 def switch_and_die(folder: Path, deadly: int) -> WeightVersion:
     """Of four versions the last serves, and a process that switches to a fifth is killed; the fourth."""
     versions = Versions(folder)
