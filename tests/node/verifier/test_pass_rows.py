@@ -1,6 +1,8 @@
 """Rows of the next pass: who is in it, which drafts pay, and whose pages they take."""
 
 import random
+from collections import Counter
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -8,11 +10,15 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
+from cosine_node.passes.fair_pass import CROWD
 from cosine_node.verifier.pass_rows import (
     CandidateNode,
+    PassRows,
+    PassUnderWay,
     candidate_nodes,
     select_nodes,
 )
+from cosine_node.verifier.request import RequestStage
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -22,6 +28,45 @@ from tests.node.verifier.replaying import unfed
 
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
+NO_RESULT: Any = None
+"""Nobody waits for the results here."""
+
+
+def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
+    """Each row takes as long as the first, and the curve says they are free."""
+    engine, requests, failed = ScriptedEngine(vocab_tokens=64, pool_tokens=4096), ServedRequests(), list[Any]()
+    rows = PassRows(
+        requests,
+        engine=engine,
+        curve=FLAT,
+        budget_tokens=64,
+        is_ordered=False,
+        fail=lambda request, error: failed.append(error),
+    )
+    for number, client in enumerate(["greedy"] * 15 + ["modest"]):
+        asked = request_of(client, prompt=(number, 1), max_new_tokens=20)
+        sequence = engine.open(sampling=asked.sampling, prompt_tokens=2)
+        request = unfed(asked, output=(9,), sequence=sequence, number=number)
+        requests.add(request)
+        prefill = request.prefill_row(2)
+        engine.forward([prefill])
+        engine.keep(sequence, prefill.nodes)
+        request.note_fed(2)
+        request.stage = RequestStage.DECODE
+    served: Counter[int] = Counter()
+    passes = 300
+    for _ in range(passes):
+        taken = rows.next_rows()
+        for one, row in taken:
+            one.unfeed(row)
+        served.update(one.number for one, _ in taken)
+        elapsed_s = FLAT.seconds(1) * len(taken)
+        ended = PassUnderWay(taken, (0,) * len(taken), NO_RESULT, 0.0)
+        rows.note_pass(ended, forward_s=elapsed_s, ended_s=elapsed_s)
+    assert served.pop(15) == passes and len(served) == 15 and not failed
+    # The shares of both take two rows, by which the crowd's time is measured.
+    assert passes + served.total() <= 1.1 * CROWD * 2 * passes
+    assert 0 < min(served.values()) < passes / 10
 
 
 # Selection: nodes enter a pass with their parents, within the budget, as many as pay.
