@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -25,7 +26,7 @@ import pytest
 from cosine_p2p import AsyncClient
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
-from cosine_p2p.transport.addresses import MAX_TRIES
+from cosine_p2p.transport.addresses import MAX_TRIES, TRIES_WINDOW_S
 from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import issued
@@ -39,6 +40,7 @@ PROMPT: Final = "The old lighthouse keeper opened the door and"
 TOKENS: Final = 24
 TEXTS: Final = 3
 STRANGERS: Final = 6
+NODES: Final = 3
 SWARM: Final = "93.184.216.50"
 VICTIMS: Final = {"public": "93.184.216.34", "private": "10.9.9.9", "loopback": "127.0.0.1"}
 PORTS: Final = {"public": 8, "private": 4, "loopback": 4}
@@ -104,12 +106,13 @@ def client_of(boot: Node, transport: str) -> AsyncClient:
 
 async def texts_of(boot: Node, victim: Victim, transport: str) -> dict[str, object]:
     victim.calls.clear()
-    right = 0
+    right, began_s = 0, time.monotonic()
     async with client_of(boot, transport) as client:
         for _ in range(TEXTS):
             done = await client.generate(PROMPT, max_new_tokens=TOKENS)
             right += done.token_ids == greedy(encoded(PROMPT), TOKENS)
-    return {"transport": transport, "right": right, "dials": dict(victim.calls)}
+    windows = 1 + int((time.monotonic() - began_s) / TRIES_WINDOW_S)
+    return {"transport": transport, "right": right, "dials": dict(victim.calls), "windows": windows}
 
 
 async def measure(nodes: Sequence[Node], folder: Path) -> list[dict[str, object]]:
@@ -148,9 +151,10 @@ def test_a_victim_is_dialled_a_few_times_and_never_at_private_addresses() -> Non
     quiet, light, full = json.loads(done.stdout)
     assert [each["right"] for each in (quiet, light, full)] == [TEXTS] * 3
     assert quiet["dials"] == {}
-    # The victim was in reach, and was left alone after that.
-    assert 0 < light["dials"]["public"] <= MAX_TRIES
-    assert light["dials"].keys() == {"public"} and full["dials"] == {}, (light, full)
+    for each in (light, full):
+        # By the client and by each of the swarm's nodes, which look around as well.
+        assert 0 < each["dials"]["public"] <= MAX_TRIES * (1 + NODES) * each["windows"], each
+        assert each["dials"].keys() == {"public"}, each
 
 
 if __name__ == "__main__":

@@ -252,14 +252,19 @@ class HivemindTransport:
             await self._await_direct(daemon, peer_id)
 
     async def _connect(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
-        """Raises `PeerLost`."""
-        hosts = {address.host for address in map(parsed, maddrs) if address is not None}
-        for host in hosts:
-            self._policy.note_try(host, now_s=asyncio.get_running_loop().time())
-        if self._unreached.get(peer_id) and not await is_dialable(maddrs):
+        """Dial the addresses that are still permitted, each of which is a try. Raises `PeerLost`."""
+        now_s = asyncio.get_running_loop().time()
+        tried: list[str] = []
+        hosts = set()
+        for maddr, address in zip(maddrs, map(parsed, maddrs), strict=True):
+            if address is not None and self._policy.permits(address.host, now_s=now_s):
+                self._policy.note_try(address.host, now_s=now_s)
+                hosts.add(address.host)
+                tried.append(maddr)
+        if self._unreached.get(peer_id) and not await is_dialable(tried):
             raise PeerLost(peer_id, "nothing listens at its address any more")
         self._unreached.note(peer_id, True)
-        await daemon.connect(peer_id, maddrs, self.config.dial_timeout_s)
+        await daemon.connect(peer_id, tried, self.config.dial_timeout_s)
         self._unreached.pop(peer_id)
         for host in hosts:
             self._policy.note_peer(host)

@@ -144,6 +144,14 @@ def test_a_text_that_ends_is_valid_and_that_of_plain_decoding_whatever_is_drafte
     check_speculation(ScriptedEngine(vocab_tokens=VOCAB_TOKENS), schema, seed, temperature, tokens=300)
 
 
+def test_a_drafted_token_that_the_tokenizer_lacks_cannot_follow_and_ends_no_text() -> None:
+    guide = GRAMMARS.guide(constraint(REGEX, "ab+"))
+    paths = [tokens_of("a"), (*tokens_of("a"), VOCAB_TOKENS), (VOCAB_TOKENS + 50,), ()]
+    known, *lacking, first = guide.masks((), paths)
+    assert (allowed(known), lacking, allowed(first)) == ({"b"}, [None, None], {"a"})
+    assert allowed(guide.masks(tokens_of("a"), [()])[0]) == {"b"}
+
+
 @pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine])
 @pytest.mark.parametrize("temperature", quick_first([1.0, 0.0]))
 def test_so_it_is_on_models(make: Callable[..., TorchEngine | LlamaEngine], temperature: float) -> None:

@@ -21,6 +21,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -281,6 +282,7 @@ class Guide:
         """`find` gives a matcher at its beginning, None where there is none yet."""
         self._ends = constraint.ends
         self._stops = frozenset((*constraint.ends, *tokenizer.eos_tokens))
+        self._vocab_tokens = tokenizer.vocab_size
         self._find = find
         self._matcher: LLMatcher | None = None
         self._kept = 0
@@ -333,9 +335,13 @@ class Guide:
                 above.append((path, here))
 
     def _consume(self, matcher: "LLMatcher", tokens: Sequence[int]) -> bool:
-        """True if these tokens can follow, and none of them ends the text."""
-        allowed = next((i for i, token in enumerate(tokens) if token in self._stops), len(tokens))
-        done = matcher.try_consume_tokens(list(tokens[:allowed])) if allowed else 0
+        """True if these tokens can follow, and none of them ends the text or is unknown to the tokenizer.
+
+        A model may have more tokens than its tokenizer. A peer may draft one of those, which the matcher would take
+        for an error.
+        """
+        read = list(takewhile(lambda token: token < self._vocab_tokens and token not in self._stops, tokens))
+        done = matcher.try_consume_tokens(read) if read else 0
         self._check(matcher)
         return done == len(tokens)
 
