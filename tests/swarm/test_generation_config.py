@@ -65,12 +65,14 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
 
 def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
     async def run() -> Generation:
-        async with SimulatedSwarm(eos=made.facts.eos, generation_defaults=made.facts.generation_defaults) as swarm:
+        async with SimulatedSwarm(
+            eos=made.names.facts.eos, generation_defaults=made.names.facts.generation_defaults
+        ) as swarm:
             await swarm.verifier(made.engine, curve=CURVE)
             if drafts:
                 await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
                 # The target itself as a drafter is right wherever it goes by the penalty.
-                same = load_engine(str(made.tokenizer_folder), dtype="float32", device="cpu", pool_tokens=4096)
+                same = load_engine(str(made.names.folder), dtype="float32", device="cpu", pool_tokens=4096)
                 await swarm.drafter(same, curve=QUICK)
             client = await swarm.client(max_new_tokens=TOKENS)
             return await client.generate(prompt, **options)

@@ -87,7 +87,7 @@ class TextDrafter(PagedEngine):
         right = self._following.get(path)
         if right is None:
             return Choice(0, 1.0)
-        wrong = (right + 1) % self._vocab_tokens
+        wrong = (right + 1) % self.vocab_tokens
         ranked = (wrong, right) if len(path) % 3 == self._wrong_at else (right, wrong)
         return Choice(ranked[0], 1.0, ((ranked[0], 0.6), (ranked[1], 0.3)))
 
@@ -405,7 +405,7 @@ def engine_called(claimed: str, numerics: str) -> TorchEngine | LlamaEngine:
     """An engine of the embedded target that says it has other numerics."""
     engine = engine_of(numerics)
     assert isinstance(engine, TorchEngine | LlamaEngine)
-    engine._numerics = claimed
+    engine.numerics = claimed
     return engine
 
 

@@ -40,7 +40,7 @@ class PatientLiar(ScriptedEngine):
         super().__init__(vocab_tokens=VOCAB_TOKENS, context_tokens=context_tokens)
         self._left = right_texts
         if numerics is not None:
-            self._numerics = numerics
+            self.numerics = numerics
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         self._left -= 1

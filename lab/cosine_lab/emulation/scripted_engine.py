@@ -95,7 +95,7 @@ class ScriptedEngine(PagedEngine):
     def logits_after(self, tail: Sequence[int]) -> Logits:
         """The target's logits after a path of tokens, of which the last `ORDER` matter."""
         return scripted_logits(
-            model_seed=self._model_seed, vocab_tokens=self._vocab_tokens, tail=tuple(tail[-ORDER:])
+            model_seed=self._model_seed, vocab_tokens=self.vocab_tokens, tail=tuple(tail[-ORDER:])
         )
 
     def demotion(self, tail: Sequence[int]) -> int:

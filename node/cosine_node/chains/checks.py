@@ -59,7 +59,6 @@ class SecondChains(Protocol):
         self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
     ) -> AbstractAsyncContextManager[tuple[RemoteChain, ChainEngine]]:
         """A chain that shares as few stages as possible with some peers, and none with others. Raises `NoChain`."""
-        ...
 
 
 class ChainChecks:

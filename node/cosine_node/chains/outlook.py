@@ -79,7 +79,7 @@ def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
         found = find_chain(sights, layers=layers, head=head, rtt_s=rtt_s)
     except NoChain as error:
         return Outlook(kind=kind, problem=str(error))
-    ways_s = chain_ways_s([one.place.peer_id for one in found.stages], head=head, rtt_s=rtt_s)
+    ways_s = chain_ways_s(found.peer_ids, head=head, rtt_s=rtt_s)
     return Outlook(kind=kind, stages=found.stages, way_s=sum(ways_s), pass_s=found.seconds)
 
 

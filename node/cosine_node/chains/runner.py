@@ -22,7 +22,6 @@ class AnsweringChain(Chain, Protocol):
 
     def answer(self) -> Awaitable[Sequence[RowResult]]:
         """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +48,16 @@ class ChainOpener(Protocol):
 
     async def open(self, *, first_sequence: int) -> OpenedChain:
         """A chain; the one before ends. Raises `NoChain`."""
-        ...
 
     def doubt(self) -> bool:
         """Give the chain up, whose last stage has given a row back without tokens; False where that is no use."""
-        ...
 
 
 class ChainRunner:
-    """The `Runner` and the `FeedChain` of a head's engine.
+    """The `Runner` of a head's engine, over one chain of stages after the other.
 
     The engine is used on the event loop alone: a head computes nothing. `note_pass` is told the tokens of each pass
-    and the seconds it took.
+    and the seconds it took; `stages` are the peer ids of those that compute now.
     """
 
     def __init__(
@@ -80,19 +77,23 @@ class ChainRunner:
         self.engine = engine
         self._source = source
         self._new_pool = new_pool
-        self._chain = opened.chain
-        self.stages = opened.stages
-        self._why_not_judge = opened.why_not_judge
-        engine.witness = opened.witness
         self._grammars = grammars
-        engine.grammars = grammars if opened.applies_constraints else None
+        self._use(opened)
+        engine.witness = opened.witness
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, token_s=opened.token_s, most_under_way=most_under_way)
         self.tokens_under_way = 0
         """Those of all passes that have not ended."""
 
+    def _use(self, opened: OpenedChain) -> None:
+        self._chain = opened.chain
+        self.stages = opened.stages
+        self._why_not_judge = opened.why_not_judge
+        self.engine.grammars = self._grammars if opened.applies_constraints else None
+
     @property
     def why_not_judge(self) -> str | None:
+        """Why nobody should be judged by what the stages compute; None where somebody may."""
         return self._why_not_judge()
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
@@ -116,6 +117,7 @@ class ChainRunner:
         return Pass(results, elapsed_s)
 
     async def find(self) -> None:
+        """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
         # Requests that come while the chain is set up open sequences, which are gone with all others then.
         first_sequence = self.engine.opened
         opened = await self._source.open(first_sequence=first_sequence)
@@ -125,13 +127,11 @@ class ChainRunner:
             self.engine.replace_chain(
                 opened.chain, self._new_pool(), first_sequence=first_sequence, witness=opened.witness
             )
-        self._chain = opened.chain
-        self.stages = opened.stages
-        self._why_not_judge = opened.why_not_judge
-        self.engine.grammars = self._grammars if opened.applies_constraints else None
+        self._use(opened)
         self.pace.replace_stages(opened.curves, token_s=opened.token_s)
 
     def doubt(self) -> bool:
+        """True if the chain is left, as it gave a row back without tokens; False where no other is there."""
         return self._source.doubt()
 
     def abandon(self) -> None:

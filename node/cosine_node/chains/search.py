@@ -56,6 +56,10 @@ class FoundChain:
     stages: tuple[StageSight, ...]
     seconds: float
 
+    @property
+    def peer_ids(self) -> tuple[str, ...]:
+        return tuple(one.place.peer_id for one in self.stages)
+
 
 def loaded_pass_s(pass_s: float, *, busy: float) -> float:
     """The time of a pass at a stage that is busy for this share of the time, 0..1: it waits for others' passes.

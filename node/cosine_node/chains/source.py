@@ -169,7 +169,7 @@ class ChainSource:
             self._note_failed(chain.failed_peer)
         elif chain is not None and not chain.lost.is_set() and self.found is not None:
             # Its head has no use for it, as a pass was left out that it wants; or is about to leave.
-            self._avoid([self.found.stages[stage].place.peer_id for stage in chain.times.left_out_by()])
+            self._avoid([self.found.peer_ids[stage] for stage in chain.times.left_out_by()])
         self._measure()
         self._chain = None
         opened, self._opened = self._opened, AsyncExitStack()
@@ -222,7 +222,7 @@ class ChainSource:
         await self.close()
         now_s = asyncio.get_running_loop().time()
         bad = self._doubted(now_s)
-        peer_ids = _peer_ids(spare.found)
+        peer_ids = spare.found.peer_ids
         is_fit = bad.isdisjoint(peer_ids) and self.disputes.are_free(peer_ids, now_s=now_s)
         if spare.chain.lost.is_set() or not is_fit:
             return False
@@ -247,7 +247,7 @@ class ChainSource:
 
     async def _watch(self, chain: RemoteChain, found: FoundChain) -> None:
         """Measure the stages of a chain, and give it up where another one is better, until it is lost."""
-        expected_s = {pair: self._between_s(*pair) for pair in pairwise(_peer_ids(found))}
+        expected_s = {pair: self._between_s(*pair) for pair in pairwise(found.peer_ids)}
         while not chain.lost.is_set():
             await asyncio.sleep(CHECK_S)
             now_s = asyncio.get_running_loop().time()
@@ -266,7 +266,7 @@ class ChainSource:
             more_s = self._curve(stage).seconds(ended.tokens) - stage.pass_s
             pass_s = max(0.0, at_stage_s - more_s)
             self._speeds.note(stage.place.peer_id, pass_s=pass_s, expected_s=stage.pass_s, now_s=now_s)
-        for pair, between_s in zip(pairwise(_peer_ids(found)), ended.between_s[1:], strict=True):
+        for pair, between_s in zip(pairwise(found.peer_ids), ended.between_s[1:], strict=True):
             way_s = ended.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
             self._speeds.note(pair, pass_s=max(0.0, between_s - way_s), expected_s=expected_s[pair], now_s=now_s)
 
@@ -278,7 +278,7 @@ class ChainSource:
     def token_s(self, found: FoundChain) -> float:
         """The seconds that a token's activations take over the slowest line between two stages, as far as known."""
         now_s = asyncio.get_running_loop().time()
-        rates = (self._links.bytes_per_s(pair, now_s=now_s) for pair in pairwise(_peer_ids(found)))
+        rates = (self._links.bytes_per_s(pair, now_s=now_s) for pair in pairwise(found.peer_ids))
         return self._needs.token_bytes / min(rates, default=math.inf)
 
     def _between_s(self, one: str, other: str) -> float:
@@ -355,7 +355,7 @@ class ChainSource:
         """True if some chain lacks one of these peers at least."""
         with suppress(NoChain):
             best = self._search(excluded=peer_ids)
-            return not set(_peer_ids(best)).issuperset(peer_ids)
+            return not set(best.peer_ids).issuperset(peer_ids)
         return False
 
     def _avoid(self, peer_ids: Collection[str]) -> None:
@@ -365,7 +365,7 @@ class ChainSource:
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
         """The plan of a chain; the first one decides about numerics and pool."""
         records = {record.peer_id: record for record in self._records}
-        chosen = [records[peer_id] for peer_id in _peer_ids(found)]
+        chosen = [records[peer_id] for peer_id in found.peer_ids]
         room_tokens = min(record.stage.pool_tokens for record in chosen if record.stage is not None)
         wanted_tokens = min(self._needs.pool_tokens, room_tokens) // PAGE_TOKENS * PAGE_TOKENS
         # So that a second chain, over stages that this one needs too, has room to check it.
@@ -380,7 +380,7 @@ class ChainSource:
     def _plan_over(
         self, found: FoundChain, numerics: str, pool_tokens: int, *, first_sequence: int = 0
     ) -> ChainPlan:
-        ways_s = chain_ways_s(_peer_ids(found), head=self._transport.peer_id, rtt_s=self._known_rtt_s)
+        ways_s = chain_ways_s(found.peer_ids, head=self._transport.peer_id, rtt_s=self._known_rtt_s)
         return ChainPlan(
             places=tuple(one.place for one in found.stages),
             target_digest=self._needs.target_digest,
@@ -423,7 +423,7 @@ class ChainSource:
         """
         assert self.found is not None and self.pool_tokens is not None, "beside a chain"
         now_s = asyncio.get_running_loop().time()
-        used = _peer_ids(self.found)
+        used = self.found.peer_ids
         found = self._search(excluded=used, without=self._doubted(now_s).difference(used))
         if self._room_beside(found, used) < self.pool_tokens:
             raise NoChain("Stages have no room for a second chain as large as the first.")
@@ -434,7 +434,7 @@ class ChainSource:
 
         Raises `NoChain` where it would go over the same stages, unless it may be `is_any`.
         """
-        others = set(_peer_ids(found)).difference(used)
+        others = set(found.peer_ids).difference(used)
         if not others and not is_any:
             raise NoChain("Nobody else holds any of these layers.")
         offers = [record.stage for record in self._records if record.peer_id in others]
@@ -599,11 +599,6 @@ class ChainSource:
         self._failed = {peer_id: failed for peer_id, failed in self._failed.items() if peer_id in present}
 
 
-def _peer_ids(found: FoundChain) -> list[str]:
-    return [one.place.peer_id for one in found.stages]
-
-
 def _measured(found: FoundChain) -> list[Measured]:
     """What is measured of a chain: its stages, and what lies between them."""
-    peer_ids = _peer_ids(found)
-    return [*peer_ids, *pairwise(peer_ids)]
+    return [*found.peer_ids, *pairwise(found.peer_ids)]

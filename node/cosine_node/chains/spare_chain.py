@@ -124,8 +124,7 @@ class SpareChain:
 
     @property
     def _used(self) -> tuple[str, ...]:
-        found = self._source.found
-        return () if found is None else tuple(one.place.peer_id for one in found.stages)
+        return () if self._source.found is None else self._source.found.peer_ids
 
     def _unfed(self, text: KeptText) -> int:
         """The tokens of a text that are not computed ahead; 0 of a short one."""

@@ -6,14 +6,16 @@ from collections.abc import Awaitable, Callable
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
+from cosine_p2p.access import Access
+from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.transport.addresses import parse_address
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.records import ALL_TARGETS
 
 if TYPE_CHECKING:
-    from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.network import NetworkSwarm
-    from cosine_p2p.request.options import ClientOptions
     from cosine_p2p.text.target import Target
     from cosine_p2p.transport.patience import Note
 
@@ -21,17 +23,15 @@ LOG = logging.getLogger(__name__)
 
 
 def client_that_asks_once(
-    initial_peers: tuple[str, ...], options: "ClientOptions", *, note: "Note" = LOG.warning
+    initial_peers: tuple[str, ...], options: ClientOptions, *, note: "Note" = LOG.warning
 ) -> "AsyncClient":
     """A client of a command, which goes on from what earlier ones measured; `note` takes what it waits for.
 
     Raises `UsageError`.
     """
-    from cosine_p2p.access import Access
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.text.target import Target
-    from cosine_p2p.trust.evidence import EvidenceFile
 
     named = options.get("target")
     target = None if named is None else Target.parse(named)
@@ -42,7 +42,7 @@ def client_that_asks_once(
 
 def joining_once(
     initial_peers: tuple[str, ...],
-    access: "Access",
+    access: Access,
     target: "Target | None" = None,
     *,
     memory: "ClientMemory | None" = None,
@@ -57,7 +57,6 @@ def joining_once(
     """
     from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
-    from cosine_p2p.transport.addresses import parse_address
 
     def may_be_light(maddr: str) -> bool:
         try:

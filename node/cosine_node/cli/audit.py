@@ -15,10 +15,12 @@ from cosine_node.cli.options import DEFAULT_TARGET, ENTRANCE, AsJson, InitialPee
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, json_safe, short_peer_id, show
 from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
+from cosine_node.verifier.admission import VerifierConfig
 from cosine_p2p.access import Access
 from cosine_p2p.request.options import ClientOptions
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile, evidence_of_json
+from cosine_p2p.trust.peer_memory import PeerFailures
 from cosine_protocol.errors import CosineError, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AuditVerdict
 
@@ -155,7 +157,6 @@ def check(piece: Evidence) -> CheckedPiece:
 
 
 def _counted(verdict: AuditVerdict) -> str:
-    """What a verdict has counted, for people."""
     counts = f"{verdict.equal} equal, {verdict.near_ties} near ties, {verdict.different} different"
     if verdict.widest_gap is None:
         return counts
@@ -180,7 +181,6 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
     from cosine_node.engine.constraints.grammars import Grammars
     from cosine_node.engine.paged import PagedEngine
     from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
-    from cosine_node.verifier.admission import VerifierConfig
     from cosine_node.verifier.replay import verdict_on
 
     checked = [check(piece) for piece in pieces]
@@ -229,7 +229,6 @@ async def _judged(
 async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
     """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
     from cosine_p2p.session.auditing import Auditing
-    from cosine_p2p.trust.peer_memory import PeerFailures
     from cosine_p2p.trust.standing import Standings
 
     auditing = Auditing(PeerFailures(), Standings(), file=EvidenceFile())

@@ -6,6 +6,7 @@ import sys
 from cosine_node.cli.options import AsJson, DeniedPeers, IdentityFile, LogFormat, Place, takes_options
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.interrupts import run_until_stopped
+from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 
 
 @takes_options
@@ -25,7 +26,6 @@ def bootstrap(
 
 def identity(identity: IdentityFile = None, as_json: AsJson = False) -> None:
     """Show the peer id of a key file, which is created if it does not exist."""
-    from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 
     file = identity or default_identity_file()
     peer_id = load_identity(file).peer_id

@@ -24,7 +24,6 @@ class Companion:
     install: str
 
     def missing(self) -> UsageError:
-        """The error where it is not installed."""
         return UsageError(f"This needs {self.what}: `{self.install}` in a checkout of the project.")
 
     def part(self, group: str, name: str) -> Any:

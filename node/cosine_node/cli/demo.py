@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
+from cosine_node import zoo
 from cosine_node.cli.options import AsJson
+from cosine_node.demo.race import Race, RacedPrompt, Way
+from cosine_node.demo.report import RaceReport, result_line
+from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.terminal.printing import FAILURE_EXIT, printable, say
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TEMPERATURE
 
 if TYPE_CHECKING:
-    from cosine_node.demo.race import Race, RacedPrompt
-    from cosine_node.demo.report import RaceReport
     from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
@@ -66,7 +70,7 @@ def demo(
     tokens = max_new_tokens or cast.new_tokens
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
 
-    def run(show: "Show") -> "RaceReport":
+    def run(show: "Show") -> RaceReport:
         seen = _saving_picture(show, picture) if picture else show
         # Only who can end it is offered a page that goes on.
         offer = offering(say, model_name=cast.target) if is_seen else None
@@ -78,8 +82,6 @@ def demo(
         report = run(_log_result)
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        from rich.console import Console
-
         from cosine_node.demo.screen import print_report
 
         is_terminal = sys.stdout.isatty()
@@ -91,9 +93,7 @@ def demo(
 
 def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     """The models of a demo, and whether they run on emulated devices. Raises `UsageError`."""
-    from cosine_node import zoo
     from cosine_node.demo.swarm import Cast
-    from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 
     if family is not None and family not in set(zoo.Family):
         raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {family!r}.")
@@ -111,7 +111,6 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
 
 def _saving_picture(show: "Show", path: Path) -> "Show":
     """The same, which saves a picture once."""
-    from cosine_node.demo.race import Race, Way
     from cosine_node.demo.screen import save_picture
 
     is_saved = False
@@ -128,8 +127,6 @@ def _saving_picture(show: "Show", path: Path) -> "Show":
 
 def _log_result(shown: "Race | RacedPrompt") -> None:
     """Tell a result on stderr once a race is over, with the text."""
-    from cosine_node.demo.race import RacedPrompt, Way
-    from cosine_node.demo.report import result_line
 
     if isinstance(shown, RacedPrompt):
         say(result_line(shown))
@@ -137,13 +134,9 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
         say(f"    {printable(text[:SHOWN_CHARACTERS])}{'...' if len(text) > SHOWN_CHARACTERS else ''}")
 
 
-def _run_on_screen(run: Callable[["Show"], "RaceReport"]) -> "RaceReport":
+def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
     """Run the demo with each race drawn as it goes on."""
-    from rich.console import Console
-    from rich.live import Live
 
-    from cosine_node.demo.race import RacedPrompt
-    from cosine_node.demo.report import result_line
     from cosine_node.demo.screen import race_view
 
     console = Console()

@@ -4,19 +4,17 @@ import json
 import sys
 from collections import Counter
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
 from cosine_node.doctor.finding import CheckStatus, Finding
+from cosine_node.serving.node_options import JoinPlan
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.terminal.printing import FAILURE_EXIT, printable
 from cosine_node.terminal.waiting import Stage, WaitingLine, columns_of, telling_stages
-
-if TYPE_CHECKING:
-    from cosine_node.serving.node_options import JoinPlan
 
 MARKS: Final = {
     CheckStatus.OK: ("ok      ", "green"),
@@ -30,7 +28,7 @@ UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
 """Findings that nobody has to do anything about."""
 
 
-def tell_findings(plan: "JoinPlan", *, as_json: bool) -> None:
+def tell_findings(plan: JoinPlan, *, as_json: bool) -> None:
     """Examine this machine for a plan, and print what is found. Exits with 1 if anything failed."""
     findings = run_interruptibly(_examine(plan, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
@@ -44,7 +42,7 @@ def tell_findings(plan: "JoinPlan", *, as_json: bool) -> None:
         raise typer.Exit(FAILURE_EXIT)
 
 
-async def _examine(plan: "JoinPlan", *, is_quiet: bool) -> list[Finding]:
+async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
     """All findings, the worst last; those without a problem are printed as they come, unless quiet."""
     from cosine_node.doctor.examine import examine
 

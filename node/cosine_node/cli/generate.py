@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -19,11 +19,10 @@ from cosine_node.terminal.waiting import Stage, WaitingLine, telling_stages
 from cosine_p2p.replies.parts import CallBegun, Part
 from cosine_p2p.request.chat import Chat, NamedTool, ToolChoice
 from cosine_p2p.request.options import ClientOptions, Prompt
+from cosine_p2p.request.origins import told_origins
+from cosine_p2p.request.results import AppliedConfig, Generation, Progress
 from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import repeats, told_numerics, told_repetition
-
-if TYPE_CHECKING:
-    from cosine_p2p.request.results import AppliedConfig, Generation, Progress
 
 AUDIT_SENTENCES: Final = {
     "passed": "audited: another verifier would have written the same",
@@ -130,7 +129,7 @@ def _argument_text(given: str) -> str:
 
 async def _generate(
     initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, is_quiet: bool
-) -> "Generation":
+) -> Generation:
     """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
     joining = Stage("Looking for peers")
     client = client_that_asks_once(initial_peers, options, note=joining.change)
@@ -163,7 +162,7 @@ def _with_calls(parts: Iterable[Part], *, is_begun: bool) -> str:
     return text if is_begun else text.removeprefix("\n")
 
 
-def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
+def stage_of(progress: Progress, verifiers: Sequence[str]) -> str:
     """The stage of a generation: whom it asks or waits for. `verifiers` are those that may be asked, best first."""
     lost = len(progress.tried)
     after = f", after {lost} attempt{'' if lost == 1 else 's'} in vain" if lost else ""
@@ -174,8 +173,7 @@ def stage_of(progress: "Progress", verifiers: Sequence[str]) -> str:
     return f"Generating with verifier {short_peer_id(progress.serving[0])}{after}"
 
 
-def _summary(done: "Generation") -> str:
-    from cosine_p2p.request.origins import told_origins
+def _summary(done: Generation) -> str:
 
     rate = done.tokens / done.seconds if done.seconds else 0.0
     return "\n".join(
@@ -197,13 +195,13 @@ def _summary(done: "Generation") -> str:
     )
 
 
-def prediction_lines(done: "Generation") -> list[str]:
+def prediction_lines(done: Generation) -> list[str]:
     """How much of a prediction came, if there was one."""
     came, did_not = done.accepted_prediction_tokens, done.rejected_prediction_tokens
     return [f"of {came + did_not} predicted tokens {came} came"] if came + did_not else []
 
 
-def config_lines(applied: "AppliedConfig") -> list[str]:
+def config_lines(applied: AppliedConfig) -> list[str]:
     """What the model's own generation config gave, and what it sets that is not honoured, a line each."""
     lines = []
     if applied.options:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from cosine_node import zoo
 from cosine_node.cli.companions import LEARNING, TRAINING
 from cosine_node.cli.findings import tell_findings
 from cosine_node.cli.options import (
@@ -30,6 +31,7 @@ from cosine_node.cli.options import (
 from cosine_node.engine.pool_size import AUTO, parse_memory
 from cosine_node.models.engine_kind import NGRAM, EngineChoice, EngineKind
 from cosine_node.passes.emulation import Emulation
+from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.terminal.events import Emit, telling
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_node.verifier.admission import MAX_COORDINATED
@@ -40,7 +42,6 @@ from cosine_protocol.records import ALL_TARGETS, Role
 if TYPE_CHECKING:
     from cosine_node.models.model import ModelSource
     from cosine_node.serving.learner import LearnerMaker
-    from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 
 LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
@@ -232,7 +233,6 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
-    from cosine_node.serving.node_options import JoinPlan
 
     network = place.network_options(
         deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
@@ -271,7 +271,6 @@ def _nodes(
     role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork
 ) -> "tuple[NodeOptions, ...]":
     """The nodes that the options ask for. Raises `UsageError`."""
-    from cosine_node.serving.node_options import NodeOptions
 
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
@@ -312,7 +311,7 @@ def _nodes(
     )
 
 
-def _show_page(port: int, plan: "JoinPlan", emit: Emit) -> None:
+def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
     """Run the nodes with a page beside them. Raises `UsageError` where it cannot be shown."""
     from cosine_node.cli.node_page import HOST, page_access, run_with_page
     from cosine_node.gateway.http.server import listening
@@ -328,7 +327,7 @@ def _show_page(port: int, plan: "JoinPlan", emit: Emit) -> None:
     )
 
 
-async def _run(plan: "JoinPlan", emit: Emit, stop: asyncio.Event) -> None:
+async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
     """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
     emit("importing", {})
     first = plan.nodes[0]
@@ -348,7 +347,6 @@ async def _run(plan: "JoinPlan", emit: Emit, stop: asyncio.Event) -> None:
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
     """The models to load, each with the target it is for. Raises `UsageError`."""
-    from cosine_node import zoo
     from cosine_node.models.model import ModelSource
 
     if role is Role.DRAFTER:
@@ -366,7 +364,6 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
 
 def _shipped_head(source: "ModelSource") -> str | None:
     """The draft head made for a target, where it is on this machine and the target's engine is one it can read."""
-    from cosine_node import zoo
 
     head = zoo.draft_head(source.model)
     if head is None or source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
@@ -379,7 +376,7 @@ def _shipped_head(source: "ModelSource") -> str | None:
     return head
 
 
-def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:
+def _refuse_shared_ports(nodes: int, network: NetworkOptions) -> None:
     """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
     if nodes < 2:
         return
@@ -393,7 +390,6 @@ def _refuse_shared_ports(nodes: int, network: "NetworkOptions") -> None:
 
 def _expertise(text: str, model: str) -> tuple[str, ...]:
     """The domains given, else those an embedded drafter was trained for. Raises `UsageError`."""
-    from cosine_node import zoo
 
     given = tuple(domain.strip() for domain in text.split(",") if domain.strip())
     if len(given) > MAX_EXPERTISE:

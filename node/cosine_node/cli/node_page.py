@@ -5,26 +5,23 @@ import logging
 import socket
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from cosine_node.cli.serve import model_name
 from cosine_node.terminal.events import Emit
+from cosine_p2p.access import Access
+from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 from cosine_protocol.errors import CosineError, UsageError
-
-if TYPE_CHECKING:
-    from cosine_p2p.access import Access
 
 LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
 """Whoever shows the page to others runs `cosine-node serve`, which has keys."""
 
 
-def page_access(access: "Access") -> "Access":
+def page_access(access: Access) -> Access:
     """The access of the page's client, which in a private swarm is a member with a key of its own.
 
     Nobody may take it for the node, which they would then dial in vain. Raises `UsageError` if it is no member.
     """
-    from cosine_p2p.storage.identity_file import default_identity_file, load_identity
 
     if access.swarm_file is None:
         return access
@@ -40,7 +37,7 @@ async def run_with_page(
     run: Callable[[Emit], Awaitable[None]],
     listener: socket.socket,
     *,
-    access: "Access",
+    access: Access,
     target: str,
     emit: Emit,
     stop: asyncio.Event,
@@ -76,7 +73,7 @@ async def _serve(
     listener: socket.socket,
     addresses: list[str],
     *,
-    access: "Access",
+    access: Access,
     target: str,
     emit: Emit,
     stop: asyncio.Event,

@@ -10,20 +10,18 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, cast, get_type_hints
+from typing import Annotated, Any, Final, cast, get_type_hints
 
 import typer
 
 from cosine_node.engine.pool_size import AUTO, parse_pool_size
 from cosine_node.models.engine_kind import EngineChoice, parse_engine
+from cosine_node.serving.node_options import NetworkOptions
+from cosine_p2p.access import Access
 from cosine_p2p.request.options import OPTIONS, ClientOptions
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
-
-if TYPE_CHECKING:
-    from cosine_node.serving.node_options import NetworkOptions
-    from cosine_p2p.access import Access
 
 # The embedded models: a node runs with them before its owner has chosen any.
 DEFAULT_TARGET: Final = "zoo:target"
@@ -196,9 +194,8 @@ class Place:
     def host_maddrs(self) -> tuple[str, ...]:
         return several(self.host_maddr) or DEFAULT_HOST_MADDRS
 
-    def network_options(self, deny: list[str] | None, **more: Any) -> "NetworkOptions":
+    def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
         """The options of the network that the nodes of a process share. Raises `UsageError`."""
-        from cosine_node.serving.node_options import NetworkOptions
 
         return NetworkOptions(
             access=access_of(self.network, self.swarm, deny),
@@ -313,9 +310,8 @@ def several(values: list[str] | None) -> tuple[str, ...]:
     return tuple(values or ())
 
 
-def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> "Access":
+def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> Access:
     """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
-    from cosine_p2p.access import Access
 
     return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
 

@@ -115,7 +115,6 @@ class SeenSwarm:
         return cls(tuple(machine for machine, _ in found), held, next(iter(of_kind), None))
 
     def as_object(self) -> dict[str, object]:
-        """What is known of a swarm, for machines; nothing where none was asked."""
         if self.outlook is None:
             return {}
         return {"held": dict(self.held), "outlook": outlook_as_object(self.outlook)}
@@ -166,7 +165,6 @@ def _quantity(text: str, units: dict[str, float], name: str, *, least: float = 1
 
 
 def as_object(made: Plan, *, acceptance_rate: float, prompt_tokens: int) -> dict[str, object]:
-    """A plan for machines."""
     return {
         "stages": [
             {

@@ -9,17 +9,17 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from cosine_node.cli.options import AsJson
 from cosine_node.terminal.printing import printable
+from cosine_p2p.trust.denied_peers import Ban, BanFile, parse_denied
+from cosine_p2p.trust.membership import read_swarm_file
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_CERTIFICATE_S
-
-if TYPE_CHECKING:
-    from cosine_p2p.trust.denied_peers import Ban
+from cosine_protocol.membership import read_certificate, read_revocations
 
 ACTIONS: Final = ("create", "admit", "revoke", "show")
 DAY_S: Final = 86_400.0
@@ -89,9 +89,6 @@ def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, st
 
 def _papers_shown(file: Path) -> dict[str, Any]:
     """What the papers of a swarm file say."""
-    from cosine_p2p.trust.membership import read_swarm_file
-    from cosine_protocol.membership import read_certificate, read_revocations
-
     papers = read_swarm_file(file)
     newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
     revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
@@ -126,8 +123,6 @@ def ban(
     as_json: AsJson = False,
 ) -> None:
     """Ban a peer for a while from all nodes and clients of this user; those that run take it up within seconds."""
-    from cosine_p2p.trust.denied_peers import BanFile, parse_denied
-
     bans = BanFile()
     if peer is None:
         if lift:
@@ -148,11 +143,11 @@ def ban(
         sys.stdout.write("\n".join(lines) + "\n")
 
 
-def bans_as_object(bans: "Iterable[Ban]") -> dict[str, dict[str, str | int]]:
+def bans_as_object(bans: Iterable[Ban]) -> dict[str, dict[str, str | int]]:
     """Bans for machines, by peer id."""
     return {ban.peer_id: {"until": _date(ban.until_s), "why": ban.why, "floods": ban.floods} for ban in bans}
 
 
-def told_of(ban: "Ban") -> str:
+def told_of(ban: Ban) -> str:
     """The end of a ban and its reason, for people."""
     return f"until {_date(ban.until_s)}: {ban.why}"

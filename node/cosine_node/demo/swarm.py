@@ -40,7 +40,7 @@ SHARING_A_CORE: Final = ("general", "code")
 """Of drafters in a demo by the clock: the general one is ahead of the others, and one question is about code."""
 SETTLE_S: Final = 0.2
 """A drafter goes on for a moment after its release; the next race should not pay for it."""
-LLAMA_LOOP: Final = "cosine_node.engine.llama.plain_loop"
+LLAMA_LOOP: Final = "cosine_node.engine.llama.process:token_ms"
 LLAMA_TIMEOUT_S: Final = 120.0
 """It takes 5 s on a quiet machine."""
 Say = Callable[[str], None]
@@ -290,10 +290,8 @@ def llama_token_ms(cast: Cast, tokens: int) -> float | None:
         return None
     prompts = [prompt.last for prompt in cast.prompts]
     with suppress(TimeoutError, ValueError, OSError, LookupError):
-        answer = answer_of(
-            LLAMA_LOOP, str(zoo.resolve(cast.target)), told=[prompts, tokens], timeout_s=LLAMA_TIMEOUT_S
-        )
-        return float(answer["token_ms"])
+        file = str(zoo.resolve(cast.target))
+        return float(answer_of(LLAMA_LOOP, file, prompts, tokens, timeout_s=LLAMA_TIMEOUT_S))
     return None
 
 

@@ -1,15 +1,13 @@
 """This machine as far as every node needs it: its key file, ports, disks, and GPU."""
 
-import json
 import os
 import shutil
 import stat
-import sys
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from platformdirs import user_cache_dir, user_data_dir
 
@@ -138,11 +136,6 @@ class Gpus:
         has_nvidia = Path("/proc/driver/nvidia/version").exists()
         return cls(build=torch.version.cuda or "", error=error, devices=devices, has_nvidia=has_nvidia)
 
-    @classmethod
-    def of_answer(cls, answer: dict[str, Any]) -> "Gpus":
-        """The answer of this module as a program, in which tuples have become lists."""
-        return cls(**answer | {"devices": tuple((name, free) for name, free in answer["devices"])})
-
 
 def judge_device(gpus: Gpus, *, device: str) -> Finding:
     """Judge whether the device asked for is there; with `auto`, whether a GPU goes unused."""
@@ -166,5 +159,6 @@ def judge_device(gpus: Gpus, *, device: str) -> Finding:
     return fine(DEVICE, "the CPU" if device in ("auto", "cpu") else device)
 
 
-if __name__ == "__main__":
-    sys.stdout.write("\n" + json.dumps(asdict(Gpus.find())) + "\n")
+def gpu_names_and_bytes() -> Sequence[tuple[str, int]]:
+    """The name and the free bytes of each card, for a process that is to load no PyTorch."""
+    return Gpus.find().devices

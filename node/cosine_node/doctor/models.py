@@ -135,11 +135,10 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
     """Load what a node loads, and return it after the cost of its passes, None for a head. Raises `UsageError`."""
     source = options.source
     if options.role is Role.STAGE:
-        from cosine_node.serving.stage_node import stage_source
-        from cosine_node.stages.opening import StageDraft
+        from cosine_node.serving.stage_node import stage_draft
 
         assert folder is not None
-        draft = StageDraft(stage_source(options), folder)
+        draft = stage_draft(options, folder)
         read_names(source.model, source.target, folder)
         layers = draft.choose(())
         emit("loading", {"model": f"layers {layers} of {layers.layers} of {source.model}"})
@@ -152,4 +151,4 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
         HeadModel.read(read_names(source.model, source.target, folder), folder)
         return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
     models = load_models(options, emit)
-    return models.served.curve, models
+    return models[0].curve, models

@@ -18,6 +18,7 @@ from cosine_node.serving.node_options import NetworkOptions
 from cosine_p2p.directory.peer_clocks import PeerClocks, span
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.addresses import Reach, reach_of
+from cosine_p2p.transport.channel import Channel
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.hosts import local_hosts
 from cosine_protocol import messages as m
@@ -189,7 +190,6 @@ async def neighbourhood_of(swarm: "Swarm", *, network: str, target: str, peer_id
 
 async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates:
     """The dates of the records that a peer has in some cells; none if it does not answer."""
-    from cosine_p2p.transport.channel import Channel
 
     dates = []
     try:

@@ -16,7 +16,6 @@ class TextObserver(Protocol):
 
     def note(self, position: int, token: int, *, guess: int) -> None:
         """The target's token at an output position, and the drafter's first choice there."""
-        ...
 
 
 class DraftObserver(Protocol):
@@ -24,16 +23,12 @@ class DraftObserver(Protocol):
 
     def follow(self, request: Request, d_0: bytes) -> TextObserver | None:
         """The observer of a request that is followed from now on, or again; None if it is of no interest."""
-        ...
 
     def leave(self, text: Any, *, now_s: float) -> None:
         """The request of a text that `follow` gave is followed no longer."""
-        ...
 
     def tick(self, *, now_s: float) -> bool:
         """Called every few seconds; True if it waits for something, although no request is followed."""
-        ...
 
     def close(self) -> None:
         """Drafting ends."""
-        ...

@@ -56,7 +56,6 @@ class Activations(Protocol):
 
     def __len__(self) -> int:
         """The number of tokens."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,27 +149,22 @@ class Engine(Protocol):
     @property
     def numerics(self) -> str:
         """The dtype and quantisation, for example `float32`: engines of equal numerics agree on near-ties."""
-        ...
 
     @property
     def free_tokens(self) -> int:
         """Tokens the pool can still take, those included that evicting cached prefixes would make room for."""
-        ...
 
     @property
     def cached_tokens(self) -> int:
         """Tokens of released sequences whose prefixes stay cached; `free_tokens` counts their pages as well."""
-        ...
 
     @property
     def grammars(self) -> "Grammars | None":
         """The constraints that the engine applies where a sampling has one; None if it leaves them out."""
-        ...
 
     @property
     def tells_likelihoods(self) -> bool:
         """True if rows may have followers: it has the scores of all tokens."""
-        ...
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         """A new empty sequence; its number. Allocates no page yet.
@@ -178,7 +172,6 @@ class Engine(Protocol):
         Sequences of one scope share prefixes (`reuse_prefix`), and theirs stay cached after `release` as long as
         nobody needs the room. Without a scope nothing is shared or cached.
         """
-        ...
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         """Begin an empty sequence with what is known of `tokens`; the number of them that are its prefix now.
@@ -188,15 +181,12 @@ class Engine(Protocol):
         but what was cached, which `free_tokens` then counts no more. Raises `LocalProtocolError` if the sequence
         is not empty.
         """
-        ...
 
     def reserve(self, sequence: int, tokens: int) -> None:
         """Make room for `tokens` more tokens in a sequence. Raises `OutOfPages`."""
-        ...
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """Feed all rows in one pass. At most one row per sequence. Reserves by itself; raises `OutOfPages`."""
-        ...
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
         """Append the nodes of `path` (a chain starting at `PREFIX`) to the prefix; drop what does not follow it.
@@ -204,19 +194,15 @@ class Engine(Protocol):
         Nodes that descend from the end of the path stay alive under their names; its children now have the
         parent `PREFIX`. An empty path changes nothing.
         """
-        ...
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
         """Drop these nodes and all that descend from them. Unknown names are ignored."""
-        ...
 
     def abandon(self) -> None:
         """Let the pass under way in another thread, if any, end soon with `PassAbandoned`. May come too late."""
-        ...
 
     def release(self, sequence: int) -> None:
         """Forget a sequence and free its pages. With a scope its prefix stays cached while there is room."""
-        ...
 
 
 class EngineAround:

@@ -160,12 +160,12 @@ class NgramEngine(PagedEngine):
 
     def _choice(self, estimate: Estimate, candidates: int) -> Choice:
         (token, best), (_, second) = (*estimate.found, (0, 0.0), (0, 0.0))[:2]
-        floor = estimate.left / self._vocab_tokens
+        floor = estimate.left / self.vocab_tokens
         return Choice(token, math.log((best + floor) / (second + floor)), estimate.found[:candidates])
 
     def _nll(self, estimates: Sequence[Estimate], row: Row) -> float | None:
         losses = [
-            -math.log(dict(estimate.found).get(token, 0.0) + estimate.left / self._vocab_tokens)
+            -math.log(dict(estimate.found).get(token, 0.0) + estimate.left / self.vocab_tokens)
             for estimate, token in zip(estimates, row.tokens[1:], strict=False)
         ]
         return math.fsum(losses) / len(losses) if losses else None

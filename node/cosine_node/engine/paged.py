@@ -1,6 +1,7 @@
 """The base of engines with a KV pool: the open sequences, and the pages they hold. Pure, no tensors."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from cosine_node.engine.base import Row
@@ -26,9 +27,9 @@ class PagedEngine:
     ) -> None:
         """`first_sequence` is the number of the sequence that is opened first."""
         self._pool = pool
-        self._vocab_tokens = vocab_tokens
-        self._context_tokens = context_tokens
-        self._numerics = numerics
+        self.vocab_tokens = vocab_tokens
+        self.context_tokens = context_tokens
+        self.numerics = numerics
         self._prefixes = PrefixCache(pool)
         self._trees: dict[int, SequenceTree] = {}
         # Only sequences with a scope have hashes: the others share nothing.
@@ -39,18 +40,6 @@ class PagedEngine:
         """True of an engine whose `forward` tells likelihoods."""
         self.opened = first_sequence
         """The number of the sequence that will be opened next."""
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self._vocab_tokens
-
-    @property
-    def context_tokens(self) -> int:
-        return self._context_tokens
-
-    @property
-    def numerics(self) -> str:
-        return self._numerics
 
     @property
     def free_tokens(self) -> int:
@@ -122,6 +111,16 @@ class PagedEngine:
         for tree, row in zip(trees, rows, strict=True):
             tree.add(row, self._pool.allocate(row.sequence, len(row.tokens)))
         return trees
+
+    @contextmanager
+    def feeding(self, rows: Sequence[Row]) -> Iterator[list[tuple[SequenceTree, Row]]]:
+        """`feed` rows for the pass within the context: each with its tree. Undone where the pass raises."""
+        trees = self.feed(rows)
+        try:
+            yield list(zip(trees, rows, strict=True))
+        except BaseException:
+            self.unfeed(rows)
+            raise
 
     def unfeed(self, rows: Sequence[Row]) -> None:
         """Undo `feed` where a pass failed."""

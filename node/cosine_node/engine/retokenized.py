@@ -283,14 +283,10 @@ class RetokenizedEngine:
         self._target = target
         self._lead = tuple(lead)
         self._ends = ends
-        self._vocab_tokens = vocab_tokens
+        self.vocab_tokens = vocab_tokens
         self._pairs: dict[int, _TextPair] = {}
         self._opened = 0
         self.own_per_target = own_per_target(own, target, vocab_tokens=vocab_tokens)
-
-    @property
-    def vocab_tokens(self) -> int:
-        return self._vocab_tokens
 
     @property
     def context_tokens(self) -> int:

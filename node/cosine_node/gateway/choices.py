@@ -5,11 +5,12 @@ from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cosine_node.gateway.admission import Slots, Spend
 from cosine_node.gateway.text_request import RequestedChoice, TextRequest
 from cosine_node.gateway.tokens import text_of_tokens
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.replies.parts import Content, Part
 from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.options import Prompt
@@ -18,9 +19,6 @@ from cosine_p2p.request.results import Chunk, Generation, Observer
 from cosine_p2p.text.prompt import EncodedPrompt, encode_prompt, read_prompt
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.request import Request
-
-if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +57,7 @@ ChoiceEvent = ChoiceStarted | ChoicePart | ChoiceFinished
 async def generated(
     wanted: TextRequest,
     choices: Sequence[RequestedChoice],
-    client: "AsyncClient",
+    client: AsyncClient,
     slots: Slots,
     observer: Observer,
     *,
@@ -106,7 +104,7 @@ async def _events_of(
     wanted: TextRequest,
     choice: RequestedChoice,
     prompt: Prompt | EncodedPrompt,
-    client: "AsyncClient",
+    client: AsyncClient,
     observer: Observer,
     spend: Spend,
     cache_scope: bytes | None,

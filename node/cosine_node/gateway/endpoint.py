@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
@@ -23,6 +23,7 @@ from cosine_node.gateway.choices import ChoiceStarted, generated
 from cosine_node.gateway.reply_writer import MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import Parse, TextRequest
 from cosine_node.gateway.tokens import fitted
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.options import draw_seed
 from cosine_p2p.request.results import Observer
@@ -30,9 +31,6 @@ from cosine_p2p.session.request_log import request_name
 from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import CACHE_SCOPE_BYTES, USER_BYTES
-
-if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient
 
 LOG = logging.getLogger(__name__)
 
@@ -46,7 +44,7 @@ class Service:
     `closing` is set end with an error. The `secret` separates the cached prefixes of API keys.
     """
 
-    client: "AsyncClient"
+    client: AsyncClient
     model_names: tuple[str, ...]
     admission: Admission
     readings: Admission

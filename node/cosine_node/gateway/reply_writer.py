@@ -45,7 +45,6 @@ class ReplyWriter(ABC):
         self.stream = EventStream(self.send)
 
     async def take(self, event: ChoiceEvent) -> None:
-        """Take the next event."""
         match event:
             case ChoiceStarted(_, request):
                 self.asked = request
@@ -92,7 +91,6 @@ class ReplyWriter(ABC):
         return {"metrics": metrics([each.generation for each in self.finished], seed=self.seed)}
 
     async def _write_whole(self, body: Json) -> None:
-        """Send one JSON body."""
         response = JSONResponse(body)
         # Sent by hand: a Response takes the scope of a request, which has no part in this.
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}

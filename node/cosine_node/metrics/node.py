@@ -23,7 +23,6 @@ from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol.errors import UsageError
 from cosine_protocol.messages import ReleaseReason
-from cosine_protocol.records import Role
 from cosine_protocol.stage_messages import LayerRange
 
 LABELS: Final = ("role", "model_name", "peer_id")
@@ -87,7 +86,6 @@ class ObservedNode(Observed):
 class ObservedStage(Observed):
     """A stage as its metrics see it; its pool holds `pool_tokens`."""
 
-    role: str = Role.STAGE
     layers: LayerRange
     pool_tokens: int
     service: StageService
@@ -98,7 +96,6 @@ class LearnerMetrics(Protocol):
 
     def metrics(self) -> "Sequence[Series[Any]]":
         """The metrics of all learners of its kind, each read from one of them."""
-        ...
 
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]

@@ -127,7 +127,6 @@ def _load_target(
 def _measured(
     head: "DraftHead", name: str, target: "TorchEngine", emit: Emit, *, tokens: int, measure_s: float
 ) -> HomeModel:
-    """A head that drafts so many tokens of its target."""
     from cosine_node.engine.eagle.head_engine import HeadEngine
 
     emit("measuring", {"model": name})

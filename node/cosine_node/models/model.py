@@ -48,15 +48,22 @@ class ModelSource:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ModelNames:
+    """What a record says of a model and its target, whose files lie in `folder`."""
+
+    model_name: str
+    target_name: str
+    facts: TargetFacts
+    folder: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
     """A loaded model and everything its record says."""
 
     engine: Engine
     curve: CostCurve
-    model_name: str
-    target_name: str
-    facts: TargetFacts
-    tokenizer_folder: Path
+    names: ModelNames
     folder: Path | None = None
     """That of a drafter's own weights, if it has any."""
 
@@ -101,31 +108,13 @@ def load_served(
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, folder, target_folder)
     names = read_names(source.model, source.target, target_folder)
-    return ServedModel(
-        engine=engine,
-        curve=curve,
-        model_name=names.model_name,
-        target_name=names.target_name,
-        facts=names.facts,
-        tokenizer_folder=target_folder,
-        folder=folder if has_own_folder else None,
-    )
+    return ServedModel(engine=engine, curve=curve, names=names, folder=folder if has_own_folder else None)
 
 
 def _told_engine(numerics: str, role: Role) -> str:
     library = "llama.cpp" if arithmetic_of(numerics) == LLAMA else "PyTorch"
     promise = f": {told_repetition(numerics)}" if role is Role.VERIFIER else ""
     return f"{library}, {told_numerics(numerics)}{promise}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelNames:
-    """What a record says of a model and its target, whose files lie in `folder`."""
-
-    model_name: str
-    target_name: str
-    facts: TargetFacts
-    folder: Path
 
 
 def read_names(model: str, target: str, folder: Path) -> ModelNames:

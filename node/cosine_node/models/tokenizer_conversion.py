@@ -21,8 +21,8 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 
-WORKER: Final = "cosine_node.models.tokenizer_worker"
-"""The module that converts, in a process of its own: files of strangers are read by libraries in C++."""
+WORKER: Final = "cosine_node.models.tokenizer_worker:convert"
+"""The function that converts, in a process of its own: files of strangers are read by libraries in C++."""
 TIMEOUT_S: Final = 600.0
 """Seventeen times what 262,144 made-up pieces took on one core: 34 s."""
 OWN_CODE: Final = (
@@ -124,10 +124,8 @@ def _converted(sources: TokenizerSources) -> TokenizerFiles:
 def _run_worker(*places: Path) -> None:
     """Let the worker read and write where it is told. Raises `UsageError`."""
     try:
-        answer = answer_of(WORKER, *map(str, places), timeout_s=TIMEOUT_S, environment=SETTINGS)
+        answer_of(WORKER, *map(str, places), timeout_s=TIMEOUT_S, environment=SETTINGS)
     except TimeoutError:
         raise UsageError(f"transformers did not end within {TIMEOUT_S:.0f} s") from None
     except ValueError:
         raise UsageError("transformers stopped at it") from None
-    if error := answer["error"]:
-        raise UsageError(error)

@@ -14,7 +14,7 @@ from starlette.requests import Request
 
 from cosine_node.chains.fit import fit_of
 from cosine_node.doctor.finding import Finding
-from cosine_node.doctor.machine import Gpus, existing_ancestor, models_folder
+from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.packages import missing_packages
 from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
@@ -33,6 +33,7 @@ FRESH_S: Final = 30.0
 """Bounds the work of who asks again and again."""
 MAX_DIALLED: Final = 3
 """Peers by which the way out is known: as many as initial peers mostly are."""
+GPUS: Final = "cosine_node.doctor.machine:gpu_names_and_bytes"
 DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
 """Without one of these no GPU is looked for, which takes a process that loads PyTorch."""
 MEMORY_PART: Final = 0.5
@@ -108,10 +109,10 @@ async def _gpus() -> tuple[tuple[str, int], ...]:
     if not any(driver.exists() for driver in DRIVERS) or find_spec("torch") is None:
         return ()
     try:
-        answer = await asyncio.to_thread(answer_of, "cosine_node.doctor.machine", timeout_s=PROBE_S)
+        found = await asyncio.to_thread(answer_of, GPUS, timeout_s=PROBE_S)
     except (OSError, TimeoutError, ValueError):
         return ()
-    return Gpus.of_answer(answer).devices
+    return tuple((name, free_bytes) for name, free_bytes in found)
 
 
 async def _reachability(records: Sequence[NodeRecord]) -> Finding:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -21,13 +21,11 @@ from cosine_node.page.proofs import checked_proof
 from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
 from cosine_node.page.trend import Trend
 from cosine_node.page.watch import SwarmWatch
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.evidence import Evidence, evidence_of_json
 from cosine_protocol.errors import RemoteProtocolError
 from cosine_protocol.records import NodeRecord
-
-if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient
 
 Json = dict[str, Any]
 MAX_PIECES: Final = 4
@@ -46,7 +44,7 @@ class Watched:
     """
 
     def __init__(
-        self, client: "AsyncClient", *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event, keys: int
+        self, client: AsyncClient, *, trend: Trend, entrance: Sequence[str], closing: asyncio.Event, keys: int
     ) -> None:
         self._client = client
         self._trend = trend

@@ -31,7 +31,6 @@ class OwnNotes:
 
 
 def swarm_facts(survey: Survey, notes: OwnNotes) -> Json:
-    """All of a survey."""
     reached = [sight.record for sight in survey.nodes if not sight.reason]
     return {
         "target": survey.target,

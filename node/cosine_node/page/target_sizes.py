@@ -1,16 +1,15 @@
 """The sizes of a target's parts, found in a child process, for a gateway has no other need of PyTorch."""
 
 import asyncio
-import json
 import logging
-import sys
 from dataclasses import asdict
 from importlib.util import find_spec
-from typing import Final
+from typing import Any, Final
 
 from cosine_node.chains.planning import ModelNeeds
 from cosine_node.processes.answer import answer_of
 from cosine_node.stages.part_sizes import PartSizes
+from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 POOL_TOKENS: Final = 8192
@@ -23,19 +22,17 @@ async def target_sizes(model: str, dtype: str) -> ModelNeeds | None:
     """What the target takes, None where nobody can tell here: PyTorch or the configuration is not there."""
     if find_spec("torch") is None:
         return None
-    told = {"model": model, "dtype": dtype}
     try:
-        answer = await asyncio.to_thread(answer_of, __name__, told=told, timeout_s=PROBE_S)
-    except (OSError, TimeoutError, ValueError) as error:
+        answer = await asyncio.to_thread(answer_of, f"{__name__}:needs_of", model, dtype, timeout_s=PROBE_S)
+    except (OSError, TimeoutError, ValueError, UsageError) as error:
         LOG.info("the sizes of %s are not known here: %s", model, error)
         return None
     sizes = answer.pop("sizes")
     return ModelNeeds(sizes=PartSizes(**sizes | {"layers_bytes": tuple(sizes["layers_bytes"])}), **answer)
 
 
-if __name__ == "__main__":
+def needs_of(model: str, dtype: str) -> dict[str, Any]:
+    """The fields of `ModelNeeds`, for that child process. Raises `UsageError`."""
     from cosine_node.chains.model_needs import model_needs
 
-    question = json.load(sys.stdin)
-    needs, _ = model_needs(question["model"], question["dtype"], POOL_TOKENS)
-    sys.stdout.write("\n" + json.dumps(asdict(needs)) + "\n")
+    return asdict(model_needs(model, dtype, POOL_TOKENS)[0])

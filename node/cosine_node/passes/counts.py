@@ -28,17 +28,10 @@ class Histogram:
 
 
 @dataclass(slots=True)
-class Counts:
-    """Counts that verifiers and drafters share, since they began, but for the `streams` that are open now.
+class PassCounts:
+    """Counts of all nodes with a model since they began: requests or chains that were opened, and passes."""
 
-    `ended` are requests that were served, by how that ended; `refused` are those that never were.
-    """
-
-    streams: int = 0
     opened: int = 0
-    refused: Counter[ErrorCode] = field(default_factory=Counter)
-    ended: Counter[str] = field(default_factory=Counter)
-    passes_failed: int = 0
     pass_s: Histogram = field(default_factory=lambda: Histogram(PASS_S))
     pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
 
@@ -46,6 +39,19 @@ class Counts:
         """Count a pass that was finished."""
         self.pass_s.add(seconds)
         self.pass_rows.add(rows)
+
+
+@dataclass(slots=True)
+class Counts(PassCounts):
+    """Counts that verifiers and drafters share, since they began, but for the `streams` that are open now.
+
+    `ended` are requests that were served, by how that ended; `refused` are those that never were.
+    """
+
+    streams: int = 0
+    refused: Counter[ErrorCode] = field(default_factory=Counter)
+    ended: Counter[str] = field(default_factory=Counter)
+    passes_failed: int = 0
 
 
 @dataclass(slots=True)
@@ -93,17 +99,8 @@ class DrafterCounts(Counts):
 
 
 @dataclass(slots=True)
-class StageCounts:
-    """Counts of a stage since it began: chains opened, passes, their tokens, feeds that nobody wanted any more."""
+class StageCounts(PassCounts):
+    """Counts of a stage: beside those of all the tokens of its passes, and feeds that nobody wanted any more."""
 
-    opened: int = 0
     skipped_feeds: int = 0
     fed_tokens: int = 0
-    pass_s: Histogram = field(default_factory=lambda: Histogram(PASS_S))
-    pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
-
-    def note_pass(self, *, seconds: float, rows: int, tokens: int) -> None:
-        """Count a pass that was finished."""
-        self.pass_s.add(seconds)
-        self.pass_rows.add(rows)
-        self.fed_tokens += tokens

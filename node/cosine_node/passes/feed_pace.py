@@ -3,7 +3,7 @@
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from cosine_node.engine.curve import CostCurve
 
@@ -25,36 +25,18 @@ MAX_SLOWNESS: Final = 16.0
 """Bounds what stages that stand still for a moment do."""
 
 
-class FeedPace(Protocol):
-    """Says when passes begin. Times are seconds of one clock."""
+class OneAtATime:
+    """A pass begins when the one before has ended. Times are seconds of one clock."""
 
-    @property
-    def is_ordered(self) -> bool:
-        """True if passes end in the order in which they began, so that several may be under way."""
-        ...
+    is_ordered = False
+    """True if passes end in the order in which they began, so that several may be under way."""
 
     def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:
         """How many tokens of a prompt, of which so many are unfed, a pass should take, at most so many."""
-        ...
-
-    def wait_s(self, now_s: float, *, under_way: int) -> float:
-        """The time until the next pass may begin; infinite if one of those under way has to end before."""
-        ...
-
-    def note_begun(self, now_s: float, *, tokens: int) -> None: ...
-
-    def note_ended(self, now_s: float, *, begun_s: float, tokens: int) -> None: ...
-
-
-class OneAtATime:
-    """A pass begins when the one before has ended."""
-
-    is_ordered = False
-
-    def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:
         return most
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
+        """The time until the next pass may begin; infinite if one of those under way has to end before."""
         return math.inf if under_way else 0.0
 
     def note_begun(self, now_s: float, *, tokens: int) -> None:
@@ -158,26 +140,4 @@ class ChainPace:
         return sum(curve.seconds(tokens) for curve in self._curves)
 
 
-class FeedChain(Protocol):
-    """The chain of stages of a head, as its step loop needs it."""
-
-    @property
-    def pace(self) -> ChainPace: ...
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """The peer ids of those that compute now."""
-        ...
-
-    @property
-    def why_not_judge(self) -> str | None:
-        """Why nobody should be judged by what they compute; None where somebody may."""
-        ...
-
-    async def find(self) -> None:
-        """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
-        ...
-
-    def doubt(self) -> bool:
-        """True if the chain is left, as it gave a row back without tokens; False where no other is there."""
-        ...
+FeedPace = OneAtATime | ChainPace

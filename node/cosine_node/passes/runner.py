@@ -29,11 +29,9 @@ class Runner(Protocol):
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
         """One pass. Raises what the engine raises."""
-        ...
 
     def abandon(self) -> None:
         """Let the pass under way end early, with `PassAbandoned`: it is not wanted any more."""
-        ...
 
     def close(self) -> None: ...
 

@@ -1,30 +1,29 @@
-"""The answer of a module that runs in a process of its own, which is ended where it takes too long."""
+"""A function of ours, called in a process of its own, which is ended where it takes too long."""
 
 import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib import import_module
 from typing import Any
+
+from cosine_protocol.errors import CosineError, UsageError
 
 
 def answer_of(
-    module: str,
-    *arguments: str,
-    told: object = None,
-    timeout_s: float,
-    environment: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """The object that a module prints as its last line, in JSON; it reads what it is `told` from stdin.
+    function: str, *arguments: object, timeout_s: float, environment: Mapping[str, str] | None = None
+) -> Any:
+    """Call `module:function` in a process of its own and return its result. Arguments and result travel as JSON.
 
-    `environment` is added to that of this process. Blocks meanwhile. Raises `TimeoutError` where it does not end in
-    time, `ValueError` where it gives no answer, with the first line of its errors, and `OSError` where no process
-    can be started.
+    `environment` is added to that of this process. Blocks meanwhile. Raises `UsageError` with the sentence of a
+    `CosineError` that the function raised, `TimeoutError` where it does not end in time, `ValueError` where it
+    gives no answer, with the first line of its errors, and `OSError` where no process can be started.
     """
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            input=json.dumps(told).encode(),
+            [sys.executable, "-m", __name__, function],
+            input=json.dumps(arguments).encode(),
             capture_output=True,
             timeout=timeout_s,
             check=False,
@@ -33,7 +32,24 @@ def answer_of(
     except subprocess.TimeoutExpired:
         raise TimeoutError from None
     lines, errors = done.stdout.splitlines(), done.stderr.decode("utf-8", "replace").splitlines()
-    answer = json.loads(lines[-1]) if lines and done.returncode >= 0 else None
-    if not isinstance(answer, dict):
-        raise ValueError(next(iter(errors), f"{module} gave no answer"))
-    return answer
+    told = json.loads(lines[-1]) if lines and done.returncode >= 0 else None
+    if not isinstance(told, dict):
+        raise ValueError(next(iter(errors), f"{function} gave no answer"))
+    if "error" in told:
+        raise UsageError(told["error"])
+    return told["answer"]
+
+
+def main() -> None:
+    """Call the function that the argument names with the arguments on stdin."""
+    module, _, name = sys.argv[1].partition(":")
+    try:
+        told = {"answer": getattr(import_module(module), name)(*json.load(sys.stdin))}
+    except CosineError as error:
+        told = {"error": str(error)}
+    # On a line of its own, whatever libraries have printed.
+    sys.stdout.write("\n" + json.dumps(told) + "\n")
+
+
+if __name__ == "__main__":
+    main()

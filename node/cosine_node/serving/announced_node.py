@@ -9,9 +9,9 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any, Final, Protocol
 
+from cosine_node.models.model import ModelNames
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
@@ -38,7 +38,7 @@ from cosine_protocol import limits
 from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DISCOVER, STATUS, WEIGHTS
-from cosine_protocol.records import SCHEMA, NodeRecord, Role, TargetFacts
+from cosine_protocol.records import SCHEMA, NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 
@@ -63,7 +63,6 @@ class NodeService(Protocol):
     @property
     def requests(self) -> int:
         """Requests, of a stage chains, served now."""
-        ...
 
     @property
     def progress(self) -> StepCounts: ...
@@ -147,28 +146,23 @@ class AnnouncedNode(ABC):
         joined: JoinedNetwork,
         *,
         role: Role,
-        model_name: str,
-        target_name: str,
-        facts: TargetFacts,
-        tokenizer_folder: Path,
+        names: ModelNames,
         speed: PassSpeed,
     ) -> None:
         self._joined = joined
         self._transport = joined.transport
         self._role = role
-        self._model_name = model_name
-        self._target_name = target_name
-        self._facts = facts
-        self._tokenizer_folder = tokenizer_folder
+        self._names = names
+        self._model_name = names.model_name
         self._speed = speed
         self._directory = joined.directory()
         self._vivaldi = Vivaldi(random.random)
         self._surroundings = Surroundings(
-            joined.transport, self._directory, self._vivaldi, target=target_name, rng=random.Random()
+            joined.transport, self._directory, self._vivaldi, target=names.target_name, rng=random.Random()
         )
-        names = tuple(dict.fromkeys((target_name, facts.digest().hex())))
+        listed = tuple(dict.fromkeys((names.target_name, names.facts.digest().hex())))
         self._announcer = Announcer(
-            self._directory, joined.identity, self._describe, names, is_reachable=self._is_reachable
+            self._directory, joined.identity, self._describe, listed, is_reachable=self._is_reachable
         )
 
     @property
@@ -213,8 +207,8 @@ class AnnouncedNode(ABC):
         def describe() -> tuple[bytes, int, int]:
             return self._announcer.latest or b"", self.service.requests, self.service.progress.steps
 
-        emit("announcing", {"target": self._target_name})
-        files = TokenizerFiles.read(self._tokenizer_folder)
+        emit("announcing", {"target": self._names.target_name})
+        files = TokenizerFiles.read(self._names.folder)
         handlers = self._handlers() | {
             DISCOVER: DiscoverService(self._joined.read_cell, files, held_in=self._joined.held_in).handle,
             STATUS: StatusService(describe, vivaldi=self._vivaldi, accepted=self._accepted).handle,
@@ -256,13 +250,25 @@ class AnnouncedNode(ABC):
             await asyncio.gather(*loops, stopping, return_exceptions=True)
             self._end()
 
+    def _observed_fields(self) -> dict[str, Any]:
+        """What the metrics of every node have."""
+        return {
+            "role": self._role,
+            "model_name": self._names.model_name,
+            "peer_id": self._transport.peer_id,
+            "target": self._names.target_name,
+            "version": AGENT,
+            "network": self._transport,
+            "directory": self._directory,
+        }
+
     def _work_fields(self, work: Work) -> dict[str, object]:
         """The fields of an event that tells of work."""
         names = {"peer_id": self._transport.peer_id, "model": self._model_name}
         return names | asdict(work) | {"said": str(work)}
 
     def _announced_fields(self) -> dict[str, object]:
-        return {"target": self._target_name, "stored": bool(self._announcer.is_stored)}
+        return {"target": self._names.target_name, "stored": bool(self._announcer.is_stored)}
 
     def _summary(self) -> dict[str, object]:
         """The fields of the node's last event."""
@@ -316,22 +322,22 @@ class AnnouncedNode(ABC):
             "schema": SCHEMA,
             "peer_id": self._transport.peer_id,
             "role": self._role,
-            "target": self._target_name,
-            "target_digest": self._facts.digest(),
-            "content_digest": self._facts.content_digest,
-            "tokenizer_digest": self._facts.tokenizer_digest,
+            "target": self._names.target_name,
+            "target_digest": self._names.facts.digest(),
+            "content_digest": self._names.facts.content_digest,
+            "tokenizer_digest": self._names.facts.tokenizer_digest,
             "model": self._model_name,
             "expertise": (),
             "load_requests": self.service.requests,
             "pass_us": round(1e6 * self._speed.pass_s),
-            "eos": self._facts.eos,
+            "eos": self._names.facts.eos,
             "addresses": self._transport.reach.addresses[: limits.MAX_ADDRESSES],
             "software": AGENT,
             "emulated": "",
             "sequence": 0,
             "issued_at_s": 0.0,
             "lifetime_s": 0.0,
-            "generation_defaults": self._facts.generation_defaults,
+            "generation_defaults": self._names.facts.generation_defaults,
             "certificate": self._transport.config.gate.certificate or None,
             "coordinate": self._vivaldi.coordinate,
         }

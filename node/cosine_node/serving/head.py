@@ -124,7 +124,14 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
                 opened=chains.opened(chain),
                 grammars=grammars,
             )
-            chains.spare = _spare(model, source, checks, runner) if options.keeps_spare_warm else None
+            if options.keeps_spare_warm:
+                chains.spare = SpareChain(
+                    source,
+                    runner.engine,
+                    checks,
+                    tokens_under_way=partial(getattr, runner, "tokens_under_way"),
+                    token_bytes=needs.token_bytes,
+                )
             node = VerifierNode(joined, served, options, home=home, chain=runner)
             node.weights = weights
             source.here = partial(getattr, node, "coordinate")
@@ -206,17 +213,6 @@ async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asynci
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-def _spare(model: HeadModel, source: ChainSource, checks: ChainChecks, runner: ChainRunner) -> SpareChain:
-    """The chain that follows the one of a runner."""
-    return SpareChain(
-        source,
-        runner.engine,
-        checks,
-        tokens_under_way=lambda: runner.tokens_under_way,
-        token_bytes=2 * model.hidden_width,
-    )
-
-
 async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> RemoteChain | None:
     """The next chain that is found; None where `stop` is set before."""
     told = ""
@@ -244,11 +240,4 @@ def _served(model: HeadModel, source: ChainSource, chain: RemoteChain) -> Served
         numerics=source.numerics,
     )
     curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
-    return ServedModel(
-        engine=engine,
-        curve=curve,
-        model_name=model.names.model_name,
-        target_name=model.names.target_name,
-        facts=model.names.facts,
-        tokenizer_folder=model.names.folder,
-    )
+    return ServedModel(engine=engine, curve=curve, names=model.names)

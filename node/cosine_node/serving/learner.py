@@ -19,38 +19,30 @@ class DraftLearner(Protocol):
     @property
     def engine(self) -> "Engine":
         """The engine to serve with."""
-        ...
 
     @property
     def records(self) -> "DraftObserver":
         """The observer of the texts to learn from."""
-        ...
 
     @property
     def model_name(self) -> str:
         """The name of the weights that serve, for the node's record."""
-        ...
 
     @property
     def expertise(self) -> tuple[str, ...]:
         """The domains to announce."""
-        ...
 
     def attach(self, service: "DrafterService", on_switch: Callable[[], None]) -> None:
         """Learn for a service. `on_switch` is called when other weights serve."""
-        ...
 
     def run(self, emit: "Emit") -> Coroutine[Any, Any, None]:
         """Learn until cancelled."""
-        ...
 
     def close(self) -> None:
         """Drafting has ended."""
-        ...
 
     def metrics(self) -> "Sequence[Series[Any]]":
         """The metrics of all learners of its kind."""
-        ...
 
 
 LearnerMaker = Callable[["ServedModel", "NodeOptions", str], DraftLearner]
@@ -62,8 +54,6 @@ class LearnerReport(Protocol):
 
     def facts(self) -> Iterable[tuple[str, str]]:
         """Names and a few words for each."""
-        ...
 
     def as_object(self) -> dict[str, Any]:
         """The same for machines."""
-        ...

@@ -4,10 +4,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cosine_node.chains.runner import ChainRunner
 from cosine_node.drafter.service import DrafterConfig, DrafterService
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
@@ -27,14 +28,12 @@ from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
-from cosine_p2p.transport.channel import AGENT
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
 
 if TYPE_CHECKING:
-    from cosine_node.chains.runner import ChainRunner
     from cosine_node.metrics.node import ObservedNode
 
 
@@ -71,8 +70,8 @@ async def run_nodes(
         loaded = []
         for (claimed, _), each in zip(places, options, strict=True):
             try:
-                models = await in_ending_thread(load_models, each, emit)
-                loaded.append((models, await _learner(each, models.served, claimed.identity)))
+                served, home = await in_ending_thread(load_models, each, emit)
+                loaded.append((served, home, await _learner(each, served, claimed.identity)))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -80,17 +79,17 @@ async def run_nodes(
         if stop.is_set():
             return
         nodes: list[RunningNode] = []
-        for (claimed, gate), each, (models, learner) in zip(places, options, loaded, strict=True):
+        for (claimed, gate), each, (served, home, learner) in zip(places, options, loaded, strict=True):
             joined = await join(network, claimed, gate, emit, stack, stop)
             if joined is None:
                 return
             if each.role is Role.VERIFIER:
-                node = VerifierNode(joined, models.served, each, home=models.home)
+                node = VerifierNode(joined, served, each, home=home)
                 if each.shares_weights:
-                    node.weights = await sharing(models.served.tokenizer_folder)
+                    node.weights = await sharing(served.names.folder)
                 nodes.append(node)
             else:
-                nodes.append(DrafterNode(joined, models.served, each, learner=learner))
+                nodes.append(DrafterNode(joined, served, each, learner=learner))
             # Nodes that begin a network begin the same one.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
@@ -98,21 +97,12 @@ async def run_nodes(
         await together([node.live(emit, stop) for node in nodes], stop)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadedModels:
-    """The model that a node serves, and that of a verifier's own drafter."""
-
-    served: ServedModel
-    home: HomeModel | None = None
-
-
-def load_models(options: NodeOptions, emit: Emit) -> LoadedModels:
-    """Load and measure the models of a node. Blocks. Raises `UsageError`."""
+def load_models(options: NodeOptions, emit: Emit) -> tuple[ServedModel, HomeModel | None]:
+    """Load and measure the model of a node, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
     measure_s = MEASURE_S if options.emulation is None else WARM_UP_S
     if options.home is None:
-        return LoadedModels(served=load_served(options.source, options.role, emit, measure_s=measure_s))
-    served, home = load_with_home(options.source, options.home, emit, measure_s=measure_s)
-    return LoadedModels(served=served, home=home)
+        return load_served(options.source, options.role, emit, measure_s=measure_s), None
+    return load_with_home(options.source, options.home, emit, measure_s=measure_s)
 
 
 async def _learner(options: NodeOptions, served: ServedModel, identity: Identity) -> DraftLearner | None:
@@ -155,20 +145,12 @@ class RunningNode(AnnouncedNode):
         served: ServedModel,
         options: NodeOptions,
         *,
-        chain: "ChainRunner | None" = None,
+        chain: ChainRunner | None = None,
     ) -> None:
         """A `chain` has a curve of its own, that of a pass all the way round."""
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
-        super().__init__(
-            joined,
-            role=options.role,
-            model_name=served.model_name,
-            target_name=served.target_name,
-            facts=served.facts,
-            tokenizer_folder=served.tokenizer_folder,
-            speed=speed,
-        )
+        super().__init__(joined, role=options.role, names=served.names, speed=speed)
         self._served = served
         self._options = options
         self._engine_thread = ThreadRunner(served.engine)
@@ -204,19 +186,13 @@ class RunningNode(AnnouncedNode):
         """The node as its metrics see it."""
         from cosine_node.metrics.node import ObservedNode
 
-        served = self._served
+        engine = self._served.engine
         return ObservedNode(
-            role=self._options.role,
-            model_name=served.model_name,
-            peer_id=self._transport.peer_id,
-            target=served.target_name,
-            numerics=served.engine.numerics,
-            version=AGENT,
+            numerics=engine.numerics,
             max_requests=self._options.max_requests,
             service=self.service,
-            engine=served.engine,
-            network=self._transport,
-            directory=self._directory,
+            engine=engine,
+            **self._observed_fields(),
         )
 
     def _record_fields(self) -> dict[str, Any]:
@@ -242,7 +218,7 @@ class VerifierNode(RunningNode):
         options: NodeOptions,
         *,
         home: HomeModel | None = None,
-        chain: "ChainRunner | None" = None,
+        chain: ChainRunner | None = None,
     ) -> None:
         super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None
@@ -262,8 +238,8 @@ class VerifierNode(RunningNode):
             coordinator = RequestCoordinator(joined.transport, most_requests=options.max_coordinated)
         self.service = VerifierService(
             config=VerifierConfig(
-                target_digest=served.facts.digest(),
-                tokenizer_digest=served.facts.tokenizer_digest,
+                target_digest=served.names.facts.digest(),
+                tokenizer_digest=served.names.facts.tokenizer_digest,
                 max_requests=options.max_requests,
                 shares_prefixes=options.shares_prefixes,
             ),
@@ -311,12 +287,15 @@ class DrafterNode(RunningNode):
     ) -> None:
         """A `learner` has an engine of its own: that of the weights that serve."""
         if learner is not None:
-            served = replace(served, engine=learner.engine, model_name=learner.model_name)
+            names = replace(served.names, model_name=learner.model_name)
+            served = replace(served, engine=learner.engine, names=names)
         super().__init__(joined, served, options)
         self._learner = learner
         self._expertise = options.expertise if learner is None else learner.expertise
         self.service = DrafterService(
-            config=DrafterConfig(tokenizer_digest=served.facts.tokenizer_digest, max_requests=options.max_requests),
+            config=DrafterConfig(
+                tokenizer_digest=served.names.facts.tokenizer_digest, max_requests=options.max_requests
+            ),
             engine=served.engine,
             runner=self._runner,
             curve=self._pass_curve,

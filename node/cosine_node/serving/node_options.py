@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cosine_node.engine.pool_size import AUTO
+from cosine_node.passes.emulation import Emulation
 from cosine_p2p.access import Access
 from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, TransportConfig
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -13,7 +14,6 @@ from cosine_protocol.records import Role
 if TYPE_CHECKING:
     # A client has neither the packages of a node nor nodes.
     from cosine_node.models.model import ModelSource
-    from cosine_node.passes.emulation import Emulation
     from cosine_node.serving.learner import LearnerMaker
 
 
@@ -70,7 +70,7 @@ class NodeOptions:
     max_requests: int
     max_coordinated: int = 0
     shares_prefixes: bool = False
-    emulation: "Emulation | None" = None
+    emulation: Emulation | None = None
     runs_over_stages: bool = False
     keeps_spare_warm: bool = True
     make_learner: "LearnerMaker | None" = None

@@ -4,6 +4,7 @@ import asyncio
 import time
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cosine_node.engine.constraints.grammars import Grammars
@@ -16,13 +17,12 @@ from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
 from cosine_node.stages.engine import wanted_tensors
 from cosine_node.stages.host import StageHost
-from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft, StageSource
+from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
 from cosine_node.stages.service import MAX_CHAINS, StageService
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.offload import Threads
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
-from cosine_p2p.transport.channel import AGENT
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import CosineError
 from cosine_protocol.protocols import STAGE
@@ -36,16 +36,11 @@ BUSY_STEP_PERMILLE: Final = 100
 """A record is stored by several nodes each time it changes."""
 
 
-def stage_source(options: NodeOptions) -> StageSource:
-    """The part of a model that a stage loads."""
-    return StageSource(
-        model=options.source.model,
-        target=options.source.target,
-        engine=options.source.engine,
-        layers=options.layers,
-        memory=options.memory,
-        requests=options.max_requests,
-        shares_weights=options.shares_weights,
+def stage_draft(options: NodeOptions, folder: Path) -> StageDraft:
+    """The part of the model in a folder that a stage is to load. Raises `UsageError`."""
+    source, requests = options.source, options.max_requests
+    return StageDraft(
+        folder, source.model, source.engine, layers=options.layers, memory=options.memory, requests=requests
     )
 
 
@@ -55,7 +50,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
     Raises `UsageError` for a model, layers, identity or address that cannot be used, and `PeerLost` for initial
     peers that do not answer.
     """
-    source = stage_source(options)
+    source = options.source
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
@@ -65,7 +60,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         if opened is None:
             return
         # Of a model that is here wrong options are told before anybody is asked anything.
-        draft = await asyncio.to_thread(StageDraft, source, opened.folder)
+        draft = await asyncio.to_thread(stage_draft, options, opened.folder)
         names = await asyncio.to_thread(opened.names)
         joined = opened.joined or await joining()
         if joined is None:
@@ -83,7 +78,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         if stop.is_set():
             return
         node = StageNode(joined, loaded, names)
-        if source.shares_weights:
+        if options.shares_weights:
             node.weights = await sharing(opened.folder)
         stack.callback(node.threads.close)
         if network.metrics_port is not None:
@@ -117,17 +112,8 @@ class StageNode(AnnouncedNode):
 
     def __init__(self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames) -> None:
         self._loaded = loaded
-        self._names = names
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
-        super().__init__(
-            joined,
-            role=Role.STAGE,
-            model_name=names.model_name,
-            target_name=names.target_name,
-            facts=names.facts,
-            tokenizer_folder=names.folder,
-            speed=speed,
-        )
+        super().__init__(joined, role=Role.STAGE, names=names, speed=speed)
         self.threads = Threads("engine", 1)
         digest = names.facts.digest()
         host = StageHost(loaded.model, grammars=Grammars.of(names.folder) if loaded.model.layers.is_last else None)
@@ -174,16 +160,11 @@ class StageNode(AnnouncedNode):
 
         model = self._loaded.model
         return ObservedStage(
-            model_name=self._names.model_name,
-            peer_id=self._transport.peer_id,
-            target=self._names.target_name,
             numerics=model.numerics,
-            version=AGENT,
             layers=model.layers,
             pool_tokens=model.slots,
             service=self.service,
-            network=self._transport,
-            directory=self._directory,
+            **self._observed_fields(),
         )
 
     def _work_done(self) -> StageWork:

@@ -42,7 +42,6 @@ class DraftWork(Work):
 
     @classmethod
     def of(cls, service: DrafterService) -> Self:
-        """That of a drafter so far."""
         counts = service.counts
         return cls(
             requests=counts.drafted_requests,
@@ -82,7 +81,6 @@ class VerifyWork(Work):
 
     @classmethod
     def of(cls, service: VerifierService) -> Self:
-        """That of a verifier so far."""
         return cls(
             requests=service.counts.opened,
             passes=service.progress.steps,
@@ -108,7 +106,6 @@ class StageWork(Work):
 
     @classmethod
     def of(cls, service: StageService) -> Self:
-        """That of a stage so far."""
         counts = service.counts
         return cls(requests=counts.opened, passes=service.progress.steps, fed_tokens=counts.fed_tokens)
 

@@ -208,18 +208,13 @@ class StageEngine(PagedEngine):
         """
         tokens = sum(len(row.tokens) for row in rows)
         self._check(activations, tokens)
-        trees = self.feed(rows)
-        feeds = list(zip(trees, rows, strict=True))
-        with ExitStack() as on_error, torch.inference_mode():
-            on_error.callback(self.unfeed, rows)
+        with self.feeding(rows) as feeds, torch.inference_mode():
 
             def run(wanted: list[int]) -> Tensor:
                 return self.model.packed.logits(feeds, wanted=wanted, entering=activations, store=self._store)
 
             is_last = self.model.layers.is_last
-            found = row_results(feeds, run) if is_last else run(list(range(tokens)))
-            on_error.pop_all()
-        return found
+            return row_results(feeds, run) if is_last else run(list(range(tokens)))
 
     def _check(self, activations: Tensor | None, tokens: int) -> None:
         if self.model.layers.is_first:

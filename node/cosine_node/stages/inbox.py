@@ -93,9 +93,9 @@ class LookAhead:
         try:
             operations = self._of_sequences({row.sequence for row in rows}, later)
             # Before any tree is looked at: a feed is seldom dropped, and then as a rule all of it.
-            return all(any(_changes(one) for one in operations[row.sequence]) for row in rows) and all(
-                self._drops_row(row, nodes_of(row.sequence), operations[row.sequence]) for row in rows
-            )
+            return all(
+                any(not isinstance(one, QueuedFeed) for one in operations[row.sequence]) for row in rows
+            ) and all(self._drops_row(row, nodes_of(row.sequence), operations[row.sequence]) for row in rows)
         except _Spent:
             return False
         finally:
@@ -177,10 +177,6 @@ class LookAhead:
         return found
 
 
-def _changes(operation: object) -> bool:
-    return not isinstance(operation, QueuedFeed)
-
-
 @dataclass(slots=True)
 class QueuedFeed:
     """A feed, and what has come of its activations; None where the stage before has not computed it.
@@ -205,18 +201,14 @@ class StageInbox:
         self._most_bytes = most_bytes
         self._queued: deque[tuple[BookOperation | QueuedFeed, int]] = deque()
         self._coming: QueuedFeed | None = None
-        self._bytes = 0
-        self._changed = asyncio.Event()
-
-    @property
-    def bytes(self) -> int:
+        self.bytes = 0
         """About what the waiting operations take."""
-        return self._bytes
+        self._changed = asyncio.Event()
 
     @property
     def has_room(self) -> bool:
         """False while enough waits; a feed that is alone in coming is always let in whole."""
-        return self._bytes < self._most_bytes or not self._queued
+        return self.bytes < self._most_bytes or not self._queued
 
     def later(self) -> Iterator[BookOperation | QueuedFeed]:
         """What waits behind the operation that was taken last; nothing may be put or taken meanwhile."""
@@ -230,7 +222,7 @@ class StageInbox:
                 raise MalformedMessage("activations that no feed announced")
             coming.activations += message.data
             coming.missing_bytes -= len(message.data)
-            self._bytes += len(message.data)
+            self.bytes += len(message.data)
             if coming.missing_bytes < 0:
                 raise BadActivations(f"Activations came with {-coming.missing_bytes} bytes more than announced.")
             if not coming.missing_bytes:
@@ -243,7 +235,7 @@ class StageInbox:
         if not isinstance(message, FeedPass):
             if _changes_nothing(message):
                 raise MalformedMessage(f"a {type(message).__name__} that changes nothing")
-            self._bytes += _size(message)
+            self.bytes += _size(message)
             self._push(message, _size(message))
             return
         rows, size = rows_of(message), message.activation_bytes
@@ -251,7 +243,7 @@ class StageInbox:
         if size not in (0, expected):
             raise BadActivations(f"A feed came with {size} bytes of activations, not {expected}.")
         feed = QueuedFeed(message.number, rows, bytearray() if size else None, size)
-        self._bytes += _size(feed)
+        self.bytes += _size(feed)
         if feed.missing_bytes:
             self._coming, feed.began_s = feed, now_s
         else:
@@ -275,7 +267,7 @@ class StageInbox:
             self._changed.clear()
             await self._changed.wait()
         operation, size = self._queued.popleft()
-        self._bytes -= size
+        self.bytes -= size
         self._changed.set()
         return operation
 

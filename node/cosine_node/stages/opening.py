@@ -97,7 +97,7 @@ def _bytes_of(module: torch.nn.Module, dtype: torch.dtype) -> int:
     return in_blocks + sum(weight.numel() for weight in module.parameters()) * dtype.itemsize
 
 
-class StageRehearsal:
+class StageRehearsal(StageEngine):
     """Implements `cosine_node.engine.base.Engine` by a stage alone, to measure its passes before any chain uses it.
 
     It makes activations up. Only results of the last stage have choices. It takes the whole pool of the model, so
@@ -105,30 +105,15 @@ class StageRehearsal:
     """
 
     def __init__(self, model: StageModel) -> None:
-        self._model = model
-        self._stage = stage = StageEngine(model, PagePool(tokens=model.slots))
-        self.vocab_tokens, self.context_tokens = stage.vocab_tokens, stage.context_tokens
-        self.numerics, self.grammars = stage.numerics, stage.grammars
-        self.tells_likelihoods = stage.tells_likelihoods
-        self.open, self.reuse_prefix, self.reserve = stage.open, stage.reuse_prefix, stage.reserve
-        self.keep, self.prune, self.abandon, self.release = stage.keep, stage.prune, stage.abandon, stage.release
+        super().__init__(model, PagePool(tokens=model.slots))
 
-    @property
-    def free_tokens(self) -> int:
-        return self._stage.free_tokens
-
-    @property
-    def cached_tokens(self) -> int:
-        return self._stage.cached_tokens
-
-    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+    def forward(self, rows: Sequence[Row], activations: torch.Tensor | None = None) -> list[RowResult]:
         """One pass. Raises what `StageEngine.forward` raises."""
-        entering = None
-        if not self._model.layers.is_first:
-            shape = count_tokens(rows), self._model.hidden_width
-            entering = torch.linspace(-1.0, 1.0, shape[0] * shape[1]).reshape(shape)
-            entering = entering.to(self._model.device, self._model.dtype)
-        found = self._stage.forward(rows, entering)
+        if activations is None and not self.model.layers.is_first:
+            shape = count_tokens(rows), self.model.hidden_width
+            made_up = torch.linspace(-1.0, 1.0, shape[0] * shape[1]).reshape(shape)
+            activations = made_up.to(self.model.device, self.model.dtype)
+        found = super().forward(rows, activations)
         if isinstance(found, list):
             return found
         # A card computes on until somebody asks for a number.
@@ -144,53 +129,40 @@ HEADS: Final = 2
 """A stage's pool has room for so many heads with as many requests as a verifier has by default."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageSource:
-    """A part of a model to be loaded, whose public name is `target`.
-
-    `layers` are as a user writes them: `8:16` or `auto`. `memory` is for weights and pool: a size, a part of what
-    is free, or auto. `requests` are those of one head. With `shares_weights` others fetch the weights here.
-    """
-
-    model: str
-    target: str
-    layers: str
-    engine: EngineChoice
-    memory: str
-    requests: int
-    shares_weights: bool = True
-
-
 class StageDraft:
-    """A part of a model that is not loaded yet: what it could be, and what it would take.
+    """A part of the model in a folder that is not loaded yet: what it could be, and what it would take."""
 
-    Raises `UsageError` for a model or option that cannot be used.
-    """
+    def __init__(
+        self, folder: Path, name: str, choice: EngineChoice, *, layers: str, memory: str, requests: int
+    ) -> None:
+        """Raises `UsageError` for a model or option that cannot be used.
 
-    def __init__(self, source: StageSource, folder: Path) -> None:
-        choice = source.engine
+        `layers` are as a user writes them: `8:16` or `auto`. `memory` is for weights and pool: a size, a part of
+        what is free, or auto. `requests` are those of one head.
+        """
         check_options(dtype=choice.dtype, device=choice.device, quantize=choice.quantize)
-        self._source = source
-        self._folder = folder
+        self._folder, self._name = folder, name
+        self._threads = choice.threads
+        self._requests = requests
         config = self._config = read_config(str(folder))
         refuse_by_config(config)
         self._device = resolve_device(choice.device)
         self._dtype = resolve_dtype(choice.dtype, device=self._device, config=config)
         self._context_tokens = context_tokens(config)
         file = self._file = stored_file(str(folder), choice.quantize)
-        self._memory_bytes = _memory_bytes(source.memory, self._device)
+        self._memory_bytes = _memory_bytes(memory, self._device)
         default = default_quantisation(config, file, dtype=choice.dtype, device=self._device)
         self._is_half = (choice.quantize or default) == HALF
         sizes = partial(part_sizes, config, dtype=self._dtype, file=file)
         self.sizes: PartSizes = sizes(is_half=self._is_half)
-        if self._is_half and choice.quantize is None and file is not None and not self._fits(source.layers):
+        if self._is_half and choice.quantize is None and file is not None and not self._fits(layers):
             # In blocks it takes less.
             self._is_half, self.sizes = False, sizes()
         stored = None if file is None else file.weights
         self.numerics = numerics_of(self._dtype, stored, HALF if self._is_half else None)
         """As the loaded part will say."""
         # Wrong layers are told before the network is asked anything.
-        self.named = None if source.layers == AUTO else self._named(source.layers)
+        self.named = None if layers == AUTO else self._named(layers)
 
     def _fits(self, text: str) -> bool:
         """True if the layers that are named fit into memory; of `auto`, which others may have to fill up, all."""
@@ -225,14 +197,14 @@ class StageDraft:
         if part is None:
             assert self._memory_bytes is not None
             raise UsageError(
-                f"Not even one layer of {self._source.model} fits into {size_text(self._memory_bytes)}, with the "
+                f"Not even one layer of {self._name} fits into {size_text(self._memory_bytes)}, with the "
                 "cache of one request; give more with --memory, free memory, or choose a smaller --dtype."
             )
         return part
 
     def load(self, part: LayerRange, *, measure_s: float) -> "LoadedStage":
         """Load and try the part, and measure it for about so long. Blocks. Raises `UsageError`."""
-        limit_threads(self._source.engine.threads, self._folder)
+        limit_threads(self._threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
             if self._is_half:
@@ -256,7 +228,7 @@ class StageDraft:
 
     def _pool_tokens(self, part: LayerRange, token_bytes: int) -> int:
         usual_tokens = min(self._context_tokens, USUAL_TOKENS)
-        tokens = HEADS * max(self._source.requests * usual_tokens, self._context_tokens)
+        tokens = HEADS * max(self._requests * usual_tokens, self._context_tokens)
         if self._memory_bytes is not None:
             room_bytes = max(0, self._memory_bytes - self.sizes.of(part))
             tokens = min(tokens, room_bytes // token_bytes // PAGE_TOKENS * PAGE_TOKENS)

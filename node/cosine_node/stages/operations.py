@@ -58,11 +58,9 @@ class Chain(Protocol):
 
     def submit(self, operation: Operation) -> None:
         """Send the next operation, without waiting for anything; nothing is sent once the chain is lost."""
-        ...
 
     def results(self) -> Sequence[RowResult]:
         """The results of the oldest feed that was not answered yet, one a row. Raises `ChainLost`."""
-        ...
 
 
 def check_bounds(rows: Sequence[Row]) -> None:

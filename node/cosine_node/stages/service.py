@@ -92,7 +92,6 @@ class ChainBooks(Protocol):
     @property
     def number(self) -> int:
         """Of the chains of one host each has its own."""
-        ...
 
     @property
     def books(self) -> PagedEngine: ...
@@ -123,7 +122,6 @@ class ChainHost(Protocol):
 
     def free_tokens(self, *, without: Collection[int] = ()) -> int:
         """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
-        ...
 
     def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks: ...
 
@@ -578,7 +576,8 @@ class StageService:
         tokens = count_tokens(feed.rows)
         self.progress.steps += 1
         self.busy.note(began_s=began_s, ended_s=ended_s)
-        self.counts.note_pass(seconds=ended_s - began_s, rows=len(feed.rows), tokens=tokens)
+        self.counts.fed_tokens += tokens
+        self.counts.note_pass(seconds=ended_s - began_s, rows=len(feed.rows))
         self._note_pass(tokens, ended_s - began_s)
         return found
 

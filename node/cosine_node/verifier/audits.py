@@ -18,7 +18,7 @@ from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, User
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, check_claim
 from cosine_node.verifier.preparations import Preparations
-from cosine_node.verifier.request import SCORED_TOKENS, KvState, RequestStage, ServedRequest
+from cosine_node.verifier.request import SCORED_TOKENS, ClientChannel, KvState, RequestStage, ServedRequest
 from cosine_node.verifier.served import ServedRequests, log_of
 from cosine_p2p.session.auditing import ANSWER_S
 from cosine_p2p.session.request_log import PEER_LETTERS
@@ -98,6 +98,22 @@ class AuditedStream(ServedRequest):
     gaps: list[ToldGap] = field(default_factory=list)
 
     gives_way: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, claim: m.AskAudit, channel: ClientChannel, *, engine: Engine, first: int) -> "AuditedStream":
+        """A claim about the positions from `first` on, before its first pass."""
+        request = claim.request
+        return cls(
+            channel,
+            claim.number,
+            request,
+            KvState(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
+            list(claim.tokens),
+            admission=1 << 62,  # above every number of a request: pages are taken from audits first
+            near_tie=rounding_of(engine.numerics).near_tie,
+            claim=claim,
+            own_from=first,
+        )
 
     @property
     def is_compared(self) -> bool:
@@ -286,14 +302,14 @@ class AuditService:
     def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
         """Replay a stream from now on. Raises `PeerError` with the reason why not."""
         now_s = _now_s()
-        peer_id, request = channel.peer_id, claim.request
+        peer_id = channel.peer_id
         if self._requests.get(channel, claim.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         paid_until_s = self._paid_until_s.get(peer_id) or now_s
         if (wait_s := paid_until_s - now_s - AHEAD_S) > 0:
             raise _no_time(wait_s)
         transcript = check_claim(claim, engine=self._engine, config=self._config)
-        tokens = len(request.prompt) + len(claim.tokens)
+        tokens = len(claim.request.prompt) + len(claim.tokens)
         if tokens > self._capacity_tokens:
             sentence = f"the audit needs room for {tokens} tokens, the verifier has {self._capacity_tokens}"
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
@@ -301,17 +317,7 @@ class AuditService:
         self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
         for line in self._lines:
             line.note_given(User(peer_id), tokens)
-        audited = AuditedStream(
-            channel,
-            claim.number,
-            request,
-            KvState(self._engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
-            list(claim.tokens),
-            admission=1 << 62,  # above every number of a request: pages are taken from audits first
-            near_tie=rounding_of(self._engine.numerics).near_tie,
-            claim=claim,
-            own_from=transcript.first,
-        )
+        audited = AuditedStream.of(claim, channel, engine=self._engine, first=transcript.first)
         self._requests.add(audited)
         self._counts.opened += 1
         log_of(audited).info("an audit of %d tokens", len(claim.tokens) - transcript.first)

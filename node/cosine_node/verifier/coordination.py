@@ -282,7 +282,6 @@ class RequestCoordinator:
             task.cancel()
 
     async def close(self) -> None:
-        """End all of it."""
         tasks = [*self._tasks.values(), *self._closing]
         for task in tasks:
             task.cancel()

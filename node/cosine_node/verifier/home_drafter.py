@@ -141,7 +141,6 @@ class SeenLayers(Protocol):
 
     def activations(self, sequence: int, first: int, last: int) -> Activations:
         """Of the tokens of a sequence's prefix from index `first` up to `last`."""
-        ...
 
 
 @dataclass(slots=True, eq=False)

@@ -8,10 +8,11 @@ from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.fair_places import Turns
+from cosine_node.passes.feed_pace import FeedPace
 from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
-from cosine_node.verifier.scheduler import ChunkTokens, PassSchedule, all_tokens, schedule_pass
+from cosine_node.verifier.scheduler import PassSchedule, schedule_pass
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
 from cosine_protocol.errors import CosineError, PeerError
@@ -111,17 +112,15 @@ class PassRows:
         engine: Engine,
         curve: CostCurve,
         budget_tokens: int,
-        is_ordered: bool,
+        pace: FeedPace,
         fail: Callable[[ServedRequest, CosineError], None],
-        chunk_tokens: ChunkTokens = all_tokens,
     ) -> None:
         self._requests = requests
         self.memory = KvMemory(engine, requests)
         self._measured = curve
         self._learned = LearnedCurve(curve)
         self._budget_tokens = budget_tokens
-        self._is_ordered = is_ordered
-        self._chunk_tokens = chunk_tokens
+        self._pace = pace
         self._fail = fail
         self.debt = CrowdDebt(curve)
         self.turns = Turns()
@@ -136,7 +135,7 @@ class PassRows:
 
         For the crowd's debt, where others were under way beside it, it lasted as long as was measured before.
         """
-        if not self._is_ordered:
+        if not self._pace.is_ordered:
             self._learned.note_pass(ended.tokens, elapsed_s=forward_s)
         present = {request.user for request in self._requests}
         for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True):
@@ -150,7 +149,7 @@ class PassRows:
                 for (request, row), nodes in zip(ended.rows, ended.nodes, strict=True)
             ),
             users=max(1, len({request.user for request, _ in ended.rows if not request.is_crowd})),
-            elapsed_s=self._measured.seconds(ended.tokens) if self._is_ordered else ended_s - ended.begun_s,
+            elapsed_s=self._measured.seconds(ended.tokens) if self._pace.is_ordered else ended_s - ended.begun_s,
         )
 
     def next_rows(self) -> Rows:
@@ -178,7 +177,7 @@ class PassRows:
             budget_tokens=self._budget_tokens,
             with_crowd=with_crowd,
             turns=self.turns,
-            chunk_tokens=self._chunk_tokens,
+            pace=self._pace,
         )
         crowded = {waiting[index].user for index in schedule.crowd}
         for index, request in enumerate(waiting):
@@ -244,7 +243,7 @@ class PassRows:
                 in_credit.extend(allowed)
                 in_debt.extend([] if allowed else own)
         budget_tokens = self._budget_tokens
-        if self._is_ordered:
+        if self._pace.is_ordered:
             within_s = STRETCH * self.curve.seconds(max(1, schedule.tokens))
             budget_tokens = self.curve.most_tokens(within_s=within_s, limit=budget_tokens)
         elif in_credit:
@@ -264,7 +263,7 @@ class PassRows:
 
         What the verifier's own drafter has drafted was planned by what that brought before.
         """
-        if request.account is None or self._is_ordered:
+        if request.account is None or self._pace.is_ordered:
             return list(own) if request.may_speculate else []
         ranked = most_probable_first(own)[: max(0, self._budget_tokens - fed_tokens)]
         planned = [one for one in ranked if request.has_home_drafts and is_planned(one.node)]

@@ -5,9 +5,7 @@ from dataclasses import dataclass
 from cosine_node.engine.base import Engine
 from cosine_node.verifier.admission import VerifierConfig, check_claim
 from cosine_node.verifier.audits import AuditedStream
-from cosine_node.verifier.request import KvState
 from cosine_node.verifier.scheduler import MOST_TOKENS
-from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.messages import AskAudit, AuditVerdict, Message
 
@@ -20,21 +18,6 @@ class Nobody:
 
     def post(self, message: Message) -> bool:
         return False
-
-
-def stream_of(engine: Engine, claim: AskAudit, *, first: int) -> AuditedStream:
-    """A claim about the positions from `first` on, before its first pass."""
-    request = claim.request
-    return AuditedStream(
-        Nobody(request.client),
-        claim.number,
-        request,
-        KvState(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
-        list(claim.tokens),
-        near_tie=rounding_of(engine.numerics).near_tie,
-        claim=claim,
-        own_from=first,
-    )
 
 
 def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
@@ -54,7 +37,7 @@ def verdict_on(claim: AskAudit, engine: Engine, config: VerifierConfig) -> Audit
     needed, room = len(claim.request.prompt) + len(claim.tokens), engine.free_tokens
     if needed > room:
         raise PeerError(ErrorCode.OUT_OF_MEMORY, f"the text needs room for {needed} tokens, and there is {room}")
-    stream = stream_of(engine, claim, first=transcript.first)
+    stream = AuditedStream.of(claim, Nobody(claim.request.client), engine=engine, first=transcript.first)
     try:
         while not stream.is_compared:
             feed(engine, stream, MOST_TOKENS)

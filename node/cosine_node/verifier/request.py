@@ -307,7 +307,6 @@ class ClientChannel(Protocol):
 
     def post(self, message: Message) -> bool:
         """Queue a message without waiting; False if the client reads too slowly."""
-        ...
 
 
 class RequestStage(Enum):

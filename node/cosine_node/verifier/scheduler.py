@@ -7,12 +7,12 @@ what is left of the token budget (`selection`).
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol
+from typing import Final
 
 from cosine_node.engine.curve import LONGEST_PROMPT_PASS_S, CostCurve
 from cosine_node.passes.fair_pass import CROWD, Shares
 from cosine_node.passes.fair_places import Turns
-from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS
+from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS, FeedPace, OneAtATime
 from cosine_node.verifier.request import ServedRequest
 
 # The bounds of one pass. Its tokens come at once, so that its length is the pace of all requests in it. Drafts and
@@ -27,19 +27,9 @@ MIN_BUDGET_TOKENS: Final = 16
 MOST_TOKENS: Final = 512
 """Bounds the memory of a pass where the measured curve is flat, and that of a prompt where no longer one was
 measured."""
+ONE_AT_A_TIME: Final = OneAtATime()
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
-
-
-class ChunkTokens(Protocol):
-    """Says how many tokens of a prompt, of which so many are unfed, a pass should take, at most so many."""
-
-    def __call__(self, unfed_tokens: int, *, most: int) -> int: ...
-
-
-def all_tokens(unfed_tokens: int, *, most: int) -> int:
-    """As many as may be."""
-    return most
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +69,7 @@ def schedule_pass(
     budget_tokens: int,
     with_crowd: bool = True,
     turns: Turns,
-    chunk_tokens: ChunkTokens = all_tokens,
+    pace: FeedPace = ONE_AT_A_TIME,
 ) -> PassSchedule:
     """The schedule of the next pass; `requests` are those that could use it, in order of admission.
 
@@ -114,7 +104,7 @@ def schedule_pass(
         decoding += [index for index in ready if index in crowd][: max(0, most - len(decoding))]
     decoding = sorted(decoding[:budget_tokens])
     unfed_tokens = max((request.unfed_tokens for request in requests), default=0)
-    room = chunk_tokens(unfed_tokens, most=pass_chunk_tokens(curve))
+    room = pace.chunk_tokens(unfed_tokens, most=pass_chunk_tokens(curve))
     if decoding:
         within_s = STALL * curve.seconds(len(decoding))
         most = curve.most_tokens(within_s=within_s, limit=len(decoding) + room)

@@ -8,12 +8,12 @@ from functools import partial
 from itertools import count
 from typing import Final
 
+from cosine_node.chains.runner import ChainRunner
 from cosine_node.engine.base import Engine
 from cosine_node.engine.constraints.grammars import guide_of
 from cosine_node.engine.curve import CostCurve, break_even
 from cosine_node.passes.counts import VerifierCounts
 from cosine_node.passes.fair_places import FairQueue, Holder, User, whom_to_evict
-from cosine_node.passes.feed_pace import FeedChain
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Runner
 from cosine_node.verifier.admission import RETRY_AFTER_S, VerifierConfig, admitted
@@ -68,7 +68,7 @@ class VerifierService:
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
         coordinator: RequestCoordinator | None = None,
-        chain: FeedChain | None = None,
+        chain: ChainRunner | None = None,
         make_rows: Callable[..., PassRows] = PassRows,
         clock: Callable[[], float] = time.time,
         knows: Callable[[str], bool] = lambda author: False,

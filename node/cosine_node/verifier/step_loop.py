@@ -16,7 +16,7 @@ timers, the coordinator, only changes requests between two of its steps and call
    posted with a transcript where that is due, and the last ones bring the signed account.
 
 Where the model is whole there is one pass at a time: 4 is awaited before the next turn. Where it is in parts
-(`FeedChain`), passes are *ordered*: the engine feeds them in the order in which they were begun, so several may be
+(`ChainRunner`), passes are *ordered*: the engine feeds them in the order in which they begin, so several may be
 under way, the next one begins when `FeedPace` says so, and known tokens count as fed as soon as a pass has begun.
 
 A `ServedRequest` goes PREFILL -> DECODE, and back through RECOMPUTE when its pages are taken or the chain is lost.
@@ -41,12 +41,13 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from cosine_node.chains.runner import ChainRunner
 from cosine_node.chains.search import NoChain
 from cosine_node.engine.base import PREFIX, Engine, OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.constraints.grammars import GrammarTooComplex
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.counts import VerifierCounts
-from cosine_node.passes.feed_pace import FeedChain, FeedPace, OneAtATime
+from cosine_node.passes.feed_pace import FeedPace, OneAtATime
 from cosine_node.passes.idle_passes import WaitForWork
 from cosine_node.passes.runner import Pass, Runner
 from cosine_node.stages.operations import ChainLost, NotComputed
@@ -87,7 +88,7 @@ class StepLoop:
         counts: VerifierCounts,
         wait_for_work: WaitForWork = asyncio.Event.wait,
         home: HomeDrafter | None = None,
-        chain: FeedChain | None = None,
+        chain: ChainRunner | None = None,
         on_place: Callable[[], None] = lambda: None,
         make_rows: Callable[..., PassRows] = PassRows,
         clock: Callable[[], float] = time.time,
@@ -110,9 +111,8 @@ class StepLoop:
             engine=engine,
             curve=curve,
             budget_tokens=budget_tokens,
-            is_ordered=self._pace.is_ordered,
+            pace=self._pace,
             fail=self.fail,
-            chunk_tokens=self._pace.chunk_tokens,
         )
         self._counts = counts
         self._wait_for_work = wait_for_work
@@ -319,7 +319,7 @@ class StepLoop:
         else:
             self.fail(request, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
 
-    async def _go_on_elsewhere(self, chain: FeedChain) -> None:
+    async def _go_on_elsewhere(self, chain: ChainRunner) -> None:
         """Begin all requests anew over another chain, from what they have committed; without one they fail."""
         lost = [under_way.done for under_way in self._under_way]
         self._under_way.clear()

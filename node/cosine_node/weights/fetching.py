@@ -47,7 +47,6 @@ class Source(Protocol):
 
     async def digests(self, manifest: Manifest, row: int) -> list[bytes] | None:
         """The SHA-256 of a tensor's pieces, proved by its root; None from who cannot tell."""
-        ...
 
     async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes: ...
 

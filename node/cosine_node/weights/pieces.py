@@ -24,7 +24,6 @@ class Run:
         return range(self.first, self.first + self.count)
 
     def size_bytes(self, tensor: ManifestTensor) -> int:
-        """The bytes of all of them."""
         return sum(map(tensor.piece_bytes, self.pieces))
 
 

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from cosine_node.weights.fetching import FetchProgress, SourcePlace, WeightsFetch
+from cosine_node.weights.fetching import FetchProgress, Source, SourcePlace, WeightsFetch
+from cosine_node.weights.hub_source import HubSource
 from cosine_node.weights.partial_folder import PartialFolder, weights_folder
 from cosine_node.weights.peer_source import PeerSource
 from cosine_p2p.directory.directory import Directory
@@ -20,12 +21,6 @@ from cosine_p2p.text.tokenizer_files import parse_digest
 from cosine_p2p.transport.base import Transport
 from cosine_protocol.errors import CosineError, PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.records import NodeRecord, Role
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from cosine_node.weights.fetching import Source
-    from cosine_node.weights.hub_source import HubSource
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -64,7 +59,7 @@ class SwarmModel:
         *,
         target_digest: bytes,
         content_digest: bytes,
-        hub: "HubSource | None" = None,
+        hub: HubSource | None = None,
         cache_folder: Path | None = None,
     ) -> None:
         self._transport = transport
@@ -81,7 +76,7 @@ class SwarmModel:
         directory: Directory,
         sought: SoughtModel,
         *,
-        hub: "HubSource | None" = None,
+        hub: HubSource | None = None,
         cache_folder: Path | None = None,
         choose: Callable[[str, dict[bytes, int]], bytes] = choose_digest,
     ) -> "SwarmModel | None":
@@ -151,12 +146,12 @@ class SwarmModel:
         return places if self._hub is None else [*places, SourcePlace(self._hub.name, self._opened_hub)]
 
     @asynccontextmanager
-    async def _opened_peer(self, peer_id: str) -> "AsyncIterator[Source]":
+    async def _opened_peer(self, peer_id: str) -> AsyncIterator[Source]:
         async with PeerSource.opened(self._transport, peer_id, self._content_digest) as source:
             yield source
 
     @asynccontextmanager
-    async def _opened_hub(self) -> "AsyncIterator[Source]":
+    async def _opened_hub(self) -> AsyncIterator[Source]:
         assert self._hub is not None
         yield self._hub
 

@@ -159,7 +159,7 @@ def test_a_file_that_llama_runs_is_tried_there_and_one_that_it_cannot_load_is_na
 def test_what_join_warns_of_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     def load(*_: object) -> object:
         logging.getLogger("cosine_node.engine").warning("%s models run slowly", "odd")
-        return SimpleNamespace(served=SimpleNamespace(curve=CostCurve(((1, 0.002),))))
+        return SimpleNamespace(curve=CostCurve(((1, 0.002),))), None
 
     monkeypatch.setattr(models, "load_models", load)
     assert "odd models run slowly; a pass of one token takes 2.0 ms" in tried(node_of("zoo:target"))[-1].found

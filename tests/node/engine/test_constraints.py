@@ -203,7 +203,7 @@ def test_a_trial_tells_what_a_constraint_takes_and_one_that_takes_much_is_refuse
     found = tried(constraint(REGEX, "(ab|n){3}"))
     # So many of them may be kept together.
     assert not found.fault and 0 <= found.size_bytes < MAX_KEPT_BYTES // MAX_COMPILED
-    answer = {"fault": "", "size_bytes": MAX_ONE_BYTES + 1}
+    answer = ("", MAX_ONE_BYTES + 1)
     monkeypatch.setattr(module, "answer_of", lambda *_, **__: answer)
     assert tried(constraint(REGEX, "a")) == Tried("it is too large", MAX_ONE_BYTES + 1)
 

@@ -102,6 +102,7 @@ def registries() -> list[CollectorRegistry]:
                 member.service.counts.ended["error"] += 1
             network, engine = MemoryNetwork(), Threads("engine", 1)
             stage = ObservedStage(
+                role="stage",
                 model_name="m",
                 peer_id="stage",
                 target="zoo:target",

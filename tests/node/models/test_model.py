@@ -91,13 +91,13 @@ def refused(role: Role, model: str | Path, target: str | Path | None = None) -> 
 def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Path) -> None:
     made = served(Role.VERIFIER, target)
     digest = digest_of(target)
-    assert (made.facts.digest(), made.target_name) == (digest, digest.hex())
-    assert made.model_name == "tiny-target"
+    assert (made.names.facts.digest(), made.names.target_name) == (digest, digest.hex())
+    assert made.names.model_name == "tiny-target"
     files = TokenizerFiles.read(target)
-    assert files is not None and made.facts.tokenizer_digest == files.digest
+    assert files is not None and made.names.facts.tokenizer_digest == files.digest
     assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
     assert made.curve.seconds(1) > 0
-    assert str(target.parent) not in f"{made.model_name} {made.target_name}"
+    assert str(target.parent) not in f"{made.names.model_name} {made.names.target_name}"
 
 
 @pytest.mark.thorough
@@ -106,13 +106,17 @@ def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target:
     file.parent.mkdir()
     write_gguf(zoo.folder("target"), file)
     made = served(Role.VERIFIER, file)
-    assert made.facts.content_digest == GgufFile.open(file).digest
-    assert made.target_name == made.facts.digest().hex()
-    assert (made.model_name, made.engine.numerics, made.facts.eos) == ("tiny.gguf", "gguf:Q8_0+float32", (0,))
-    assert Target.parse(str(file)).digest == made.facts.digest()
-    files = TokenizerFiles.read(made.tokenizer_folder)
-    assert files is not None and made.facts.tokenizer_digest == files.digest
-    assert served(Role.VERIFIER, file, "someone/model").target_name == "someone/model"
+    assert made.names.facts.content_digest == GgufFile.open(file).digest
+    assert made.names.target_name == made.names.facts.digest().hex()
+    assert (made.names.model_name, made.engine.numerics, made.names.facts.eos) == (
+        "tiny.gguf",
+        "gguf:Q8_0+float32",
+        (0,),
+    )
+    assert Target.parse(str(file)).digest == made.names.facts.digest()
+    files = TokenizerFiles.read(made.names.folder)
+    assert files is not None and made.names.facts.tokenizer_digest == files.digest
+    assert served(Role.VERIFIER, file, "someone/model").names.target_name == "someone/model"
 
 
 def test_a_drafter_with_another_tokenizer_drafts_text(
@@ -125,7 +129,7 @@ def test_a_drafter_with_another_tokenizer_drafts_text(
     assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 retokenized", VOCAB)
     assert made.engine.context_tokens < 256
     files = TokenizerFiles.read(target)
-    assert files is not None and made.facts.tokenizer_digest == files.digest
+    assert files is not None and made.names.facts.tokenizer_digest == files.digest
     prompt = (3, 70, 140, 9)
     greedy = _greedy_token(served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt])
     assert _greedy_token(made.engine, prompt) == VOCAB - 1 - greedy
@@ -180,7 +184,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
 def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
     made = served(Role.DRAFTER, NGRAM, "zoo:target")
     assert (made.engine.vocab_tokens, made.engine.context_tokens) == (4096, 1024)
-    assert made.model_name == NGRAM
+    assert made.names.model_name == NGRAM
     sequence = made.engine.open(sampling=Sampling(), prompt_tokens=1)
     assert made.engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices
 
@@ -233,7 +237,7 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
         model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
     )
     made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
-    assert made.facts.generation_defaults == GenerationDefaults(
+    assert made.names.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
     )
     told_in_order = ["generation_config", "loading", "testing", "computes", "loaded", "measuring"]
@@ -256,7 +260,7 @@ def test_a_target_with_other_defaults_or_end_tokens_is_another_target(target: Pa
     (target / "generation_config.json").write_text(json.dumps({**CHAT_CONFIG, "eos_token_id": 7}))
     assert len({plain, chat, digest_of(target)}) == 3
     # Drafters need not know any of it but the name.
-    assert served(Role.DRAFTER, target, target).facts.digest() == digest_of(target)
+    assert served(Role.DRAFTER, target, target).names.facts.digest() == digest_of(target)
 
 
 def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:

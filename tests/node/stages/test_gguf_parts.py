@@ -14,7 +14,7 @@ from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages.engine import load_part, wanted_tensors
-from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
+from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.gguf_architectures import TINY
@@ -113,9 +113,7 @@ def test_a_stage_unpacks_what_it_has_memory_for_and_announces_it(
 ) -> None:
     folder = folder_of("llama", tmp_path, matrices="Q4_1")
     choice = EngineChoice(device="cpu", quantize=quantize)
-    draft = StageDraft(
-        StageSource(model="m", target="m", layers=layers, engine=choice, memory=memory, requests=1), folder
-    )
+    draft = StageDraft(folder, "m", choice, layers=layers, memory=memory, requests=1)
     assert draft.numerics == f"gguf:Q4_1+float32{held}"
     part = draft.choose([])
     loaded = draft.load(part, measure_s=0.01)

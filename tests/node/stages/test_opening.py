@@ -11,7 +11,7 @@ from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.stages import opening
 from cosine_node.stages.engine import load_part
-from cosine_node.stages.opening import StageDraft, StageSource, part_sizes
+from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.staged import ranges
@@ -22,9 +22,7 @@ from tests.thoroughness import soak_rest
 
 def draft(folder: Path, *, layers: str = "auto", memory: str = "1GiB") -> StageDraft:
     engine = EngineChoice(device="cpu", dtype="float32", threads=1)
-    return StageDraft(
-        StageSource(model="tiny", target="tiny", layers=layers, engine=engine, memory=memory, requests=2), folder
-    )
+    return StageDraft(folder, "tiny", engine, layers=layers, memory=memory, requests=2)
 
 
 @pytest.mark.parametrize("layers", ["3:1", "0:5", "2", "-1:2"])

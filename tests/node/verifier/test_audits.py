@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_places import MAX_WAITING
-from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S
-from cosine_node.verifier.replay import feed, stream_of
+from cosine_node.verifier.audits import AHEAD_S, MAX_AUDITS, MAX_WAIT_S, TICK_S, TOKENS_PER_S, AuditedStream
+from cosine_node.verifier.replay import Nobody, feed
 from cosine_node.verifier.request import SCORED_TOKENS
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol import messages as m
@@ -34,7 +34,7 @@ def replayed(
     """The verdict about a stream that `SERVER` signed, fed at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
     claim = claim_of(request, tokens, first=first)
-    stream = stream_of(engine, claim, first=first)
+    stream = AuditedStream.of(claim, Nobody(request.client), engine=engine, first=first)
     while not stream.is_compared:
         before = engine.live_tokens
         feed(engine, stream, chunk)

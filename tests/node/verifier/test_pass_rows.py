@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CROWD
+from cosine_node.passes.feed_pace import OneAtATime
 from cosine_node.verifier.pass_rows import (
     CandidateNode,
     PassRows,
@@ -40,7 +41,7 @@ def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
         engine=engine,
         curve=FLAT,
         budget_tokens=64,
-        is_ordered=False,
+        pace=OneAtATime(),
         fail=lambda request, error: failed.append(error),
     )
     for number, client in enumerate(["greedy"] * 15 + ["modest"]):

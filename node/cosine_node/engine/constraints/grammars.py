@@ -44,8 +44,8 @@ Mask = npt.NDArray[np.uint8]
 """One bit a token, the lowest of a byte first: 1 where the token may come. Tokens beyond its end may not."""
 Tokens = tuple[int, ...]
 
-TRIAL: Final = "cosine_node.engine.constraints.trial"
-"""The module that tries a constraint in a process of its own."""
+TRIAL: Final = "cosine_node.engine.constraints.trial:trial"
+"""The function that tries a constraint in a process of its own."""
 TRIAL_S: Final = 5.0
 """A schema of 40 KB takes 0.3 s with the start of the process, on one core of a server: so a machine a tenth as
 fast takes it, too. What takes longer may take years (docs/decisions/0048), and two that do hold up all that come
@@ -142,12 +142,10 @@ def tried(constraint: Constraint) -> Tried:
     Blocks meanwhile. Raises `OSError` where no process can be started.
     """
     try:
-        told = {"kind": constraint.kind, "text": constraint.text}
-        found = answer_of(TRIAL, told=told, timeout_s=TRIAL_S)
-        fault, size_bytes = str(found["fault"]), int(found["size_bytes"])
+        fault, size_bytes = answer_of(TRIAL, constraint.kind, constraint.text, timeout_s=TRIAL_S)
     except TimeoutError:
         return Tried(f"it cannot be compiled within {TRIAL_S:g} s")
-    except (ValueError, KeyError):
+    except ValueError:
         return Tried("it is too large")
     return Tried(fault or ("it is too large" if size_bytes > MAX_ONE_BYTES else ""), size_bytes)
 

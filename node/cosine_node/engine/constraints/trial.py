@@ -1,13 +1,8 @@
-"""The process that tries a constraint: `python -m cosine_node.engine.constraints.trial`.
+"""The trial of a constraint, for a process of its own: it may take any time, and its parent ends it.
 
-On stdin is `{"kind": ..., "text": ...}`.
-
-The last line of stdout tells how it went: `{"fault": "", "size_bytes": ...}`, what is wrong, if anything is, and
-the memory that it took. It may take any time, and its parent ends it. Its tokens are the single bytes, so that it
-starts quickly; every text can be written with them.
+Its tokens are the single bytes, so that it starts quickly; every text can be written with them.
 """
 
-import json
 import sys
 from collections.abc import Sequence
 from typing import ClassVar, Final
@@ -52,19 +47,16 @@ def peak_bytes() -> int:
     return peak if sys.platform == "darwin" else peak << 10
 
 
-def main() -> None:
-    """Try the constraint on stdin."""
+def trial(kind: int, text: str) -> tuple[str, int]:
+    """What is wrong with a constraint, a clause, empty if nothing is; and the bytes of memory that it took.
+
+    Bounds the memory of this process.
+    """
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    asked = json.load(sys.stdin)
     # The library's own part is no constraint's.
     fault_of(ConstraintKind.REGEX, "a")
     before_bytes = peak_bytes()
-    fault = fault_of(asked["kind"], asked["text"])
-    sys.stdout.write("\n" + json.dumps({"fault": fault, "size_bytes": peak_bytes() - before_bytes}))
-
-
-if __name__ == "__main__":
-    main()
+    return fault_of(kind, text), peak_bytes() - before_bytes

@@ -3,7 +3,6 @@
 import math
 from bisect import bisect_left
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from typing import Protocol
 
@@ -32,19 +31,15 @@ class DraftHead(Protocol):
     @property
     def vocabulary(self) -> DraftVocabulary | None:
         """The target's tokens that it may draft; None for all."""
-        ...
 
     def fuse(self, activations: Tensor) -> Tensor:
         """Features [tokens, width] of what the target's layers made of tokens."""
-        ...
 
     def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
         """What a pass makes of tokens, [tokens, width]: the feature of each where it is a guess."""
-        ...
 
     def logits(self, output: Tensor) -> Tensor:
         """Logits [tokens, draft tokens] after the tokens that this was made of."""
-        ...
 
 
 class HeadEngine(PagedEngine):
@@ -89,17 +84,13 @@ class HeadEngine(PagedEngine):
         if vocabulary is not None:
             # Choices are made among the head's own ids; what it reads are the target's.
             rows = [replace(row, tokens=vocabulary.own_tokens(row.tokens)) for row in rows]
-        trees = self.feed(rows)
-        with ExitStack() as on_error, torch.inference_mode():
-            on_error.callback(self.unfeed, rows)
-            feeds = list(zip(trees, rows, strict=True))
+        with self.feeding(rows) as feeds, torch.inference_mode():
             results = row_results(
                 feeds,
                 lambda wanted: self._logits(feeds, tokens, wanted),
                 vocabulary=vocabulary,
                 known_tokens=self._known_tokens,
             )
-            on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         if vocabulary is None:
             return results

@@ -20,11 +20,9 @@ class LaneMemory(Protocol):
 
     def share(self, source: int, target: int, start: int, stop: int) -> None:
         """Let a lane have what another one holds from position `start` to `stop`, where it has nothing yet."""
-        ...
 
     def forget(self, lane: int, start: int, stop: int | None = None) -> None:
         """Take the positions from `start` to `stop`, or to the end, out of a lane; free what no other lane has."""
-        ...
 
 
 class NoLane(OutOfPages):

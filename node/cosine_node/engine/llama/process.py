@@ -1,23 +1,19 @@
-"""A process that answers one question about a GGUF file by llama.cpp, so that it can be ended.
+"""What llama.cpp says of a GGUF file, for a process of its own (`cosine_node.processes.answer`).
 
 llama.cpp stops a process at a file that makes no sense to it, and keeps memory that PyTorch needs afterwards.
-
-Run as a module, `python -m cosine_node.engine.llama.process QUESTION FILE`, told in JSON by stdin. The answer is
-`{"answer"}` or `{"error"}`.
 """
 
-import json
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from ctypes import c_int32
 from pathlib import Path
-from typing import Any, Final
+from statistics import median
+from typing import Final
 
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.loading import default_threads
 from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel
 from cosine_node.gguf.file import GgufFile
-from cosine_protocol.errors import CosineError, UsageError
+from cosine_protocol.errors import UsageError
 
 CONTEXT_TOKENS: Final = 256
 """llama.cpp's own step."""
@@ -27,19 +23,18 @@ ADDED_TOKENS: Final = 8
 """Room for what llama.cpp puts before and after a text."""
 
 
-def loads(file: Path, _: object) -> None:
+def loads(file: str) -> None:
     """Load a file without its weights. Raises `CosineError`."""
-    model = LlamaModel(llama_library(), GgufFile.open(file), has_weights=False)
+    model = LlamaModel(llama_library(), GgufFile.open(Path(file)), has_weights=False)
     LlamaContext(model, tokens=CONTEXT_TOKENS, lanes=1, pass_tokens=1, threads=1)
 
 
-def logits(file: Path, told: tuple[Sequence[int], int]) -> list[list[float]]:
-    """Return every step-th logit after each of some tokens; `told` are the tokens and the step.
+def logits(file: str, tokens: Sequence[int], step: int) -> list[list[float]]:
+    """Return every step-th logit after each of some tokens.
 
     Raises `CosineError` for a file that llama.cpp cannot load, or that our engine of it does not run.
     """
-    tokens, step = told
-    model = LlamaModel(llama_library(), GgufFile.open(file))
+    model = LlamaModel(llama_library(), GgufFile.open(Path(file)))
     threads = default_threads(model.parameters)
     context = LlamaContext(model, tokens=CONTEXT_TOKENS, lanes=1, pass_tokens=len(tokens), threads=threads)
     fed = [FedToken(token, place, [0], True) for place, token in enumerate(tokens)]
@@ -47,13 +42,13 @@ def logits(file: Path, told: tuple[Sequence[int], int]) -> list[list[float]]:
     return found
 
 
-def tokens(file: Path, texts: Sequence[str]) -> list[list[int]]:
+def tokens(file: str, texts: Sequence[str]) -> list[list[int]]:
     """Return the tokens of each text, control tokens read as such. Raises `UsageError` for a damaged file."""
     library = llama_library()
     params = library.c.llama_model_default_params()
     params.vocab_only = True
     params.n_gpu_layers = 0
-    handle = library.c.llama_model_load_from_file(str(file).encode(), params)
+    handle = library.c.llama_model_load_from_file(file.encode(), params)
     if handle is None:
         raise UsageError("; ".join(library.errors[:1]) or "it does not say why")
     vocabulary = library.c.llama_model_get_vocab(handle)
@@ -67,17 +62,17 @@ def tokens(file: Path, texts: Sequence[str]) -> list[list[int]]:
     return found
 
 
-QUESTIONS: Final[Mapping[str, Callable[[Path, Any], Any]]] = {"loads": loads, "logits": logits, "tokens": tokens}
+def token_ms(file: str, prompts: Sequence[str], tokens: int) -> float:
+    """Return the milliseconds a token after the first one of llama.cpp's own server, in one thread.
 
+    It decodes without drafts: the baseline beside PyTorch's. The median over prompts, by the server's own clock.
+    """
+    from xllamacpp import CommonParams, Server
 
-def main() -> None:
-    question, file = sys.argv[1:]
-    try:
-        answer = {"answer": QUESTIONS[question](Path(file), json.load(sys.stdin))}
-    except CosineError as error:
-        answer = {"error": str(error)}
-    sys.stdout.write(json.dumps(answer))
-
-
-if __name__ == "__main__":
-    main()
+    params = CommonParams()
+    params.model.path = file
+    params.n_ctx, params.n_parallel, params.cpuparams.n_threads = 1024, 1, 1
+    server = Server(params)
+    asked = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
+    found = [server.handle_completions({**asked, "prompt": prompt}) for prompt in prompts]
+    return median(float(done["timings"]["predicted_per_token_ms"]) for done in found)

@@ -1,7 +1,6 @@
 """The engine on PyTorch, around a Hugging Face causal LM."""
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
 from typing import Any
 
 import torch
@@ -102,18 +101,14 @@ class TorchEngine(PagedEngine):
         """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
         if not rows:
             return []
-        trees = self.feed(rows)
-        with ExitStack() as on_error, torch.inference_mode():
-            # A pass may die in the device (out of memory); the sequences then stand as before it.
-            on_error.callback(self.unfeed, rows)
-            feeds = list(zip(trees, rows, strict=True))
+        # A pass may die in the device (out of memory); the sequences then stand as before it.
+        with self.feeding(rows) as feeds, torch.inference_mode():
             results = row_results(
                 feeds,
                 lambda wanted: self._passes.logits(feeds, wanted=wanted),
                 vocabulary=self._vocabulary,
                 known_tokens=self._known_tokens,
             )
-            on_error.pop_all()
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results
 

@@ -16,9 +16,7 @@ import torch
 from platformdirs import user_cache_dir
 
 from cosine_node.engine.pool_size import free_memory_bytes
-from cosine_node.engine.torch.support import model_class_of
 from cosine_node.gguf.file import GgufFile
-from cosine_node.gguf.transformers_model import known_sources
 from cosine_node.processes.llama import ask_llama
 from cosine_p2p.storage.state_file import replace_text
 from cosine_protocol.errors import UsageError
@@ -47,12 +45,6 @@ EXACT: Final = ("F32", "F16", "BF16")
 Logits = Sequence[Sequence[float]]
 LlamaLogits = Callable[[Path, Sequence[int], int], Logits]
 """llama.cpp's logits of a file after each of some tokens, one in so many. Raises `UsageError` if it tells none."""
-
-
-def check_names(file: GgufFile, config: Any) -> None:
-    """Raise `UsageError` for tensors that no weight of a model of this configuration is made of. Reads none."""
-    with torch.device("meta"):
-        known_sources(file, model_class_of(config)(config).state_dict())
 
 
 def check_against_llama(file: GgufFile, load: Callable[[], Any], *, cache_folder: Path | None = None) -> Any:
@@ -115,7 +107,7 @@ def error_of(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 def llama_logits(file: Path, tokens: Sequence[int], step: int) -> Logits:
     """Asks the installed llama.cpp, in a process of its own."""
-    logits: Logits = ask_llama("logits", file, [list(tokens), step], timeout_s=LLAMA_TIMEOUT_S)
+    logits: Logits = ask_llama("logits", file, list(tokens), step, timeout_s=LLAMA_TIMEOUT_S)
     return logits
 
 

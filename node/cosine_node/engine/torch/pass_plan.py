@@ -350,12 +350,10 @@ class DecoderPlan(Protocol):
     @property
     def input_ids(self) -> Tensor:
         """The tokens [1, tokens]."""
-        ...
 
     @property
     def position_ids(self) -> Tensor:
         """Their positions [1, tokens]."""
-        ...
 
     @property
     def store(self) -> KvStore: ...
@@ -363,33 +361,26 @@ class DecoderPlan(Protocol):
     @property
     def written(self) -> Indices:
         """The slots of the pass's tokens in their order."""
-        ...
 
     @property
     def window_written(self) -> Indices:
         """The same in layers with a sliding window."""
-        ...
 
     @property
     def order(self) -> Tensor | None:
         """Where each token is in the queries of all calls together; None where that is the pass's own order."""
-        ...
 
     def attention_tiles(self, keys: int) -> RowTiles | None:
         """What the rows of a call with so many keys are padded and cut to in deterministic mode; None otherwise."""
-        ...
 
     def check(self) -> None:
         """Raise `PassAbandoned` where nobody wants the result any more; every layer asks."""
-        ...
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         """The calls under a sliding window of that many tokens, or under none."""
-        ...
 
     def dense_calls(self) -> DenseCalls | None:
         """What stands for the calls under no window where PyTorch's own kernel runs them; None where they do."""
-        ...
 
 
 class RowsPlan(ABC):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Gauge, generate_latest
 from starlette.applications import Starlette
@@ -38,14 +38,12 @@ from cosine_node.page.files import asset_routes
 from cosine_node.page.routes import Watched
 from cosine_node.page.trend import Trend
 from cosine_node.terminal.events import Emit
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.generation_config import apply_defaults
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.text.target import default_sampling
 from cosine_protocol.errors import CosineError, GenerationFailed
 from cosine_protocol.records import NodeRecord
-
-if TYPE_CHECKING:
-    from cosine_p2p.client import AsyncClient
 
 # Probes come every few seconds, and each look-up asks several peers: between fresh news and little traffic.
 FRESH_S: Final = 15.0
@@ -87,7 +85,7 @@ class VerifierWatch:
         return self._found, self._reason
 
 
-async def find_answering(client: "AsyncClient") -> list[NodeRecord]:
+async def find_answering(client: AsyncClient) -> list[NodeRecord]:
     """The verifiers of a client that answer now; never empty. Raises as `AsyncClient.find_verifiers`."""
     announced = await client.find_verifiers()
     surveyor = Surveyor(client.swarm, target=client.target, ask_timeout_s=ANSWER_S)
@@ -119,7 +117,7 @@ class GatewayOptions:
 
 
 def make_app(
-    client: "AsyncClient",
+    client: AsyncClient,
     options: GatewayOptions,
     *,
     emit: Emit,

@@ -18,7 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from cosine_node.gateway.http.app import GatewayOptions, make_app
 from cosine_node.terminal.events import Emit
 from cosine_node.terminal.open_files import raise_open_files
+from cosine_p2p.client import AsyncClient
 from cosine_p2p.transport.patience import unless_stopped
+from cosine_p2p.trust.evidence import EvidenceFile
 from cosine_protocol.errors import GenerationFailed, UsageError
 
 LOG = logging.getLogger(__name__)
@@ -197,9 +199,6 @@ async def serve_gateway(
 
     Where no target is named it waits until the network serves one. Raises as `AsyncClient` when it cannot join.
     """
-    from cosine_p2p import AsyncClient
-    from cosine_p2p.trust.evidence import EvidenceFile
-
     shutting_down = asyncio.Event()
     with closing(listener):
         async with AsyncExitStack() as stack:

@@ -18,12 +18,10 @@ _KINDS: Final = {
 
 
 def status_of(problem: ApiError) -> int:
-    """The status of an error."""
     return OVERLOADED if problem.code == "overloaded" else problem.status
 
 
 def error_body(problem: ApiError, *, request_id: str) -> dict[str, Any]:
-    """The JSON of an error."""
     otherwise = "api_error" if problem.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
     kind = "overloaded_error" if problem.code == "overloaded" else _KINDS.get(problem.status, otherwise)
     return {"type": "error", "error": {"type": kind, "message": problem.message}, "request_id": request_id}

@@ -59,7 +59,6 @@ class MessageWriter(OneTextWriter):
         }
 
     def _ending(self, done: Generation) -> Json:
-        """Why the message has ended."""
         reason, sequence = "end_turn", None
         if done.finish_reason == "length":
             # The bound, or else the end of the context.
@@ -73,7 +72,6 @@ class MessageWriter(OneTextWriter):
 
 
 def message_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-    """Makes the writer of a message."""
     blocks = Blocks(signature=about["request_id"], shows_thinking=shows_thinking(body))
     most_tokens = wanted.asked["max_new_tokens"]
     return MessageWriter(blocks=blocks, most_tokens=most_tokens, is_streamed=wanted.is_streamed, **about)

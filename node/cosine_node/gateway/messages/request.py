@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
@@ -50,22 +50,20 @@ it no prefix of the prompt would be known."""
 
 def parse_message(body: Body) -> TextRequest:
     """The body of `/v1/messages`. Raises `ApiError`."""
-    asked = _read(body)
+    chat, wishes = _read(body)
     required(body, "max_tokens")
     form = _format(body)
-    if form and asked.chat.tool_choice not in (ToolChoice.AUTO, ToolChoice.NONE):
+    if form and chat.tool_choice not in (ToolChoice.AUTO, ToolChoice.NONE):
         message = "Where a tool must be called the text is nothing else: leave output_config.format out."
         raise bad_value("output_config.format", message)
-    request = text_request(
-        body, prompt_field="messages", prompts=(asked.chat,), least_tokens=1, otherwise=CHAT_DEFAULTS
-    )
-    return replace(request, asked={**request.asked, **form}, wishes=asked.wishes)
+    request = text_request(body, prompt_field="messages", prompts=(chat,), least_tokens=1, otherwise=CHAT_DEFAULTS)
+    return replace(request, asked={**request.asked, **form}, wishes=wishes)
 
 
 def counted(body: Body, codec: TextTokenizer) -> Json:
     """The answer to `/v1/messages/count_tokens`: the tokens of a prompt, tools included. Raises `ApiError`."""
-    asked = _read(body)
-    return {"input_tokens": chat_tokens(asked.chat, codec, wishes=asked.wishes, fields={})}
+    chat, wishes = _read(body)
+    return {"input_tokens": chat_tokens(chat, codec, wishes=wishes, fields={})}
 
 
 def shows_thinking(body: Body) -> bool:
@@ -73,15 +71,8 @@ def shows_thinking(body: Body) -> bool:
     return not isinstance(body.get("thinking"), dict) or body["thinking"].get("display") != "omitted"
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A chat, and what is wished of its template."""
-
-    chat: Chat
-    wishes: Mapping[str, Any]
-
-
-def _read(body: Body) -> _Asked:
+def _read(body: Body) -> tuple[Chat, Json]:
+    """The chat of a body, and what is wished of its template. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_MESSAGES, harmless=HARMLESS_IN_MESSAGES, refusals=REFUSED_IN_MESSAGES)
     _check_context_management(body)
     tools = _tools(body)
@@ -92,7 +83,7 @@ def _read(body: Body) -> _Asked:
         tool_choice=choice,
         calls_in_parallel=is_parallel,
     )
-    return _Asked(chat, _wishes(body))
+    return chat, _wishes(body)
 
 
 def _check_context_management(body: Body) -> None:
@@ -243,7 +234,6 @@ def _texts(content: Any, path: str) -> Iterator[str]:
 
 
 def _add(turns: Turns, role: str, block: Json, path: str) -> None:
-    """Add one block to the turns of a conversation."""
     match role, block.get("type"):
         case _, "text":
             turns.say(role, text(block.get("text"), f"{path}.text"))

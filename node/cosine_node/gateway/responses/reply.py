@@ -79,7 +79,6 @@ class ResponseWriter(OneTextWriter):
 
 
 def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
-    """Makes the writer of a response."""
     tools = Tools.read(body)
     reasoning = body.get("reasoning") or {}
     is_summarized = (reasoning.get("summary") or reasoning.get("generate_summary") or "none") != "none"

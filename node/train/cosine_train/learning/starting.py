@@ -28,23 +28,23 @@ def _learner_of(kept_bytes: int, served: ServedModel, options: NodeOptions, peer
     shipped = check_can_learn(options.source.model, served.folder, served.engine)
     folder = home_folder(
         peer_id=peer_id,
-        model_name=served.model_name,
-        content_digest=identify_target(shipped, name=served.model_name).content_digest,
-        target_digest=served.facts.digest(),
+        model_name=served.names.model_name,
+        content_digest=identify_target(shipped, name=served.names.model_name).content_digest,
+        target_digest=served.names.facts.digest(),
     )
-    write_about(folder, peer_id=peer_id, model_name=served.model_name, target_name=served.target_name)
+    write_about(folder, peer_id=peer_id, model_name=served.names.model_name, target_name=served.names.target_name)
     home = LearnerHome(
         folder=folder,
-        model_name=served.model_name,
+        model_name=served.names.model_name,
         shipped=shipped,
         kind=gguf_kind(shipped),
-        target=served.tokenizer_folder,
+        target=served.names.folder,
         expertise=options.expertise,
         max_bytes=kept_bytes,
     )
     return Learner(
         home,
         served.engine,
-        lambda weights: load_weights(options.source, weights, served.tokenizer_folder),
-        target_digest=served.facts.digest(),
+        lambda weights: load_weights(options.source, weights, served.names.folder),
+        target_digest=served.names.facts.digest(),
     )

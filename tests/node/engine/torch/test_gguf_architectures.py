@@ -49,7 +49,7 @@ def tolerance(name: str) -> float:
 
 def llama_cpps(file: GgufFile) -> Any:
     """llama.cpp's own logits."""
-    return np.array(logits(file.path, (TEXT, 1)))
+    return np.array(logits(str(file.path), TEXT, 1))
 
 
 def in_torch(file: GgufFile, folder: Path, change: Callable[[Any], object] = lambda _: None) -> Any:
@@ -157,7 +157,9 @@ def test_a_setting_that_was_read_wrongly_is_refused(
     file, folder = write(TINY[name], tmp_path)
     with pytest.raises(UsageError, match=r"tiny\.gguf cannot be run .* deviations from those that llama\.cpp has"):
         tried(
-            file, partial(in_torch, file, folder, change), lambda file, tokens, step: logits(file, (tokens, step))
+            file,
+            partial(in_torch, file, folder, change),
+            lambda file, tokens, step: logits(str(file), tokens, step),
         )
 
 
