@@ -14,7 +14,7 @@ from cosine_p2p.replies.schemas import Form, Root, forms, joined
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 MAX_DEPTH: Final = 16
-MAX_ITEMS: Final = 64  # Bounds of rules of one's own: depth of schemas, fewest items of a list.
+MAX_ITEMS: Final = 64  # Bounds of rules of one's own: depth of schemas, least number of items.
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
 
 
@@ -97,11 +97,21 @@ class GemmaCalls:
         item = self._value(
             rules, joined([each["items"] for each in form.schemas if "items" in each]), root, depth - 1
         )
-        comma, fewest = rules.mark(","), max((each.get("minItems", 0) for each in form.schemas), default=0)
-        if not isinstance(fewest, int) or fewest > MAX_ITEMS:
+        least = max((each.get("minItems", 0) for each in form.schemas), default=0)
+        most = min((each["maxItems"] for each in form.schemas if "maxItems" in each), default=None)
+        if not isinstance(least, int) or least > MAX_ITEMS:
             raise TooManyRules
-        items = f"{item} ({comma} {item})*" if fewest < 2 else f" {comma} ".join([item] * fewest)
-        return f"{rules.mark('[')} {items if fewest else f'({items})?'} {rules.mark(']')}"
+        if most is not None and (not isinstance(most, int) or most < least):
+            raise TooManyRules
+        further = f"({rules.mark(',')} {item})"
+        if most is None:
+            further += f"{{{least - 1},}}" if least > 1 else "*"
+        elif most > 1:
+            further += f"{{{max(least, 1) - 1},{most - 1}}}"
+        else:
+            further = ""
+        items = "" if most == 0 else f"{item} {further}" if least > 0 else f"({item} {further})?"
+        return f"{rules.mark('[')} {items} {rules.mark(']')}"
 
     def _object(self, rules: Rules, form: Form, root: Root, depth: int) -> str:
         values = {
