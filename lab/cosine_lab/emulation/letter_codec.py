@@ -19,7 +19,7 @@ class LetterCodec(TextTokenizer):
     vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER
 
     def __init__(self) -> None:
-        self._named: Mapping[str, str] = {}
+        self.named_tokens: Mapping[str, str] = {}
         self._templates = ChatTemplates({})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:

@@ -39,7 +39,7 @@ class Letters(LetterCodec):
     vocab_tokens = END + 1
 
     def __init__(self, template: str = TEMPLATE) -> None:
-        self._named: Mapping[str, str] = {}
+        self.named_tokens: Mapping[str, str] = {}
         self._templates = ChatTemplates({"default": template})
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:

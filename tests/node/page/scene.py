@@ -89,7 +89,7 @@ class Teller(Player):
 
     def __init__(self, codec: Words, reply: Callable[[str], str]) -> None:
         super().__init__(reply)
-        self._vocab_tokens = codec.vocab_tokens
+        self.vocab_tokens = codec.vocab_tokens
         self._words = codec
         self._reply = reply
 
@@ -104,7 +104,7 @@ class Teller(Player):
         return self._choice_after(text, candidates)
 
     def _choice_after(self, text: str, candidates: int) -> Choice:
-        scores = [0.0] * self._vocab_tokens
+        scores = [0.0] * self.vocab_tokens
         scores[self.next_token(text)] = 50.0
         return best_choice(scores, candidates=candidates)
 
@@ -121,7 +121,7 @@ class Guesser(Teller):
 
     def _choice_after(self, text: str, candidates: int) -> Choice:
         chance = sha256(f"{self._seed} {text[-60:]}".encode()).digest()[0] / 256
-        scores = [0.0] * self._vocab_tokens
+        scores = [0.0] * self.vocab_tokens
         scores[self.next_token(text)] = 12.0 if self._knows(text) and chance < 0.93 else 3.5 + 5 * chance
         scores[END - 1 - int(40 * chance)] = 8.0
         return best_choice(scores, candidates=candidates)
