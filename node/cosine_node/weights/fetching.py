@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from cosine_node.weights.partial_folder import PartialFolder, TensorFile
 from cosine_node.weights.peer_source import is_refusal_of_one
@@ -256,14 +256,20 @@ class WeightsFetch:
                 await self._count(run.row, run.pieces)
 
     async def _write(self, row: int, piece: int, data: bytes) -> None:
-        """Put a piece down, to the end though this task is cancelled: its thread would go on beside others."""
         if self._found[row]:
             self._found[row][piece] = b""
-        writing = asyncio.ensure_future(asyncio.to_thread(self._folder.write, row, piece, data))
+        await self._to_the_end(self._folder.write, row, piece, data)
+
+    async def _to_the_end(self, work: Callable[..., None], *args: Any) -> None:
+        """Change files in a thread, even if this task is cancelled meanwhile.
+
+        The thread would go on beside others, or never begin, and pieces that are noted as done are fetched no more.
+        """
+        working = asyncio.ensure_future(asyncio.to_thread(work, *args))
         try:
-            await asyncio.shield(writing)
+            await asyncio.shield(working)
         except asyncio.CancelledError:
-            await asyncio.wait((writing,))
+            await asyncio.wait((working,))
             raise
         except OSError as error:
             raise self._unwritable(error) from None
@@ -299,10 +305,7 @@ class WeightsFetch:
         file = next(file for file in self._files if row in file.starts)
         self._left_of[file.path] -= len(fresh)
         if fresh and not self._left_of[file.path]:
-            try:
-                await asyncio.to_thread(self._folder.finish, file)
-            except OSError as error:
-                raise self._unwritable(error) from None
+            await self._to_the_end(self._folder.finish, file)
 
     def _unwritable(self, error: OSError) -> UsageError:
         return UsageError(f"{self._folder.path} cannot be written ({error.strerror}); what is there stays.")

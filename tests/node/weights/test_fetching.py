@@ -2,7 +2,9 @@
 
 import asyncio
 import hashlib
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -263,3 +265,49 @@ def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
     asyncio.run(fetch.run(find))
     assert "whole sent other bytes of model.layers.0.up.weight" in caplog.text
     assert is_right(held(folder.path))
+
+
+def test_a_file_is_finished_though_its_source_is_banned_meanwhile(
+    known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [row], [other] = rows_of(known, "embed"), rows_of(known, "model.norm")
+    right = {at: tensors()[known.manifest.tensors[at].name][2] for at in (row, other)}
+    brought, occupied = asyncio.Event(), threading.Event()
+
+    class Board(PieceBoard):
+        def note_done(self, at: int, piece: int) -> bool:
+            is_fresh = super().note_done(at, piece)
+            if row not in self.lacking_rows and not brought.is_set():
+                # The thread that is to finish the file has something else to do for a moment.
+                loop = asyncio.get_running_loop()
+                loop.run_in_executor(None, occupied.wait)
+                loop.call_later(0.1, occupied.set)
+                brought.set()
+            return is_fresh
+
+    async def lie_late(at: int, piece: int) -> None:
+        if at == other:
+            await brought.wait()
+
+    async def wait_for_liar(at: int, piece: int) -> None:
+        await brought.wait()
+
+    @asynccontextmanager
+    async def opened(source: Source) -> AsyncIterator[Source]:
+        yield source
+
+    async def play() -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        liar = Scripted("liar", {row: right[row], other: bytes(len(right[other]))}, lie_late, readers=2)
+        liar.tells_digests = False
+        sources = [liar, Scripted("honest", {other: right[other]}, wait_for_liar)]
+
+        async def find() -> list[SourcePlace]:
+            return [SourcePlace(source.name, partial(opened, source)) for source in sources]
+
+        await WeightsFetch(folder, {row, other}, what="the model", tell=lambda progress: None).run(find)
+
+    for name, value in {"LOOK_S": 0.01, "IDLE_S": 0.01, "PieceBoard": Board}.items():
+        monkeypatch.setattr(fetching, name, value)
+    asyncio.run(play())
+    assert set(held(folder.path).tensors) == {known.manifest.tensors[at].name for at in (row, other)}
