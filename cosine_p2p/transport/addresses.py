@@ -197,9 +197,13 @@ class DialPolicy:
         recent = [at_s for at_s in self._tries.get(host) or () if now_s - at_s < TRIES_WINDOW_S]
         return len(recent) < MAX_TRIES
 
-    def note_try(self, host: str, *, now_s: float) -> None:
+    def takes_try(self, host: str, *, now_s: float) -> bool:
+        """True if a host is permitted, to whom a dial then counts."""
+        if not self.permits(host, now_s=now_s):
+            return False
         tries = self._tries.get(host) or []
         self._tries.note(host, [*tries[1 - MAX_TRIES :], now_s])
+        return True
 
     def note_peer(self, host: str) -> None:
         """A dial has led to the peer that was meant."""

@@ -240,34 +240,30 @@ class HivemindTransport:
         if peer_id in self._silent:
             self._silent.discard(peer_id)
             await daemon.disconnect(peer_id)
-        maddrs = self._permitted(peer_id)
-        if not maddrs:
+        hosts = self._permitted(peer_id)
+        if not hosts:
             return
         ways = await self._ways_to(daemon, peer_id)
         if not ways:
-            await self._connect(daemon, peer_id, maddrs)
+            await self._connect(daemon, peer_id, hosts)
         if self._initial is not None and all("/p2p-circuit" in way for way in ways):
-            await self._meet_neighbour(daemon, peer_id, maddrs)
+            await self._meet_neighbour(daemon, peer_id, tuple(hosts))
         if not ways and self.config.has_ports:
             await self._await_direct(daemon, peer_id)
 
-    async def _connect(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
-        """Dial the addresses that are still permitted, each of which is a try. Raises `PeerLost`."""
+    async def _connect(self, daemon: "Daemon", peer_id: str, hosts: Mapping[str, str]) -> None:
+        """Dial those of the addresses, each with its host, that are still permitted. Raises `PeerLost`."""
         now_s = asyncio.get_running_loop().time()
-        tried: list[str] = []
-        hosts = set()
-        for maddr, address in zip(maddrs, map(parsed, maddrs), strict=True):
-            if address is not None and self._policy.permits(address.host, now_s=now_s):
-                self._policy.note_try(address.host, now_s=now_s)
-                hosts.add(address.host)
-                tried.append(maddr)
+        tried = [maddr for maddr, host in hosts.items() if self._policy.takes_try(host, now_s=now_s)]
+        if not tried:
+            return
         if self._unreached.get(peer_id) and not await is_dialable(tried):
             raise PeerLost(peer_id, "nothing listens at its address any more")
         self._unreached.note(peer_id, True)
         await daemon.connect(peer_id, tried, self.config.dial_timeout_s)
         self._unreached.pop(peer_id)
-        for host in hosts:
-            self._policy.note_peer(host)
+        for maddr in tried:
+            self._policy.note_peer(hosts[maddr])
 
     async def _meet_neighbour(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
         """Reconnect at a private address where a relayed peer is behind the same router. Raises `PeerLost`."""
@@ -313,14 +309,15 @@ class HivemindTransport:
         except (OSError, EOFError, TimeoutError):
             return ()
 
-    def _permitted(self, peer_id: str) -> list[str]:
-        """The addresses of a peer that may be dialled: anybody may announce anybody's."""
+    def _permitted(self, peer_id: str) -> dict[str, str]:
+        """The addresses of a peer that may be dialled, each with its host: anybody may announce anybody's."""
         now_s = asyncio.get_running_loop().time()
-        found = []
+        found = {}
         for maddr in self._book.get(peer_id) or ():
             address = parsed(maddr)
             if address is not None and address.port and self._policy.permits(address.host, now_s=now_s):
-                found.append(maddr if maddr.endswith(f"/p2p/{peer_id}") else f"{maddr}/p2p/{peer_id}")
+                whole = maddr if maddr.endswith(f"/p2p/{peer_id}") else f"{maddr}/p2p/{peer_id}"
+                found[whole] = address.host
         return found
 
     async def _open(self, peer_id: str, protocol: str) -> Stream:

@@ -215,8 +215,7 @@ class LightHost:
         found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         now_s = trio.current_time()
         for host in dict.fromkeys(str(place[0]) for *_, place in found):
-            if self._policy.permits(host, now_s=now_s):
-                self._policy.note_try(host, now_s=now_s)
+            if self._policy.takes_try(host, now_s=now_s):
                 return host
         raise Unreachable("strangers' private addresses, and ones that failed too often, are not dialled")
 

@@ -124,16 +124,13 @@ def test_a_public_host_where_no_peer_answers_is_dialled_a_few_times_a_minute_and
     silent, lively = PUBLIC
     dials = 0
     for at_s in range(100):
-        if policy.permits(silent, now_s=at_s / 10):
-            policy.note_try(silent, now_s=at_s / 10)
-            dials += 1
-        assert policy.permits(lively, now_s=at_s / 10)
-        policy.note_try(lively, now_s=at_s / 10)
+        dials += policy.takes_try(silent, now_s=at_s / 10)
+        assert policy.takes_try(lively, now_s=at_s / 10)
         policy.note_peer(lively)
     assert dials == MAX_TRIES
     assert policy.permits(silent, now_s=TRIES_WINDOW_S)
     # So many hosts are remembered and no more.
     assert not policy.permits(silent, now_s=10.0)
     for number in range(MAX_HOSTS):
-        policy.note_try(f"{1 + number // 256}.{number % 256}.0.1", now_s=10.0)
+        assert policy.takes_try(f"{20 + number // 256}.{number % 256}.0.1", now_s=10.0)
     assert policy.permits(silent, now_s=10.0)
