@@ -26,7 +26,6 @@ def bootstrap(
 
 def identity(identity: IdentityFile = None, as_json: AsJson = False) -> None:
     """Show the peer id of a key file, which is created if it does not exist."""
-
     file = identity or default_identity_file()
     peer_id = load_identity(file).peer_id
     text = json.dumps({"peer_id": peer_id, "file": str(file)}) if as_json else f"{peer_id}\n  {file}"

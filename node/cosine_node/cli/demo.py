@@ -127,7 +127,6 @@ def _saving_picture(show: "Show", path: Path) -> "Show":
 
 def _log_result(shown: "Race | RacedPrompt") -> None:
     """Tell a result on stderr once a race is over, with the text."""
-
     if isinstance(shown, RacedPrompt):
         say(result_line(shown))
         text = " ".join(shown.done[Way.COSINE].text.split())
@@ -136,7 +135,6 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
 
 def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
     """Run the demo with each race drawn as it goes on."""
-
     from cosine_node.demo.screen import race_view
 
     console = Console()

@@ -174,7 +174,6 @@ def stage_of(progress: Progress, verifiers: Sequence[str]) -> str:
 
 
 def _summary(done: Generation) -> str:
-
     rate = done.tokens / done.seconds if done.seconds else 0.0
     return "\n".join(
         [

@@ -68,7 +68,6 @@ class Learning:
 
     def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
         """Makes the learner of a drafter, None for a node that does not learn. Raises `UsageError`."""
-
         if not self.learn:
             if self.learn_memory != DEFAULT_LEARN_MEMORY:
                 raise UsageError("--learn-memory is for drafters that learn: add --learn.")
@@ -233,7 +232,6 @@ def join(
     as_json: AsJson = False,
 ) -> None:
     """Serve as a drafter, verifier or stage until interrupted; SIGTERM drains and exits 0."""
-
     network = place.network_options(
         deny, relays=several(relay), metrics_port=metrics_port, metrics_host=metrics_host
     )
@@ -271,7 +269,6 @@ def _nodes(
     role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork
 ) -> "tuple[NodeOptions, ...]":
     """The nodes that the options ask for. Raises `UsageError`."""
-
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
     engine = served.engine_choice(role, threads=work.threads, is_deterministic=work.deterministic)
@@ -364,7 +361,6 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
 
 def _shipped_head(source: "ModelSource") -> str | None:
     """The draft head made for a target, where it is on this machine and the target's engine is one it can read."""
-
     head = zoo.draft_head(source.model)
     if head is None or source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
         return None
@@ -390,7 +386,6 @@ def _refuse_shared_ports(nodes: int, network: NetworkOptions) -> None:
 
 def _expertise(text: str, model: str) -> tuple[str, ...]:
     """The domains given, else those an embedded drafter was trained for. Raises `UsageError`."""
-
     given = tuple(domain.strip() for domain in text.split(",") if domain.strip())
     if len(given) > MAX_EXPERTISE:
         raise UsageError(f"--expertise takes at most {MAX_EXPERTISE} domains.")

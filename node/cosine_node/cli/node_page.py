@@ -22,7 +22,6 @@ def page_access(access: Access) -> Access:
 
     Nobody may take it for the node, which they would then dial in vain. Raises `UsageError` if it is no member.
     """
-
     if access.swarm_file is None:
         return access
     file = default_identity_file().with_name("page-identity")

@@ -196,7 +196,6 @@ class Place:
 
     def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
         """The options of the network that the nodes of a process share. Raises `UsageError`."""
-
         return NetworkOptions(
             access=access_of(self.network, self.swarm, deny),
             identity_file=self.identity,
@@ -312,7 +311,6 @@ def several(values: list[str] | None) -> tuple[str, ...]:
 
 def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> Access:
     """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
-
     return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
 
 

@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
-
-from tokenizers import Tokenizer
+from typing import TYPE_CHECKING, Any
 
 from cosine_node.zoo.family import DOMAINS
 from cosine_protocol.errors import UsageError
+
+if TYPE_CHECKING:
+    # Commands import this module, and none of them a tokenizer.
+    from tokenizers import Tokenizer
 
 ASKED_BY_PEOPLE = "people"
 """The key of prompts of no domain."""
@@ -56,7 +58,7 @@ class Prompt:
         """What was said last."""
         return self.messages[-1].content if self.messages else self.text
 
-    def token_ids(self, tokenizer: Tokenizer) -> list[int]:
+    def token_ids(self, tokenizer: "Tokenizer") -> list[int]:
         """The rendered prompt as token ids."""
         return tokenizer.encode(self.render()).ids
 
