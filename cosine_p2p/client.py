@@ -80,11 +80,11 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 from cosine_protocol.request import ConstraintKind, Request
 
 LOG = logging.getLogger(__name__)
-WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads: so large a sample is enough to choose from.
+WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads; a sample of this size is enough to choose from.
 
 
 class Swarm(Protocol):
-    """A client's place in a network: how it reaches peers, finds them, and reads their target's text."""
+    """A client's connection to a network: transport, directory, and the tokenizers of targets."""
 
     @property
     def transport(self) -> Transport: ...
@@ -94,16 +94,13 @@ class Swarm(Protocol):
 
     @property
     def mandates(self) -> Mandates | None:
-        """Signs mandates as this client. None for a client without a key."""
-        ...
+        """The signer of this client's mandates; None for a client without a key."""
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
-        """The tokenizer of a target, from a local folder or from one of its verifiers, checked."""
-        ...
+        """Return the checked tokenizer of a target, from a local folder or from one of its verifiers."""
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
-        """The digest meant by a bare name, of those offered and their numbers of verifiers. Raises `UsageError`."""
-        ...
+        """Return the digest that a name stands for; `offered` counts verifiers by digest. Raises `UsageError`."""
 
     async def close(self) -> None: ...
 
@@ -115,7 +112,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """What a client has once it has joined."""
+    """The network objects of a client that has joined."""
 
     swarm: Swarm
     links: Links
@@ -123,14 +120,13 @@ class _Place:
 
 
 class AsyncClient:
-    """Generates text with a swarm. Use `async with`.
+    """An asyncio client that generates text with a swarm. Use `async with`.
 
-    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` explains the options. `memory`
-    names the file in which the client keeps what it learns of peers: `True` is the default file, `False` none.
-    Default: the default file, or none with `join`. A text waits `patience_s` (default: `join_patience_s`) for a
-    lost verifier or for others. Tests and simulations replace the way into the network (`join`), threads
-    (`offload`), `strategies`, `nonces`, the file of convictions and the draw of audits. Raises `UsageError` for
-    options that are unknown or invalid; entering it without a target raises as `only_target`.
+    `initial_peers` are addresses of bootstrap nodes; `cosine_p2p.request.options` documents the options. `memory`
+    is the file for what the client learns about peers: `True` for the default file, `False` for none. Default:
+    the default file, or none with `join`. A generation waits `patience_s` (default: `join_patience_s`) for a lost
+    verifier or a replacement. The other arguments are for tests and simulations. Raises `UsageError` for unknown
+    or invalid options; entering it without a target raises as `only_target`.
     """
 
     @lists_options(ClientOptions)
@@ -227,7 +223,7 @@ class AsyncClient:
 
     @lists_options(GenerationOptions)
     async def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
-        """Generate to the end. Raises as `start`, and `GenerationFailed` if nobody can finish."""
+        """Generate a text. Raises as `start`, and `GenerationFailed` if no verifier can finish it."""
         run = await self.start(prompt, **options)
         async for _ in run.chunks():
             pass
@@ -235,7 +231,7 @@ class AsyncClient:
 
     @lists_options(GenerationOptions)
     async def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> AsyncGenerator[Chunk, None]:
-        """Generate chunk by chunk. Raises as `generate`."""
+        """Generate a text and yield its chunks. Raises as `generate`."""
         run = await self.start(prompt, **options)
         async with aclosing(run.chunks()) as chunks:
             async for chunk in chunks:
@@ -252,10 +248,10 @@ class AsyncClient:
     ) -> Run:
         """Find peers and prepare a generation.
 
-        `otherwise` are the defaults where neither the options nor the model's generation config set a value. Give
-        each user of a shared client a `cache_scope` of `CACHE_SCOPE_BYTES` random bytes: users then share no cached
-        prefix, and take turns by its first `USER_BYTES`. Raises `UsageError` for what cannot be served and
-        `GenerationFailed` if nobody serves the target.
+        `otherwise` has the defaults for values that neither the options nor the model's generation config set.
+        Give each user of a shared client a `cache_scope` of `CACHE_SCOPE_BYTES` random bytes: users then share no
+        cached prefix, and its first `USER_BYTES` identify them for fair scheduling. Raises `UsageError` for
+        requests that cannot be served and `GenerationFailed` if no verifier serves the target.
         """
         checked = prompt if isinstance(prompt, EncodedPrompt) else read_prompt(prompt)
         if cache_scope is not None and len(cache_scope) != CACHE_SCOPE_BYTES:
@@ -265,7 +261,7 @@ class AsyncClient:
         place = self._joined()
         nonce = self._nonces()
         chance = random.Random(nonce).random
-        # Drafters are looked up beside the verifiers: over a DHT each look-up takes round trips.
+        # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
         search = DrafterSearch(
             finds=place.finds,
             links=place.links,
@@ -277,8 +273,8 @@ class AsyncClient:
         )
         looking = asyncio.ensure_future(search.look_up(self._target.name))
         try:
-            # Who was cut off, as where its own network daemon is started again, is back in a moment. Whom nobody
-            # has ever answered may be a stranger to a private swarm.
+            # A disconnected client, for example while its network daemon restarts, soon reconnects. A client that
+            # never got an answer may not be a member of a private swarm.
             patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
             candidates = await ask_patiently(
                 partial(self._find_verifiers, place, asked, chance, takes_recalled=True), patience_s=patience_s
@@ -347,7 +343,7 @@ class AsyncClient:
         )
 
     async def encode(self, prompt: Prompt) -> EncodedPrompt:
-        """A prompt encoded once, which `start` takes for several generations. Raises as `start`."""
+        """Encode a prompt once, for several calls of `start`. Raises as `start`."""
         checked, place = read_prompt(prompt), self._joined()
         patience_s = self._patience_s if place.finds.was_answered else 0.0
         verifiers = await ask_patiently(self.find_verifiers, patience_s=patience_s)
@@ -360,7 +356,7 @@ class AsyncClient:
         return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Raises `OptionRefused` for too many."""
+        """Raises `OptionRefused` for too many words."""
         if not words:
             return ()
         encode = partial(codec.encode, add_special_tokens=False)
@@ -404,7 +400,7 @@ class AsyncClient:
         prediction: tuple[int, ...] | None,
         later: LaterOffers | None,
     ) -> Iterator[Session]:
-        """A session for each form of the request, made when the previous one has failed."""
+        """Yield a session for each form of the request; each is created when the previous one has failed."""
         tried: list[Request] = []
 
         def untried() -> list[Offer]:
@@ -456,7 +452,7 @@ class AsyncClient:
         *,
         share: float,
     ) -> StreamAudit:
-        """Begin audits of a finished text and a trial of a newcomer, if they are drawn."""
+        """Start audits of a finished text and the trial of a new verifier, if they are drawn."""
         search.look_out(self._target.name, asked=len(done.job.drafters))
         if later is not None:
             candidates = later.candidates or candidates
@@ -466,7 +462,7 @@ class AsyncClient:
 
     @property
     def target(self) -> str:
-        """The target as named, or the only one that the network serves. `ALL_TARGETS` before that is known."""
+        """The name of the target, or of the only one in the network. `ALL_TARGETS` until that is known."""
         return self._options.get("target") or ALL_TARGETS
 
     @property
@@ -474,29 +470,29 @@ class AsyncClient:
         return self._joined().swarm
 
     def checks(self) -> Mapping[str, int]:
-        """Number of texts of each verifier that were checked and right, by peer id."""
+        """Return the number of each verifier's texts that were checked and found correct, by peer id."""
         return self._memory.standings.all_checks(asyncio.get_running_loop().time())
 
     async def audit(self, evidence: Sequence[Evidence], *, wait_s: float = ANSWER_S) -> tuple[Evidence, ...]:
-        """Have others judge what verifiers signed, each within `wait_s`; findings count here.
+        """Have other verifiers judge signed texts, each within `wait_s`, and apply the findings.
 
-        Returns the pieces in the same order. A claim whose signatures do not hold is returned unchanged.
+        Returns the evidence in the same order. A claim with invalid signatures is returned unchanged.
         """
         directory, trust = self._joined().swarm.directory, self._options["trust"]
         return await self._auditing.judged(evidence, directory, trust=trust, wait_s=wait_s)
 
     @property
     def convicted(self) -> frozenset[str]:
-        """The verifiers that this client has found wrong, or keeps evidence against."""
+        """The verifiers that this client has found to be wrong or keeps evidence against."""
         return self._auditing.convicted
 
     @property
     def takes_generation_config(self) -> bool:
-        """True if the model's generation config sets defaults."""
+        """True if the model's generation config provides defaults."""
         return self._options["generation_config"] == AUTO
 
     async def with_tokenizer(self, work: Callable[[TextTokenizer], _T]) -> _T:
-        """Run `work` with the target's tokenizer off the event loop. Raises as `start` and `work`."""
+        """Run `work` with the target's tokenizer in a thread. Raises as `start` and `work`."""
         codec = await self._joined().swarm.text_codec(await self.find_verifiers())
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
@@ -507,12 +503,12 @@ class AsyncClient:
     async def _find_again(
         self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
     ) -> Mapping[str, float]:
-        """Who could go on now, with seconds a pass, best first; {} on failure. Sets `others`, other numerics."""
+        """Return verifiers that can continue, best first, with seconds per pass. Updates `others`."""
         needed_tokens = len(request.prompt) + request.max_new_tokens
         try:
             found = await self._find_verifiers(place, asked, random.Random(request.nonce).random, is_anew=True)
         except CosineError as error:
-            LOG.info("nobody was found to go on: %s", error)
+            LOG.info("no verifier was found to continue: %s", error)
             return {}
         of_target = {each.numerics for each in found.records if each.target_digest == request.target_digest}
         others.clear()
@@ -526,7 +522,7 @@ class AsyncClient:
         }
 
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Find the verifiers of the target now, best first, at least one. Raises as `start`."""
+        """Return the target's present verifiers, best first, at least one. Raises as `start`."""
         found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
         return tuple(found.records)
 
@@ -553,10 +549,9 @@ class AsyncClient:
         is_anew: bool = False,
         takes_recalled: bool = False,
     ) -> Candidates:
-        """Verifiers of the target that fit, best first, at least one.
+        """Return suitable verifiers of the target, best first, at least one.
 
-        With `takes_recalled` those of an earlier run count, if some fit and the digest of the target's name is
-        known.
+        With `takes_recalled` those of an earlier run are used, if any is suitable and the digest is known.
         """
         target, wanted = self.target, self._wanted_verifiers(options)
         look = place.finds.find_anew if is_anew else place.finds.find_some
@@ -583,7 +578,7 @@ class AsyncClient:
         candidates = self._ranked(place, found, options, chance)
         if not candidates.records:
             offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
-            raise GenerationFailed(f"No verifier of {target!r} fits what was asked for; there is {offered}.")
+            raise GenerationFailed(f"No verifier of {target!r} fits the options; available: {offered}.")
         return candidates
 
     async def _look_again(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
@@ -592,7 +587,7 @@ class AsyncClient:
         return await self._find_verifiers(place, options, chance)
 
     def _wanted_verifiers(self, options: ClientOptions) -> int | None:
-        """Bound of a look-up. None where some are meant that a sample may lack."""
+        """Maximum number of records of a look-up; None if the options select verifiers that a sample may lack."""
         named = (options.get("verifier"), options["trust"], options.get("dtype"), self._target.digest)
         return None if any(named) else WANTED_VERIFIERS
 
@@ -624,18 +619,18 @@ class AsyncClient:
 
 
 def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
-    """The option that forces a call, if the chat requires one. Raises `OptionRefused` with other constraints."""
+    """Return the option that forces a tool call, if the chat requires one. Raises `OptionRefused`."""
     if reply is None or reply.grammar is None:
         return {}
     for name in (*(kind.option for kind in ConstraintKind), "bad_words", "min_tokens"):
         if asked.get(name):
-            raise OptionRefused(name, f"Where a tool must be called the text is nothing else: leave {name} out.")
+            raise OptionRefused(name, f"A required tool call cannot be combined with {name}; leave it out.")
     return {"grammar": reply.grammar}
 
 
 def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:
-    """Raise `OptionRefused` for an option with a token id that the target lacks."""
+    """Raises `OptionRefused` for an option with a token id that the target lacks."""
     for name, tokens in (("logit_bias", asked["logit_bias"]), ("stop_token_ids", asked["stop_token_ids"])):
         if tokens and max(tokens) >= codec.vocab_tokens:
             highest = codec.vocab_tokens - 1
-            raise OptionRefused(name, f"Token ids of {name} must be at most {highest} here, not {max(tokens)}.")
+            raise OptionRefused(name, f"Token ids of {name} must be at most {highest}, not {max(tokens)}.")

@@ -26,11 +26,9 @@ class CallFormat(Protocol):
 
     def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
         """Read the calls that begin here; false if there is none: then the text is read as words."""
-        ...
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
         """An expression of a grammar for one call of these tools, or also for several."""
-        ...
 
 
 class Calls:

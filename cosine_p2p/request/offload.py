@@ -13,7 +13,6 @@ class Offload(Protocol):
 
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
         """Return what the work returns. Raises what it raises."""
-        ...
 
 
 class Threads:

@@ -163,4 +163,3 @@ class Observer(Protocol):
 
     def observe_abandoned(self, part: Generation) -> None:
         """Its user left, or it failed; its end means nothing."""
-        ...

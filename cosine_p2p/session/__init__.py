@@ -1,1 +1,1 @@
-"""One request: in come a `Job` and links to peers; out go committed tokens, counts, and signed statements."""
+"""The processing of one request: from a `Job` and links to peers to committed tokens and signed statements."""

@@ -1,4 +1,4 @@
-"""Verifiers judge what others have committed: a share of finished streams, and where one goes on after another."""
+"""Audits: verifiers check a share of finished streams, and each stream that continues at another verifier."""
 
 import asyncio
 import logging
@@ -41,21 +41,20 @@ from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.statements import open_verdict, sign
 
 MAX_ASKED: Final = 64  # Bounds a poll. Polls are rare: a judge outvoted twice is rejected.
-# What waits for an audit decides how long: nothing but memory, a program that is about to leave, or a text. An
-# audit of 200 tokens takes four passes (decision 27) once prompts leave an auditor time for it. Who waits for less
-# gets fewer answers, of audits that are as good as lost; who waits for more gets few more.
-ANSWER_S: Final = 60.0  # An auditor lets prompts go first for half a minute (`cosine_node.verifier.audits`).
-FINISH_S: Final = 10.0  # Where a program is about to leave: enough for audits that have begun.
-HOLD_S: Final = 1.0  # Text waits so long for the word of the verifier that continues; it ends by a later one.
-TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS  # What is replayed in one pass: unsigned tokens, as many signed.
-UNFORESEEABLE: Final[Chance] = random.SystemRandom().random  # No verifier may foresee which streams are audited.
+# An audit of 200 tokens takes four passes (decision 27) once an auditor has time for it. With shorter timeouts
+# more audits are lost, with longer ones few are gained.
+ANSWER_S: Final = 60.0  # An auditor prefers prompts for half a minute (`cosine_node.verifier.audits`).
+FINISH_S: Final = 10.0  # When a program exits: enough for audits in progress.
+HOLD_S: Final = 1.0  # Maximum delay of text for the answer of the verifier that continues; a later answer ends it.
+TAIL_TOKENS: Final = 2 * TRANSCRIPT_EVERY_TOKENS  # Replayed in one pass: unsigned tokens, as many signed.
+UNFORESEEABLE: Final[Chance] = random.SystemRandom().random  # No verifier may predict which streams are audited.
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Judge:
-    """A verifier that may judge others, by its record: numerics, its stages, and its address range."""
+    """The record data of a verifier that may judge others: numerics, stages, and address range."""
 
     numerics: str
     stages: frozenset[str] = frozenset()
@@ -67,13 +66,13 @@ class Judge:
 
 
 def has_ranges(judges: Mapping[str, Judge]) -> bool:
-    """True if address ranges tell judges apart."""
+    """Return whether the judges have different address ranges."""
     return len({judge.place for judge in judges.values()}) > 1
 
 
 @dataclass(slots=True)
 class StreamAudit:
-    """The audit of one generation so far: of each part that a verifier signed, in turn."""
+    """The audit of one generation so far, with evidence for each signed part, in order."""
 
     state: AuditState
     evidence: list[Evidence] = field(default_factory=list)
@@ -83,7 +82,7 @@ class StreamAudit:
         return AuditReport(self.state, tuple(self.evidence))
 
     async def wait(self, seconds: float = FINISH_S) -> None:
-        """Return when it is over, or after so many seconds."""
+        """Wait until the audit has ended, or for `seconds`."""
         if self.task is not None:
             await asyncio.wait([self.task], timeout=seconds)
 
@@ -91,10 +90,10 @@ class StreamAudit:
 class Auditing:
     """The audits of one client. `chance` draws the streams and the auditors.
 
-    Judges are the verifiers of the target that the user allows, by lot, address ranges in turn. The first that
-    finds nothing ends an audit. The first that accuses makes it a poll, in which all are asked until the rest
-    cannot change what most say, by voices (`cosine_p2p.trust.voices`): a lone voice demotes only itself, and where
-    most voices are honest no number of liars convicts an honest verifier.
+    Judges are the target's verifiers that the user allows, in random order, alternating address ranges. An audit
+    ends with the first judge that finds no error. An accusation starts a poll: all are asked until the rest
+    cannot change the majority of voices (`cosine_p2p.trust.voices`). A single voice demotes only itself, and with
+    an honest majority no number of liars convicts an honest verifier.
     """
 
     def __init__(
@@ -117,7 +116,7 @@ class Auditing:
 
     @property
     def convicted(self) -> frozenset[str]:
-        """The verifiers that were found wrong: asked last, and not believed."""
+        """The verifiers that were found to be wrong: asked last, and not believed."""
         return self._convicted | self.standings.rejected(asyncio.get_running_loop().time())
 
     def join(self, transport: Transport) -> None:
@@ -125,7 +124,7 @@ class Auditing:
         self._links = Links(transport)
 
     async def close(self) -> None:
-        """Wait `FINISH_S` for audits under way, then cancel them."""
+        """Wait `FINISH_S` for audits in progress, then cancel them."""
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=FINISH_S)
         await end_all(self._tasks)
@@ -133,7 +132,7 @@ class Auditing:
             await self._links.close()
 
     def begin(self, session: Session, *, judges: Mapping[str, Judge], share: float) -> StreamAudit:
-        """Audit a session if it is drawn, by `share` and its authors' standing; `judges` have its authors, too."""
+        """Audit a session if it is drawn, by `share` and its authors' standing; `judges` include its authors."""
         claims = session.signed.claims(session.job.request, session.output)
         now_s = asyncio.get_running_loop().time()
         chances = [self.standings.audit_chance(claim.author, share, now_s=now_s) for claim in claims]
@@ -150,7 +149,7 @@ class Auditing:
         return audit
 
     async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> None:
-        """Audit one part after the other; the worst finding counts."""
+        """Audit the parts in order; the worst finding counts."""
         try:
             states = [await self._audit(audit, index, claim, judges) for index, claim in enumerate(claims)]
             audit.state = max(states, key=list(AuditState).index)
@@ -161,7 +160,7 @@ class Auditing:
     async def _audit(
         self, audit: StreamAudit, index: int, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> AuditState:
-        """Ask until one judge has found nothing, or a poll is decided."""
+        """Ask judges until one finds no error, or a poll is decided."""
         known = judges.get(claim.author)
         author = {claim.author} | (known.stages if known is not None else frozenset())
         beside = {known.place} - {""} if known is not None and has_ranges(judges) else set[str]()
@@ -185,17 +184,17 @@ class Auditing:
         return state
 
     def _drawn(self, judges: Mapping[str, Judge]) -> list[str]:
-        """Those that may judge, by lot, address ranges in turn."""
+        """Return the peers that may judge, in random order, alternating address ranges."""
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
         turns = in_turns(fit, {peer: judge.place for peer, judge in judges.items()})
-        # Those that failed lately may not answer; what they say counts like any other's word.
+        # Peers that failed recently may not answer; their answers count as any other's.
         return sorted(turns, key=lambda peer: peer in avoided)
 
     async def _opinion(
         self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> tuple[Opinion, Audited] | None:
-        """None if it gives no answer that can be believed."""
+        """None without a credible answer."""
         answered = await self._ask(judge, claim)
         if answered is None:
             return None
@@ -205,7 +204,7 @@ class Auditing:
         return Opinion(judge, is_accusation, frozenset(verdict.stages or ()), place), answer
 
     async def _place(self, peer: str, judges: Mapping[str, Judge]) -> str:
-        """The address range where a peer was seen, else the one that it claims."""
+        """Return the address range where a peer was seen, else the one that it announces."""
         assert self._transport is not None
         if not has_ranges(judges):
             return ""
@@ -217,7 +216,7 @@ class Auditing:
     async def judged(
         self, pieces: Sequence[Evidence], directory: Directory, *, trust: Collection[str] = (), wait_s: float
     ) -> tuple[Evidence, ...]:
-        """The claims with what verifiers of their numerics (`trust`: these alone) say now, `wait_s` each."""
+        """Return the claims with new statements of verifiers (only `trust`) of their numerics, `wait_s` each."""
         found: list[Evidence] = []
         for piece in pieces:
             try:
@@ -241,7 +240,7 @@ class Auditing:
         return answered[1] if answered is not None else None
 
     async def _ask(self, auditor: str, claim: AskAudit) -> tuple[Audited, AuditVerdict] | None:
-        """One auditor's answer and verdict; None if it gives none that can be believed."""
+        """Return one auditor's answer and verdict; None without a credible one."""
         assert self._links is not None
         try:
             async with asyncio.timeout(ANSWER_S):
@@ -255,7 +254,7 @@ class Auditing:
             self.failures.note_error(auditor, error, now_s=asyncio.get_running_loop().time())
             reason: CosineError | str = error
         except (PeerError, PeerLost, LocalProtocolError) as error:
-            # It may be busy, of an older version, or have another limit: nothing of that costs it its place.
+            # It may be busy, of an older version, or have another limit: none of these is penalised.
             reason = error
         except TimeoutError:
             reason = f"no answer within {ANSWER_S:g} s"
@@ -263,19 +262,21 @@ class Auditing:
         return None
 
     def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, opinions: Sequence[Opinion]) -> None:
-        """Update the standing of the author, and of judges whom most others contradict."""
+        """Update the standing of the author, and of judges that a majority contradicts."""
         now_s = asyncio.get_running_loop().time()
         author = claim.author[-PEER_LETTERS:]
         accusers = [one.judge for one in opinions if one.is_accusation]
         names = ", ".join(peer[-PEER_LETTERS:] for peer in accusers)
         match state:
             case AuditState.CONVICTED:
-                logger.warning("verifier %s is convicted: it committed what its target does not choose", author)
+                logger.warning(
+                    "verifier %s is convicted: it committed tokens that its target does not choose", author
+                )
                 self.standings.reject(claim.author, now_s=now_s)
             case AuditState.SUSPECTED | AuditState.DISPUTED:
-                logger.warning("verifier %s is accused by %s; nobody can tell who lies", author, names)
+                logger.warning("verifier %s is accused by %s; it is undecided which is wrong", author, names)
             case AuditState.PASSED if accusers:
-                logger.warning("verifier %s was accused by %s, and most others found it right", author, names)
+                logger.warning("verifier %s was accused by %s, but most others found it correct", author, names)
                 self.standings.note_right(claim.author, now_s=now_s)
             case _:
                 logger.info("audit of verifier %s: %s", author, state)
@@ -286,23 +287,23 @@ class Auditing:
             self._file.add(evidence)
         if state not in (AuditState.CONVICTED, AuditState.PASSED):
             return
-        # Each judge of the poll has said what its target chooses, and is checked by what most of them say.
+        # The majority also checks each judge of the poll.
         for one in opinions:
             if one.is_accusation is (state is AuditState.CONVICTED):
                 self.standings.note_right(one.judge, now_s=now_s)
             elif one.stages:
-                # It may be a stage's doing, which the head replaces; it loses its turn for a while.
+                # One of its stages may be wrong, and the head replaces it; the judge is avoided for a while.
                 self.failures.note_failed(one.judge, now_s=now_s)
             else:
                 self.standings.note_outvoted(one.judge, now_s=now_s)
 
 
 class TextAccused(GenerationFailed):
-    """The verifier that continues a text says that a part of it is not the target's."""
+    """The verifier that continues a text reports that a part of it is not the target's."""
 
 
 class FailoverCheck:
-    """Who goes on judges the end before, which the client signs: a verifier that falls silent has not."""
+    """Asks the verifier that continues a stream about its end, signed by the client, not by the lost verifier."""
 
     def __init__(self, session: Session, *, mandates: Mandates, auditing: Auditing) -> None:
         self._session = session
@@ -313,7 +314,7 @@ class FailoverCheck:
         self._accusation = ""
 
     async def checked(self, stream: AsyncIterator[Tokens]) -> AsyncGenerator[Tokens, None]:
-        """The stream of the session. Raises `TextAccused` once tokens that it has shown are accused."""
+        """Yield the session's stream. Raises `TextAccused` once yielded tokens are accused."""
         try:
             async for tokens in stream:
                 if asking := self._next():
@@ -328,7 +329,7 @@ class FailoverCheck:
                 asking.cancel()
 
     def _next(self) -> "asyncio.Task[None] | None":
-        """The question about a part that has ended, where another verifier has continued since."""
+        """Start to ask about an ended part that another verifier has continued."""
         parts = self._session.signed.parts()
         if len(parts) == self._seen:
             return None
@@ -344,7 +345,7 @@ class FailoverCheck:
             raise TextAccused(self._accusation)
 
     async def _ask(self, author: str, judge: str, first: int, end: int) -> None:
-        """Ask the verifier that continues and, if it accuses, another one."""
+        """Ask the verifier that continues; if it accuses, ask another one."""
         request, tokens = self._session.job.request, tuple(self._session.output[:end])
         part = Transcript(first, end, roll_digest(self._session.d_0, tokens))
         signed = sign(self._identity, part, digest=self._session.d_0)
@@ -353,8 +354,8 @@ class FailoverCheck:
         if verdict is None or not accuses(verdict, request):
             return
         others = [peer_id for peer_id in self._session.job.verifiers if peer_id not in (author, judge)]
-        # A second opinion is taken of the first of two that has time for it and shares nothing with the judge. The
-        # text ends either way, so that more would only tell whom to avoid.
+        # The second opinion comes from the first of two that answers and is independent of the judge. The text ends
+        # in either case, so further opinions would only show which verifier to avoid.
         for other in others[:2]:
             second = await self._auditing.judge(other, claim)
             if (
@@ -365,8 +366,10 @@ class FailoverCheck:
                     self._auditing.failures.note_failed(judge, now_s=asyncio.get_running_loop().time())
                 break
         wrong = min((finding.position for finding in verdict.findings), default=first)
-        logger.warning("verifier %s is accused by %s, which goes on", author[-PEER_LETTERS:], judge[-PEER_LETTERS:])
+        logger.warning(
+            "verifier %s is accused by %s, which continues", author[-PEER_LETTERS:], judge[-PEER_LETTERS:]
+        )
         self._accusation = (
-            f"Verifier {author} failed, and verifier {judge}, which went on, would have written something else "
-            f"from output token {wrong + 1} on; one of them lies, so ask again."
+            f"Verifier {author} failed, and verifier {judge}, which continued, computes different tokens "
+            f"from output token {wrong + 1} on; one of them is wrong, so repeat the request."
         )

@@ -1,4 +1,4 @@
-"""The coordination of one request as its client sees it: who has it, and what was shown of authors. Pure."""
+"""The coordination of one request from the client's side: the coordinator, and proofs of authorship. Pure."""
 
 from enum import Enum, auto
 from typing import Final
@@ -17,12 +17,11 @@ from cosine_protocol.protocols import MANDATES, WINDOWS
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.statements import check_signature, sign
 
-# A mandate saves drafts the way through the client, and takes the time for decisions from the verifier. At T 0.8 it
-# brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26):
-# at half of these bounds there is hardly anything to gain, at twice as much a part of that is lost.
+# With a mandate drafts need not pass through the client, but the verifier spends time on decisions. At T 0.8 it
+# brought 1.5 times the speed with the client 1.7 passes away, and 1.04 times a third of a pass away (decision 26).
 LEAST_RTT_PASSES: Final = 0.25
 LEAST_RTT_S: Final = 0.005  # Round trips on one machine take 1 to 4 ms (measured).
-SILENCE_S: Final = 10.0  # Twice as long as a delegate waits for a drafter (`cosine_p2p.session.drafters`).
+SILENCE_S: Final = 10.0  # Twice the time that a delegate waits for a drafter (`cosine_p2p.session.drafters`).
 
 
 class Coordinator(Enum):
@@ -38,7 +37,7 @@ def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination
 
 
 def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
-    """True if the client coordinates as well; over stages a pass begins whenever the first of them is free."""
+    """Return whether the client can coordinate without loss; with stages a pass begins once the first is free."""
     return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s / max(1, stages))
 
 
@@ -51,7 +50,7 @@ def expected_coordinator(
     rtt_s: float | None,
     now_s: float,
 ) -> Coordinator:
-    """At unknown `rtt_s` (to the client) it is the verifier: otherwise the client is near it."""
+    """Return the likely coordinator. `rtt_s` is from the client to the verifier; if None, it is the verifier."""
     if mandates is None or not may_delegate(mandates, strategy, coordination):
         return Coordinator.CLIENT
     if verifier.peer_id in mandates.failures.avoided(now_s):
@@ -63,7 +62,7 @@ def expected_coordinator(
 
 
 class Delegation:
-    """Decides who coordinates a job's drafters, and checks a delegate. `taken_back`: why it must end."""
+    """Decides who coordinates a job's drafters, and checks a delegate. `taken_back` is the reason to end it."""
 
     def __init__(self, job: Job, d_0: bytes, drafts: Drafts) -> None:
         self._job = job
@@ -83,7 +82,7 @@ class Delegation:
     def offer(
         self, upstream: Upstream, *, drafters_may_pay: bool, now_s: float, left_s: float
     ) -> m.Delegate | None:
-        """Decide at a verifier, or wait for `Opened`; the mandate to send it if it is to coordinate."""
+        """Decide at a verifier, or wait for `Opened`; returns the mandate if the verifier shall coordinate."""
         mandates, link = self._job.mandates, upstream.link
         if self.coordinator is not Coordinator.UNDECIDED or mandates is None:
             return None
@@ -132,13 +131,13 @@ class Delegation:
         self.coordinator, self.why = Coordinator.CLIENT, f"coordinated here: {reason}"
 
     def note_report(self, author: int, rtt_s: float, *, now_s: float) -> None:
-        """A delegate's word about a drafter (0: unknown) and its distance."""
+        """Note a delegate's report of a drafter (0: unknown) and its distance."""
         self._silent_since_s = None
         if self._job.distances is not None and 0 < author <= len(self._peer_ids):
             self._job.distances.note_told(self.delegate, self._peer_ids[author - 1], rtt_s, now_s=now_s)
 
     def note_credit(self, credit: m.Credit) -> m.Draft:
-        """Keep what a delegate shows; it is checked once it matters. Raises `RemoteProtocolError`."""
+        """Store a fragment from a delegate, to be checked when needed. Raises `RemoteProtocolError`."""
         if not self.was_delegated or credit.author > len(self._peer_ids):
             raise RemoteProtocolError("a credit for an author that was not named")
         draft = decode_body(m.Draft, credit.body)
@@ -146,7 +145,7 @@ class Delegation:
         return draft
 
     def checked_authors(self, commit: m.Commit, before: bytes, *, now_s: float) -> bytes:
-        """The authors of a commit after the prefix `before`, without those that no signature shows."""
+        """Return a commit's authors after the prefix `before`, without those that no signature proves."""
         if not self.was_delegated:
             return commit.authors
         claims = list(claims_of(commit.tokens, commit.authors, before))

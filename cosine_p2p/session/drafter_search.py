@@ -1,4 +1,4 @@
-"""The search for the drafters of one request: looked up, and chosen by the way that their drafts will go."""
+"""The look-up of drafters for one request, and the choice among them by the route of their drafts."""
 
 import logging
 from collections.abc import Sequence
@@ -18,8 +18,8 @@ from cosine_protocol.errors import ClockOff, PeerLost
 from cosine_protocol.records import NodeRecord, Role
 
 MAX_ASKED_DRAFTERS: Final = 8
-"""Default maximum. Each reads the prompt's end, and three are kept: with eight the expert of each prompt of the
-embedded family was among them (decision 2)."""
+"""Default maximum. Each reads the end of the prompt, and three are kept: eight included the expert of each prompt
+of the embedded family (decision 2)."""
 WANTED_DRAFTERS: Final = 16 * MAX_ASKED_DRAFTERS  # Bounds a look-up in a large directory (docs/design.md).
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AskedDrafters:
-    """The drafters to ask, and the author number of the one that only learns, 0 for none."""
+    """The drafters to ask, and the author number of the pupil, which only learns, 0 for none."""
 
     records: tuple[NodeRecord, ...]
     pupil: int = 0
@@ -35,7 +35,7 @@ class AskedDrafters:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSearch:
-    """Finds drafters for a request with some options. Times are those of the event loop's clock."""
+    """Finds drafters for a request with some options. Times are from the event loop's clock."""
 
     finds: RecentFinds
     links: PeerLinks
@@ -55,7 +55,7 @@ class DrafterSearch:
         return None if self.options["trust"] else max(WANTED_DRAFTERS, self.limit)
 
     async def look_up(self, target: str) -> list[NodeRecord]:
-        """Drafters of a target by its name; none where the directory does not answer."""
+        """Return the drafters of a target by its name; none if the directory does not answer."""
         if not self.strategy.wants_drafters or not self.limit:
             return []
         try:
@@ -65,14 +65,14 @@ class DrafterSearch:
             return []
 
     def look_out(self, target: str, *, asked: int) -> None:
-        """Look for newcomers, for the next request, where there was room for more drafters than were asked."""
+        """Look up new drafters for the next request, if fewer than `limit` were asked."""
         if self.strategy.wants_drafters and asked < self.limit:
             self.finds.begin_renewal(Role.DRAFTER, target, wanted=self._wanted)
 
     def choose(
         self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
     ) -> AskedDrafters:
-        """The drafters to ask for a request to a verifier, without those that failed lately."""
+        """Return the drafters to ask for a request to a verifier, without those that failed recently."""
         avoided = self.failures.avoided(now_s)
         able = [record for record in found if record.peer_id not in avoided]
         coordinator = expected_coordinator(
@@ -100,7 +100,7 @@ class DrafterSearch:
     def _with_pupil(
         self, asked: tuple[NodeRecord, ...], able: Sequence[NodeRecord], verifier: NodeRecord, chance: Chance
     ) -> AskedDrafters:
-        """With feedback sometimes one that only learns, last unless that place is a lone expertise."""
+        """With feedback, sometimes add a pupil, unless it would replace the only drafter of an expertise."""
         if not asked or not shares_feedback(self.options):
             return AskedDrafters(asked)
         if self.options.get("max_drafters") is not None and len(asked) == self.limit:

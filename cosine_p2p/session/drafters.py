@@ -1,4 +1,4 @@
-"""The drafters of one session: who follows the request, what each was told of the stream, and what they send."""
+"""The drafters of one session: their state, the tokens sent to each, and the fragments received."""
 
 import asyncio
 from collections import Counter, deque
@@ -23,15 +23,15 @@ from cosine_protocol.nodes import BASE, NodeBlock
 from cosine_protocol.protocols import DRAFT, LEARNING, WINDOWS
 from cosine_protocol.statements import check_signature
 
-START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than links give up silent peers; later is too late.
+START_TIMEOUT_S: Final = SILENCE_S / 2  # Longer than the timeout of links.
 MAX_STRANGENESS_NATS: Final = 1.0
-"""Drafters whose NLL of the prompt is worse by more are right 0.22 to 0.5 times as often as the best (traces of
+"""Drafters whose NLL of the prompt is worse by more are accepted 0.22 to 0.5 times as often as the best (traces of
 both families, greedy), others 0.69 times or more."""
-MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory, each: far more than come during one check.
+MAX_WAITING_FRAGMENTS: Final = 64  # Bounds memory per drafter; far more than arrive during one check.
 
 
 class DrafterLedger:
-    """Drafters of a request by author number, from 1. `offered`: committed tokens that had a draft in time."""
+    """Counts of a request's drafters by author number, from 1. `offered` counts committed tokens with a draft."""
 
     def __init__(self, records: Sequence[KnownDrafter]) -> None:
         self._records = tuple(records)
@@ -60,7 +60,7 @@ class DrafterLedger:
         return self._numbers.get(peer_id, 0)
 
     def domain_of(self, author: int) -> str:
-        """The domains a drafter announces, or its model where it announces none."""
+        """Return the domains that a drafter announces, else its model."""
         record = self._records[author - 1]
         return ",".join(record.expertise) or record.model
 
@@ -73,7 +73,7 @@ class DrafterLedger:
         self.note_offered(nodes, position)
 
     def note_offered(self, nodes: NodeBlock, position: int) -> None:
-        """Note the positions for which there are nodes below an output of `position` tokens."""
+        """Note the positions of nodes below an output of `position` tokens."""
         depths: list[int] = []
         for node in nodes:
             depths.append(depths[node.parent] + 1 if node.parent != BASE else 0)
@@ -84,20 +84,20 @@ class DrafterLedger:
         self._rtt_s[author] = rtt_s
 
     def note_told(self, author: int, nodes: int, rtt_s: float) -> None:
-        """Take a delegate's word for the nodes of a drafter and its distance."""
+        """Note a delegate's report of a drafter's nodes and distance."""
         self._drafted[author] = max(self._drafted[author], nodes)
         self.note_rtt(author, rtt_s)
 
     def note_told_offered(self, tokens: int) -> None:
-        """Take a delegate's word for `offered`."""
+        """Note a delegate's report of `offered`."""
         self.offered = max(self.offered, min(tokens, self._position))
 
     def offered_before(self, position: int) -> int:
-        """`offered` once all tokens before this position are credited."""
+        """Return `offered` as it will be once all tokens before this position are credited."""
         return self.offered + sum(self._position <= offered < position for offered in self._offered_positions)
 
     def told(self, author: int) -> tuple[int, float]:
-        """Nodes received from a drafter so far and its round-trip time in seconds, 0 if unknown."""
+        """Return the number of nodes from a drafter and its round-trip time in seconds, 0 if unknown."""
         return self._drafted[author], self._rtt_s.get(author, 0.0)
 
     def credit(self, authors: Iterable[int]) -> None:
@@ -125,7 +125,7 @@ class DrafterLedger:
 
 @dataclass(slots=True)
 class _Follower:
-    """`known_tokens` of the output were told to this drafter."""
+    """A drafter that has received `known_tokens` tokens of the output."""
 
     link: PeerLink
     known_tokens: int
@@ -133,14 +133,13 @@ class _Follower:
 
 class DraftingObserver(Protocol):
     def note_decision(self, author: int, why: str) -> None:
-        """A decision about a drafter, or with author 0 about their number."""
-        ...
+        """Note a decision about a drafter, or with author 0 about their number."""
 
     def note_lost(self, author: int) -> None: ...
 
 
 class Drafters:
-    """A job's drafters by author number. `output` grows; `deliver` gets checked fragments, messages, losses."""
+    """A job's drafters by author number. `output` grows; `deliver` receives checked fragments, messages, losses."""
 
     def __init__(
         self,
@@ -164,7 +163,7 @@ class Drafters:
         self._deliver = deliver
         self._failures = failures
         self._drafts = drafts
-        # A delegate's drafters believe the mandate alone.
+        # A delegate's drafters accept only the mandate.
         self._shares_feedback = job.shares_feedback and job.mandate is None
         self._wanted: set[int] = set()
         self._dials: set[asyncio.Task[None]] = set()
@@ -175,7 +174,7 @@ class Drafters:
         self._refused: set[str] = set()
 
     async def check_fragments(self) -> None:
-        """Check signatures off the loop, in turns, so that a flood costs its own; one false one ends it."""
+        """Check signatures in a thread, in turns by drafter; a false signature ends its drafter."""
         while True:
             while not self._unchecked:
                 self._has_unchecked.clear()
@@ -202,7 +201,7 @@ class Drafters:
             self._deliver(FragmentReceived(author, draft))
 
     def follow(self, *authors: int) -> None:
-        """Ask drafters to follow from here on."""
+        """Ask drafters to follow the output."""
         for author in authors:
             self._wanted.add(author)
             dial = asyncio.ensure_future(self._dial(author))
@@ -238,16 +237,16 @@ class Drafters:
         peer_id = delivery.peer_id
         if not isinstance(delivery.message, m.Fragment):
             self._deliver(delivery)
-        # Nobody has asked the one that only learns.
+        # The pupil was not asked to draft.
         elif peer_id not in self._refused and self._ledger.author_of(peer_id) != self._job.pupil:
             self._unchecked.setdefault(peer_id, deque(maxlen=MAX_WAITING_FRAGMENTS)).append(delivery)
             self._has_unchecked.set()
 
     def event_of(self, delivery: Delivery) -> DrafterStarted | DrafterLost | None:
-        """What a drafter's message, or its loss, means to the strategy.
+        """Return the strategy's event for a drafter's message or loss.
 
-        A drafter that breaks the protocol is let go. Of the pupil only the loss is an event; it is let go where the
-        prompt is far from its domain.
+        A drafter that breaks the protocol is released. The only event of the pupil is its loss; it is released if
+        the prompt is far from its domain.
         """
         author = self._ledger.author_of(delivery.peer_id)
         match delivery.message:
@@ -269,11 +268,11 @@ class Drafters:
                 return DrafterLost(author)
 
     def teach(self) -> None:
-        """Tell the pupil all that is committed."""
+        """Send the pupil all committed tokens."""
         self.advance(self._job.pupil, len(self._output))
 
     def advance(self, author: int, position: int) -> None:
-        """Tell a follower the stream up to `position` without a gap, which a drafter would ignore."""
+        """Send a follower the stream up to `position` without a gap; a drafter ignores what follows one."""
         follower = self._followers.get(author)
         while follower is not None and follower.known_tokens < position:
             end = min(position, follower.known_tokens + MAX_COMMIT_TOKENS)
@@ -287,7 +286,7 @@ class Drafters:
             follower.link.post(message)
 
     def release(self, author: int, reason: m.ReleaseReason = m.ReleaseReason.ENDED) -> None:
-        """Let a drafter go, also one that was lost or has not started yet."""
+        """Release a drafter, also one that was lost or has not started yet."""
         self._wanted.discard(author)
         self.post(author, self._released(author, reason))
         self._followers.pop(author, None)

@@ -1,4 +1,4 @@
-"""The drafts of one request that may still come true: by whom, how likely, and who signed them. Pure."""
+"""The drafts of one request that may still be accepted: authors, confidences, and signatures. Pure."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,12 @@ from cosine_protocol.digests import extend_digest
 from cosine_protocol.limits import MAX_AUTHORS, MAX_WINDOW_NODES
 from cosine_protocol.nodes import BASE
 
-MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory, each author: twice what may be under way.
+MAX_KEPT_NODES: Final = 2 * MAX_WINDOW_NODES  # Bounds memory per author: twice the nodes in flight.
 
 
 @dataclass(slots=True, eq=False)
 class SignedDraft:
-    """One fragment of an author. `is_checked`: its signature holds. `is_told`: the client has it."""
+    """A fragment of an author. `is_checked`: its signature is valid. `is_told`: the client has it."""
 
     author: int
     fragment: m.Fragment
@@ -26,7 +26,7 @@ class SignedDraft:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The token `index` of a commit, which completes the prefix `digest`, is said to be an author's."""
+    """A statement that the token `index` of a commit, which completes the prefix `digest`, is an author's."""
 
     index: int
     author: int
@@ -34,7 +34,7 @@ class Claim:
 
 
 def claims_of(tokens: Sequence[int], authors: bytes, before: bytes) -> Iterator[Claim]:
-    """What a commit of these tokens after the prefix `before` says of drafters."""
+    """Yield a commit's claims about drafters; its tokens follow the prefix `before`."""
     digest = before
     for index, (token, author) in enumerate(zip(tokens, authors, strict=True)):
         digest = extend_digest(digest, token)
@@ -43,7 +43,7 @@ def claims_of(tokens: Sequence[int], authors: bytes, before: bytes) -> Iterator[
 
 
 def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
-    """Author bytes in which the tokens of these claims are the verifier's own."""
+    """Return author bytes in which the tokens of these claims are the verifier's own."""
     left = bytearray(authors)
     for claim in claims:
         left[claim.index] = 0
@@ -60,12 +60,12 @@ class _Node(NamedTuple):
 
 @dataclass(slots=True)
 class Drafts:
-    """Nodes by author and by the digest of the prefix that they complete. The oldest of an author go first."""
+    """Nodes by author and by the digest of the prefix that they complete; an author's oldest are dropped first."""
 
     _nodes: dict[int, Remembered[bytes, _Node]] = field(default_factory=dict)
 
     def add(self, signed: SignedDraft) -> None:
-        """Add a fragment. Of nodes sent before, the new confidence counts."""
+        """Add a fragment; it replaces the confidence of nodes that were sent before."""
         draft, own = signed.draft, self._nodes.setdefault(signed.author, Remembered(MAX_KEPT_NODES))
         digests: list[bytes] = []
         positions: list[int] = []
@@ -76,7 +76,7 @@ class Drafts:
             digests.append(extend_digest(parent, node.token))
             positions.append(position)
             known = own.get(digests[-1])
-            # A fragment that holds, or that the client has, is not replaced by another.
+            # A fragment that is checked, or that the client has, is not replaced.
             keeps = known is not None and (known.signed.is_checked or known.signed.is_told)
             shown = known.signed if keeps and known is not None else signed
             own.note(digests[-1], _Node(position, node.confidence, shown))
@@ -86,7 +86,7 @@ class Drafts:
         return None if node is None else node.signed
 
     def confidences(self, tokens: Sequence[int], authors: bytes, before: bytes) -> tuple[float | None, ...]:
-        """The confidence of each committed token's author, None where unknown."""
+        """Return the author's confidence of each committed token, None if unknown."""
         found: list[float | None] = [None] * len(tokens)
         for claim in claims_of(tokens, authors, before):
             node = self._node(claim)

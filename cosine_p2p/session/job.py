@@ -1,4 +1,4 @@
-"""The work of a session: one request, and who may serve it."""
+"""The input of a session: one request, and the peers that may serve it."""
 
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,25 +27,20 @@ class KnownDrafter(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """The work of a session: the request, who may serve it in order of preference, who may draft.
+    """The input of a session: the request, its verifiers in order of preference, and its drafters.
 
-    `verifiers` gives by peer id the seconds that each announces for a pass, `four_tokens_permille` what it says of
-    one over four tokens, and `stages` how many peers compute it where the model is in parts. Where they were found
-    in an earlier run, `find_more` waits for a look-up under way and gives all that it finds for the request; they
-    are added. `trials` are what was measured of numbers of
-    drafters, if any are compared. `has_other_offers` is true if, until something is committed, others could serve
-    the request in another form. `more_numbers` are for verifiers asked once more, which may not have ended the
-    request of the first number yet. Cached prefixes are shared only with requests of the same `cache_scope`.
+    By peer id, `verifiers` has announced seconds per pass, `four_tokens_permille` the announced cost of a pass over
+    four tokens, and `stages` the number of stages. `find_more` waits for a look-up in progress and returns further
+    verifiers. `trials` has measurements of drafter counts. `has_other_offers` is true if, until the first commit,
+    other verifiers could serve the request in another form. `more_numbers` are for verifiers that are asked again,
+    which may not have ended the first request yet. Only requests of the same `cache_scope` share cached prefixes.
 
-    `committed` is the output so far. `mandates` signs those that the client may give, as `coordination` says;
-    `mandate` is the one by which somebody else than the client runs this session. `distances` is told how far from
-    a verifier that coordinates the drafters are. Drafters see the last `prompt_window_tokens` tokens of the prompt,
-    with None the whole of it. With `shares_feedback` they are told
-    that they may keep the text and learn from it. The author number `pupil`, 0 for none, is that of a
-    drafter that follows it for nothing else: it is told what is committed, and asked for no drafts. `prediction` is
-    what the user takes the output to be, for verifiers to draft from. Where a verifier was lost that served the
-    request, and nobody is left, `find_again` tells for `patience_s` whom to ask, as `verifiers` does.
-    `other_numerics` are those of the target's verifiers that cannot go on with the text.
+    `committed` is the output so far. `mandates` signs mandates as `coordination` allows; `mandate` is the one by
+    which a verifier runs this session. `distances` records those of drafters to a coordinating verifier. Drafters
+    see the last `prompt_window_tokens` tokens of the prompt, with None all of it, and may learn from the text with
+    `shares_feedback`. `pupil` is the author number, 0 for none, of a drafter that only learns. Verifiers draft from
+    `prediction`, the output that the user expects. After a verifier was lost and none is left, `find_again` looks
+    for verifiers for `patience_s`. `other_numerics` are those of verifiers that cannot continue the text.
     """
 
     number: int
@@ -76,9 +71,9 @@ class Job:
 
     @property
     def shown_request(self) -> Request:
-        """The request as drafters see it: with the end of the prompt alone, where that is wanted."""
+        """The request as drafters see it, with only the end of the prompt if `prompt_window_tokens` is set."""
         if self.prompt_window_tokens is None:
             return self.request
-        # Without the nonce, so that guesses of the rest cannot be tested by the digest.
+        # Without the nonce, so that guesses of the rest cannot be checked against the digest.
         shown = self.request.prompt[-self.prompt_window_tokens :]
         return replace(self.request, prompt=shown, nonce=bytes(NONCE_BYTES))

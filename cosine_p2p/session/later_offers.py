@@ -1,4 +1,4 @@
-"""The offers of a look-up that is under way while its request begins with verifiers of an earlier run."""
+"""The offers of a look-up that runs while its request begins with verifiers of an earlier run."""
 
 import asyncio
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class LaterOffers:
-    """Looks up by `find`; a look-up that fails offers nothing more. End it with `close`."""
+    """The offers of the look-up `find`, none if it fails. End it with `close`."""
 
     def __init__(
         self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]
@@ -24,7 +24,7 @@ class LaterOffers:
         self._finding = asyncio.ensure_future(self._find(find, offers_of))
 
     async def find_for(self, request: Request) -> dict[str, float]:
-        """Those who serve this form of the request, by peer id, with the seconds of a pass that each announces."""
+        """Return the verifiers of this form of the request, by peer id, with announced seconds per pass."""
         await asyncio.wait((self._finding,))
         able = next((able for form, able in self._offers if form == request), ())
         return {record.peer_id: record.pass_us / 1e6 for record in able}
@@ -43,4 +43,4 @@ class LaterOffers:
             self._offers = offers_of(found)
             self.candidates = found
         except CosineError as error:
-            logger.info("what an earlier run found was not found again: %s", error)
+            logger.info("the verifiers of an earlier run were not found again: %s", error)

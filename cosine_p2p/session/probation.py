@@ -1,4 +1,4 @@
-"""New verifiers must write a text's beginning as another has; nobody waits, and it teaches their standing."""
+"""Trials of new verifiers: each repeats the beginning of a finished text, in the background."""
 
 import asyncio
 import logging
@@ -17,8 +17,8 @@ from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.limits import TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.records import NodeRecord
 
-TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS  # The first part that is signed: what differs can be audited.
-TRIAL_S: Final = 30.0  # One that needs a second for a token is no help to anybody.
+TRIAL_TOKENS: Final = TRANSCRIPT_EVERY_TOKENS  # The first signed part: a difference can be audited.
+TRIAL_S: Final = 30.0  # A verifier that takes a second per token is useless.
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Candidates:
 
 
 class Probation:
-    """The trials of one client's newcomers, at most one at a time. `chance` draws them."""
+    """The trials of one client's new verifiers, at most one at a time. `chance` draws them."""
 
     def __init__(self, auditing: Auditing, *, chance: Chance) -> None:
         self._auditing = auditing
@@ -47,17 +47,17 @@ class Probation:
         self._task: asyncio.Task[None] | None = None
 
     def begin(self, done: Session, candidates: Candidates, make_session: MakeSession) -> None:
-        """Try a newcomer, if there is one and it is drawn, with the request of a session that has its text."""
+        """Try a new verifier with the request of a finished session, if there is one and it is drawn."""
         now_s = asyncio.get_running_loop().time()
         top = max(candidates.standing.values(), default=0)
         authors = {author for author, _ in done.signed.parts()}
-        # Nobody is measured by what a newcomer wrote: it may be of the same mind.
+        # Texts of new verifiers are no reference: they may collude.
         is_known = authors and all(candidates.standing.get(author, 0) == top for author in authors)
         if not (top and is_known) or (self._task is not None and not self._task.done()):
             return
         judges = candidates.judges()
         written = authors.union(*(judges[author].stages for author in authors & judges.keys()))
-        # One over the same stages would write the same for that reason alone.
+        # A verifier with the same stages would write the same text in any case.
         akin = {peer for peer, judge in judges.items() if not written.isdisjoint(judge.stages | {peer})}
         newcomer = newcomer_among(
             candidates.records,
@@ -70,7 +70,7 @@ class Probation:
         self._task = asyncio.ensure_future(self._try(newcomer, done, candidates, make_session))
 
     async def close(self) -> None:
-        """Wait `FINISH_S` for a trial under way, then cancel it."""
+        """Wait `FINISH_S` for a trial in progress, then cancel it."""
         if self._task is not None:
             await asyncio.wait([self._task], timeout=FINISH_S)
             await end_all([self._task])
@@ -78,7 +78,7 @@ class Probation:
     async def _try(
         self, newcomer: NodeRecord, done: Session, candidates: Candidates, make_session: MakeSession
     ) -> None:
-        """Let a newcomer write; where it writes something else, others judge what it signed."""
+        """Have a new verifier generate the text; if it differs, others judge what it signed."""
         request = replace(done.job.request, numerics=newcomer.numerics)
         now_s = asyncio.get_running_loop().time()
         session = make_session(
@@ -110,14 +110,14 @@ class Probation:
         common = min(len(session.output), len(done.output))
         now_s = asyncio.get_running_loop().time()
         if session.output[:common] == done.output[:common]:
-            logger.info("verifier %s is new and wrote the same %d tokens", name, common)
+            logger.info("new verifier %s generated the same %d tokens", name, common)
             self._auditing.standings.note_right(newcomer.peer_id, now_s=now_s)
             return
         claims = session.signed.claims(request, session.output)
         if not claims:
-            logger.info("verifier %s is new, wrote something else and signed nothing", name)
+            logger.info("new verifier %s generated different tokens and signed nothing", name)
             return
         audit = self._auditing.start(claims, candidates.judges())
         await audit.wait(TRIAL_S)
         if audit.state is not AuditState.PASSED:
-            logger.info("verifier %s is new and wrote something else: %s", name, audit.state)
+            logger.info("new verifier %s generated different tokens: %s", name, audit.state)

@@ -1,4 +1,4 @@
-"""One generation under way: committed tokens become chunks of text, and in the end a `Generation`."""
+"""A running generation: converts committed tokens to chunks of text and finally to a `Generation`."""
 
 import asyncio
 import logging
@@ -33,10 +33,10 @@ logger = logging.getLogger(__name__)
 
 
 class Run:
-    """One generation under way: iterate `chunks`, then read `result`.
+    """A running generation: iterate `chunks`, then read `result`.
 
-    The next of `sessions` is taken where nobody of the one before has committed anything. `unspoken` tokens have no
-    text. `audit` begins the audit of a complete text, `check` checks a session's stream on the way. `reply` is the
+    The next of `sessions` is used if the previous one ended without a commit. `unspoken` tokens have no text.
+    `audit` starts the audit of a complete text, `check` checks a session's stream as it arrives. `reply` is the
     format of a chat's reply.
     """
 
@@ -94,23 +94,23 @@ class Run:
 
     @property
     def verifiers(self) -> tuple[str, ...]:
-        """Peer ids of the verifiers that may be asked, best first."""
+        """The peer ids of the verifiers that may be asked, best first."""
         return tuple(self._session.job.verifiers)
 
     @property
     def prompt_logprobs(self) -> tuple[NamedToken, ...]:
-        """Empty unless asked for, and before the first commit."""
+        """Log-probabilities of the prompt; empty unless requested, and before the first commit."""
         return self._told.of_prompt(self.request.prompt, self._session.prompt_likelihoods)
 
     async def chunks(self) -> AsyncGenerator[Chunk, None]:
-        """Chunks as tokens are committed; ends at the length, an EOS token or a stop string."""
+        """Yield chunks as tokens are committed, to the maximum length, an EOS token or a stop string."""
         stream = self._stream()
         is_whole = False
         self._log.info("%d prompt tokens", len(self.request.prompt))
         try:
             async for tokens in stream:
                 if self._first_s is None:
-                    self._first_s = _now_s()
+                    self._first_s = asyncio.get_running_loop().time()
                 for chunk in self._chunks_of(tokens):
                     yield chunk
                 if self._is_stopped and not self._is_ended:
@@ -118,7 +118,7 @@ class Run:
             is_whole = True
         finally:
             await stream.aclose()
-            self._ended_s = _now_s()
+            self._ended_s = asyncio.get_running_loop().time()
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
             if is_whole and self._begin_audit is not None:
@@ -137,10 +137,14 @@ class Run:
                 async for tokens in checked:
                     yield tokens
                 return
-            except (GenerationTimedOut, OptionRefused) as ended:
-                raise self._as_asked(ended) from None
+            except OptionRefused as refused:
+                if self._is_forced:
+                    refused = OptionRefused("tools", f"A call of these tools cannot be forced: {refused}")
+                raise refused from None
+            except GenerationTimedOut:
+                raise
             except TextAccused:
-                # What its author has signed may convict it.
+                # The transcript that its author signed may convict it.
                 self._audit = self._begin_audit(self._session, share=1.0) if self._begin_audit else None
                 raise
             except GenerationFailed:
@@ -155,14 +159,8 @@ class Run:
                 await checked.aclose()
                 await stream.aclose()
 
-    def _as_asked(self, ended: GenerationTimedOut | OptionRefused) -> Exception:
-        """An error in terms of the option that the user gave."""
-        if self._is_forced and isinstance(ended, OptionRefused):
-            return OptionRefused("tools", f"A call of these tools cannot be forced: {ended}")
-        return ended
-
     def _chunks_of(self, committed: Tokens) -> Iterator[Chunk]:
-        """A chunk for each run of one source; a pass ends with the one decoded token, others are copied."""
+        """Yield a chunk for each run of one source; the last token of a pass is decoded, others are copied."""
         ledger = self._session.ledger
         last = len(committed.tokens) - 1
         sources = [(author, not author and index < last) for index, author in enumerate(committed.authors)]
@@ -207,7 +205,7 @@ class Run:
                 return
 
     def _told_with(self, token: int) -> tuple[str, list[Part]]:
-        """The text and parts that are certain with the latest token."""
+        """Return the text and parts that the latest token makes certain."""
         piece = Piece("") if token in self._unspoken else self._assembler.add(token)
         text, parts = piece.text, self._read(piece)
         self._is_stopped = piece.is_stopped or (self._reader is not None and self._reader.is_full)
@@ -227,7 +225,7 @@ class Run:
         return [part for each in piece.shown for part in self._reader.add(each.text, is_special=each.is_special)]
 
     async def audited(self) -> None:
-        """Wait a while for an audit under way; `result` has its findings."""
+        """Wait up to `FINISH_S` for an audit in progress; `result` has its findings."""
         if self._audit is not None:
             await self._audit.wait()
 
@@ -303,7 +301,3 @@ class Run:
         if self._is_stopped:
             return "stop"
         return "eos" if self._session.finish is FinishReason.EOS else "length"
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()

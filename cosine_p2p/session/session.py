@@ -1,31 +1,31 @@
-"""One generation as it happens: messages become events of a strategy, its actions messages again.
+"""One generation: translates peers' messages to events of a strategy, and its actions to messages.
 
-Theory of operation. A session runs one `Job` to its end. It owns the output, which only grows. Everything it hears
-comes through one inbox, from which one task, the caller's in `stream`, takes one piece at a time, so no state here
-needs a lock. It is in one of three states, by its `Upstream`:
+Theory of operation. A session runs one `Job` to its end. It owns the output, which only grows. All input comes
+through one inbox, which only the caller's task in `stream` reads, so no state needs a lock. The session is in one
+of three states, by its `Upstream`:
 
 no verifier --`_use`--> asked --`Opened`--> serving --`Final`, or the last token--> ended
 
-`_drop` leads back to *no verifier* when a verifier breaks the protocol, refuses, is lost, or is too slow (`Watch`).
+`_drop` returns to *no verifier* when a verifier breaks the protocol, refuses, is lost, or is too slow (`Watch`).
 The failure is remembered beyond the session; `VerifierQueue` decides if the verifier is asked again.
 
 - *No verifier*: `_find_verifier` waits for dials (`VerifierDials`) in the order of the queue; drafters' messages
-wait in the inbox. A verifier that was lost while serving, and others, are looked for a while (`_look_again`). With
-nobody left the session ends with `GenerationFailed`, at the deadline with `GenerationTimedOut`, and not before a
-look-up under way has ended.
+stay in the inbox. After a verifier was lost while serving, `_look_again` looks for it and for others. With no
+verifier left and no look-up in progress the session ends with `GenerationFailed`, at the deadline with
+`GenerationTimedOut`.
 
 - *Asked*: `Open` is sent with all committed tokens.
 
-- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`). A verifier that is lost after the
-last token owes only its account.
+- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`). The loss of a verifier after the
+last token loses only its account.
 
 `Delegation.coordinator` is a second state: undecided until the distance of a verifier is known, then the client, or
-the verifier by a mandate; `_take_back` ends that. `DrafterCount` says how many may draft (`DraftersAllowed`).
-Events reach the strategy in the order in which they are read, with the time; its actions are performed at once.
+the verifier by a mandate; `_take_back` ends that. `DrafterCount` sets the number of drafters (`DraftersAllowed`).
+The strategy receives events in the order in which they are read, with the time; its actions are performed at once.
 `WakeAt` is the only timer.
 
-Never: a token is yielded twice or taken back; another verifier than the present one is heard; a strategy hears of
-drafters before a verifier was asked; a session that has ended sends anything but `Cancel` and `Release`.
+Invariants: no token is yielded twice or taken back; only the present verifier's messages are read; the strategy
+receives no drafter events before a verifier was asked; an ended session sends only `Cancel` and `Release`.
 """
 
 import asyncio
@@ -84,20 +84,20 @@ from cosine_protocol.messages import FinishReason
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import ConstraintKind, Request
 
-MAX_WHY: Final = 64  # Bounds memory: the first reasons that a session keeps for people.
-LATEST_WHY: Final = 16  # Bounds memory: the latest reasons, which a display of progress shows.
+MAX_WHY: Final = 64  # Bounds memory: the first decisions of a session.
+LATEST_WHY: Final = 16  # Bounds memory: the latest decisions, for a display of progress.
 ASK_AGAIN_S: Final = JOIN_PAUSE_S  # A network daemon that died, at either end, is back after one to two seconds.
 FOUND_AGAIN_S: Final = 10.0  # A node that has moved is found by then (decision 56); served ones get more.
-OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S  # Where others have other numerics: then it is better asked anew.
-LOOK_SELDOM: Final = 4.0  # Pause as a part of the time waited: 13 a minute, of 16 dials a silent host may get.
-REFUSED_WITHIN_S: Final = 1.0  # A refusal takes a round trip, a host that stands still four seconds.
+OTHERS_SERVE_S: Final = 2 * ASK_AGAIN_S  # With verifiers of other numerics a new request is faster.
+LOOK_SELDOM: Final = 4.0  # Divides the time waited: 13 look-ups a minute; a silent host allows 16 dials.
+REFUSED_WITHIN_S: Final = 1.0  # A refusal takes a round trip, a timeout four seconds.
 
-PeerFailure = PeerError | PeerLost | RemoteProtocolError  # What ends a verifier's part in a request.
+PeerFailure = PeerError | PeerLost | RemoteProtocolError  # A failure that ends a verifier's part in a request.
 
 
 @dataclass(slots=True)
 class SessionCounts:
-    """Counts of one session; verifiers tried in vain and decisions about drafters, in words."""
+    """Counts of one session, with failed verifiers and decisions about drafters as text."""
 
     rounds: int = 0
     near_ties: int = 0
@@ -136,14 +136,14 @@ class SessionCounts:
                 self.tried.append(f"{peer_id} broke the protocol: {error}")
 
     def nobody_left(self, why: str) -> str:
-        """The error where nobody is left; `why` says why nobody else can continue."""
+        """Return the error for a session without verifiers; `why` explains why no other can continue."""
         if not self.tried:
             return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
         return f"No verifier could finish the request{why}. Tried: {'; '.join(dict.fromkeys(self.tried))}."
 
 
 class Session:
-    """Runs one job: `stream` yields tokens; everything else can be read once it has ended."""
+    """The run of one job: `stream` yields tokens; the attributes are final once it has ended."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Session:
         return () if self._upstream is None else (self._upstream.peer_id,)
 
     async def stream(self) -> AsyncGenerator[Tokens, None]:
-        """The output as it is committed, across verifiers. Raises `GenerationFailed` when none is left."""
+        """Yield the output as it is committed, across verifiers. Raises `GenerationFailed` when none is left."""
         self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
         if self.job.find_more is not None:
@@ -230,7 +230,7 @@ class Session:
             await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
     async def _find_verifier(self) -> None:
-        """Wait until a verifier was asked. Raises `GenerationFailed` if nobody can be asked before the deadline."""
+        """Wait until a verifier was asked. Raises `GenerationFailed` if none can be asked before the deadline."""
         self._dials.begin(int(self._upstream is None), now_s=_now_s())
         while self._upstream is None:
             left_s = self._time_left()
@@ -263,20 +263,20 @@ class Session:
         return not self.output and self.job.has_other_offers()
 
     def _next_try_at_s(self) -> float | None:
-        """When to ask or look next, where nobody can be asked now; None for never."""
+        """Return the time of the next try or look-up if no verifier can be asked now; None for never."""
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
         if _now_s() < self._patient_until_s and not self._has_other_form:
             times_s.append(min(self._look_again_at_s, self._patient_until_s))
         return min(times_s, default=None)
 
     async def _look_again(self, left_s: float) -> None:
-        """Look for the lost verifier, which may have moved, and for others, if that is due."""
+        """If due, look for the lost verifier, which may have moved, and for others."""
         now_s = _now_s()
         if self.job.find_again is None or self._patient_since_s is None:
             return
         if not self._look_again_at_s <= now_s < self._patient_until_s:
             return
-        # From now on, since a look-up may take as long as the pause.
+        # Counted from the start, since a look-up may take as long as the pause.
         self._look_again_at_s = now_s + max(ASK_AGAIN_S, (now_s - self._patient_since_s) / LOOK_SELDOM)
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
@@ -317,14 +317,14 @@ class Session:
         )
         link.subscribe(number, self._inbox.put_nowait)
         asked = (job.request, tuple(self.output), job.strategy.pacing, self.ledger.peer_ids, job.cache_scope)
-        # Under plain pacing a verifier drafts from nothing.
+        # Under plain pacing a verifier does not draft.
         prediction = job.prediction if job.strategy.pacing is m.Pacing.FREE else None
         link.post(m.Open(number, *asked, prediction))
         return upstream
 
     @property
     def _awaits_prompt_likelihoods(self) -> bool:
-        """True if the next verifier tells how likely the prompt is; a delegate's client is told itself."""
+        """True if the next verifier sends the prompt's log-probabilities here, not to a delegate's client."""
         asked = self.job.request.logprobs
         return asked is not None and asked.of_prompt and not self.output and self.job.mandate is None
 
@@ -333,7 +333,7 @@ class Session:
         return not self.job.drafters or not self.job.trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
-        """Use what was measured on the way to a verifier; a new way needs its `break_even`."""
+        """Use measurements of the path to a verifier; a new path needs its `break_even`."""
         if self._knows_path or not (upstream.is_opened or upstream.link.rtt_s):
             return
         path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature, upstream.link.rtt_s)
@@ -353,7 +353,7 @@ class Session:
             left_s=max(0.0, self.job.deadline_s - _now_s()),
         )
         if mandate is not None:
-            # What the delegate's drafters do says nothing of ours.
+            # The delegate's drafters are not measured here.
             self._count.end()
             upstream.link.post(mandate)
         self._note_why(0, self.delegation.take_why())
@@ -385,7 +385,7 @@ class Session:
                         self._observer.note_lost(event.author)
             case event:
                 self._on_event(event)
-        # What is still unread may be the very progress that is missed.
+        # Unread messages may contain the missing progress.
         if self._inbox.empty():
             self.delegation.check_silence(_now_s())
             self._leave_slow()
@@ -394,7 +394,7 @@ class Session:
         return tokens
 
     def _leave_slow(self) -> None:
-        """Drop a verifier that takes too long; one that may still serve is asked again after all others."""
+        """Drop a verifier that takes too long; it is asked again after all others."""
         if (upstream := self._upstream) is None:
             return
         is_lone = not (self._queue.has_fresh or self._dials or self._has_other_form or self._finding_more)
@@ -403,12 +403,12 @@ class Session:
             self._drop(upstream, PeerLost(upstream.peer_id, why), is_slow=True)
             if not self._has_other_form:
                 self._queue.ask_last(upstream.peer_id)
-            # The way to it may be dead. One that opens again and adds nothing is not waited for any longer.
+            # The connection may be dead. A verifier that opens again without a commit gets no more time.
             if is_lone and (upstream.watch.commits or (upstream.is_opened and self._patient_since_s is None)):
                 self._be_patient(self.job.patience_s)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
-        """The next message or tick; None after `CHECK_EVERY_S`."""
+        """Return the next message or tick; None after `CHECK_EVERY_S`."""
         self._time_left()
         now_s = _now_s()
         if self._wake_at_s is not None and self._wake_at_s <= now_s:
@@ -422,7 +422,7 @@ class Session:
             return None
 
     def _time_left(self) -> float:
-        """Seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
+        """Return the seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
         left_s = self.job.deadline_s - _now_s()
         if left_s <= 0:
             upstream = self._upstream
@@ -485,7 +485,7 @@ class Session:
                 self._note_why(author if author in self.ledger.authors else 0, why)
 
     def _on_told(self, upstream: Upstream, commit: m.Commit | m.PromptLikelihoods) -> Tokens | None:
-        """Take the tokens of a commit into the output, and tell everyone concerned."""
+        """Add the tokens of a commit to the output, and notify the strategy, drafters and counts."""
         if isinstance(commit, m.PromptLikelihoods):
             upstream.take_prompt_likelihoods(commit)
             return None
@@ -511,7 +511,7 @@ class Session:
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
 
     def _allow_drafters(self) -> None:
-        """Let as many draft as the trial wants; they are asked on first need."""
+        """Apply the trial's number of drafters; they are asked when first needed."""
         if self.delegation.coordinator is not Coordinator.CLIENT or not self._knows_path:
             return
         count = self._count.allowed
@@ -531,7 +531,7 @@ class Session:
             has_greeted, since_s = upstream.link.features is not None, upstream.watch.since_s
             has_served = upstream.peer_id in self.counts.tokens_by_verifier
             if upstream.is_opened or has_served:
-                # One whose link is dead is found slow a moment before, and asked once more over that.
+                # A verifier with a dead link was found slow before, and is asked again over it.
                 self._queue.back_off(upstream.peer_id, until_s=_now_s() + ASK_AGAIN_S)
                 self._be_patient(self.job.patience_s)
             elif has_greeted or _now_s() - since_s > REFUSED_WITHIN_S:
@@ -539,7 +539,7 @@ class Session:
         self._hang_up(upstream)
         self._upstream = None
         self.delegation.lose(upstream.peer_id)
-        # A verifier that leaves after the last token owes only its account; nobody else could add to the stream.
+        # After the last token only the account is missing, and no other verifier could add to the stream.
         if not isinstance(error, RemoteProtocolError) and self.finish is None:
             self.finish = end_of(self.output, self.job.request)
 
@@ -563,7 +563,7 @@ class Session:
         upstream.link.unsubscribe(upstream.number)
 
     def _note_failure(self, peer_id: str, error: PeerFailure) -> None:
-        # Who is looked for, in vain so far, has failed once and not at each look.
+        # Repeated look-ups of a lost verifier count as one failure.
         if not (isinstance(error, PeerLost) and _now_s() < self._patient_until_s):
             self._failures.note_error(peer_id, error, now_s=_now_s())
         if not isinstance(error, RemoteProtocolError) and error.retry_after_s is not None:
@@ -602,7 +602,7 @@ class Session:
 
 
 def _told(error: m.Error, request: Request) -> PeerError | OptionRefused:
-    """A verifier's error; all verifiers would give the same one for a constraint."""
+    """Convert a verifier's error; one about a constraint would be the same at all verifiers."""
     constraint = request.sampling.constraint
     if constraint is None or error.code != ErrorCode.BAD_CONSTRAINT:
         return PeerError(error.code, error.message, error.retry_after_s)

@@ -1,4 +1,4 @@
-"""One verifier as a session sees it: what it has committed, and that this continues the stream."""
+"""The state of one verifier in a session, with the checks that its commits continue the stream."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,12 +20,12 @@ from cosine_protocol.nodes import NodeBlock
 from cosine_protocol.request import Request
 from cosine_protocol.statements import check_signature, is_transcript_due, open_signed
 
-LEAST_COMMITS: Final = 4  # With fewer commits, one pass shared with a prompt would distort the mean.
+LEAST_COMMITS: Final = 4  # With fewer commits one pass shared with a prompt would distort the mean.
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Committed tokens; `authors` as of a `Commit`, `likelihoods`, `confidences` where known, `round` from 1."""
+    """Committed tokens with `authors` as in a `Commit`, and `confidences` if known; `round` counts from 1."""
 
     tokens: tuple[int, ...]
     authors: bytes
@@ -38,8 +38,8 @@ class Tokens:
 class Upstream:
     """A verifier that serves the request under `number`, `position` tokens into the stream.
 
-    The tokens before `first` were given to it. `transcript` is what it signed last, `is_unsigned` true once a due
-    one did not come. `told` are all its likelihoods, those of the prompt first.
+    It received the tokens before `first` from the client. `transcript` is the last one that it signed,
+    `is_unsigned` is true once a due one is missing. `told` has all its likelihoods, those of the prompt first.
     """
 
     number: int
@@ -112,7 +112,7 @@ class Upstream:
         if len(commit.authors) != len(commit.tokens) or has_strange_author:
             raise RemoteProtocolError("a commit's authors do not fit its tokens")
         if self.position + len(commit.tokens) > self.request.max_new_tokens:
-            raise RemoteProtocolError("a commit goes past the length asked for")
+            raise RemoteProtocolError("a commit exceeds the requested length")
         if roll_digest(self.digest, commit.tokens) != commit.digest:
             raise RemoteProtocolError("a commit's digest does not follow from its tokens")
         if self.is_ended or any(token in self.request.eos for token in commit.tokens[:-1]):
@@ -140,7 +140,7 @@ class Upstream:
         self.transcript = signed
 
     def finish(self, final: m.Final, account: m.Account, output: list[int]) -> FinishReason:
-        """Check the signed end of the stream; its reason. Raises `BadSignature` or `RemoteProtocolError`."""
+        """Check the signed end and return its reason. Raises `BadSignature` or `RemoteProtocolError`."""
         check_signature(m.Account, final, author=self.peer_id, digest=self.d_0)
         reason = end_of(output, self.request)
         if reason is None or account.digest != self.digest or self.position != len(output):
@@ -149,14 +149,14 @@ class Upstream:
 
 
 def end_of(output: list[int], request: Request) -> FinishReason | None:
-    """Why an output is complete, None if it is not."""
+    """Return the reason why an output is complete, None if it is not."""
     if output and output[-1] in request.eos:
         return FinishReason.EOS
     return FinishReason.LENGTH if len(output) == request.max_new_tokens else None
 
 
 class SignedStreams:
-    """What each verifier of a session signed last; one that was asked twice may have two parts."""
+    """The last transcript of each verifier of a session; one that was asked twice may have two parts."""
 
     def __init__(self) -> None:
         self._upstreams: dict[tuple[str, int], Upstream] = {}
@@ -165,11 +165,11 @@ class SignedStreams:
         self._upstreams[upstream.peer_id, upstream.first] = upstream
 
     def parts(self) -> list[tuple[str, int]]:
-        """Who committed from which position on, in order of time."""
+        """Return verifiers and the position from which each committed, in order of time."""
         return list(self._upstreams)
 
     def claims(self, request: Request, output: Sequence[int]) -> tuple[AskAudit, ...]:
-        """One claim for each transcript, in order of time, with the number 0."""
+        """Return a claim for each transcript, in order of time, with the number 0."""
         return tuple(
             _claim(upstream, signed, request, output)
             for upstream in self._upstreams.values()

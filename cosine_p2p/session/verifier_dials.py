@@ -1,4 +1,4 @@
-"""The dials of verifiers: as many as are needed, and further ones beside those that take long."""
+"""The dials of verifiers: as many as needed, and further ones while those take long."""
 
 import asyncio
 from collections import Counter, deque
@@ -11,17 +11,16 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 
-# A dial too many costs a verifier a connection, one too late its user the wait. Over most ways a dial is over
-# within half a second, which is several round trips; with half of it (RFC 8305) those that are far away would often
-# be dialled beside another one, with twice as much twelve silent peers would cost 12 s instead of 6
-# (docs/security.md).
-DIAL_NEXT_S: Final = 0.5  # After so long another verifier is dialled beside one that has not answered.
-MAX_DIALS: Final = 8  # As many as begin until the first is given up, after four seconds.
+# A needless dial costs a verifier a connection, a late one costs the user time. Most dials take less than half a
+# second, several round trips; with half of it (RFC 8305) distant verifiers would often be dialled needlessly, with
+# twice as much twelve silent peers would cost 12 s instead of 6 (docs/security.md).
+DIAL_NEXT_S: Final = 0.5  # After this time without an answer another verifier is dialled too.
+MAX_DIALS: Final = 8  # The number that begins until the first times out, after four seconds.
 MAX_BACKOFFS: Final = 8  # At two seconds each, a quarter of a minute in which others are asked too.
 
 
 class VerifierQueue:
-    """Verifiers not yet asked come first; one that backs off comes after all of these, when its time has come."""
+    """A queue of verifiers: those not yet asked first, then those whose backoff has ended."""
 
     def __init__(self, peer_ids: Iterable[str]) -> None:
         self._fresh = deque(peer_ids)
@@ -36,7 +35,7 @@ class VerifierQueue:
             self._backing_off[peer_id] = until_s
 
     def ask_last(self, peer_id: str) -> None:
-        """Ask this one, which was slow or stood still, once more after all others."""
+        """Ask a slow or stalled verifier once more after all others."""
         if peer_id not in self._left:
             self._left.add(peer_id)
             self._last.append(peer_id)
@@ -55,7 +54,7 @@ class VerifierQueue:
         return bool(self._fresh)
 
     def next(self, now_s: float) -> str | None:
-        """Take whom to ask now, if anybody."""
+        """Remove and return the verifier to ask now; None for none."""
         if self._fresh:
             return self._fresh.popleft()
         first = min(self._backing_off, key=self._backing_off.__getitem__, default=None)
@@ -72,7 +71,7 @@ class VerifierQueue:
 
 
 class VerifierDials:
-    """Dials a queue's verifiers. `use` says if a link was needed, or it comes first again; `lose` is told."""
+    """Dials a queue's verifiers. `use` returns whether a link was needed, else it is queued first again."""
 
     def __init__(
         self,
@@ -88,14 +87,14 @@ class VerifierDials:
         self._request = request
         self._use = use
         self._lose = lose
-        # Each with its peer, and the time from which it takes long.
+        # Each with its peer, and the time from which it is late.
         self._dials: dict[asyncio.Task[None], tuple[str, float]] = {}
 
     def __len__(self) -> int:
         return len(self._dials)
 
     def begin(self, wanted: int, *, now_s: float) -> None:
-        """Have `wanted` dials under way that are not late, at most `MAX_DIALS` in all."""
+        """Keep `wanted` dials in progress that are not late, at most `MAX_DIALS` in all."""
         for task in [task for task in self._dials if task.done()]:
             del self._dials[task]
             task.result()
@@ -113,7 +112,7 @@ class VerifierDials:
         return [peer_id for peer_id, late_at_s in self._dials.values() if late_at_s > now_s]
 
     async def wait(self, timeout_s: float, *also: asyncio.Task[None], now_s: float) -> None:
-        """Return when a dial or one of `also` has ended, when the next dial is due, or after the timeout."""
+        """Wait until a dial or one of `also` has ended, the next dial is due, or the timeout has passed."""
         late_at_s = [at_s for _, at_s in self._dials.values() if at_s > now_s]
         patience_s = min(timeout_s, min(late_at_s, default=now_s + DIAL_NEXT_S) - now_s)
         await asyncio.wait((*self._dials, *also), timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)

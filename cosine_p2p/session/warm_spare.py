@@ -1,4 +1,4 @@
-"""Keeps the prefix of a long request in the cache of a second verifier, so that it can go on at once."""
+"""Keeps the prefix of a long request in the cache of a second verifier, so that it can continue at once."""
 
 import asyncio
 import logging
@@ -14,18 +14,17 @@ from cosine_protocol.protocols import VERIFY
 
 logger = logging.getLogger(__name__)
 
-# Each warming costs the spare a pass and a token that nobody reads; without it a failover feeds all that the spare
-# lacks. After a prompt of 2,000 tokens a text goes on after 0.2 s in place of 5.0 (docs/generate.md), so that of
-# fewer than 256 there is half a second to save. 64 are one short pass: half as many would warm twice as often to
-# save a part of it.
+# Each warming costs the spare a pass and an unread token; without it the new verifier must prefill. After a prompt
+# of 2,000 tokens a text continues after 0.2 s instead of 5.0 (docs/generate.md), so that below 256 tokens at most
+# half a second is saved. 64 tokens are one short pass.
 LEAST_TOKENS: Final = 256  # A shorter prefix is not kept warm.
-EVERY_TOKENS: Final = LEAST_TOKENS // 4  # Committed since the last warming, which makes the next one due.
-LOOK_EVERY_S: Final = 0.25  # An idle look costs nothing, and hardly a verifier commits `EVERY_TOKENS` in that time.
-WARM_WITHIN_S: Final = LONE_S  # As long as a sole verifier is waited for: a slower one would not help.
+EVERY_TOKENS: Final = LEAST_TOKENS // 4  # Number of new tokens after which the next warming is due.
+LOOK_EVERY_S: Final = 0.25  # Few verifiers commit `EVERY_TOKENS` in that time.
+WARM_WITHIN_S: Final = LONE_S  # The limit for a sole verifier: a slower spare would not help.
 
 
 class WarmSpare:
-    """A session's second verifier: it gets prompt and commits, and commits one token each time, unread."""
+    """A session's second verifier: it gets the prompt and commits, and commits one unread token each time."""
 
     def __init__(self, session: Session, links: PeerLinks) -> None:
         self._session = session
@@ -33,23 +32,20 @@ class WarmSpare:
         self._given_up: set[str] = set()
 
     async def run(self) -> None:
-        """Keep it warm until cancelled; one that fails is replaced."""
+        """Keep a spare warm until cancelled; one that fails is replaced."""
         spare, warm_tokens = "", 0
         while True:
             output = self._session.output
             is_due = spare in self._session.serving or spare == "" or len(output) - warm_tokens >= EVERY_TOKENS
-            # The first commit shows that somebody serves the request.
+            # The first commit shows that a verifier serves the request.
             if output and is_due and len(self._session.job.request.prompt) + len(output) >= LEAST_TOKENS:
-                spare, warm_tokens = self._next_spare(), len(output)
+                taken = {*self._session.serving, *self._given_up}
+                spare = next((peer_id for peer_id in self._session.job.verifiers if peer_id not in taken), "")
+                warm_tokens = len(output)
                 if spare and not await self._warm(spare):
                     self._given_up.add(spare)
                     spare = ""
             await asyncio.sleep(LOOK_EVERY_S)
-
-    def _next_spare(self) -> str:
-        """The verifier that is asked next after those that serve; "" if there is none."""
-        taken = {*self._session.serving, *self._given_up}
-        return next((peer_id for peer_id in self._session.job.verifiers if peer_id not in taken), "")
 
     async def _warm(self, peer_id: str) -> bool:
         number = next(self._session.job.more_numbers, None)
@@ -66,7 +62,7 @@ class WarmSpare:
         return True
 
     async def _commit_one(self, link: PeerLink, number: int) -> None:
-        """Have a verifier feed all that is committed and commit one token. Raises `PeerLost`."""
+        """Have a verifier prefill all committed tokens and commit one more. Raises `PeerLost`."""
         job, has_ended = self._session.job, asyncio.get_running_loop().create_future()
 
         def receive(delivery: Delivery) -> None:

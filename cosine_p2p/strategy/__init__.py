@@ -1,1 +1,1 @@
-"""Who drafts, what is forwarded, how many pay: events and the time come in, actions go out. Pure."""
+"""Strategies choose drafters, the drafts to forward, and the number of drafters: events in, actions out. Pure."""

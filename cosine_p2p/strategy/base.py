@@ -10,7 +10,7 @@ from cosine_protocol.messages import Draft, Pacing, PassStats, ReleaseReason
 
 @dataclass(frozen=True, slots=True)
 class VerifierOpened:
-    """A verifier took the request after `position` output tokens; its tree is empty. `is_here`: in its node."""
+    """A verifier, in this node if `is_here`, took the request after `position` output tokens; its tree is empty."""
 
     pass_s: float
     rtt_s: float
@@ -30,7 +30,7 @@ class DrafterStarted:
 
 @dataclass(frozen=True, slots=True)
 class DrafterLost:
-    """A drafter is gone or refused."""
+    """A drafter was lost or refused."""
 
     author: int
 
@@ -55,12 +55,12 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """The time a strategy asked for has come."""
+    """The time of the last `WakeAt` has come."""
 
 
 @dataclass(frozen=True, slots=True)
 class DraftersAllowed:
-    """At most `count` drafters may draft from now on; only for strategies with `StrategyKind.drafter_counts`."""
+    """At most `count` drafters may draft from now on; only for kinds with `drafter_counts`."""
 
     count: int
 
@@ -77,7 +77,7 @@ class SendTree:
 
 @dataclass(frozen=True, slots=True)
 class SendAssign:
-    """Tell a drafter where and how to draft, and `why`; it drops paths less likely than one in `rarity`."""
+    """Assign a drafter a place to draft; it drops paths less likely than one in `rarity`. `why` is for people."""
 
     author: int
     base: bytes
@@ -91,7 +91,7 @@ class SendAssign:
 
 @dataclass(frozen=True, slots=True)
 class SendAdvance:
-    """Tell a drafter what was committed."""
+    """Send a drafter committed tokens."""
 
     author: int
     position: int
@@ -100,7 +100,7 @@ class SendAdvance:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseDrafter:
-    """Let a drafter go; `why` is for people, `reason` for the drafter."""
+    """Release a drafter; `why` is for people, `reason` for the drafter."""
 
     author: int
     why: str
@@ -109,7 +109,7 @@ class ReleaseDrafter:
 
 @dataclass(frozen=True, slots=True)
 class RecallDrafter:
-    """Ask a released drafter to follow again; its `DrafterStarted` comes once it has read what is committed."""
+    """Ask a released drafter to follow again; `DrafterStarted` comes once it has read the committed tokens."""
 
     author: int
     why: str
@@ -117,7 +117,7 @@ class RecallDrafter:
 
 @dataclass(frozen=True, slots=True)
 class WakeAt:
-    """Ask for a `Tick` at this time, unless a later `WakeAt` replaces it."""
+    """Request a `Tick` at this time; a later `WakeAt` replaces it."""
 
     at_s: float
 
@@ -133,11 +133,10 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StrategyKind:
-    """A way to serve requests. `make` takes the digest of the request and returns its strategy.
+    """A kind of strategy. `make` returns the strategy of a request, given its digest.
 
-    `drafter_counts` are numbers of drafters at once, of which the fastest by measurement is used
-    (`cosine_p2p.strategy.speed_trial`), at first the first. `is_delegable`: a verifier that coordinates uses it
-    too.
+    `drafter_counts` are the numbers of drafters to compare (`cosine_p2p.strategy.speed_trial`); the first is the
+    default. `is_delegable`: a coordinating verifier can use it.
     """
 
     name: str
@@ -148,5 +147,5 @@ class StrategyKind:
 
     @property
     def pacing(self) -> Pacing:
-        """The pacing of its verifiers; without drafters they draft nothing either."""
+        """The pacing of its verifiers; without drafters they do not draft either."""
         return Pacing.FREE if self.wants_drafters else Pacing.PLAIN

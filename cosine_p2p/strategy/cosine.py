@@ -1,27 +1,27 @@
-"""Our strategy: several drafters run ahead, their drafts form one live tree, the verifier never waits.
+"""The strategy `cosine`: drafts of several drafters form one live tree, and the verifier never waits.
 
 Theory of operation. One `Cosine` decides for one request: events in, actions out; it is pure. It holds a `LiveTree`
 of all drafts below the committed prefix, a `Fusion` that calibrates authors and gives each node one probability, a
-`HedgeRouter` with a weight for each author, and a `Forwarder` that knows what the verifier was sent.
+`HedgeRouter` with a weight for each author, and a `Forwarder` that records the nodes sent to the verifier.
 
-A *fragment* is attached to the tree; touched nodes go to the verifier if their path is likely enough (`TreeCuts`)
-and if they are news. A *commit* teaches, in this order: fusion and router see the tokens before the tree advances;
-each drafter is told if it had drafted where others had; active drafters are told the tokens; who drafts is decided
-anew (`_reroute`); and all that has become likely is sent. A *verifier that opens* knows nothing, so all that is
-likely is sent again. Nothing is sent before that, nor while no drafter is allowed.
+A *fragment* is attached to the tree; changed nodes go to the verifier if their path is likely enough (`TreeCuts`).
+On a *commit*, in this order, fusion and router learn from the tokens before the tree advances; each drafter's state
+is updated; active drafters receive the tokens; drafters are chosen again (`_reroute`); and nodes that have become
+likely are sent. A *verifier that opens* has no nodes, so all likely ones are sent. Nothing is sent before that, nor
+while no drafter is allowed.
 
 `TRANSITIONS` is the only way between the states of a drafter:
 
 DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
 
-`_reroute` moves them. A drafter that says nothing new for `SILENT_TOKENS` committed tokens backs off, each time for
-twice as long, and the router forgets it meanwhile. Of the others the router picks as many as are allowed; those of
-little weight are released, those picked are recalled. One on trial stays until it has drafted something new. A lost
-drafter is forgotten. Drafters may start, and late drafts may come, in any state.
+`_reroute` applies them. A drafter without a new draft for `SILENT_TOKENS` committed tokens backs off, each time for
+twice as long, and the router forgets it meanwhile. The router picks the allowed number of the others; those of
+little weight are released, those picked are recalled. A drafter on trial stays until it has drafted something new.
+A lost drafter is forgotten. Drafters may start, and late drafts may arrive, in any state.
 
-Never: a drafter is recalled without room, those on their way counted; the best that has drafted is released for one
-that has not; a node is sent twice with nearly the same probability; a decision that the state of a drafter does not
-allow (`LocalProtocolError`).
+Invariants: a drafter is recalled only if there is room, recalled ones included; the best that has drafted is not
+released for one that has not; no node is sent twice with nearly the same probability; a decision that the state of
+a drafter does not allow raises `LocalProtocolError`.
 """
 
 import math
@@ -55,10 +55,10 @@ from cosine_protocol.messages import ReleaseReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TreeCuts:
-    """Drafters keep back paths less likely than one in `rarity` (None: their default), coordinators others.
+    """Limits of unlikely paths: drafters drop those less likely than one in `rarity` (None: their default).
 
-    What follows an unexpected token is there in time only if it was drafted below a path that seemed unlikely. Few
-    such paths are used, and all cost bytes on the client's link; within one node they cost none.
+    Drafts after an unexpected token arrive in time only below an unlikely path. Few such paths are used, and all
+    cost bytes on the client's link; within one node they cost none.
     """
 
     rarity: int | None
@@ -70,12 +70,12 @@ CLIENT_CUTS: Final = TreeCuts(rarity=None, min_path_probability=0.005)
 VERIFIER_CUTS: Final = TreeCuts(rarity=300, min_path_probability=0.0015)
 """Tuned on the split tune of the recorded generations (decision 15): 1.02 to 1.05 times the speed of rarity 100,
 and at 20 ms as fast as 1000."""
-RESEND_CHANGE: Final = 1 / BINS  # A smaller change of a probability is within what calibration tells apart.
-BLOCK_NODES: Final = 32  # Most passes' nodes fit in one message. From 16 to 64 only the number of messages changes.
+RESEND_CHANGE: Final = 1 / BINS  # Calibration does not distinguish smaller changes of a probability.
+BLOCK_NODES: Final = 32  # The nodes of most passes fit in one message. 16 to 64 change only the number of messages.
 
 
 class Forwarder:
-    """Remembers what the verifier was sent of one live tree, and with which probability."""
+    """Records the nodes of one live tree that were sent to the verifier, with their probabilities."""
 
     def __init__(self, tree: LiveTree) -> None:
         self._tree = tree
@@ -89,7 +89,7 @@ class Forwarder:
         self._sent = {node: known for node, known in self._sent.items() if node.digest in self._tree}
 
     def blocks(self, view: FusedView, touched: Iterable[TreeNode]) -> list[SendTree]:
-        """Blocks of those live nodes that are new to the verifier or have changed, with what connects them."""
+        """Return blocks of the nodes that are new to the verifier or have changed, with connecting nodes."""
         wanted = []
         for node in touched:
             known = self._sent.get(node)
@@ -106,33 +106,31 @@ class Forwarder:
         return sends
 
 
-# A drafter that brings nothing costs passes and traffic, one that is let go too soon its drafts and, to be
-# recalled, a prefill. Nobody is judged before it was heard (decision 2): four tokens would often be chance, sixteen
-# are most of a sentence. Recalls on these terms make `cosine` 1.26 to 1.34 times as fast at temperature 0 (decision
-# 7).
-JUDGED_TOKENS: Final = 8  # Committed tokens where a drafter had drafted, before its weight is evidence against it.
-SILENT_TOKENS: Final = JUDGED_TOKENS  # Committed in a row where others have drafted and it has not.
+# A useless drafter costs passes and traffic, one released too soon its drafts and, when recalled, a prefill. Four
+# tokens would often be chance, sixteen are most of a sentence (decision 2). Recalls by these rules make `cosine`
+# 1.26 to 1.34 times as fast at temperature 0 (decision 7).
+JUDGED_TOKENS: Final = 8  # Committed tokens for which a drafter had drafted, before its weight counts against it.
+SILENT_TOKENS: Final = JUDGED_TOKENS  # Consecutive committed tokens for which only others had drafted.
 FIRST_BACKOFF_TOKENS: Final = 2 * SILENT_TOKENS  # Each further backoff is twice as long.
 MIN_WEIGHT: Final = 0.03
-"""A judged drafter of less weight goes. Half or twice of it is 0.7 nats, less than one badly predicted token may
-cost."""
+"""A judged drafter of less weight is released. A factor of two is 0.7 nats, less than one bad token costs."""
 
 
 class DrafterState(Enum):
-    """A drafter that is lost is forgotten, so that is no state."""
+    """The state of a drafter that is not lost."""
 
     DRAFTING = auto()
-    ON_TRIAL = auto()  # It drafts after a recall, and stays until it has drafted something new.
+    ON_TRIAL = auto()  # Drafting after a recall, until it has drafted something new.
     RELEASED = auto()
-    BACKING_OFF = auto()  # It is released for a while because it drafted nothing new.
-    RECALLED = auto()  # It was asked to follow again and has not started yet.
+    BACKING_OFF = auto()  # Released for a while because it drafted nothing new.
+    RECALLED = auto()  # Asked to follow again and not started yet.
 
 
 class DrafterEvent(Enum):
-    """The first two come from the drafter, in any state; the others are our decisions."""
+    """A transition. The first two come from the drafter, in any state; the others are decisions."""
 
     STARTED = auto()
-    DRAFTED = auto()  # A token that nobody else had drafted before was there when its position was committed.
+    DRAFTED = auto()  # A new draft of it was in the tree when its position was committed.
     RELEASE = auto()
     BACK_OFF = auto()
     END_BACKOFF = auto()
@@ -141,7 +139,7 @@ class DrafterEvent(Enum):
 
 DRAFTING, ON_TRIAL, RELEASED, BACKING_OFF, RECALLED = DrafterState
 STARTED, DRAFTED, RELEASE, BACK_OFF, END_BACKOFF, RECALL = DrafterEvent
-# The only way from state to state; a decision that is missing here is a mistake of ours.
+# A decision that is missing here is a programming error.
 TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = {
     DRAFTING: {STARTED: DRAFTING, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
     ON_TRIAL: {STARTED: ON_TRIAL, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
@@ -156,9 +154,9 @@ TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] =
 class Drafter:
     """One drafter of a request.
 
-    `judged_tokens`: committed tokens where it had drafted. `silent_tokens`: those in a row where only others had.
-    `backoff_tokens`: length of its last backoff, 0 since it last drafted; it ends at `backs_off_until` committed
-    tokens.
+    `judged_tokens` counts committed tokens for which it had drafted, `silent_tokens` consecutive ones for which
+    only others had. `backoff_tokens` is the length of its last backoff, 0 since it last drafted; the backoff ends
+    at `backs_off_until` committed tokens.
     """
 
     facts: DrafterFacts
@@ -178,7 +176,7 @@ class Drafter:
         return self.judged_tokens >= JUDGED_TOKENS
 
     def on(self, event: DrafterEvent) -> None:
-        """Raises `LocalProtocolError` for a decision that its state does not allow."""
+        """Change the state. Raises `LocalProtocolError` for a decision that it does not allow."""
         if event not in TRANSITIONS[self.state]:
             raise LocalProtocolError(f"A drafter that is {self.state.name} does not {event.name}.")
         self.state = TRANSITIONS[self.state][event]
@@ -188,13 +186,13 @@ class Drafter:
         self.facts, self.silent_tokens = facts, 0
 
     def back_off(self, seen_tokens: int) -> None:
-        """Let it go for twice as long as the last time."""
+        """Release the drafter for twice as long as the last time."""
         self.on(DrafterEvent.BACK_OFF)
         self.backoff_tokens = 2 * self.backoff_tokens or FIRST_BACKOFF_TOKENS
         self.backs_off_until = seen_tokens + self.backoff_tokens
 
     def note_committed(self, *, has_drafted: bool) -> None:
-        """A token was committed where somebody had drafted: this drafter, or only others."""
+        """Note a committed token for which this drafter, or only others, had drafted."""
         if has_drafted:
             self.on(DrafterEvent.DRAFTED)
             self.judged_tokens += 1
@@ -205,10 +203,10 @@ class Drafter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CosineOptions:
-    """At most `drafters` draft at once, `depth_tokens` below the committed prefix, `width_nodes` nodes a pass.
+    """Maximum number of drafters, and how each drafts: depth, nodes per pass, and maximum of undecided nodes.
 
-    They stop at `window_nodes` undecided nodes. Tuned on the split tune of the recorded generations, 20 ms away;
-    `depth_for` says who drafts deeper, with a larger window.
+    Tuned on the split tune of the recorded generations, 20 ms away; distant drafters draft deeper, with a larger
+    window (`depth_for`).
     """
 
     drafters: int = 3
@@ -217,13 +215,12 @@ class CosineOptions:
     window_nodes: int = 256
 
 
-AHEAD_PASSES: Final = 2  # When a draft is sent a pass is under way, and the next takes it: both unknown.
-DEEPEST: Final = MAX_TREE_DEPTH - 1
-"""What a drafter expands so deep has children that a tree still takes: below one that it drops, all is lost."""
+AHEAD_PASSES: Final = 2  # A draft is sent during one pass and used by the next, whose results are both unknown.
+DEEPEST: Final = MAX_TREE_DEPTH - 1  # Nodes expanded at this depth still have children within the tree's limit.
 
 
 def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpened) -> int:
-    """Until news of the pass that takes its drafts is there: it knows a prefix that is older by that time."""
+    """Return a drafter's depth: the tokens that it drafts until the result of the pass with its drafts arrives."""
     ahead_s = facts.rtt_s + verifier.rtt_s + AHEAD_PASSES * verifier.pass_s
     if ahead_s >= DEEPEST * facts.token_s:
         return DEEPEST
@@ -231,7 +228,7 @@ def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpe
 
 
 class Cosine:
-    """Cooperative speculation. Which drafters stay is decided by how well they predicted this request."""
+    """Cooperative speculation of the drafters that best predicted the request so far."""
 
     def __init__(self, root: bytes, position: int = 0, options: CosineOptions | None = None) -> None:
         self._options = options or CosineOptions()
@@ -285,10 +282,10 @@ class Cosine:
         return [*farther, *self._forward(self._tree.walk())]
 
     def _assign(self, author: int, drafter: Drafter, why: str) -> SendAssign:
-        """Have a drafter draft below what is committed."""
+        """Assign a drafter the committed prefix to draft below."""
         options, tree = self._options, self._tree
         depth = drafter.depth_tokens = depth_for(options, drafter.facts, self._verifier)
-        # All drafters together fit into a tree: a full one drops what comes.
+        # The windows of all drafters together fit into the tree; a full one drops further nodes.
         window = min(MAX_LIVE_NODES // options.drafters, options.window_nodes * depth // options.depth_tokens)
         size = (depth, options.width_nodes, window)
         return SendAssign(author, tree.root.digest, tree.position, *size, why, self._cuts.rarity)
@@ -326,11 +323,11 @@ class Cosine:
         self._forwarder.prune()
         self._seen_tokens += len(event.tokens)
         advances = [SendAdvance(author, event.position, event.tokens) for author in self._active()]
-        # What was too unlikely to send under the old root may be likely under the new one.
+        # Nodes too unlikely to send below the old root may be likely below the new one.
         return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
-        """Let those draft whom the router picks, and those on trial."""
+        """Select as drafters those that the router picks, and those on trial."""
         actions: list[Action] = []
         for author in self._active():
             if self._drafters[author].silent_tokens >= SILENT_TOKENS:
@@ -359,7 +356,7 @@ class Cosine:
         return ReleaseDrafter(author, f"{words} ({self._router.why(author)})", reason)
 
     def _end_backoffs(self) -> None:
-        """Make drafters available again whose time has come, or all if nobody else is left."""
+        """End the backoffs that are due, or all if no other drafter is left."""
         backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
         is_all = len(backing_off) == len(self._drafters)
         for author, drafter in backing_off.items():
@@ -374,7 +371,7 @@ class Cosine:
         picked, trials = self._router.pick(limit), self._router.trials(limit)
         weights = self._router.weights()
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
-        # The best of those that have drafted goes only when another that has drafted is better.
+        # The best of those that have drafted is replaced only by another that has drafted.
         proven = [author for author in self._active() if author not in wanted]
         wanted.update(sorted(proven, key=lambda author: -weights[author])[:1])
         for rank, author in enumerate(picked):
@@ -384,7 +381,7 @@ class Cosine:
         return wanted
 
     def _recall(self, wanted: Set[int]) -> list[Action]:
-        """Ask the wanted that are released to follow again, as far as there is room."""
+        """Recall wanted drafters that are released, as far as there is room."""
         followed = [d for d in self._drafters.values() if d.is_active or d.state is DrafterState.RECALLED]
         room = max(0, self._limit - len(followed))
         released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]

@@ -1,7 +1,7 @@
 """Fusion: one probability for every node of the live tree, from all drafters that drafted there.
 
-The weighted mixture finds the routed expert without a router, where the largest draft probability alone (CoSine,
-arXiv 2503.10325) does not: drafters off their domain are confidently wrong (measured).
+The weighted mixture finds the expert, where the largest draft probability alone (CoSine, arXiv 2503.10325) does
+not: drafters outside their domain are confidently wrong (measured).
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,12 +12,12 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode
 
 BINS: Final = 10
 PRIOR_STRENGTH: Final = 8.0
-"""Outcomes in a bin that count as much as the author's word (decision 3). A request of 128 tokens has some ten a
-bin."""
+"""Number of outcomes in a bin that weigh as much as the prior (decision 3). A request of 128 tokens has about ten
+per bin."""
 
 
 class Calibration:
-    """Acceptance rate by draft probability, apart for an author's first choice at a prefix and for the others.
+    """Acceptance rates by draft probability, separate for an author's first choice at a prefix and for others.
 
     A draft probability p in a bin with n outcomes of which h were accepted counts as (h + s e) / (n + s), s =
     `PRIOR_STRENGTH`. The prior e is p, for a first choice p to the power `first_power`.
@@ -40,24 +40,24 @@ class Calibration:
 
 
 def _bin_of(probability: float, is_first: bool) -> int:
-    # Asked for each waiting candidate of a drafter after each commit; `min` and `max` would take longer.
+    # Called for each waiting candidate of a drafter after each commit; `min` and `max` would take longer.
     index = int(probability * BINS) if probability > 0.0 else 0
     return (index if index < BINS else BINS - 1) + (BINS if is_first else 0)
 
 
 CAUTION: Final = 0.3
-"""Power of the weights in a fused probability; 1 is the Bayesian mixture. Tokens of one text are no independent
-evidence. On the embedded family's split "tune", 0.2 to 0.3 gave the most accepted tokens of 0.1 to 1."""
+"""Power of the weights in a fused probability; 1 is the Bayesian mixture. Tokens of one text are not independent.
+On the embedded family's split "tune", 0.2 to 0.3 gave the most accepted tokens of 0.1 to 1."""
 
 
 class Fusion:
-    """Calibrates the authors of one request and scores nodes of its tree under given weights of the authors."""
+    """Calibrates the authors of one request and scores nodes of its tree for given author weights."""
 
     def __init__(self) -> None:
         self._calibrations: dict[int, Calibration] = {}
 
     def view(self, tree: LiveTree, weights: Mapping[int, float]) -> "FusedView":
-        """Scores of the tree's nodes, stale after its next change. Authors without a weight do not count."""
+        """Return scores of the tree's nodes, valid until its next change. Authors without a weight do not count."""
         for author in weights:
             self._calibrations.setdefault(author, Calibration())
         cautious = {author: weight**CAUTION for author, weight in weights.items()}
@@ -66,8 +66,8 @@ class Fusion:
     def learn(self, tree: LiveTree, tokens: Sequence[int]) -> tuple[dict[int, float], ...]:
         """Calibrate all authors on tokens about to be committed; call before `tree.advance`.
 
-        Returns, for each token up to where the tree ends, the probability that every author which drafted there
-        gave it. Repeating what others drafted before is not drafting.
+        Returns, for each token that the tree reaches, its probability by each author that drafted there. An author
+        that only repeats earlier drafts of others did not draft.
         """
         likelihoods = []
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
@@ -81,7 +81,7 @@ class Fusion:
         return tuple(likelihoods)
 
     def _likelihoods(self, parent: TreeNode, token: int, totals: Mapping[int, "_Total"]) -> dict[int, float]:
-        """The calibrated probability of the token after `parent` by author, 0 where others were drafted."""
+        """Return the calibrated probability of the token after `parent` by author, 0 if it was not drafted."""
         child = parent.children.get(token)
         given = {} if child is None else child.draft_probabilities
         likelihoods = {}
@@ -99,7 +99,7 @@ class Fusion:
 
 
 class FusedView:
-    """Probabilities of the nodes of one tree under one set of weights, each computed once."""
+    """Probabilities of the nodes of one tree for one set of weights, each computed once."""
 
     def __init__(
         self, tree: LiveTree, weights: Mapping[int, float], calibrations: Mapping[int, Calibration]
@@ -110,7 +110,7 @@ class FusedView:
         self._path_probabilities: dict[TreeNode, float] = {tree.root: 1.0}
 
     def conditional(self, node: TreeNode) -> float:
-        """The probability of a node given its parent."""
+        """Return the probability of a node given its parent."""
         if node not in self._conditionals:
             assert node.parent is not None
             self._score_children(node.parent)
@@ -125,7 +125,7 @@ class FusedView:
         return probability
 
     def best_author(self, node: TreeNode) -> int:
-        """The author with the highest weighted draft probability."""
+        """Return the author with the highest weighted draft probability."""
         return node.most_confident_author(weights=self._weights)
 
     def _score_children(self, parent: TreeNode) -> None:
@@ -144,7 +144,7 @@ class FusedView:
 
 @dataclass(slots=True)
 class _Total:
-    """An author's highest probability below a prefix, and their sum, which past 1 scales down; `is_news`: first."""
+    """An author's maximum and sum (at least 1) of probabilities below a prefix; `is_news`: it drafted one first."""
 
     highest: float = 0.0
     sum: float = 0.0

@@ -1,6 +1,6 @@
-"""The exponential moving average of all that is measured again and again."""
+"""The exponential moving average of repeated measurements."""
 
 
 def moving_average(known: float | None, sample: float, *, weight: float) -> float:
-    """The average after one more sample, which counts with `weight`; the first sample is its own average."""
+    """Return the average after one more sample of this weight; the first sample is the average."""
     return sample if known is None else known + weight * (sample - known)

@@ -1,8 +1,8 @@
-"""A text that a user expects, as drafts: where the output has come to in it, and how it may go on. Pure.
+"""Drafts from a text that a user predicts, which follow the output's place in it. Pure.
 
-Mostly it is a text that is to be changed in places. The output follows it token by token, leaves it at a change,
-and comes back: after a replaced token, after new ones, or behind some that are left out. A `Prediction` has a few
-*places* where the output may go on, the likeliest first; each is drafted, and the next token shows which holds.
+Usually the prediction is a text that shall be edited. The output follows it token by token, leaves it at a change,
+and returns: after a replaced token, after new ones, or after some that are left out. A `Prediction` has a few
+*places* where the output may continue, the likeliest first; each is drafted, and the next token decides.
 """
 
 from bisect import bisect_left
@@ -12,29 +12,29 @@ from typing import Final
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, Node
 
-# Drafts of it cost no model, and what pays of them is up to the verifier's cost curve: so where the place is sure
-# much is drafted, and where it is open, in several places, as much as is needed until the next tokens tell. 200
-# tokens of which a tenth is changed take 23 to 33 passes so (tests/swarm/test_exactness.py).
-MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4  # Where all of it pays 200 sure tokens take five passes.
-SURE_TOKENS: Final = 2  # Predicted tokens in a row that show a place; one alone may be a comma.
-MAX_STRAY_CHAIN: Final = 2 * SURE_TOKENS  # Those that show the place, and as many that come with them.
-MAX_STRAYED: Final = 64  # How far after the last sure place the output may come back by one token.
-NEAR_PLACES: Final = 32  # Bounds the time that a frequent token takes: its places looked at, each way.
+# These drafts need no model, and the verifier selects those that pay: with a certain place much is drafted, else a
+# few tokens at several places. 200 tokens of which a tenth is changed take 23 to 33 passes
+# (tests/swarm/test_exactness.py).
+MAX_CHAIN: Final = 3 * MAX_TREE_DEPTH // 4  # If all of it pays, 200 certain tokens take five passes.
+SURE_TOKENS: Final = 2  # Number of consecutive predicted tokens that make a place certain; one may be a comma.
+MAX_STRAY_CHAIN: Final = 2 * SURE_TOKENS  # The tokens that make a place certain, and as many more.
+MAX_STRAYED: Final = 64  # Maximum distance from the last certain place for a return by one token.
+NEAR_PLACES: Final = 32  # Bounds the time for a frequent token: number of its places searched, each way.
 STRAY_PROBABILITIES: Final = (0.5, 0.25, 0.15)
-"""Of the places where the output may come back, the likeliest first; one in ten times it is none of them."""
+"""Probabilities of the places where the output may return, the likeliest first; in one of ten cases it is none."""
 PRIOR_HITS: Final = 9.0
-PRIOR_TOKENS: Final = 10.0  # At first one predicted token in ten is wrong; after ten more the text says.
+PRIOR_TOKENS: Final = 10.0  # Prior: one predicted token in ten is wrong.
 
 
 class Prediction:
-    """A predicted text, and the output so far."""
+    """A predicted text, compared with the output so far."""
 
     def __init__(self, tokens: Sequence[int]) -> None:
         self.tokens = tuple(tokens)
         self._places_of: dict[int, list[int]] = {}
         for place, token in enumerate(self.tokens):
             self._places_of.setdefault(token, []).append(place)
-        # The place after the last sure token, the output tokens since, and how many of the last were predicted.
+        # The place after the last certain token, the output tokens since, and the latest run of predicted ones.
         self._anchor = 0
         self._strayed = 0
         self._run = SURE_TOKENS
@@ -45,7 +45,7 @@ class Prediction:
 
     @property
     def accepted(self) -> int:
-        """Number of tokens of the prediction that came where the output had come to."""
+        """Number of predicted tokens that the output has reached."""
         return len(self._accepted)
 
     def follow(self, tokens: Sequence[int]) -> None:
@@ -71,22 +71,22 @@ class Prediction:
         self._last = token
 
     def _returns(self, token: int) -> list[int]:
-        """Where the output may come back after a token that was not predicted, the likeliest place first."""
+        """Return the places where the output may return after an unpredicted token, the likeliest first."""
         places = self._places_of.get(token, [])
         first = bisect_left(places, self._anchor)
-        # After the same two tokens: first the nearest that is still to come.
+        # After the same two tokens: first the nearest one ahead.
         near = places[first : first + NEAR_PLACES] + places[max(0, first - NEAR_PLACES) : first][::-1]
         found = [place + 1 for place in near if place and self.tokens[place - 1] == self._last][:1]
-        # After the token itself, where some are left out.
+        # After the token itself, if some were left out.
         found += [place + 1 for place in places[first : first + 1] if place < self._anchor + MAX_STRAYED]
-        # As many tokens as came stand for as many others; or all of them are new.
+        # The tokens replaced the same number of others; or all of them are new.
         if self._strayed < MAX_STRAYED:
             found.append(self._anchor + self._strayed)
         found.append(self._anchor)
         return list(dict.fromkeys(found))[: len(STRAY_PROBABILITIES)]
 
     def draft(self) -> list[Node]:
-        """What may follow the output, parents before children."""
+        """Return drafts that follow the output, parents before children."""
         rate = self._hits / self._judged
         if self._run >= SURE_TOKENS:
             return self._chain(self._places[0], MAX_CHAIN, rate, rate)
@@ -99,7 +99,7 @@ class Prediction:
         return nodes
 
     def _chain(self, place: int, length: int, begin: float, rate: float, *, first: int = 0) -> list[Node]:
-        """Tokens from a place on, of which the first comes with the probability `begin`."""
+        """Return tokens from a place on, the first with the probability `begin`."""
         return [
             Node(first + index - 1 if index else BASE, token, rate if index else begin)
             for index, token in enumerate(self.tokens[place : place + length])

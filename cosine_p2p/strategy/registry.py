@@ -1,4 +1,4 @@
-"""Strategies by name: how drafters and verifiers are used for one request."""
+"""Strategies by name."""
 
 from types import MappingProxyType
 from typing import Final
@@ -8,7 +8,7 @@ from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 
 
 class Plain:
-    """Asks nobody for drafts."""
+    """A strategy without drafters."""
 
     def __init__(self, root: bytes, position: int = 0) -> None:
         del root, position
@@ -18,7 +18,7 @@ class Plain:
         return []
 
 
-# The names of the command line.
+# By the names of the command line.
 STRATEGIES: Final = MappingProxyType(
     {
         kind.name: kind

@@ -1,7 +1,7 @@
-"""Our router: full information instead of a bandit (HedgeSpec, arXiv 2510.20064).
+"""The router: full information instead of a bandit (HedgeSpec, arXiv 2510.20064).
 
-An author that drafted from the committed prefix is scored on the committed text, used or not. Evidence about others
-grows stale; how much is spent on trying them follows from how well the leader predicts.
+Each author that drafted from the committed prefix is scored on the committed text, whether its draft was used or
+not. Evidence about others ages; the better the leader predicts, the less they are tried.
 """
 
 import math
@@ -13,7 +13,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterFacts:
-    """Before it drafts: `prompt_nll` in nats a token, `token_s` for a drafted token, `rtt_s` the round trip."""
+    """A drafter's `prompt_nll` in nats per token, `token_s` seconds per drafted token, and round-trip time."""
 
     prompt_nll: float
     token_s: float
@@ -22,20 +22,20 @@ class DrafterFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """`authors` drafted from the committed prefix; `likelihoods` are by author, for each committed token."""
+    """A commit: `authors` drafted from its prefix; `likelihoods` are by author, for each committed token."""
 
     authors: frozenset[int]
     likelihoods: tuple[Mapping[int, float], ...]
 
 
-# How much a token says. What was seen may be outdated, and what is said a lie: so a text is remembered for about
-# two sentences, a prompt is worth two or three badly predicted tokens, and one token less than that. By the prompt
-# alone requests that change their subject get half of what the best drafter would bring (decision 2). With half the
-# memory a drafter would go over one passage, with twice as much a new subject would be followed later.
+# The text is remembered for about two sentences, and the prompt, which the author reports itself, is worth two or
+# three mispredicted tokens. By the prompt alone requests that change their subject get half of the best drafter's
+# speed (decision 2). With half the memory a single passage would replace a drafter, with twice as much a new
+# subject would be followed later.
 MEMORY_TOKENS: Final = 48
 PRIOR_NATS: Final = 5.0
-MIN_LIKELIHOOD: Final = 0.02  # Bounds a token's cost, 3.9 nats, so that a single surprise ends nothing.
-_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS  # What is left of evidence after a token: `MEMORY_TOKENS`.
+MIN_LIKELIHOOD: Final = 0.02  # Bounds a token's cost to 3.9 nats, so that a single token decides nothing.
+_DECAY: Final = 1.0 - 1.0 / MEMORY_TOKENS  # Factor of evidence per token.
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class _Author:
 
 
 class Mixture:
-    """Normalised weights of authors, from their likelihood of the last `MEMORY_TOKENS` or so tokens.
+    """Normalised weights of authors, from their likelihood of about the last `MEMORY_TOKENS` tokens.
 
     A Bayesian mixture with sleeping experts: an author that did not draft keeps its weight relative to the mixture
-    (Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). At first the
-    likelihood of the prompt decides, an author's word, worth at most `PRIOR_NATS`; it fades with what is committed.
+    (Freund, Schapire, Singer, Warmuth 1997, "Using and combining predictors that specialize"). The prior is the
+    reported likelihood of the prompt, worth at most `PRIOR_NATS`; it fades with committed tokens.
     """
 
     def __init__(self) -> None:
@@ -60,14 +60,14 @@ class Mixture:
         self._sleeper_evidence = 0.0
 
     def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author by its NLL of the prompt, nats a token, as if it had slept until now."""
+        """Add an author, as if it had slept until now, by its NLL of the prompt in nats per token."""
         self._authors[author] = _Author(prompt_nll, self._sleeper_evidence)
 
     def leave(self, author: int) -> None:
         self._authors.pop(author, None)
 
     def weights(self) -> dict[int, float]:
-        """Weights that sum to 1 over the present authors."""
+        """Return the weights of the present authors; they sum to 1."""
         if not self._authors:
             return {}
         nearest = min(author.prompt_nll for author in self._authors.values())
@@ -81,7 +81,7 @@ class Mixture:
         return {number: value / total for number, value in raw.items()}
 
     def observe(self, likelihoods: Mapping[int, float]) -> None:
-        """Score the authors that drafted by the probability each gave the committed token."""
+        """Score the authors that drafted by their probabilities of the committed token."""
         drafted = {number: p for number, p in likelihoods.items() if number in self._authors}
         if not drafted:
             return
@@ -96,7 +96,7 @@ class Mixture:
 
 
 def _after(evidence: float, likelihood: float) -> float:
-    """Evidence, in nats, after one more committed token."""
+    """Return the evidence, in nats, after one more committed token."""
     return _DECAY * evidence + math.log(_floored(likelihood))
 
 
@@ -105,40 +105,40 @@ def _floored(likelihood: float) -> float:
 
 
 CLOSE_WEIGHTS: Final = 0.9
-"""Authors with this part of the leader's weight are ranked by RTT. All constants of this router were tuned on the
+"""Authors with this share of the leader's weight are ranked by RTT. All constants of this router were tuned on the
 split tune."""
-TRIAL_TOKENS: Final = 8  # Tokens that a trial may take to change who leads.
-MIN_TRIAL_ROUNDS: Final = 2  # Rounds to the next trial after a find; twice as many after each in vain.
-MAX_TRIAL_ROUNDS: Final = 32  # So that one that has become good is found within a paragraph.
-ALONE_FACTOR: Final = 60  # With a single slot, how many times rarer trials are beside a perfect leader.
-USUAL_TOKENS: Final = 32  # Tokens over which the leader's usual likelihood is averaged.
-SLACK_NATS: Final = 0.5  # Loss of a token that counts for no collapse: steady text varies so much.
-ALARM_NATS: Final = 10.0  # Loss beyond the slack, over all tokens, that is a collapse.
-COLLAPSED_NATS: Final = 1.0  # How much less likely the leader makes a token off its subject.
-STALE_PROMPT: Final = 0.3  # What is left of the prompt's differences once the text has left its subject.
+TRIAL_TOKENS: Final = 8  # Tokens within which a trial must change the leader.
+MIN_TRIAL_ROUNDS: Final = 2  # Rounds to the next trial after a success; doubled after each failure.
+MAX_TRIAL_ROUNDS: Final = 32  # An author that has become good is found within a paragraph.
+ALONE_FACTOR: Final = 60  # With a single slot, factor by which trials are rarer with a perfect leader.
+USUAL_TOKENS: Final = 32  # Number of tokens over which the leader's likelihood is averaged.
+SLACK_NATS: Final = 0.5  # Loss per token that is no collapse: the variation of steady text.
+ALARM_NATS: Final = 10.0  # Sum of losses beyond the slack that is a collapse.
+COLLAPSED_NATS: Final = 1.0  # Loss per token of a leader outside its subject.
+STALE_PROMPT: Final = 0.3  # Remaining weight of the prompt once the text has left its subject.
 
 STAND_IN: Final = -1
-"""Number in the mixture of an imagined author that predicts as a leader off its subject does. It counts where a
-single author is active: the mixture compares only those that draft."""
+"""The number in the mixture of a virtual author that predicts as a leader outside its subject. It is scored when a
+single author is active, since the mixture compares only authors that draft."""
 
 
 def nats_of(likelihood: float) -> float:
-    """Negative log-likelihood, bounded as in the mixture."""
+    """Return the negative log-likelihood, bounded as in the mixture."""
     return -math.log(max(MIN_LIKELIHOOD, likelihood))
 
 
 class LeaderWatch:
-    """Watches how well the leader predicts the text, and whether that collapsed (one-sided CUSUM, Page 1954)."""
+    """Detects a collapse of the leader's predictions (one-sided CUSUM, Page 1954)."""
 
     def __init__(self) -> None:
         self._tokens = 0
         self.usual_nats = 0.0
-        """Mean negative log-likelihood, lately, of the committed tokens where the leader drafted."""
+        """Mean negative log-likelihood of the latest committed tokens for which the leader drafted."""
         self._missing_nats = 0.0
 
     @property
     def collapsed_likelihood(self) -> float | None:
-        """The probability the leader gives a token off its subject, None while too few were seen."""
+        """The leader's expected probability of a token outside its subject, None before `TRIAL_TOKENS` tokens."""
         return math.exp(-self.usual_nats - COLLAPSED_NATS) if self._tokens >= TRIAL_TOKENS else None
 
     @property
@@ -158,7 +158,7 @@ class LeaderWatch:
 
 @dataclass(slots=True)
 class _RankedAuthor:
-    """`silent_rounds` without drafts; `is_unproven` since the subject changed; `is_promising` on its trial."""
+    """An author: `silent_rounds` without drafts; `is_unproven` since a collapse; `is_promising` on its trial."""
 
     facts: DrafterFacts
     silent_rounds: int
@@ -167,16 +167,14 @@ class _RankedAuthor:
 
 
 class HedgeRouter:
-    """Ranks authors by their weight in a Bayesian mixture; the nearest goes first where weights are close.
+    """Ranks authors by their weight in a Bayesian mixture, by distance if weights are close.
 
-    The last slot sometimes tries the author that has not drafted for longest, unless not even `TRIAL_TOKENS`
-    perfect tokens would make it the leader. One that then predicts better than the leader keeps the slot; a trial
-    that finds nothing doubles the time to the next one. When the leader's likelihood collapses, the subject has
-    changed: evidence starts anew, the prompt counts less, and all slots but the first try everyone again. With a
-    single slot a trial costs a used round, so trials are rarer in proportion to the leader's likelihood.
+    The last slot sometimes tries the author that has not drafted for longest, unless `TRIAL_TOKENS` perfect tokens
+    could not make it the leader. An author that predicts better than the leader keeps the slot; a failed trial
+    doubles the time to the next one. A collapse of the leader's likelihood means a new subject: evidence is reset,
+    the prompt counts less, and all slots but the first try every author again. With a single slot a trial costs a
+    round, so trials are rarer the better the leader predicts.
     """
-
-    name = "hedge"
 
     def __init__(self) -> None:
         self._authors: dict[int, _RankedAuthor] = {}
@@ -200,20 +198,20 @@ class HedgeRouter:
         self._authors.pop(author, None)
 
     def weights(self) -> dict[int, float]:
-        """Weight of every author; with that of the stand-in they sum to 1."""
+        """Return the weight of every author; with that of the stand-in they sum to 1."""
         weights = self._mixture.weights()
         weights.pop(STAND_IN, None)
         return weights
 
     def pick(self, count: int) -> tuple[int, ...]:
-        """Up to `count` authors that should draft next, the best first."""
+        """Return up to `count` authors that should draft next, the best first."""
         ranked = self._ranked()
         proven, tried = self._split(ranked, count)
         rest = [author for author in ranked if author not in proven and author not in tried]
         return tuple((proven + tried + rest)[: max(0, count)])
 
     def trials(self, count: int) -> tuple[int, ...]:
-        """Those of `pick` that are there to be tried, not for their weight."""
+        """Return those of `pick` that are on trial."""
         return tuple(self._split(self._ranked(), count)[1])
 
     def learn(self, round_: Round) -> None:
@@ -249,8 +247,8 @@ class HedgeRouter:
         return nearest + ranked[len(close) :]
 
     def _split(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
-        """Of the ranked authors those that keep a slot, and those that are tried in the others."""
-        # After a collapse only the prompt speaks for the unproven: they take no slot from a proven author.
+        """Return the ranked authors that keep a slot, and those to try in the others."""
+        # After a collapse unproven authors, known by the prompt alone, take no slot from a proven one.
         proven = [author for author in ranked if not self._authors[author].is_unproven] or ranked
         kept = proven[: max(0, count - self._trial_slots(count))]
         return kept, self._worth_trying(ranked, kept)[: max(0, count - len(kept))]
@@ -264,7 +262,7 @@ class HedgeRouter:
         return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
 
     def _worth_trying(self, ranked: list[int], kept: list[int]) -> list[int]:
-        """The promising, then the one that has not drafted for longest."""
+        """Return the authors to try: promising ones, then those that have not drafted for longest."""
         weights = self.weights()
         least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.usual_nats) if ranked else 0.0
         hopeful = []
@@ -279,7 +277,7 @@ class HedgeRouter:
         )
 
     def _pace_trials(self, leader: int, round_: Round) -> None:
-        """Note who drafted and who is promising, and when the next trial is due."""
+        """Update drafting and promising authors, and the time of the next trial."""
         on_trial = [
             author
             for author, known in self._authors.items()
@@ -298,7 +296,7 @@ class HedgeRouter:
             known.is_unproven = known.is_unproven and not has_drafted
 
     def _gain_nats(self, author: int, leader: int, round_: Round) -> float:
-        """Nats by which an author predicted better than the leader did there, or usually does."""
+        """Return the nats by which an author predicted better than the leader did, or usually does."""
         usual = self._watch.collapsed_likelihood if leader not in round_.authors else None
         gain_nats = 0.0
         for likelihoods in round_.likelihoods:
@@ -317,7 +315,7 @@ class HedgeRouter:
         self._rebuild()
 
     def _rebuild(self) -> None:
-        """A mixture that saw the last tokens with everyone; one added later would be all evidence ahead."""
+        """Replay the last tokens with all authors; one added later would have too much evidence."""
         self._mixture = Mixture()
         nlls = {author: known.facts.prompt_nll for author, known in self._authors.items()}
         for author, nll in {**nlls, STAND_IN: max(nlls.values(), default=0.0)}.items():

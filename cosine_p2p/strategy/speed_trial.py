@@ -1,11 +1,11 @@
-"""Finds by measurement which of a few ways to generate is the fastest here, at a bounded price. Pure.
+"""Measures which of a few ways to generate is the fastest, at a bounded cost. Pure.
 
-The ways take turns on real requests, in stretches of some commits. Texts differ more than ways do, so a commit is
-worth only the plain passes that the ways can spare. A look at another way is compared with the stretches just
-before and after it. Looks cost at most `PRICE` of all the time; where nothing changes they become rarer, and
-frequent again when the speed does. Drafts can gain no more than the tokens they brought.
+The ways take turns on real requests, in stretches of some commits. Texts differ more than ways do, so the worth of
+a commit is the number of plain passes that it replaces. A look at another way is compared with the stretches
+before and after it. Looks cost at most `PRICE` of the time; they become rarer while the speed is constant. Drafts
+cannot gain more than the tokens they brought.
 
-The client compares numbers of drafters (`cosine_p2p.client`), and so does a verifier that coordinates.
+Clients (`cosine_p2p.client`) and coordinating verifiers compare numbers of drafters.
 """
 
 import math
@@ -18,16 +18,15 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
 
 MEMORY_LOOKS: Final = 8.0
-"""Older looks fade. So many bring the error down to a third of one look's; at the longest pauses they go back 6,000
-commits."""
+"""Maximum weight of former looks. Eight reduce the error to a third of one look's; at the longest pauses they span
+6,000 commits."""
 USUAL_NOISE: Final = 0.25
-"""A look's error before any was measured: runs of 1 to 8 accepted tokens, over a stretch. It stays one look's worth
-of the error."""
+"""Prior error of a look: runs of 1 to 8 accepted tokens, over a stretch. It weighs as much as one look."""
 
 
 @dataclass(slots=True)
 class Gain:
-    """How much faster another way is than the present one, as a logarithm, with the weight of its looks."""
+    """The logarithm of another way's speed relative to the present one, with the weight of its looks."""
 
     looks: float = 0.0
     mean: float = 0.0
@@ -41,7 +40,7 @@ class Gain:
 
     @property
     def error(self) -> float:
-        """Standard error of the mean."""
+        """The standard error of the mean."""
         looks = max(self.looks, 1.0)
         variance = (USUAL_NOISE**2 + looks * self.square) / looks
         return math.sqrt(variance / looks)
@@ -49,55 +48,52 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRatio:
-    """Times as fast as the present way, with its standard error as a share."""
+    """A way's speed relative to the present one, with its relative standard error."""
 
     ratio: float
     error: float
 
 
-PRICE: Final = 0.01  # Share of the time that looks may cost: client's and verifier's trial 2 % together.
-ADVANCE_PASSES: Final = 3.0  # What drafts may cost at a new verifier before anything has paid for a look at them.
-MOST_OWED_AT_ONCE: Final = 0.5  # So six commits at least are waited for: drafts take some, one may stall.
-# Stretches. The noise of one is `USUAL_NOISE`; of half as long a one it would be 1.4 times that, and seldom would a
-# difference be sure. A look, with what it takes to settle, needs an answer of 36 tokens; one of twice the length
-# 72, which short answers never have.
+PRICE: Final = 0.01  # Share of the time that looks may cost; client's and verifier's trials together 2 %.
+ADVANCE_PASSES: Final = 3.0  # Passes that drafts may cost at a new verifier before any have been saved.
+MOST_OWED_AT_ONCE: Final = 0.5  # At least six commits are measured: the first drafts take time, one may stall.
+# Stretches. Half as long a stretch has 1.4 times the noise, and differences would seldom be certain. A look with
+# its settling needs an answer of 36 tokens; one of twice the length 72, which short answers do not have.
 STRETCH_COMMITS: Final = 12
 LEAST_COMMITS: Final = STRETCH_COMMITS // 2
-"""A shorter stretch does not count; the first of all need not be longer, so that slow drafters go soon."""
-SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS  # Then a way is settled though none was drafted: none comes in time.
-SETTLE_COMMITS: Final = 2  # Commits after a change of way that still show the way before.
-# Averages. One over more samples notices a change later, one over fewer takes noise for a change; each spans about
-# what its value varies over.
+"""Minimum of a stretch, and the length of the first one, so that slow drafters end soon."""
+SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS  # Then a way is settled without drafts: none come in time.
+SETTLE_COMMITS: Final = 2  # Commits after a change of way that still belong to the former way.
+# Averages: over more samples a change is noticed later, over fewer noise looks like a change.
 LEVEL_WEIGHT: Final = 0.3  # The present way's speed is that of its last few stretches.
-USUAL_WEIGHT: Final = 0.1  # A usual commit is that of the last ten or so, about a stretch.
-# Evidence, in the logarithm of plain passes a second. To ask for too little changes the way by chance, and each
-# change costs settling and another look; to ask for too much keeps a way that is slow.
-TRUSTED_LOOKS: Final = 2.0  # Until a second look, what is expected counts too.
+USUAL_WEIGHT: Final = 0.1  # A usual commit is the average of about ten, about a stretch.
+# Evidence, in the logarithm of plain passes per second. Too low a threshold changes the way by chance, and each
+# change costs settling and another look; too high a threshold keeps a slow way.
+TRUSTED_LOOKS: Final = 2.0  # Before a second look the expectation counts too.
 CERTAIN: Final = 1.5
-"""Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With one
-error 16 recorded answers took up to 5 % longer, with two they came no sooner (simulated)."""
+"""Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With 1.0 the
+16 recorded answers took up to 5 % longer, with 2.0 they were no faster (simulated)."""
 CERTAIN_AT_ONCE: Final = 2.0
-"""The same for a first look, else it is compared with one more stretch. Without that the prompts of `cosine-node
+"""The same for a first look, else it is compared with one more stretch. Without it the prompts of `cosine-node
 bench rtt` took 16 % longer at 50 ms."""
-WORST_GAIN: Final = -1.0
-"""A way that seemed slower than 0.37x is looked at again as if it had been that fast: after 2,700 commits, by its
-price."""
+WORST_GAIN: Final = (
+    -1.0
+)  # Minimum gain (0.37x) in the price of another look, which is then due after 2,700 commits.
 DOUBTFUL_GAIN: Final = -0.3
-"""What drafters may do where few of them pay: beside a draft head six questions of 62 took a quarter longer or more
-(`cosine-node bench here --cores`)."""
-CHANGED: Final = 0.3  # News since the last look: averages of stretches differ by half of it by usual noise.
-# Times between looks, in stretches of the present way. `PRICE` bounds what looks cost; pauses bound how often a
-# text is written another way, at the longest one time in 64, and twice as often at half of that. A change of the
-# present way's speed is noticed at once (`CHANGED`), one of another way's alone at its next look, some 800 commits
-# later; at twice the pause it would be 1,600.
+"""The expected gain of drafters where few of them pay: with a draft head six questions of 62 took at least a
+quarter longer (`cosine-node bench here --cores`)."""
+CHANGED: Final = 0.3  # Change since the last look; noise changes averages of stretches by half of it.
+# Pauses between looks, in stretches of the present way; they bound how often another way generates a text, at the
+# longest one time in 64. A change of the present way's speed is noticed at once (`CHANGED`), one of another way's
+# speed at its next look, about 800 commits later.
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 16 * FIRST_PAUSE
-MAX_STATE: Final = 1e12  # Bounds what is read from a file: far above any sum of seconds, and not infinite.
+MAX_STATE: Final = 1e12  # Bounds values read from a file: far above any sum of seconds, and finite.
 
 
 @dataclass(slots=True)
 class _Look:
-    """A look that has ended, and levels beside it; `worth`: log of the plain passes that a commit stood for."""
+    """An ended look with the levels before and after it; `worth`: log of the plain passes a commit replaced."""
 
     way: int
     level: float
@@ -107,7 +103,7 @@ class _Look:
 
 @dataclass(slots=True)
 class _Left:
-    """The way that was left, its level then, and how far stretches of the new way fall short of it."""
+    """The former way, its last level, and the shortfall of the new way's stretches."""
 
     way: int
     level: float
@@ -115,10 +111,10 @@ class _Left:
 
 
 class SpeedTrial:
-    """What is known of `ways`, the first of which is taken until another has shown to be faster.
+    """The measurements of `ways`, of which the first is used until another is found to be faster.
 
-    One trial serves all requests that share a verifier; each has a `TrialRun` of it. The speed of a way may be
-    expected (`expect`), default that of the present one.
+    All requests that share a verifier share a trial; each has a `TrialRun` of it. `expect` sets a way's expected
+    speed, by default that of the present one.
     """
 
     def __init__(self, ways: Sequence[int]) -> None:
@@ -140,7 +136,7 @@ class SpeedTrial:
         self.is_untried = False
 
     def similar(self) -> "SpeedTrial":
-        """A trial for a harder path, begun by the same way. Without drafts their known worth is an upper bound."""
+        """Return a trial for a harder path that begins with the same way, with gains of drafts as upper bounds."""
         new = SpeedTrial((self.way, *self._gains))
         if not self.way:
             new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
@@ -149,13 +145,13 @@ class SpeedTrial:
         return new
 
     def begin_without(self, feared: float = WORST_GAIN) -> None:
-        """Go on without drafts, of which a look is expected to gain `feared`. It `is_untried` until one was."""
+        """Continue without drafts, whose expected gain is `feared`. `is_untried` is true until the first look."""
         self._gains = {way: Gain(mean=feared) for way in (self.way, *self._gains) if way}
         self.way = 0
         self.is_untried = True
 
     def state(self) -> dict[str, Any]:
-        """Values of JSON for another process."""
+        """Return the state as JSON values."""
         return {
             "way": self.way,
             "total_s": self._total_s,
@@ -168,7 +164,7 @@ class SpeedTrial:
 
     @classmethod
     def of_state(cls, state: Any, ways: Sequence[int]) -> "SpeedTrial":
-        """The trial that a state describes. Raises `ValueError` for one that is broken or not of these ways."""
+        """Return the trial of a state. Raises `ValueError` if it is invalid or not of these ways."""
         try:
             gains = {
                 int(way): Gain(float(looks), float(mean), float(square))
@@ -194,11 +190,11 @@ class SpeedTrial:
         return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
 
     def expect(self, way: int, speed: float) -> None:
-        """Expect a way to be worth so many plain passes a second."""
+        """Set the expected speed of a way, in plain passes per second."""
         self._expected[way] = speed
 
     def next_look(self, left_tokens: int) -> int | None:
-        """The way that a request should look at now, None for none. End it with `end_look`."""
+        """Return the way that a request should look at now, None for none. End the look with `end_look`."""
         if self._is_looking or self._looked or self._level is None or self._stretches < self._pause:
             return None
         allowed_s = PRICE * self._total_s - self._spent_s
@@ -211,13 +207,13 @@ class SpeedTrial:
         if not due:
             return None
         self._is_looking = True
-        # Of ways as promising, that with fewer drafts is in nobody's way.
+        # Of equally promising ways the one with fewer drafts disturbs less.
         return max(
             due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error, -way)
         )
 
     def _gain(self, way: int) -> float:
-        """The measured gain of a way; until enough looks were, what is expected if that is more."""
+        """Return the measured gain of a way, before `TRUSTED_LOOKS` at least the expected one."""
         gain, expected = self._gains[way], self._expected.get(way)
         if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
             return gain.mean
@@ -225,31 +221,31 @@ class SpeedTrial:
         return max(gain.mean, hoped) if gain.looks else hoped
 
     def _price_s(self, way: int) -> float:
-        """The seconds that a look is likely to take longer than going on as before; it may save some."""
+        """Return the expected additional seconds of a look, negative if it saves time."""
         level = self._level or 0.0
         gain = max(self._gain(way), WORST_GAIN)
-        # With those it takes to settle, at round-trip times up to that of a few passes.
+        # With the commits to settle, at round-trip times up to a few passes.
         look_commits = STRETCH_COMMITS + 4
         return look_commits * (math.exp(-level - gain) - math.exp(-level))
 
     def note_usual(self, seconds: float, *, has_others: bool) -> None:
-        """Take in a commit of the present way without drafts of its own."""
+        """Note a commit of the present way without drafts of its own."""
         self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
 
     @property
     def burden(self) -> float:
-        """Times that a commit takes with tokens of neither way, against one without, at least 1."""
+        """The relative time of a commit with tokens of neither way, at least 1."""
         with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
         return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
-        """Book time; with `is_price`, the excess over the present way was spent on looking."""
+        """Add to the total time; with `is_price`, the excess over the present way was spent on looking."""
         self._total_s += seconds
         if is_price and self._level is not None:
             self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
 
     def end_stretch(self, speed: float, *, worth: float) -> None:
-        """Take in a stretch of the present way, in plain passes a second and a commit; after a look, judge it."""
+        """Note a stretch of the present way, in plain passes per second and per commit; after a look, judge it."""
         level = math.log(speed)
         self._doubt_change(level)
         self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
@@ -257,7 +253,7 @@ class SpeedTrial:
         self._stretches += 1
         if (look := self._looked) is not None:
             look.beside.append(level)
-            # A first look that was a little faster may have met a slow text, and is compared once more.
+            # A slightly faster first look may be due to the texts, and is compared once more.
             is_first = not self._gains[look.way].looks
             is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
             if not (is_first and is_doubtful) or len(look.beside) > 2:
@@ -267,13 +263,13 @@ class SpeedTrial:
             self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
-        """Take in a commit of the present way; go on without drafts once those in use owe `ADVANCE_PASSES`.
+        """Note a commit of the present way; continue without drafts once they have cost `ADVANCE_PASSES`.
 
-        They owe what commits take longer than without drafts, at `plain_speed` passes a second, and pay by what
-        they save. What they owe when they go was spent on looking.
+        The cost is the time lost against `plain_speed` passes per second, less the time saved. What is left of it
+        when drafts end counts as spent on looking.
         """
         self._owed_passes += min(seconds * plain_speed - worth, MOST_OWED_AT_ONCE)
-        # How fast they are is that of the commits since they last owed nothing.
+        # Their speed is that of the commits since they last owed nothing.
         self._owing_s += seconds
         self._owing_worth += worth
         if self._owed_passes <= 0.0:
@@ -284,7 +280,7 @@ class SpeedTrial:
             self._leave(math.log(plain_speed) - self._level)
 
     def _leave(self, gain: float) -> None:
-        """Go on without drafts, which is faster by the logarithm `gain`, or as fast."""
+        """Continue without drafts, with `gain` as the logarithm of the relative speed."""
         self._gains[0] = Gain()
         self._gains[0].add(max(0.0, gain))
         self._looked = None
@@ -292,13 +288,13 @@ class SpeedTrial:
         self._take(0)
 
     def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
-        """Take in a look in plain passes a second (None: too short) and a commit; the next stretch judges it."""
+        """Note a look in plain passes per second (None: too short) and per commit; the next stretch judges it."""
         self._is_looking = False
         if speed is not None and way != self.way and self._level is not None:
             self._looked = _Look(way, math.log(speed), math.log(worth), [self._level])
 
     def _gain_of(self, look: _Look) -> float:
-        """How much faster a look was than the present way, as a logarithm, as far as that can be."""
+        """Return the logarithm of a look's relative speed, limited to the tokens that drafts brought."""
         gain = look.level - sum(look.beside) / len(look.beside)
         if self.way == 0:
             return min(gain, look.worth)
@@ -316,7 +312,7 @@ class SpeedTrial:
             self._take(way)
 
     def _doubt_change(self, level: float) -> None:
-        """Forget the way before if this one falls short of it: one look may have been luck."""
+        """Reset the former way's gain if this one is slower than expected: the look may have been chance."""
         if (left := self._left) is None:
             return
         left.shortfall.add(left.level - level)
@@ -328,7 +324,7 @@ class SpeedTrial:
             self._left = None
 
     def _take(self, way: int) -> None:
-        """Go on by another way; all gains are counted anew from it."""
+        """Continue with another way; all gains become relative to it."""
         taken = self._gains.pop(way)
         for other in self._gains.values():
             other.mean -= taken.mean
@@ -345,29 +341,29 @@ class SpeedTrial:
         }
 
 
-MAX_TRIALS: Final = 64  # Bounds memory: kinds of requests at verifiers that a client remembers.
+MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remembers.
 
 
 USUAL_RIGHT: Final = 400
 DEAR_BREAK_EVEN: Final = 700
 """Of a thousand positions of general questions a general drafter is right at 410 to 490 (`cosine-node bench
-agreement`). Where more are needed drafters hardly pay: a new client begins without."""
+agreement`). If more are needed drafters hardly pay, and a new client begins without."""
 
 
 def feared_gain(break_even: int | None) -> float | None:
-    """What drafters may do where so many of a thousand drafts must come true; None: no harm."""
+    """Return the expected gain if `break_even` of a thousand drafts must be accepted; None: no loss."""
     if break_even is None or break_even <= USUAL_RIGHT:
         return None
     return WORST_GAIN if break_even > DEAR_BREAK_EVEN else DOUBTFUL_GAIN
 
 
 NEAR_S: Final = 0.01
-FAR_TIMES: Final = 4.0  # Times up to the first are alike, and such as differ by less (decision 16).
+FAR_TIMES: Final = 4.0  # Round trips up to `NEAR_S`, or within this factor, are one class (decision 16).
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPath:
-    """Who serves requests, in which class of distances, and how they sample: what was measured holds for these."""
+    """The key of measurements: the server, its class of distances, and the temperature."""
 
     server: str
     temperature: float
@@ -379,7 +375,7 @@ class TrialPath:
         return cls(server, round(temperature, 1), math.ceil(math.log(times, FAR_TIMES)))
 
     def is_harder(self, other: "TrialPath") -> bool:
-        """True if drafts are worth no more here than on another path: nobody is nearer, no text easier to guess."""
+        """Return whether drafts gain no more here than on another path: as far or farther, as random or more."""
         return (
             self.server == other.server
             and self.distance >= other.distance
@@ -388,7 +384,7 @@ class TrialPath:
 
 
 class SpeedTrials:
-    """Trials of one set of ways by path; the latest `MAX_TRIALS` are kept."""
+    """The trials of one set of ways by path, at most `MAX_TRIALS`, least recently used first."""
 
     def __init__(self, ways: Sequence[int]) -> None:
         self.ways = tuple(ways)
@@ -398,7 +394,7 @@ class SpeedTrials:
         return self._trials.get(path)
 
     def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial | None:
-        """None: no ways. A new one begins like the nearest no harder, or without drafters where few pay."""
+        """Return a path's trial, None without ways. A new one begins like that of the most similar easier path."""
         if not self.ways:
             return None
         trial = self._trials.get(path)
@@ -414,14 +410,14 @@ class SpeedTrials:
         return trial
 
     def state(self) -> list[dict[str, Any]]:
-        """Values of JSON, the trial used last at the end."""
+        """Return the state as JSON values, the trial used last at the end."""
         return [
             {"server": path.server, "temperature": path.temperature, "distance": path.distance, **trial.state()}
             for path, trial in self._trials.items()
         ]
 
     def restore(self, states: Any) -> None:
-        """Take in the state of another process without what is broken or of other ways."""
+        """Restore valid trials of these ways from a state."""
         for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
             match state:
                 case {"server": str(server), "temperature": float(temperature), "distance": int(distance)}:

@@ -1,24 +1,24 @@
-"""The live tree: all speculation in flight for one request (docs/design.md, "One live tree, addressed by digest").
+"""The live tree: all drafts in flight for one request (docs/design.md, "One live tree, addressed by digest").
 
-Theory of operation. The root is the last committed token; below it stand drafted tokens, each the child of the
-prefix that it continues. A node is named by the digest of the prefix which it completes, so two drafts of the same
-continuation are one node. Its draft probabilities are kept by author: the tree neither weighs nor chooses.
+Theory of operation. The root is the last committed token; below it are drafted tokens, each the child of the
+prefix that it continues. A node's key is the digest of the prefix that it completes, so two drafts of the same
+continuation are one node. Its draft probabilities are stored by author; the tree does not evaluate them.
 
-- `attach` grafts a block of nodes below a base in the tree. Where the base was committed past, within the last
-`MAX_TREE_DEPTH` tokens, the block is cut to what follows the committed tokens. Where it is not known yet, the block
-waits, the oldest of `MAX_WAITING_BLOCKS` going first. A block whose position is not that of its base is ignored.
+- `attach` adds a block of nodes below a base in the tree. If the base is one of the last `MAX_TREE_DEPTH` committed
+prefixes, the block is reduced to what follows the committed tokens. If the base is unknown, the block waits, at
+most `MAX_WAITING_BLOCKS` of them. A block whose position does not match its base is ignored.
 
 - `grow` adds one child, for a drafter that drafts into its own tree.
 
-- `advance` commits tokens: the child of each token becomes the root, a new node where nobody drafted it, and all
-other children go. What waited and cannot come any more goes too.
+- `advance` commits tokens: the child of each token, or a new node, becomes the root, and all other children are
+dropped, as are obsolete waiting blocks.
 
-So drafts may come late, early, twice or out of order, and the tree ends up the same. Several peers may hold copies
-that never need to agree. Bounds hold whatever peers send: `max_nodes` nodes below the root, `max_depth` tokens
-deep. A full tree takes no new node until the next commit.
+Drafts may arrive late, early, twice or out of order with the same result, and copies at several peers need not
+agree. The tree has at most `max_nodes` nodes below the root, `max_depth` tokens deep. A full tree accepts no new
+node until the next commit.
 
-Never: a node without its whole path to the root; a node that contradicts the committed tokens; a node object that
-comes back once it was dropped.
+Invariants: each node has its whole path to the root; no node contradicts the committed tokens; a dropped node
+object is not used again.
 """
 
 from collections import deque
@@ -33,15 +33,15 @@ from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
 MAX_LIVE_NODES: Final = 1024  # Bounds memory: four times the nodes of the largest pass (`MAX_TREE_NODES`).
 MAX_WAITING_BLOCKS: Final = 64  # Bounds memory: far more than drafters send while a commit is on its way.
 
-UNKNOWN_TOKEN: Final = -1  # The token of the first root: a tree knows the prefix before it by its digest only.
+UNKNOWN_TOKEN: Final = -1  # The token of the first root, of which only the digest is known.
 
 
 @dataclass(slots=True, eq=False)
 class TreeNode:
-    """A token of the tree, the child of its prefix; nodes are equal only to themselves.
+    """A token of the tree, the child of its prefix; nodes compare by identity.
 
-    `position` is its index in the output (0-based), `digest` that of the prefix which ends with it. Only the root
-    has no parent. `draft_probabilities` holds, by author, the probability of the token given its parent.
+    `position` is its index in the output (0-based), `digest` that of the prefix that ends with it. Only the root
+    has no parent. `draft_probabilities` has, by author, the probability of the token given its parent.
     """
 
     digest: bytes
@@ -59,7 +59,7 @@ class TreeNode:
     def most_confident_author(
         self, among: Container[int] | None = None, *, weights: Mapping[int, float] | None = None
     ) -> int:
-        """By (weighted) probability, the lowest number on a tie. Raises `ValueError` without any."""
+        """Return the author of the highest (weighted) probability, the lowest on a tie. Raises `ValueError`."""
         values = self.draft_probabilities
         if weights is not None:
             values = {author: weights.get(author, 0.0) * value for author, value in values.items()}
@@ -78,7 +78,7 @@ class Block:
 
 
 class LiveTree:
-    """Speculation below the committed prefix of `digest`, `position` tokens long; `advance` replaces its `root`."""
+    """The drafts below the committed prefix of `digest`, `position` tokens long; `advance` replaces its `root`."""
 
     def __init__(
         self,
@@ -98,11 +98,11 @@ class LiveTree:
 
     @property
     def position(self) -> int:
-        """Output tokens committed: the position of the root's children."""
+        """The number of committed output tokens: the position of the root's children."""
         return self.root.position + 1
 
     def __len__(self) -> int:
-        """The nodes below the root."""
+        """The number of nodes below the root."""
         return len(self._nodes) - 1
 
     def __contains__(self, digest: bytes) -> bool:
@@ -114,7 +114,7 @@ class LiveTree:
     def attach(
         self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
     ) -> list[TreeNode]:
-        """Add a draft; returns nodes that are new or gained a draft probability. See the module for other bases."""
+        """Add a draft and return the nodes that are new or have a new draft probability."""
         block = Block(base, position, tuple(nodes), tuple(authors))
         if not self._is_known(base):
             if self.position <= position <= self.position + MAX_TREE_DEPTH:
@@ -124,7 +124,7 @@ class LiveTree:
         return touched + self._graft_waiting() if touched else touched
 
     def advance(self, tokens: Iterable[int]) -> list[TreeNode]:
-        """Commit tokens; returns newly known nodes."""
+        """Commit tokens and return the nodes of blocks that waited for them."""
         for token in tokens:
             passed = self.root
             self._passed.append(passed.digest)
@@ -141,7 +141,7 @@ class LiveTree:
         return touched
 
     def grow(self, parent: TreeNode, token: int) -> TreeNode | None:
-        """The child of a node for a token; None if it is new and the tree is full."""
+        """Return the child of a node for a token; None if it is new and the tree is full."""
         child = parent.children.get(token)
         if child is None:
             position = parent.position + 1
@@ -156,14 +156,14 @@ class LiveTree:
         self.root.children.clear()
 
     def walk(self) -> Iterator[TreeNode]:
-        """Every node below the root, parents before children."""
+        """Yield every node below the root, parents before children."""
         queue = list(self.root.children.values())
         for node in queue:
             queue.extend(node.children.values())
             yield node
 
     def path(self, node: TreeNode) -> list[TreeNode]:
-        """The nodes from below the root to a live node, inclusive."""
+        """Return the nodes from below the root to a live node, inclusive."""
         nodes = []
         while node.parent is not None:
             nodes.append(node)
@@ -171,7 +171,7 @@ class LiveTree:
         return nodes[::-1]
 
     def follow(self, tokens: Iterable[int]) -> list[TreeNode]:
-        """The nodes below the root that these tokens spell."""
+        """Return the nodes below the root that match these tokens."""
         nodes: list[TreeNode] = []
         children = self.root.children
         for token in tokens:
@@ -182,7 +182,7 @@ class LiveTree:
         return nodes
 
     def path_probabilities(self, conditional: Callable[[TreeNode], float | None]) -> dict[TreeNode, float]:
-        """By node, parents first; where `conditional` is None a node is left out, with all below."""
+        """Return probabilities by node, parents first, without nodes of `conditional` None and all below."""
         found = {self.root: 1.0}
         queue = list(self.root.children.values())
         for node in queue:
@@ -245,7 +245,7 @@ class LiveTree:
 def block_below(
     base: TreeNode, nodes: Iterable[TreeNode], credit: Callable[[TreeNode], tuple[int, float]]
 ) -> Block:
-    """A block of nodes, each after its parent, below `base`; `credit` gives a node's author and probability."""
+    """Return a block of nodes, each after its parent, below `base`; `credit` returns author and probability."""
     index = {base: BASE}
     drafted: list[Node] = []
     authors: list[int] = []
@@ -261,7 +261,7 @@ def block_below(
 def connected(
     tree: LiveTree, wanted: Sequence[TreeNode], *, is_known: Callable[[TreeNode], bool] = lambda node: True
 ) -> tuple[TreeNode, list[TreeNode]]:
-    """A base (the deepest that is known, with all above) and up to a block of what connects the wanted ones."""
+    """Return the deepest known base and at most a block of nodes that contain the wanted ones."""
     paths = [tree.path(node) for node in wanted]
     shared = 0
     while shared < min(map(len, paths)) - 1 and is_known(paths[0][shared]):

@@ -1,4 +1,4 @@
-"""One request's part in a speed trial: its commits as stretches of one way and looks at another. Pure."""
+"""The part of one request in a speed trial: its commits as stretches of one way and looks at another. Pure."""
 
 import math
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
 
 @dataclass(slots=True)
 class Stretch:
-    """Commits under one way since it was taken or since the last stretch ended; `worth` is in plain passes."""
+    """Commits of one way since it was chosen or the last stretch ended; `worth` is in plain passes."""
 
     is_look: bool = False
     is_settled: bool = False
@@ -25,7 +25,7 @@ class Stretch:
 
 @dataclass(slots=True)
 class TrialRun:
-    """One request's part in a trial: tell it each commit, and go on by `way`."""
+    """The part of one request in a trial: `note` each commit, and continue with `way`."""
 
     trial: SpeedTrial
     left_tokens: int
@@ -40,10 +40,10 @@ class TrialRun:
         self._maybe_look()
 
     def note(self, *, tokens: int, drafted: int, worth: int, seconds: float) -> None:
-        """A commit of so many tokens, of which the way's drafts added `drafted`, `seconds` after the last one.
+        """Note a commit, `seconds` after the last one; `drafted` of its tokens are of the way's drafts.
 
-        `worth` is the plain passes it took the place of: one, and one for each token of drafts that depend on the
-        way.
+        `worth` is the number of plain passes that it replaces: one, and one for each token of drafts that depend
+        on the way.
         """
         self.left_tokens -= tokens
         stretch = self._stretch
@@ -70,7 +70,7 @@ class TrialRun:
             self._maybe_look()
 
     def end(self) -> None:
-        """The request has ended. One too short for a stretch counts from its first commit."""
+        """End the request. One too short for a stretch counts from its first commit."""
         stretch = self._stretch
         if self._is_first and stretch.commits < LEAST_COMMITS:
             stretch.commits += stretch.settle_commits
@@ -79,7 +79,7 @@ class TrialRun:
         self._end_stretch()
 
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
-        """Leave the present way if its drafts cost too much before that is paid; a look goes on."""
+        """Leave the present way if its drafts cost too much; a look continues."""
         trial = self.trial
         if not self._stretch.is_look and self.way == trial.way != 0:
             trial.owe(worth=worth, seconds=seconds, plain_speed=plain_speed)
@@ -108,7 +108,7 @@ class TrialRun:
 
 
 class DrafterCount:
-    """Follows a session's commits; `allowed` drafters may draft, None for as many as the strategy likes."""
+    """The number of drafters by a session's commits; `allowed` may draft, None for the strategy's choice."""
 
     def __init__(self, trial: SpeedTrial | None, *, left_tokens: int) -> None:
         self._run: TrialRun | None = None if trial is None else TrialRun(trial, left_tokens)
@@ -122,17 +122,17 @@ class DrafterCount:
 
     @property
     def may_pay(self) -> bool:
-        """True unless drafters were found not to pay."""
+        """False if drafters were found not to pay."""
         return self._run is None or self._run.way != 0 or self._run.trial.is_untried
 
     def note_pass(self, pass_s: float) -> None:
-        """Take in the time of a pass; a plain one takes no longer than any."""
+        """Note the time of a pass; the minimum is that of a plain one."""
         if self._run is not None and 0.0 < pass_s < self._least_pass_s:
             self._least_pass_s = pass_s
             self._expect_none(self._run)
 
     def note_commit(self, authors: bytes, *, now_s: float) -> None:
-        """Take in the authors of a commit's tokens; home drafts, which are there anyway, count as drafted."""
+        """Note the authors of a commit's tokens; home drafts, which every way has, count as drafted."""
         before_s, self._committed_s = self._committed_s, now_s
         if self._run is not None and before_s is not None:
             home = authors.count(HOME_AUTHOR)
@@ -158,7 +158,7 @@ class DrafterCount:
             self._run = None
 
     def why(self) -> str:
-        """The allowed number with the measured speeds, for people."""
+        """Return the allowed number and the measured speeds as text."""
         if self._run is None:
             return ""
         now = self._run.way

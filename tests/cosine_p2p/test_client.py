@@ -98,9 +98,9 @@ def test_options_of_a_call_and_of_the_client_win_over_the_models_own() -> None:
 
 def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
     for options in ({"verifier": "nobody"}, {"trust": ["nobody"]}, {"dtype": "int4"}):
-        with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
+        with pytest.raises(GenerationFailed, match=r"available: 12D3\w+ \(scripted\)"):
             generated(**options)
-        with pytest.raises(GenerationFailed, match=r"there is 12D3\w+ \(scripted\)"):
+        with pytest.raises(GenerationFailed, match=r"available: 12D3\w+ \(scripted\)"):
             generated(with_options=options)
     generation = generated(max_new_tokens=TOKENS, max_drafters=0)
     assert (generation.drafters, generation.token_ids) == ((), EXPECTED)

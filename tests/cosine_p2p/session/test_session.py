@@ -190,7 +190,7 @@ def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
     ("script", "reason"),
     [
         (lambda n: (commit(n, (1,), after=(5,)),), "does not continue"),
-        (lambda n: (commit(n, (1, 2, 3, 4)),), "past the length"),
+        (lambda n: (commit(n, (1, 2, 3, 4)),), "exceeds the requested length"),
         (lambda n: (commit(n, (1,), authors=b"\x01"),), "authors"),
         (lambda n: (m.Commit(n, 0, (1,), bytes(16), b"\x00", STATS),), "digest"),
         (lambda n: (commit(n, (1,)), final(n, (1,))), "before its end"),
