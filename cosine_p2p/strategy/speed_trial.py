@@ -346,8 +346,8 @@ MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remem
 
 USUAL_RIGHT: Final = 400
 DEAR_BREAK_EVEN: Final = 700
-"""Of a thousand positions of general questions a general drafter is right at 410 to 490 (`cosine-node bench
-agreement`). If more are needed drafters hardly pay, and a new client begins without."""
+"""Of a thousand positions of general questions a general drafter is right at 410 to 490
+(`docs/benchmarks/agreement.json`). If more are needed drafters hardly pay, and a new client begins without."""
 
 
 def feared_gain(break_even: int | None) -> float | None:

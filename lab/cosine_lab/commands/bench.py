@@ -1,4 +1,4 @@
-"""`cosine-node bench`: the experiments behind docs/benchmarks.md, and the page itself."""
+"""`cosine-node bench`: runs the experiments of docs/benchmarks.md and writes the page."""
 
 import importlib
 import json
@@ -18,11 +18,11 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring", "agreement")
+EXPERIMENTS = ("rtt", "ring")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
-A module has `run(options, *, say)`, where options are its own kind of `ExperimentOptions`; it returns a result's
-`what`, `setup`, `rows` and `findings`, and may take virtual time or real time for it.
+Each module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict with
+`what`, `setup`, `rows` and `findings`.
 """
 REPORT = "report"
 RESULTS = Path("docs/benchmarks")
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, ring, agreement or report.",
+        help="here, rtt, ring or report.",
     ),
 ]
 Out = Annotated[
@@ -72,7 +72,7 @@ Drafters = Annotated[
     typer.Option(
         "--drafter",
         metavar="MODEL",
-        help="Drafter in place of the family's (here) or beside them (agreement); may be repeated.",
+        help="here: drafter in place of the family's; may be repeated.",
     ),
 ]
 OnCores = Annotated[
@@ -128,15 +128,15 @@ def bench(
     minutes: Minutes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm by the clock (here), or strategies in virtual time; or write the page.
+    """Measure a swarm in real time (here) or strategies in virtual time (rtt, ring), or write the page (report).
 
     Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
     """
     if name not in (HERE, REPORT) and name not in EXPERIMENTS:
         known = ", ".join((HERE, *EXPERIMENTS, REPORT))
-        raise UsageError(f"There is no experiment {name!r}; choose one of {known}.")
+        raise UsageError(f"Unknown experiment {name!r}; choose one of {known}.")
     if out is not None and out.exists() and not out.is_dir():
-        raise UsageError(f"--out must be a folder, and {out} is a file.")
+        raise UsageError(f"--out must be a folder; {out} is a file.")
     folder = out or RESULTS
     counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
     counts |= {"repeats": repeats, "threads": threads}
@@ -161,17 +161,14 @@ def bench(
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
-    others: dict[str, Any] = {"seed": seed, "drafters": several(drafter) or None}
-    chosen = {key: value for key, value in {**others, **counts}.items() if value is not None}
+    chosen = {key: value for key, value in {"seed": seed, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 
 
 def _measure(name: str, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path) -> None:
-    """Run an experiment, write what it found and print it."""
-    # The number of processes changes no figure.
-    told = [(key, value) for key, value in chosen.items() if key not in ("processes", "drafters")]
-    told += [("drafter", model) for model in chosen.get("drafters", ())]
-    flags = [f"--{key} {value}" for key, value in told]
+    """Run an experiment, write its result and print it."""
+    # The number of processes does not change the result.
+    flags = [f"--{key} {value}" for key, value in chosen.items() if key != "processes"]
     command = " ".join(["cosine-node bench", name, *(["--quick"] if quick else []), *flags])
     module = importlib.import_module(f"cosine_lab.experiments.{name}")
     options_of = get_type_hints(module.run)["options"]

@@ -1,4 +1,4 @@
-"""`cosine-node bench here`: a swarm by the clock, one that runs already or a family that is started for it."""
+"""`cosine-node bench here`: measures a running swarm, or one that it starts, in real time."""
 
 import json
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HERE: Final = "here"
 MAX_RTT_MS: Final = 2000.0
-"""Four times the round trip to a satellite; what takes longer is taken for lost."""
+"""Maximum emulated round-trip time: four times that of a satellite."""
 FLAGS: Final[Mapping[str, str]] = {
     "prompts": "--prompts",
     "tokens": "--tokens",
@@ -31,15 +31,18 @@ FLAGS: Final[Mapping[str, str]] = {
     "temperatures": "--temperature",
     "rtts_ms": "--rtt-ms",
 }
-"""The options by which a measurement can be repeated; a file of prompts is the user's own."""
+"""The options that the command of a result names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredSwarm:
-    """The swarm that is measured: the one of `initial_peers`, or a family that is started on this machine.
+    """The measured swarm: a running one, or a family started on this machine.
 
-    `drafters` take the place of the family's; `verifier_options` are further ones of `join`, None if not given.
-    With `on_cores` each role has a core of its own, and a second verifier the drafter `home`, if that is given.
+    initial_peers: addresses of a running swarm.
+    drafters: models in place of the family's drafters.
+    verifier_options: options of `join` for the verifier, None for those not given.
+    on_cores: pin the verifier to one core and all others to another.
+    home: model of the home drafter of a second verifier, with `on_cores`.
     """
 
     initial_peers: tuple[str, ...]
@@ -53,7 +56,7 @@ class MeasuredSwarm:
 
     @property
     def cast(self) -> "Cast | None":
-        """The nodes to start, None for a swarm that runs already. Raises `UsageError`."""
+        """The nodes to start, None for a running swarm. Raises `UsageError`."""
         from cosine_node import zoo
         from cosine_node.demo.swarm import Cast
 
@@ -65,14 +68,14 @@ class MeasuredSwarm:
             given = {**VERIFIER_OPTIONS, **given}
             chosen = chosen or zoo.Family.SMOL
         elif self.home is not None:
-            raise UsageError("--draft-model is for --cores, which compares a verifier with a drafter of its own.")
+            raise UsageError("--draft-model requires --cores.")
         if chosen is None:
             if idle := [*(["drafter"] if self.drafters else []), *given]:
-                raise UsageError(f"--{idle[0]} is for a swarm that is started here: say --family too.")
+                raise UsageError(f"--{idle[0]} requires --family.")
             return None
         if self.initial_peers:
             starts = "--cores" if self.on_cores else "--family"
-            raise UsageError(f"{starts} starts a swarm of its own: leave --initial-peers out.")
+            raise UsageError(f"{starts} starts a swarm; omit --initial-peers.")
         if chosen not in set(zoo.Family):
             raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {chosen!r}.")
         family = zoo.Family(chosen)
@@ -84,7 +87,7 @@ class MeasuredSwarm:
 def measure_here(
     swarm: MeasuredSwarm, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None
 ) -> None:
-    """Measure a swarm and print what was found; nothing is written without `out`."""
+    """Measure a swarm and print the result; write it into the folder `out`, if given."""
     from cosine_lab.experiments import here, here_cores
     from cosine_lab.experiments.here import HereOptions, run, run_family
     from cosine_lab.experiments.here_cores import options_on_cores, run_on_cores, two_cores
@@ -96,7 +99,7 @@ def measure_here(
     given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
     options = replace(base, **given, target=target)
     if not all(0 <= rtt_ms <= MAX_RTT_MS for rtt_ms in options.rtts_ms):
-        raise UsageError(f"--rtt-ms must lie between 0 and {MAX_RTT_MS:g}.")
+        raise UsageError(f"--rtt-ms must be between 0 and {MAX_RTT_MS:g}.")
 
     def connect(peers: tuple[str, ...], rtt_ms: float) -> "AsyncClient":
         if rtt_ms:
@@ -117,7 +120,7 @@ def measure_here(
         measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, rows=rows, say=say)
     elif swarm.on_cores:
         if any(options.rtts_ms):
-            raise UsageError("Nothing is emulated with --cores: leave --rtt-ms out.")
+            raise UsageError("--cores emulates nothing; omit --rtt-ms.")
         measuring = run_on_cores(cast, swarm.home, two_cores(), options, rows=rows, say=say)
     else:
         measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say)
@@ -131,45 +134,45 @@ def measure_here(
 
 
 def _show_result(result: Mapping[str, Any], swarm: MeasuredSwarm, *, as_json: bool) -> None:
-    """Print what was found, as JSON or for people."""
+    """Print a result as JSON or as text."""
     from cosine_lab.experiments.here import sentences
     from cosine_lab.report.page import lines_of
 
     if as_json:
         show(sys.stdout, json.dumps(result) + "\n")
         return
-    # The table of kinds says it shorter.
+    # The table of kinds has the same figures.
     brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
     lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
     show(sys.stdout, "\n".join(lines) + "\n")
 
 
 def _name_of(swarm: MeasuredSwarm, result: Mapping[str, Any]) -> str:
-    """The name of the file of a result."""
+    """Return the name of the file of a result."""
     if swarm.on_cores:
         return f"{HERE}_cores"
     if swarm.family != "smol":
         return HERE
-    # The page has a section of the real family for each engine.
+    # The page has a section for each engine of the real family.
     is_llama = all("llama" in verifier["numerics"] for verifier in result["setup"]["verifiers"])
     return f"{HERE}_smol_{'llama' if is_llama else 'torch'}"
 
 
 def _source(swarm: MeasuredSwarm) -> Iterator[str]:
-    """The words that say which swarm is measured."""
+    """Yield the options that name the measured swarm."""
     if swarm.on_cores:
         yield "--cores"
     elif swarm.family is None:
         yield "--initial-peers ADDRESS"
-    told = {"family": swarm.family, **swarm.verifier_options, "draft-model": swarm.home}
-    for name, value in told.items():
+    given = {"family": swarm.family, **swarm.verifier_options, "draft-model": swarm.home}
+    for name, value in given.items():
         if value is not None:
             yield f"--{name} {value}"
     yield from (f"--drafter {model}" for model in swarm.drafters)
 
 
 def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_ms: float) -> "AsyncClient":
-    """A client whose round trips take `rtt_ms` longer, and which goes on from nothing. Raises `UsageError`."""
+    """Return a client without memory whose round trips take `rtt_ms` longer. Raises `UsageError`."""
     from cosine_lab.emulation.delayed_transport import DelayedTransport
     from cosine_lab.emulation.round_trips import BY_TRANSPORT
     from cosine_p2p.access import Access
@@ -189,7 +192,7 @@ def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_m
 
 
 def _flags(given: Mapping[str, Any]) -> Iterator[str]:
-    """The options that were given, as they stand on the command line."""
+    """Yield the given options as on the command line."""
     for name, flag in FLAGS.items():
         if name in given:
             values = given[name] if isinstance(given[name], tuple) else [given[name]]

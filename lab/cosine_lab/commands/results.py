@@ -1,4 +1,4 @@
-"""Results of measurements as JSON files that people can read."""
+"""Results of measurements as readable JSON files."""
 
 import json
 from collections.abc import Mapping
@@ -8,18 +8,18 @@ from typing import Any, Final
 from cosine_node.terminal.printing import say
 
 FIGURES: Final = 6
-"""Significant figures in the files, more than any table shows."""
+"""Number of significant figures in the files."""
 
 
 def write_result(file: Path, result: Mapping[str, Any]) -> None:
-    """Write a result into a file, in a folder that is made if it is not there, and say so."""
+    """Write a result into a file, create its folder, and report it."""
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(result, indent=1) + "\n", "utf-8")
     say(f"{file} is written")
 
 
 def rounded(value: Any) -> Any:
-    """The same with `FIGURES` significant figures, so that files stay readable."""
+    """Return the value with numbers rounded to `FIGURES` significant figures."""
     match value:
         case float():
             return float(f"{value:.{FIGURES}g}")

@@ -1,4 +1,4 @@
-"""`cosine-node simulate`: a whole swarm in virtual time, exactly the same for equal inputs."""
+"""`cosine-node simulate`: runs a swarm in virtual time, reproducibly."""
 
 import json
 import sys
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from cosine_lab.simulation.soak import SoakReport
 
 MAX_SEEDS: Final = 1_000_000
-"""Catches a slip of the pen: a soak of more seeds would run for weeks."""
+"""Maximum number of seeds of a soak: more would run for weeks."""
 
 
 def simulate(
@@ -26,27 +26,27 @@ def simulate(
         typer.Option(
             metavar="SCENARIO",
             envvar="COSINE_SCENARIO",
-            help="A TOML file, or default, home, busy, strangers, family, soak.",
+            help="TOML file, or default, home, busy, strangers, family, ring or soak.",
         ),
     ] = "default",
-    nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Verifiers and drafters together.")] = None,
-    clients: Annotated[int | None, typer.Option(metavar="COUNT", help="Clients that ask at the same time.")] = None,
-    seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Same seed, same run.")] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="COUNT", help="Number of verifiers and drafters.")] = None,
+    clients: Annotated[int | None, typer.Option(metavar="COUNT", help="Number of concurrent clients.")] = None,
+    seed: Annotated[int | None, typer.Option(metavar="NUMBER", help="Seed of the run.")] = None,
     seeds: Annotated[
-        str | None, typer.Option(metavar="FIRST:END", help="For the soak: one run for each seed.")
+        str | None, typer.Option(metavar="FIRST:END", help="Range of seeds of the soak, one run each.")
     ] = None,
     strategy: Annotated[
-        str | None, typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="What the clients use.")
+        str | None, typer.Option(metavar="NAME", envvar="COSINE_STRATEGY", help="Strategy of the clients.")
     ] = None,
-    rtt_ms: Annotated[float | None, typer.Option(metavar="MS", help="Round-trip time of every pair.")] = None,
+    rtt_ms: Annotated[
+        float | None, typer.Option(metavar="MS", help="Round-trip time between any two peers.")
+    ] = None,
     loss: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="Share of packets lost, for example 0.01.")
+        float | None, typer.Option(metavar="SHARE", help="Share of lost packets, for example 0.01.")
     ] = None,
     faults: Annotated[
         str | None,
-        typer.Option(
-            metavar="FAULTS", help="What goes wrong: random, or for example kill-drafter=2,stall=1,liar=flood."
-        ),
+        typer.Option(metavar="FAULTS", help="Faults: random, or for example kill-drafter=2,stall=1,liar=flood."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -92,7 +92,7 @@ def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
     from cosine_lab.simulation.soak import SOAK, run_soak
 
     if scenario != SOAK or not is_bare:
-        raise UsageError("--seeds goes with --scenario soak and no other option: each seed draws its own scenario.")
+        raise UsageError("--seeds requires --scenario soak and no other option: each seed draws a scenario.")
     first, _, end = seeds.partition(":")
     if not (first.isdecimal() and end.isdecimal() and 0 < int(end) - int(first) <= MAX_SEEDS):
         raise UsageError(f"--seeds must be FIRST:END, for example 0:2000, not {seeds!r}.")
@@ -108,16 +108,16 @@ def _soak(scenario: str, seeds: str, *, is_bare: bool, as_json: bool) -> None:
 
 
 def _exit(*, is_interrupted: bool, is_bad: bool) -> None:
-    """End the program with another code than 0 where not all was measured, or it is bad."""
+    """Exit with a code other than 0 for an interrupted or failed run."""
     if is_interrupted:
-        sys.stderr.write("Interrupted: this is what was measured until then.\n")
+        sys.stderr.write("Interrupted: the results are partial.\n")
         raise typer.Exit(INTERRUPT_EXIT)
     if is_bad:
         raise typer.Exit(FAILURE_EXIT)
 
 
 def print_report(report: "SimulationReport", *, is_interrupted: bool = False) -> None:
-    """Print a run as a table for people; one that was interrupted knows nothing of nodes, and has no digest."""
+    """Print a run as a table. An interrupted run has no figures of nodes and no digest."""
     fields = report.as_json()
     latency = fields["latency_ms"]
     speedup = report.speedup_vs_plain
@@ -145,7 +145,7 @@ def print_report(report: "SimulationReport", *, is_interrupted: bool = False) ->
 
 
 def print_soak(report: "SoakReport") -> None:
-    """Print a soak as a table for people."""
+    """Print a soak as a table."""
     rows = {
         "runs": str(report.runs),
         "requests": ", ".join(f"{count} {ending}" for ending, count in report.endings.items()),

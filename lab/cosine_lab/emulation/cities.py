@@ -19,7 +19,7 @@ FIBRE_KM_PER_S: Final = 200_000.0
 DETOUR: Final = 2.1
 """The rule of thumb of arXiv 1811.10737, see above."""
 ACCESS_S: Final = 0.008
-"""What the lines at both ends add to a round trip, and the round trip between two homes of one city."""
+"""Latency that the access lines at both ends add to a round trip; the round trip within a city."""
 
 CITIES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
     {
@@ -47,18 +47,18 @@ CITIES: Final[Mapping[str, tuple[float, float]]] = MappingProxyType(
 def check_city(name: str) -> None:
     """Raise `UsageError` for a city that is not in the table."""
     if name not in CITIES:
-        raise UsageError(f"There is no city {name!r} here; choose from {', '.join(CITIES)}.")
+        raise UsageError(f"Unknown city {name!r}; choose from {', '.join(CITIES)}.")
 
 
 def rtt_s(one: str, other: str) -> float:
-    """The round-trip time between machines in two cities, which may be the same. Raises `UsageError`."""
+    """Return the round-trip time in seconds between two (possibly equal) cities. Raises `UsageError`."""
     check_city(one)
     check_city(other)
     return 2 * DETOUR * _distance_km(one, other) / FIBRE_KM_PER_S + ACCESS_S
 
 
 def _distance_km(one: str, other: str) -> float:
-    """Along the great circle, by the haversine formula."""
+    """Return the great-circle distance, by the haversine formula."""
     (lat_1, lon_1), (lat_2, lon_2) = ([math.radians(angle) for angle in CITIES[name]] for name in (one, other))
     squared = (
         math.sin((lat_2 - lat_1) / 2) ** 2 + math.cos(lat_1) * math.cos(lat_2) * math.sin((lon_2 - lon_1) / 2) ** 2

@@ -1,4 +1,4 @@
-"""A transport over emulated links: every peer seems further away than it is."""
+"""A transport that adds latency to every link."""
 
 import asyncio
 
@@ -8,10 +8,7 @@ from cosine_p2p.transport.delay import DelayedStream, delayed
 
 
 class DelayedTransport:
-    """A transport whose peers all seem further away than they are, by `one_way_s`.
-
-    The first stream to a peer, and others, wait as if they took `round_trips` over such a way.
-    """
+    """A transport that adds `one_way_s` to each direction, and `round_trips` of it to opening a stream."""
 
     def __init__(self, transport: Transport, one_way_s: float, *, round_trips: RoundTrips) -> None:
         self._transport = transport
@@ -24,7 +21,7 @@ class DelayedTransport:
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         now_s = asyncio.get_running_loop().time
-        round_trips = sum(self._openings.round_trips(peer_id, now_s=now_s()))
+        round_trips = self._openings.round_trips(peer_id, now_s=now_s())
         await asyncio.sleep(2 * self._one_way_s * round_trips)
         stream = await self._transport.dial(peer_id, protocol)
         self._openings.connect(peer_id, now_s())

@@ -19,7 +19,7 @@ Assumptions: the efficiencies, launch and all-reduce times below; 90 % of a card
 and 75 % of a laptop's; int8 and int4 take 8.5 and 4.85 bits a weight with their scales (llama.cpp's Q8_0 and
 Q4_K_M) and compute as fast as bf16, which for few tokens needs kernels like IST-DASLab's Marlin.
 
-The efficiencies were chosen by published tokens/s of single streams, from which the model deviates by:
+The efficiencies were fitted to published tokens/s of single streams; the model deviates from them by:
 
 - llama.cpp, XiongjieDai/GPU-Benchmarks-on-LLM-Inference, May 2024, 1,024 generated tokens:
   8B f16 on rtx-3090 46.5 (+2 %), rtx-4090 54.3 (-6 %), a100-80gb 53.2 (+66 %);
@@ -67,16 +67,16 @@ class Precision(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One accelerator. `all_reduce_s` and `all_reduce_bytes_per_s` are of an all-reduce among several of it."""
+    """An accelerator. `all_reduce_s` and `all_reduce_bytes_per_s` describe an all-reduce among several of them."""
 
     memory_bytes: float
     bandwidth_bytes_per_s: float
     operations_per_s: float
     usable_memory: float = 0.9
-    bandwidth_efficiency: float
+    bandwidth_efficiency: float = 0.85
     launch_s: float = 25e-6
-    all_reduce_s: float
-    all_reduce_bytes_per_s: float
+    all_reduce_s: float = 50e-6
+    all_reduce_bytes_per_s: float = 12e9
 
     @property
     def usable_bytes(self) -> float:
@@ -98,7 +98,7 @@ class ModelClass:
         return 2 * self.layers * self.key_width * VALUE_BYTES
 
 
-# Data sheets and published configurations, as named above; the efficiencies and all-reduce times are assumptions.
+# Data sheets and published configurations, as named above; efficiencies and all-reduce times are assumptions.
 DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
     {
         "laptop-cpu": Device(
@@ -110,38 +110,10 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             all_reduce_s=1e-3,
             all_reduce_bytes_per_s=0.125e9,
         ),
-        "rtx-2080ti": Device(
-            memory_bytes=11 * 2**30,
-            bandwidth_bytes_per_s=616e9,
-            operations_per_s=53.8e12,
-            bandwidth_efficiency=0.85,
-            all_reduce_s=50e-6,
-            all_reduce_bytes_per_s=12e9,
-        ),
-        "rtx-3060": Device(
-            memory_bytes=12 * 2**30,
-            bandwidth_bytes_per_s=360e9,
-            operations_per_s=25.6e12,
-            bandwidth_efficiency=0.85,
-            all_reduce_s=50e-6,
-            all_reduce_bytes_per_s=12e9,
-        ),
-        "rtx-3090": Device(
-            memory_bytes=24 * 2**30,
-            bandwidth_bytes_per_s=936e9,
-            operations_per_s=71e12,
-            bandwidth_efficiency=0.85,
-            all_reduce_s=50e-6,
-            all_reduce_bytes_per_s=12e9,
-        ),
-        "rtx-4090": Device(
-            memory_bytes=24 * 2**30,
-            bandwidth_bytes_per_s=1008e9,
-            operations_per_s=165.2e12,
-            bandwidth_efficiency=0.85,
-            all_reduce_s=50e-6,
-            all_reduce_bytes_per_s=12e9,
-        ),
+        "rtx-2080ti": Device(memory_bytes=11 * 2**30, bandwidth_bytes_per_s=616e9, operations_per_s=53.8e12),
+        "rtx-3060": Device(memory_bytes=12 * 2**30, bandwidth_bytes_per_s=360e9, operations_per_s=25.6e12),
+        "rtx-3090": Device(memory_bytes=24 * 2**30, bandwidth_bytes_per_s=936e9, operations_per_s=71e12),
+        "rtx-4090": Device(memory_bytes=24 * 2**30, bandwidth_bytes_per_s=1008e9, operations_per_s=165.2e12),
         "a100-80gb": Device(
             memory_bytes=80 * 2**30,
             bandwidth_bytes_per_s=2039e9,
@@ -202,9 +174,10 @@ class Deployment:
     def __post_init__(self) -> None:
         if self.count < 1:
             raise UsageError("A deployment has at least one card.")
-        if not self.fits:
+        needed_bytes = self.weight_bytes + self.load.cache_bytes(self.model)
+        if needed_bytes > self.count * self.device.usable_bytes:
             raise UsageError(
-                f"{self.name} does not fit: it needs {self.needed_bytes / 1e9:.1f} GB of the usable "
+                f"{self.name} does not fit: it needs {needed_bytes / 1e9:.1f} GB of the usable "
                 f"{self.count * self.device.usable_bytes / 1e9:.1f} GB; use more cards or a smaller model."
             )
 
@@ -212,16 +185,8 @@ class Deployment:
     def weight_bytes(self) -> float:
         return self.model.parameters * self.precision.weight_bytes
 
-    @property
-    def needed_bytes(self) -> float:
-        return self.weight_bytes + self.load.cache_bytes(self.model)
-
-    @property
-    def fits(self) -> bool:
-        return self.needed_bytes <= self.count * self.device.usable_bytes
-
     def seconds(self, tokens: int) -> float:
-        """The cost of a pass over `tokens` tokens, all sequences together."""
+        """Return the seconds of a pass over `tokens` tokens of all sequences."""
         device, model = self.device, self.model
         read_bytes = self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(model)
         reading_s = read_bytes / (device.bandwidth_bytes_per_s * device.bandwidth_efficiency)
@@ -232,21 +197,21 @@ class Deployment:
         return roofline_s + model.layers * (device.launch_s + 2 * self._all_reduce_s(tokens))
 
     def _all_reduce_s(self, tokens: int) -> float:
-        """One all-reduce of the hidden states: each card sends and receives all but its share, twice."""
+        """Return the time of an all-reduce of the hidden states: each card moves all but its own share, twice."""
         if self.count == 1:
             return 0.0
         moved_bytes = 2 * (self.count - 1) / self.count * tokens * self.model.width * VALUE_BYTES
         return self.device.all_reduce_s + moved_bytes / self.device.all_reduce_bytes_per_s
 
     def curve(self) -> CostCurve:
-        """The costs at `CURVE_TOKENS`."""
+        """Return the cost curve at `CURVE_TOKENS`."""
         return CostCurve(rising([(tokens, self.seconds(tokens)) for tokens in CURVE_TOKENS]))
 
 
 def deploy(
     device: str, model: str, *, load: PassLoad | None = None, count: int = 1, precision: Precision | None = None
 ) -> Deployment:
-    """A model on cards of one kind, at the best precision that fits unless one is named.
+    """Return a model on `count` cards of one kind, at the best precision that fits unless one is given.
 
     Raises `UsageError` for unknown names and for what does not fit.
     """
@@ -261,5 +226,5 @@ def deploy(
 
 def _named(known: Mapping[str, _T], name: str, kind: str) -> _T:
     if name not in known:
-        raise UsageError(f"There is no {kind} {name!r}; choose from {', '.join(known)}.")
+        raise UsageError(f"Unknown {kind} {name!r}; choose from {', '.join(known)}.")
     return known[name]

@@ -1,4 +1,4 @@
-"""A text codec of one letter a token, so that simulated texts can be read."""
+"""A tokenizer with one letter per token, so that simulated texts are readable."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ FIRST_LETTER: Final = 48
 
 
 class LetterCodec(TextTokenizer):
-    """One token a character: token t is `chr(48 + t)`."""
+    """A tokenizer whose token t is the character `chr(48 + t)`."""
 
     longest_token = 1
     vocab_tokens = sys.maxunicode + 1 - FIRST_LETTER

@@ -1,4 +1,4 @@
-"""The machine and the wire of a simulated node: both count what they do, and both can be made to fail."""
+"""The machine and the streams of a simulated node, which count their use and can be made to fail."""
 
 import asyncio
 from collections.abc import Sequence
@@ -11,11 +11,11 @@ from cosine_node.passes.runner import Pass, Runner, count_tokens
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 
 DAMAGE: Final = 0x5A
-"""A damaged byte is XORed with this: any value but 0 makes it a wrong one."""
+"""Mask that a damaged byte is XORed with: any value except 0."""
 
 
 class InlineRunner:
-    """Runs passes on the event loop; each lasts as long as a curve says, in the loop's own (virtual) time."""
+    """Runs passes on the event loop. Each takes the (virtual) time that a curve gives."""
 
     def __init__(self, engine: Engine, curve: CostCurve) -> None:
         self._engine = engine
@@ -51,7 +51,7 @@ class InlineRunner:
 
 @dataclass(slots=True)
 class MachineUse:
-    """Passes of a machine, the rows and tokens fed in them, and the seconds they took."""
+    """Counts of a machine: passes, rows and tokens fed, and busy seconds."""
 
     passes: int = 0
     rows: int = 0
@@ -60,10 +60,10 @@ class MachineUse:
 
 
 class SimulatedMachine:
-    """A `Runner` in virtual time that counts and can be made to fail.
+    """A `Runner` in virtual time that counts its use and can be made to fail.
 
-    Passes last `slowness` times what the curve says, and `extra_s` more; none ends before `stalled_until_s`.
-    `bad_passes` more of them give NaN for their first row.
+    A pass takes `slowness` times its usual time plus `extra_s`; none ends before `stalled_until_s`. The next
+    `bad_passes` passes give NaN for their first row.
     """
 
     def __init__(self, engine: Engine, curve: CostCurve, *, runner: Runner | None = None) -> None:
@@ -103,17 +103,14 @@ class SimulatedMachine:
 
 @dataclass(slots=True)
 class Wire:
-    """All streams that a node serves: their number now, the bytes over them, and the writes still to be damaged.
-
-    The next `damaged_writes` writes get a wrong byte.
-    """
+    """The streams of a node: number open, bytes carried. The next `damaged_writes` writes get a wrong byte."""
 
     open_streams: int = 0
     carried_bytes: int = 0
     damaged_writes: int = 0
 
     def watched(self, handler: StreamHandler) -> StreamHandler:
-        """The same handler with its streams running over this wire."""
+        """Return the handler with its streams counted and damaged here."""
 
         async def handle(stream: Stream) -> None:
             self.open_streams += 1
@@ -125,7 +122,7 @@ class Wire:
         return handle
 
     def carry(self, data: bytes) -> bytes:
-        """The bytes that arrive when these are sent."""
+        """Return the bytes that arrive when these are sent."""
         self.carried_bytes += len(data)
         if not self.damaged_writes or not data:
             return data
@@ -160,7 +157,7 @@ class _WatchedStream:
 
 @dataclass(slots=True)
 class WatchedTransport:
-    """A transport whose served streams run over a wire; what it dials does not."""
+    """A transport whose served streams, but not dialled ones, run over `wire`."""
 
     inner: Transport
     wire: Wire = field(default_factory=Wire)

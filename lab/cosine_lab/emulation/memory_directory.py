@@ -1,4 +1,4 @@
-"""Directories in memory: one that trusts everybody, and the cells of one honest storing node with all checks."""
+"""Directories in memory: one without checks, and one honest storing node with all checks."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 
 class MemoryDirectory:
-    """A directory of which all readers and writers are in one process."""
+    """A directory shared by all peers of one process, without checks."""
 
     def __init__(self) -> None:
         self._records: dict[tuple[str, str], dict[str, NodeRecord]] = {}
@@ -37,10 +37,7 @@ class MemoryDirectory:
 
 
 class MemoryCells:
-    """One honest storing node, other than every peer of the process that asks it: the same cells and checks.
-
-    `source_of` gives the address range of an owner.
-    """
+    """The cells of one honest storing node, with the same checks as on the real network."""
 
     def __init__(
         self,
@@ -48,13 +45,11 @@ class MemoryCells:
         network: str,
         clock: Callable[[], float] = time.time,
         membership: Membership | None = None,
-        source_of: Callable[[str], str] = lambda owner: "",
     ) -> None:
         self.store = RecordStore()
         self._opener = RecordOpener()
         self._checker = PostingChecker(network, self._opener, membership)
         self._clock = clock
-        self._source_of = source_of
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         return {
@@ -76,4 +71,4 @@ class MemoryCells:
             )
         except RemoteProtocolError:
             return Placement(holders=0, asked=1)
-        return Placement(holders=int(self.store.put(key, posting, now_s, source=self._source_of(owner))), asked=1)
+        return Placement(holders=int(self.store.put(key, posting, now_s, source="")), asked=1)

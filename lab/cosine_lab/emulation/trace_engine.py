@@ -17,6 +17,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.noise import GAMMA, MASK, mix64
 from cosine_protocol.request import Sampling
 
+POOL_TOKENS: Final = 65_536
 OFF_STREAM_TOKEN: Final = 0
 """The target's answer where nothing was recorded."""
 NEAR_TIE_MARGIN: Final = 5e-5
@@ -58,11 +59,11 @@ class TraceEngine(PagedEngine, ABC):
     nothing, if it does not. Whatever the sampling parameters, the answers are those recorded.
     """
 
-    def __init__(self, traces: TraceSet, *, context_tokens: int = VOCAB_TOKENS, pool_tokens: int = 65_536) -> None:
+    def __init__(self, traces: TraceSet) -> None:
         super().__init__(
-            PagePool(tokens=pool_tokens),
+            PagePool(tokens=POOL_TOKENS),
             vocab_tokens=traces.vocab_tokens,
-            context_tokens=context_tokens,
+            context_tokens=VOCAB_TOKENS,
             numerics="float32",
         )
         self._traces = traces
@@ -155,17 +156,8 @@ class TraceDrafter(TraceEngine):
     draft probabilities say whether the target will take a candidate.
     """
 
-    def __init__(
-        self,
-        traces: TraceSet,
-        model: str,
-        *,
-        law: Law = Law.COUPLED,
-        is_oracle: bool = False,
-        context_tokens: int = VOCAB_TOKENS,
-        pool_tokens: int = 65_536,
-    ) -> None:
-        super().__init__(traces, context_tokens=context_tokens, pool_tokens=pool_tokens)
+    def __init__(self, traces: TraceSet, model: str, *, law: Law = Law.COUPLED, is_oracle: bool = False) -> None:
+        super().__init__(traces)
         self._model = model
         self._law = law
         self._is_oracle = is_oracle

@@ -1,7 +1,4 @@
-"""An asyncio event loop whose time jumps to the next timer instead of waiting: one seed, one exact run.
-
-Another keeps step with real time, so that people can watch a simulation.
-"""
+"""Event loops with virtual time: one jumps to the next timer instead of waiting, one keeps pace with real time."""
 
 import asyncio
 import selectors
@@ -15,11 +12,11 @@ _Ts = TypeVarTuple("_Ts")
 
 
 class Deadlock(RuntimeError):
-    """Every task waits for something that will never happen."""
+    """Raised when every task waits and no timer is set."""
 
 
 class _JumpingSelector(selectors.SelectSelector):
-    """Never blocks: the time `select` would have waited is added to the loop's clock."""
+    """A selector that never blocks: it adds the timeout to the loop's clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -35,10 +32,9 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """`time()` starts at 0 and advances only through timers; sockets do not belong here.
+    """A loop whose `time()` starts at 0 and advances only by timers. It has no sockets.
 
-    What is given to a thread is done at once. How long a real thread takes the machine decides, and virtual time
-    would leap past any timer meanwhile.
+    Work for a thread runs at once, since virtual time would pass any timer while a real thread runs.
     """
 
     def __init__(self) -> None:
@@ -60,17 +56,17 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run_virtual(main: Coroutine[Any, Any, _T]) -> _T:
-    """Run a coroutine to its end in virtual time. Raises `Deadlock` where real time would hang."""
+    """Run a coroutine in virtual time. Raises `Deadlock` where it would hang in real time."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(main)
 
 
 MAX_LAG_S: Final = 0.25
-"""A simulation that falls further behind real time than this does not try to catch up."""
+"""Maximum lag behind real time that a simulation tries to catch up on."""
 
 
 class _PacedSelector(selectors.SelectSelector):
-    """Waits for each timer `speed` times as fast as it says; commands from other threads wake it at once."""
+    """A selector that waits for timers `speed` times as fast; calls from other threads wake it at once."""
 
     def __init__(self, speed: float, clock: Callable[[], float]) -> None:
         super().__init__()
@@ -97,7 +93,7 @@ class _PacedSelector(selectors.SelectSelector):
 
 
 class PacedLoop(asyncio.SelectorEventLoop):
-    """`time()` starts at 0 and goes `speed` seconds a real one; what runs between timers takes no time."""
+    """A loop whose `time()` starts at 0 and runs at `speed` times real time. Code between timers takes no time."""
 
     def __init__(self, speed: float = 1.0, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._paced = _PacedSelector(speed, clock)

@@ -1,7 +1,7 @@
 """An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
 
-A cell is one simulated run on recorded generations. Experiments on strategies only say which cells they run and
-what the rows mean; `agreement` and `here` need nothing here but options and setup.
+A cell is one simulated run on recorded generations. An experiment defines its cells and what its rows mean; `here`
+uses only the options.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""docs/benchmarks.md: the template beside this module, filled in with figures from the results of experiments.
+"""Renders docs/benchmarks.md from the template page.md and the results of experiments.
 
-A place in braces names one figure: `{rtt > rows > part=sweep & rtt_ms=20 > speedup}` is the field of the one row of
-rtt.json that has these values as they are shown. One that names a list of entries, in a paragraph of its own, is a
-table. A section stands on the page where all results that it names are in the folder.
+A placeholder in braces names a figure: `{rtt > rows > part=sweep & rtt_ms=20 > speedup}` is a field of the row of
+rtt.json with these values as displayed. A placeholder for a list of entries, in a separate paragraph, becomes a
+table. Sections whose results are missing are left out.
 """
 
 import json
@@ -17,20 +17,20 @@ from cosine_lab.report.plots import LinePlot, Row, shown, words
 from cosine_protocol.errors import UsageError
 
 DRAWN: Final = ("rtt", "ring")
-"""The experiments with figures; those of others that are on the page were drawn once."""
+"""The experiments whose figures are drawn; the page's other figures are kept as they are."""
 MAX_COLUMNS: Final = 116
 _FIELDS: Final = {"what", "command", "setup", "rows", "findings"}
-"""The fields that every result has."""
+"""The fields of every result."""
 PLACE: Final = re.compile(r"\{([^{}]+)\}")
 _NAMED: Final = re.compile(r"\]\(benchmarks/(\w+)\.json\)")
 _FOLDER: Final = "](benchmarks/"
-"""Links of the template into the folder of results."""
+"""Start of the template's links into the folder of results."""
 
 
 def write_report(folder: Path) -> Path:
-    """Write the page beside `folder` and the figures into it; the path of the page.
+    """Write the page next to `folder` and the figures into it; return the path of the page.
 
-    Raises `UsageError` where there is no result, for a file that is none, and without matplotlib.
+    Raises `UsageError` without results, for an invalid file, and without matplotlib.
     """
     results = read_results(folder)
     for name in results.keys() & set(DRAWN):
@@ -44,7 +44,7 @@ def write_report(folder: Path) -> Path:
 
 
 def read_results(folder: Path) -> dict[str, Row]:
-    """The results in a folder by name. Raises `UsageError`."""
+    """Return the results in a folder by name. Raises `UsageError`."""
     results: dict[str, Row] = {}
     for file in sorted(folder.glob("*.json")):
         try:
@@ -60,12 +60,12 @@ def read_results(folder: Path) -> dict[str, Row]:
 
 
 def template() -> str:
-    """The page with places for its figures."""
+    """Return the template."""
     return (resources.files(__package__) / "page.md").read_text("utf-8")
 
 
 def page_of(results: Mapping[str, Row], folder: str) -> str:
-    """The page, with links into `folder`; "-" stands for a figure that a result does not have."""
+    """Return the page, with links into `folder` and "-" for missing figures."""
     text = text_for(results).replace(_FOLDER, f"]({folder}/")
     filled = PLACE.sub(lambda place: _filled(figure_at(place[1].replace("\n", " "), results)), text)
     return (
@@ -75,7 +75,7 @@ def page_of(results: Mapping[str, Row], folder: str) -> str:
 
 
 def text_for(results: Mapping[str, Row]) -> str:
-    """The template without the sections whose results are not there."""
+    """Return the template without the sections whose results are missing."""
     introduction, *sections = re.split(r"(?m)^(?=## )", template())
     known = [section for section in sections if set(_NAMED.findall(section)) <= results.keys()]
     return "".join([introduction, *known])
@@ -86,7 +86,7 @@ def _filled(figure: Any) -> str:
 
 
 def is_table(figure: Any) -> bool:
-    """True for a list of entries that all have the same fields."""
+    """Return True for a list of entries with equal fields."""
     return (
         isinstance(figure, list)
         and bool(figure)
@@ -95,7 +95,7 @@ def is_table(figure: Any) -> bool:
 
 
 def table_of(entries: Sequence[Row]) -> list[str]:
-    """The lines of a table in Markdown, its columns as wide as what stands in them."""
+    """Return the lines of a Markdown table with aligned columns."""
     rows = [
         [words(name) for name in entries[0]],
         *([shown(entry[name]) for name in entries[0]] for entry in entries),
@@ -112,7 +112,7 @@ def _wrapped(paragraph: str) -> str:
 
 
 def figure_at(place: str, results: Mapping[str, Row]) -> Any:
-    """The figure that a place of the template names, or None."""
+    """Return the figure that a placeholder names, or None."""
     value: Any = results
     for step in place.split(" > "):
         if isinstance(value, list):
@@ -128,7 +128,7 @@ def _has(entry: Row, wanted: Mapping[str, str]) -> bool:
 
 
 def lines_of(result: Row) -> Iterator[str]:
-    """What an experiment found, for people at a terminal."""
+    """Yield the findings of an experiment as lines of text."""
     yield result["what"]
     for name, found in result["findings"].items():
         if is_table(found):

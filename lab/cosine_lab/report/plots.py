@@ -1,7 +1,4 @@
-"""The figures of docs/benchmarks.md, lines through rows, and figures as text; the same bytes for the same numbers.
-
-matplotlib is imported when the first figure is drawn (extra `lab`).
-"""
+"""Line plots of rows for docs/benchmarks.md, the same bytes for the same numbers, and numbers as text."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +16,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Rows = Sequence[Row]
 RowsOf = Callable[[Row], Rows]
-"""The rows of a result that something is about."""
+"""Function from a result to some of its rows."""
 Style = tuple[str, str]
 
 STYLES: Final[Mapping[str, Style]] = MappingProxyType(
@@ -36,18 +33,17 @@ STYLES: Final[Mapping[str, Style]] = MappingProxyType(
         "a drafter at the verifier, nobody else": ("#882255", "<"),
     }
 )
-"""A colour and a marker for each strategy, after Okabe and Ito's palette for all kinds of colour vision."""
+"""Colour and marker of each strategy, after the colour-blind safe palette of Okabe and Ito."""
 OTHER_STYLES: Final = (("#117733", "h"), ("#BBBBBB", "p"), ("#AA4499", "d"), ("#44AA99", "8"))
-"""Of other names in turn, none of them a strategy's."""
-# In inches and points. A page fits a figure to its own width: the more inches, the smaller are the letters there.
-# So all have the height and the width of four panels at most, and of more panels each is narrower.
+"""Styles of other names, used in turn."""
+# A page scales a figure to its width: the wider the figure, the smaller its text. So the total width is bounded.
 MOST_PANEL_INCHES: Final = 5.0
 WIDTH_INCHES: Final = 4 * MOST_PANEL_INCHES
 LINES_INCHES: Final = 4.0
 FEW_VALUES: Final = 16
-"""So many have room for a tick and a marker each; more are a curve."""
+"""Maximum number of x values drawn with ticks and markers."""
 SETTINGS: Final[dict[Any, Any]] = {
-    # So that equal figures are equal bytes.
+    # Makes equal figures equal bytes.
     "svg.hashsalt": "cosine-p2p",
     "svg.fonttype": "none",
     "font.size": 9.0,
@@ -63,12 +59,12 @@ SETTINGS: Final[dict[Any, Any]] = {
 
 
 def rows_where(**wanted: Any) -> RowsOf:
-    """The rows whose fields have these values."""
+    """Return a function that selects the rows with these values."""
     return lambda result: [row for row in result["rows"] if wanted.items() <= row.items()]
 
 
 class _ShownFields:
-    """The fields of a row as text."""
+    """Format mapping of a row's fields as text."""
 
     def __init__(self, row: Row) -> None:
         self._row = row
@@ -78,12 +74,12 @@ class _ShownFields:
 
 
 def filled(template: str, row: Row) -> str:
-    """A template with the fields of a row in its braces. Raises `KeyError` for a field that the row lacks."""
+    """Return a template filled with the fields of a row. Raises `KeyError`."""
     return template.format_map(_ShownFields(row))
 
 
 def shown(value: Any) -> str:
-    """A value as people read it, numbers with three significant figures."""
+    """Return a value as text, numbers with three significant figures."""
     match value:
         case None:
             return "-"
@@ -100,17 +96,19 @@ def shown(value: Any) -> str:
 
 
 def words(key: str) -> str:
-    """The key of a field as people read it."""
+    """Return the key of a field as text."""
     return key.replace("_", " ")
 
 
 @dataclass(frozen=True, slots=True)
 class LinePlot:
-    """A figure of some rows of a result, `name` its file's: a panel for each text of the template `panel`.
+    """A figure of rows of a result.
 
-    In it is a line for each text of the template `line`, through the fields `x` and `y` of its rows; around it is a
-    paler band between the two ends that the field `band` holds. A few values of `x` are those of a sweep, on a
-    logarithmic scale.
+    name: name of its file.
+    of: selects the rows.
+    panel, line: templates; a panel for each distinct text of `panel`, with a line for each distinct text of `line`.
+    x, y: fields of the rows. Up to `FEW_VALUES` values of x get a logarithmic scale.
+    band: field with the two ends of the band around a line.
     """
 
     name: str
@@ -119,7 +117,7 @@ class LinePlot:
     line: str
     x: str
     y: str
-    band: str = ""
+    band: str
 
     def draw(self, rows: Rows, path: Path) -> None:
         """Draw rows into an SVG file. Raises `UsageError`."""
@@ -139,11 +137,10 @@ class LinePlot:
                         marker=marker if has_few else "",
                         label=name,
                     )
-                    if self.band:
-                        lows, highs = zip(*(row[self.band] for row in line), strict=True)
-                        axes.fill_between(along, lows, highs, color=colour, alpha=0.12, linewidth=0.0)
+                    lows, highs = zip(*(row[self.band] for row in line), strict=True)
+                    axes.fill_between(along, lows, highs, color=colour, alpha=0.12, linewidth=0.0)
                 if has_few:
-                    # With 0 among them.
+                    # Linear around 0, which is one of the values.
                     axes.set_xscale("symlog", linthresh=2.0)
                     axes.set_xticks(values, [f"{value:g}" for value in values])
                     axes.minorticks_off()
@@ -155,7 +152,7 @@ class LinePlot:
 
 
 def styles_of(rows: Rows, template: str) -> dict[str, Style]:
-    """The style of every text of a template: its own, or that of what stands before a comma in it, unless taken."""
+    """Return the style of each line: of its name, or of the part before the comma unless that is a line."""
     others = cycle(OTHER_STYLES)
     names = dict.fromkeys(filled(template, row) for row in rows)
     heads = {name: name.partition(", ")[0] for name in names}
@@ -165,10 +162,7 @@ def styles_of(rows: Rows, template: str) -> dict[str, Style]:
 
 @contextmanager
 def _panels(path: Path, rows: Rows, template: str) -> Iterator[Sequence[tuple["Axes", Rows]]]:
-    """A panel for each text of a template, with its rows, saved as SVG once drawn on.
-
-    Raises `UsageError` without matplotlib.
-    """
+    """Yield a panel for each text of a template, with its rows, and save them as SVG. Raises `UsageError`."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
@@ -176,7 +170,7 @@ def _panels(path: Path, rows: Rows, template: str) -> Iterator[Sequence[tuple["A
         if missing.name is None or not missing.name.startswith("matplotlib"):
             raise
         raise UsageError(
-            "Figures are drawn by matplotlib: `pip install '.[lab]'` in the clone of the repository."
+            "Drawing figures requires matplotlib: run `pip install '.[lab]'` in the clone of the repository."
         ) from None
     titles = list(dict.fromkeys(filled(template, row) for row in rows))
     with matplotlib.rc_context(SETTINGS):

@@ -1,4 +1,4 @@
-"""Published designs to compare ours with, each as its paper has it and with its own router and constants."""
+"""Reconstructions of published designs, each with its own router and constants."""
 
 from types import MappingProxyType
 from typing import Final
@@ -23,4 +23,4 @@ RIVALS: Final = MappingProxyType(
     }
 )
 ALL_STRATEGIES: Final = MappingProxyType({**STRATEGIES, **RIVALS})
-"""The product's own strategies and their rivals, by the names of the command line."""
+"""The product's strategies and their rivals, by name."""

@@ -1,8 +1,4 @@
-"""Drafts of one drafter for a verifier that never waits, which published designs share on free pacing.
-
-The drafter follows every commit and is never waited for. What it drafts goes to the verifier as it comes, and each
-pass takes along what has arrived; a pass without any is one of plain decoding.
-"""
+"""Drafts of one drafter under free pacing: the verifier never waits, and each pass uses the drafts that arrived."""
 
 from abc import ABC, abstractmethod
 
@@ -24,10 +20,10 @@ from cosine_protocol.limits import MAX_TREE_DEPTH
 
 
 class Continuous(ABC):
-    """The live tree of a request and what of it the verifier was sent. A strategy says what to send when."""
+    """The live tree of a request and the nodes sent to the verifier. A subclass decides what to send."""
 
     def __init__(self, root: bytes, position: int = 0, *, author: int | None, width_nodes: int) -> None:
-        """`author` drafts, or for None the best, `width_nodes` nodes a pass."""
+        """`author` drafts, or the best one for None, with `width_nodes` nodes per pass."""
         self._tree = LiveTree(root, position)
         self._drafter = LoneDrafter(self._tree, author=author, depth_tokens=MAX_TREE_DEPTH, width_nodes=width_nodes)
         self._is_open = False
@@ -35,10 +31,10 @@ class Continuous(ABC):
 
     @abstractmethod
     def _unsent(self) -> list[SendTree]:
-        """What the verifier is to get now, each node once; all of it is noted in `_sent`."""
+        """Return the trees to send now, each node once, and add their nodes to `_sent`."""
 
     def _restart(self) -> None:
-        """Note that the root or what was sent has changed."""
+        """Called when the root or `_sent` has changed."""
         return
 
     def on(self, event: Event, now_s: float) -> list[Action]:
@@ -75,5 +71,5 @@ class Continuous(ABC):
 
 
 def credit(node: TreeNode) -> tuple[int, float]:
-    """The author to whom a node is credited, and its draft probability."""
+    """Return the author that a node is credited to, and its draft probability."""
     return node.most_confident_author(), node.draft_probability

@@ -15,10 +15,10 @@ from cosine_p2p.strategy.tree import block_below
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DsiOptions:
-    """`author` drafts, or for None the best. Every `lookahead_tokens` drafted tokens are sent on together.
+    """`author` drafts, or the best one for None. Drafted tokens are sent in groups of `lookahead_tokens`.
 
-    The paper's equation 1 bounds the lookahead from below by the number of verifiers, each of which takes one chain
-    at a time. A verifier on free pacing takes all that is there into its next pass, so the least one is right here.
+    The paper's equation 1 bounds the lookahead from below by the number of verifiers, each with one chain at a
+    time. A verifier under free pacing takes all drafts into its next pass, so the smallest lookahead is right here.
     """
 
     author: int | None = None
@@ -26,7 +26,7 @@ class DsiOptions:
 
 
 class Dsi(Continuous):
-    """Sends the drafter's chain, lookahead by lookahead; after a rejection what follows the corrected prefix."""
+    """Sends the drafter's chain, lookahead by lookahead."""
 
     def __init__(self, root: bytes, position: int = 0, options: DsiOptions | None = None) -> None:
         self._options = options or DsiOptions()
@@ -34,7 +34,7 @@ class Dsi(Continuous):
 
     def _unsent(self) -> list[SendTree]:
         chain = best_path(self._tree, lambda node: node.draft_probability)
-        # A node is sent after all before it, so what is known of a chain is its beginning.
+        # Nodes are sent in order, so the verifier has a prefix of the chain.
         known = sum(node in self._sent for node in chain)
         lookahead = self._options.lookahead_tokens
         new = chain[known : known + (len(chain) - known) // lookahead * lookahead]

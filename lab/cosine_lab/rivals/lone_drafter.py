@@ -1,4 +1,4 @@
-"""The one drafter of strategies that use a single one without waiting for it."""
+"""The single drafter of strategies that do not wait for it."""
 
 import math
 from typing import Final
@@ -18,18 +18,17 @@ from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.tree import LiveTree
 from cosine_protocol.limits import MAX_WINDOW_NODES
 
-# Above the least acceptance the prompt decides, below it what was measured, in steps within which differences are
-# an error of some twenty tokens.
+# Above the minimum acceptance the likelihood of the prompt decides, below it the measured acceptance, in steps of
+# the error of about twenty tokens.
 MIN_ACCEPTANCE: Final = 0.4
 ACCEPTANCE_STEP: Final = 0.1
 
 
 class LoneDrafter:
-    """Gives the work to `author`, or, for None, to the drafter that knows the prompt best.
+    """Assigns `author`, or for None the drafter with the best likelihood of the prompt.
 
-    One whose drafts are often wrong comes after all that are not known to be, whatever it says of the prompt; of
-    several such the most accepted is best. A replaced one is released, and recalled once it is best again.
-    `drafting` is the author at work.
+    Drafters that are often wrong rank last, by their acceptance. A replaced drafter is released, and recalled once
+    it is the best again. `drafting` is the assigned author.
     """
 
     def __init__(self, tree: LiveTree, *, author: int | None, depth_tokens: int, width_nodes: int) -> None:
@@ -45,7 +44,7 @@ class LoneDrafter:
 
     @property
     def token_s(self) -> float | None:
-        """The time the drafter at work takes for a token, None without one."""
+        """Seconds per token of the assigned drafter, None without one."""
         return None if self.drafting is None else self._known[self.drafting].token_s
 
     def join(self, drafter: DrafterStarted) -> list[Action]:
@@ -58,7 +57,7 @@ class LoneDrafter:
         return self._settle()
 
     def leave(self, author: int) -> list[Action]:
-        """A drafter is lost."""
+        """Remove a drafter."""
         self._known.pop(author, None)
         self._following.discard(author)
         self._recalled.discard(author)
@@ -67,7 +66,7 @@ class LoneDrafter:
         return self._settle()
 
     def learn(self, tokens: tuple[int, ...]) -> None:
-        """Score the drafter's first choices on tokens about to be committed; call before `tree.advance`."""
+        """Score the drafter's first choices on committed tokens. Must be called before `tree.advance`."""
         author = self.drafting
         if author is None:
             return
@@ -78,19 +77,19 @@ class LoneDrafter:
                 )
 
     def advance(self, event: Committed) -> list[Action]:
-        """Tell everyone what was committed, and change the drafter if it is hardly accepted."""
+        """Send the committed tokens to all drafters, and replace a drafter that is hardly accepted."""
         if not event.tokens:
             return []
         advances = [SendAdvance(author, event.position, event.tokens) for author in sorted(self._following)]
         return [*advances, *self._settle()]
 
     def _settle(self) -> list[Action]:
-        """Give the work to the best that follows; recall a better one."""
+        """Assign the best drafter that follows the request; recall a better one."""
         actions: list[Action] = []
         best = max(self._known, key=self._merit, default=None)
         if best is not None and best not in self._following | self._recalled:
             self._recalled.add(best)
-            actions.append(RecallDrafter(best, "nobody here is accepted more"))
+            actions.append(RecallDrafter(best, "it is accepted more than those here"))
         present = max(self._following, key=self._merit, default=None)
         if present is None or present == self.drafting:
             return actions
@@ -101,7 +100,7 @@ class LoneDrafter:
         return [*actions, self._assign(self._known[present])]
 
     def _merit(self, author: int) -> tuple[int, float]:
-        """In steps, so that two of like acceptance do not replace each other again and again."""
+        """Return the rank of a drafter, in steps, so that similar drafters do not replace each other repeatedly."""
         steps = math.floor(min(self._acceptance[author], MIN_ACCEPTANCE) / ACCEPTANCE_STEP)
         return steps, -self._known[author].prompt_nll
 

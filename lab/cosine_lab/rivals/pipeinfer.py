@@ -16,12 +16,15 @@ from cosine_p2p.strategy.tree import TreeNode, block_below
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipeInferOptions:
-    """The constants of the authors' program; published are ranges, so they are to be swept.
+    """Options of `PipeInfer`, of which ranges are published.
 
-    A draft goes on while its draft probability is at least `p_accept`, and branches where another child's is above
-    `p_split`, into at most `n_parallel` lines. The terms that the program can add to both for micro-batches in
-    flight and for rejections are 0. `draft_tokens` is the depth of a micro-batch. `author` drafts, or for None the
-    best.
+    author: drafter to use. Default: the best.
+    draft_tokens: depth of a micro-batch.
+    p_accept: minimum draft probability with which a draft goes on.
+    p_split, n_parallel: draft probability above which another child becomes a branch, and maximum number of
+        branches.
+
+    The terms that the authors' program can add for micro-batches in flight and for rejections are 0.
     """
 
     author: int | None = None
@@ -32,7 +35,7 @@ class PipeInferOptions:
 
 
 class PipeInfer(Continuous):
-    """Sends micro-batches above the threshold; on a miss all behind it is void and drafting restarts."""
+    """Sends micro-batches while drafts are confident; restarts behind a rejected token."""
 
     def __init__(self, root: bytes, position: int = 0, options: PipeInferOptions | None = None) -> None:
         self._options = options or PipeInferOptions()
@@ -40,12 +43,12 @@ class PipeInfer(Continuous):
         self._tail = self._tree.root
 
     def _restart(self) -> None:
-        """The tail is the end of the most confident line sent that is still possible."""
+        """Set the tail to the end of the most confident path sent that is still possible."""
         sent = best_path(self._tree, lambda node: node.draft_probability, allows=self._sent.__contains__)
         self._tail = sent[-1] if sent else self._tree.root
 
     def _unsent(self) -> list[SendTree]:
-        """Micro-batches as far as drafts and confidence go."""
+        """Return the micro-batches that are complete and confident."""
         batches: list[SendTree] = []
         while lines := self._next_lines():
             nodes = dict.fromkeys(node for line in lines for node in line)
@@ -55,7 +58,7 @@ class PipeInfer(Continuous):
         return batches
 
     def _next_lines(self) -> list[list[TreeNode]]:
-        """The lines of the next micro-batch, none where it is still being drafted or not worth it."""
+        """Return the paths of the next micro-batch; none while it is incomplete or unlikely."""
         options = self._options
         lines: list[list[TreeNode]] = [[]]
         for _ in range(options.draft_tokens):
@@ -68,7 +71,7 @@ class PipeInfer(Continuous):
         return [] if is_drafting or not main else lines
 
     def _extended(self, line: list[TreeNode]) -> list[list[TreeNode]]:
-        """A line with its next token and the branches next to it, or as it is where it ends."""
+        """Return a path extended by its next token and by branches, or unchanged where it ends."""
         children = (line[-1] if line else self._tail).children.values()
         ranked = sorted(children, key=lambda node: -node.draft_probability)
         if not ranked or ranked[0].draft_probability < self._options.p_accept:

@@ -1,8 +1,7 @@
-"""Synchronous rounds, which published designs share: ask drafters, collect drafts, verify them in one pass, learn.
+"""Synchronous rounds: request drafts, collect them, verify them in one pass, learn.
 
-A drafter that has not answered within `PATIENCE_FACTOR` times its expected time is not waited for, and one that
-gave nothing at all is not asked again for a while. All drafters follow every commit, so any of them can be asked
-at once; one that is not asked is told to stay with the first token.
+A round does not wait for a drafter longer than `PATIENCE_FACTOR` times its expected time, and skips one without any
+draft for some rounds. All drafters follow every commit; one that is not used is assigned the first token only.
 """
 
 import math
@@ -34,13 +33,13 @@ from cosine_p2p.strategy.tree import LiveTree, TreeNode, block_below
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.messages import Pacing, PassStats
 
-# A drafter is waited for this many times as long as expected, and no less than links stall; one that kept everyone
-# waiting is then left out for `BACKOFF_ROUNDS` rounds.
+# Patience for a drafter: this many times the expected time, and at least as long as links stall. A drafter that
+# exceeds it is skipped for `BACKOFF_ROUNDS` rounds.
 PATIENCE_FACTOR: Final = 3.0
 MIN_PATIENCE_S: Final = 0.25
 BACKOFF_ROUNDS: Final = 8
-# What is measured counts by its last values: a drafter's last 20 tokens, its and the verifier's last 5 times. Until
-# then a new drafter counts as good; a machine that stalls once looks at most `MAX_SLOWNESS` times as slow as usual.
+# Moving averages cover about 20 tokens of a drafter and 5 times of a drafter or verifier. A new drafter is assumed
+# to be good; a stall counts as at most `MAX_SLOWNESS` times the usual time.
 FIRST_ACCEPTANCE: Final = 0.6
 FIRST_ACCEPTANCE_TOKENS: Final = 8
 ACCEPTANCE_WEIGHT: Final = 0.05
@@ -50,9 +49,9 @@ MAX_SLOWNESS: Final = 4.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteppedKind(StrategyKind):
-    """A rival that asks verifiers for each of their passes, by a `Tree` with the nodes to verify.
+    """A rival that requests each pass of a verifier, by a `Tree` with the nodes to verify.
 
-    Its verifiers must be such as wait for that (`cosine_lab.simulation.verifiers.SteppedVerifier`).
+    Requires verifiers that wait for it (`cosine_lab.simulation.verifiers.SteppedVerifier`).
     """
 
     @property
@@ -62,21 +61,18 @@ class SteppedKind(StrategyKind):
 
 @dataclass(slots=True)
 class Acceptance:
-    """The acceptance rate of drafted tokens, each judged only where all before it were.
-
-    `FIRST_ACCEPTANCE` counts for `FIRST_ACCEPTANCE_TOKENS` tokens; of late tokens about the last 20 count.
-    """
+    """The acceptance rate of drafted tokens, as if `FIRST_ACCEPTANCE_TOKENS` had had `FIRST_ACCEPTANCE`."""
 
     rate: float = FIRST_ACCEPTANCE
     tokens: int = FIRST_ACCEPTANCE_TOKENS
 
     @property
     def judged(self) -> int:
-        """Tokens taken in so far."""
+        """The number of tokens learned from."""
         return self.tokens - FIRST_ACCEPTANCE_TOKENS
 
     def learn(self, *, accepted: int, drafted: int) -> None:
-        """Take in a chain: `accepted` hits and, unless all of `drafted` hit, one miss."""
+        """Learn from a chain: `accepted` hits and, unless all of `drafted` hit, one miss."""
         for index in range(min(accepted + 1, drafted)):
             self.tokens += 1
             weight = max(ACCEPTANCE_WEIGHT, 1.0 / self.tokens)
@@ -85,7 +81,7 @@ class Acceptance:
 
 @dataclass(slots=True)
 class AskedDrafter:
-    """A drafter asked at `at_s`; its first draft since then came at `first_s`, its last at `last_s`."""
+    """A drafter assigned at `at_s`; its first draft since then arrived at `first_s`, its last at `last_s`."""
 
     at_s: float
     first_s: float | None = None
@@ -93,7 +89,7 @@ class AskedDrafter:
 
 
 class Rounds(ABC):
-    """The state of a request in rounds. A strategy says whom to ask, when to verify what, and what to learn."""
+    """The state of a request in rounds. Subclasses choose the drafters and the nodes to verify, and learn."""
 
     def __init__(self, root: bytes, position: int = 0, *, width_nodes: int = 1) -> None:
         self._width_nodes = width_nodes
@@ -101,7 +97,7 @@ class Rounds(ABC):
         self._drafters: dict[int, DrafterStarted] = {}
         self._verifier = VerifierOpened(0.0, 0.0)
         self._verify_s = 0.0
-        """Measured time from asking for a pass to its result, without the round trip."""
+        """Measured time from requesting a pass to its result, without the round trip."""
         self._asked: dict[int, AskedDrafter] = {}
         self._is_drafting = False
         self._deadline_s = 0.0
@@ -113,27 +109,27 @@ class Rounds(ABC):
 
     @abstractmethod
     def _begin(self, now_s: float) -> list[Action]:
-        """Open a round, by `_ask`; the tree stands at what is committed. Without `_ask` the pass is a plain one."""
+        """Start a round, by `_ask`. Without `_ask` the pass has no drafts."""
 
     @abstractmethod
     def _go_on(self, now_s: float) -> list[Action] | None:
-        """Decide while a drafter is awaited; None when all wanted drafts are there."""
+        """Return actions while waiting for drafters, or None once all wanted drafts have arrived."""
 
     @abstractmethod
     def _chosen(self) -> list[TreeNode]:
-        """The nodes to verify, parents first."""
+        """Return the nodes to verify, parents first."""
 
     @abstractmethod
     def _learn(self, tokens: tuple[int, ...]) -> None:
-        """Judge the drafts by committed tokens; the tree still stands where they begin."""
+        """Learn from committed tokens, before the tree advances."""
 
     def _join(self, drafter: DrafterStarted) -> None:
-        """A drafter can be asked from now on."""
+        """Add a drafter."""
         self._drafters[drafter.author] = drafter
         self._backing_off.pop(drafter.author, None)
 
     def _leave(self, author: int) -> None:
-        """A drafter is gone."""
+        """Remove a drafter."""
         self._drafters.pop(author, None)
         self._busy.discard(author)
 
@@ -159,19 +155,19 @@ class Rounds(ABC):
                 return []
 
     def _present(self) -> dict[int, DrafterStarted]:
-        """The drafters worth asking."""
+        """Return the drafters that are not skipped."""
         return {author: d for author, d in self._drafters.items() if not self._backing_off.get(author)}
 
     def _awaited(self) -> list[int]:
-        """Those asked in this round who can still answer."""
+        """Return the assigned drafters of this round that are still connected."""
         return [author for author in self._asked if author in self._drafters]
 
     def _pace(self, author: int) -> float:
-        """Seconds that a drafter takes for a token, as measured."""
+        """Return the measured seconds of a drafter per token."""
         return self._pace_s.get(author, self._drafters[author].token_s)
 
     def _note_pace(self, author: int, took_s: float, *, tokens: int) -> None:
-        """Learn how fast a drafter is now from the time that `tokens` of its passes and the round trip took."""
+        """Update a drafter's speed by the time of `tokens` passes and a round trip."""
         if drafter := self._drafters.get(author):
             token_s = (took_s - drafter.rtt_s) / max(1, tokens)
             token_s = min(max(token_s, drafter.token_s), MAX_SLOWNESS * drafter.token_s)
@@ -180,7 +176,7 @@ class Rounds(ABC):
     def _ask(
         self, assigns: Sequence[SendAssign], *, expected_s: float, now_s: float, due_s: float = math.inf
     ) -> list[Action]:
-        """Ask drafters that should answer in `expected_s`; wakes when patience ends, or at `due_s` before."""
+        """Send assignments expected to take `expected_s`; wake when patience ends, or earlier at `due_s`."""
         for assign in assigns:
             self._asked.setdefault(assign.author, AskedDrafter(now_s))
         idle = self._busy - self._asked.keys()
@@ -196,7 +192,7 @@ class Rounds(ABC):
         return SendAssign(author, self._tree.root.digest, self._tree.position, depth, width, window, why)
 
     def _start(self, drafter: DrafterStarted) -> list[Action]:
-        """Let a drafter follow; tell it what was committed while it read the prompt."""
+        """Add a drafter and send it the tokens committed while it read the prompt."""
         self._join(drafter)
         if not self._latest:
             return []
@@ -204,7 +200,7 @@ class Rounds(ABC):
         return [SendAdvance(drafter.author, position, tuple(self._latest))]
 
     def _take(self, event: FragmentReceived, now_s: float) -> None:
-        """Keep every draft, asked for or not: no drafter sends a node twice."""
+        """Attach a draft, also an unrequested one: no drafter sends a node twice."""
         draft = event.draft
         touched = self._tree.attach(draft.base, draft.position, draft.nodes, [event.author] * len(draft.nodes))
         if touched and event.author in self._asked:
@@ -229,7 +225,7 @@ class Rounds(ABC):
         return [*advances, *begun, *self._proceed(now_s)]
 
     def _note_verified(self, stats: PassStats, took_s: float) -> None:
-        """Learn how long a pass takes from asking for it to its result, without the round trip."""
+        """Update the time from requesting a pass to its result, without the round trip."""
         seconds = min(max(stats.pass_us / 1e6, took_s), MAX_SLOWNESS * self._verifier.pass_s)
         self._verify_s = moving_average(self._verify_s, seconds, weight=PACE_WEIGHT)
 
@@ -247,22 +243,19 @@ class Rounds(ABC):
         return [verify(self._tree, self._chosen(), self._asked.keys())]
 
     def _give_up(self, now_s: float) -> list[Action]:
-        """Patience is over: verify what is there."""
+        """Verify the drafts that have arrived, as patience is over."""
         if self._is_drafting:
-            self._backing_off |= {author: BACKOFF_ROUNDS for author in self._awaited() if self._is_silent(author)}
+            silent = [author for author in self._awaited() if not self._has_drafted(author)]
+            self._backing_off |= dict.fromkeys(silent, BACKOFF_ROUNDS)
         return self._verify(now_s)
 
-    def _is_silent(self, author: int) -> bool:
-        """Return whether a drafter that was asked kept everyone waiting."""
-        return not self._has_drafted(author)
-
     def _has_drafted(self, author: int) -> bool:
-        """Return whether anything of a drafter follows what is committed."""
+        """Return True if a draft of an author follows the committed tokens."""
         return first_choice(self._tree.root, author) is not None
 
 
 def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) -> SendTree:
-    """A pass over nodes of the tree, parents first; of these authors the most confident is credited."""
+    """Return a pass over nodes of the tree, parents first, each credited to the most confident of these authors."""
 
     def credit(node: TreeNode) -> tuple[int, float]:
         author = node.most_confident_author(authors)
@@ -272,7 +265,7 @@ def verify(tree: LiveTree, nodes: Sequence[TreeNode], authors: Collection[int]) 
 
 
 def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:
-    """The path below the root along an author's first choices."""
+    """Return the path below the root along an author's first choices."""
     chain: list[TreeNode] = []
     node = tree.root
     while first := first_choice(node, author):
@@ -282,9 +275,9 @@ def chain_of(tree: LiveTree, author: int) -> list[TreeNode]:
 
 
 def merged(tree: LiveTree, authors: Collection[int], *, most: int) -> list[TreeNode]:
-    """Everything these authors drafted below the root, merged by prefix, parents first: the `most` likeliest.
+    """Return the `most` likeliest nodes that these authors drafted below the root, parents first.
 
-    A node counts with the highest draft probability that any of them gives it, times that of its path.
+    The probability of a node is the highest that any of them gives it, times that of its path.
     """
     found = tree.path_probabilities(
         lambda node: max((p for author, p in node.draft_probabilities.items() if author in authors), default=None)
@@ -293,27 +286,20 @@ def merged(tree: LiveTree, authors: Collection[int], *, most: int) -> list[TreeN
 
 
 DRAFT_LENGTHS: Final = tuple(range(1, 17))
-"""Longer drafts hardly gain where a round waits for all of them."""
+"""Draft lengths to choose from: longer ones hardly gain where a round waits for them."""
 
 
 def expected_tokens(*, acceptance: float, draft_tokens: int) -> float:
-    """Tokens committed by one round: (1 - a^(g+1)) / (1 - a) (Leviathan et al. 2023, equation 1)."""
+    """Return the expected tokens of a round: (1 - a^(g+1)) / (1 - a) (Leviathan et al. 2023, equation 1)."""
     if acceptance >= 1.0:
         return draft_tokens + 1.0
     return float((1.0 - acceptance ** (draft_tokens + 1)) / (1.0 - acceptance))
 
 
-def best_draft_tokens(
-    *,
-    acceptance: float,
-    draft_token_s: float,
-    round_trips_s: float,
-    verify_s: float,
-    lengths: Sequence[int] = DRAFT_LENGTHS,
-) -> int:
-    """The g that maximises committed tokens per second when a round costs g drafts, the round trips and a pass."""
+def best_draft_tokens(*, acceptance: float, draft_token_s: float, round_trips_s: float, verify_s: float) -> int:
+    """Return the g with most tokens per second, where a round takes g drafts, the round trips and a pass."""
     return max(
-        lengths,
+        DRAFT_LENGTHS,
         key=lambda g: (
             expected_tokens(acceptance=acceptance, draft_tokens=g) / (g * draft_token_s + round_trips_s + verify_s)
         ),

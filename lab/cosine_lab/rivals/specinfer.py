@@ -1,7 +1,7 @@
 """SpecInfer (Miao et al. 2024): several drafters draft a tree each, merged by prefix and verified in one pass.
 
-Drafters of the paper are tuned to complement one another and all of them draft. Here as many as the options say
-do, since a verifier's pass has room for a few nodes only.
+The paper's drafters are tuned to complement each other and all of them draft. Here the options limit their number,
+since a verifier's pass has room for a few nodes only.
 """
 
 import math
@@ -16,16 +16,17 @@ from cosine_p2p.strategy.tree import TreeNode
 FADING_TOKENS: Final = 8.0
 """Number of judged tokens after which the prompt counts half as much."""
 SLACK: Final = 1.1
-"""How many times the expected time a drafter has before its tree is taken as it is."""
+"""Multiple of the expected time after which a drafter's tree is verified as it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecInferOptions:
-    """The way trees grow. `authors` fixes the drafters, else the `drafters` best so far draft.
+    """Options of `SpecInfer`.
 
-    Each expands `width_nodes` nodes a pass until its deepest path has `depth_tokens` tokens (None tunes that to
-    what is measured), it has `tree_nodes` nodes, or its time is up. Of the merged tree the
-    `max_nodes` likeliest nodes are verified.
+    authors: drafters to use. Default: the best `drafters` so far.
+    depth_tokens: depth of each tree. Default: tuned to the measured speeds.
+    width_nodes, tree_nodes: nodes that a drafter expands per pass and in all.
+    max_nodes: nodes of the merged tree that are verified, the likeliest.
     """
 
     authors: tuple[int, ...] | None = None
@@ -89,7 +90,7 @@ class SpecInfer(Rounds):
         if self._options.authors is not None:
             return [author for author in self._options.authors if author in present]
         nearest = min((d.prompt_nll for d in present.values()), default=0.0)
-        # The likelihood of the prompt is only an author's word: it fades with what the request teaches.
+        # An author's own likelihood of the prompt counts less as the request goes on.
         faded = 1.0 + sum(known.judged for known in self._by_author.values()) / FADING_TOKENS
         merits = {
             author: self._by_author[author].rate * math.exp((nearest - drafter.prompt_nll) / faded)
@@ -123,7 +124,7 @@ class SpecInfer(Rounds):
             self._judge(author, tokens)
 
     def _judge(self, author: int, tokens: tuple[int, ...]) -> None:
-        """Count an author's first choices along the committed tokens, as far as it drafted there."""
+        """Learn from an author's first choices along the committed tokens."""
         for parent, token in zip((self._tree.root, *self._tree.follow(tokens)), tokens, strict=False):
             first = first_choice(parent, author)
             if first is None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from cosine_lab.rivals.paths import best_path
 from cosine_node.verifier.pass_rows import CandidateNode, PassRows, candidate_nodes, most_probable_first
-from cosine_node.verifier.request import PromptLookup, RequestStage, ServedRequest, Verdict, VerifierRequest
+from cosine_node.verifier.request import RequestStage, ServedRequest, Verdict, VerifierRequest
 from cosine_node.verifier.scheduler import PassSchedule
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.transport.channel import Channel
@@ -21,7 +21,6 @@ class Policy:
     """What a verifier does of its own accord under free pacing; by default all that the product's does.
 
     uses_prompt_lookup: draft what followed the same words before.
-    drafts_forced: draft tokens to which a constraint leaves no alternative.
     keeps_account: give plain passes to a request whose drafts cost more than they bring.
     drops_costly_nodes: feed only drafts that raise the expected tokens per second, else all live ones.
     only_best_path: feed only the most probable child of each node.
@@ -29,7 +28,6 @@ class Policy:
     """
 
     uses_prompt_lookup: bool = True
-    drafts_forced: bool = True
     keeps_account: bool = True
     drops_costly_nodes: bool = True
     only_best_path: bool = False
@@ -66,9 +64,6 @@ class PolicyVerifier(VerifierService):
         request, policy = super().request_of(channel, message, asked), self._policy
         if not policy.uses_prompt_lookup:
             request.lookup = None
-        if not policy.drafts_forced:
-            request.guide = None
-            request.lookup = PromptLookup((*asked.prompt, *message.committed)) if request.lookup else None
         if not policy.keeps_account:
             request.account = None
         return request

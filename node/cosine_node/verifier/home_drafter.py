@@ -36,9 +36,9 @@ PRIOR_TOKENS: Final = 5
 they are left after seven or eight wrong ones, about one pass."""
 LEAST_TRIED: Final = 0.3
 """A request is begun as if the drafter were right so often at least, so that one client's texts cannot end the
-drafts of others. A small general model was on all kinds of questions but translations (`cosine-node bench
-agreement`). With half as much one whose pass takes more than 0.15 of the target's would not be tried; with twice as
-much texts that it does not know would begin with more passes in vain."""
+drafts of others. A small general model was on all kinds of questions but translations
+(`docs/benchmarks/agreement.json`). With half as much one whose pass takes more than 0.15 of the target's would not
+be tried; with twice as much texts that it does not know would begin with more passes in vain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +179,9 @@ class HomeDrafter:
         self._ended: list[HomeText] = []
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         # Before anything was verified, and outweighed after some fifty tokens. A small general model was right at
-        # 0.41 to 0.49 of positions (`cosine-node bench agreement`). Of a head's tree one of the first tokens was
+        # 0.41 to 0.49 of positions (`docs/benchmarks/agreement.json`). Of a head's tree one of the first tokens was
         # right at 0.76 to 0.82 of them, and below a right one at 0.58 to 0.64 (SmolLM2, the questions of that
-        # command).
+        # file).
         self._rates = HomeRates(0.5, 0.5) if target is None else HomeRates(0.8, 0.6)
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ def test_the_report_is_written_beside_the_results(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["astrology"], "There is no experiment 'astrology'"),
+        (["astrology"], "Unknown experiment 'astrology'"),
         (["rtt", "--processes", "0"], "--processes must be 1 or more."),
         (["report"], "There are no results in"),
     ],

@@ -29,11 +29,11 @@ def swarm(**told: Any) -> MeasuredSwarm:
 @pytest.mark.parametrize(
     ("told", "sentence"),
     [
-        ({"family": "toy"}, "leave --initial-peers out"),
+        ({"family": "toy"}, "omit --initial-peers"),
         ({"family": "large", "initial_peers": ()}, "--family must be toy or smol"),
-        ({"verifier_options": {"engine": "torch"}}, "--engine is for a swarm that is started here"),
-        ({"on_cores": True}, "--cores starts a swarm of its own"),
-        ({"home": "zoo:draft-code"}, "--draft-model is for --cores"),
+        ({"verifier_options": {"engine": "torch"}}, "--engine requires --family"),
+        ({"on_cores": True}, "--cores starts a swarm"),
+        ({"home": "zoo:draft-code"}, "--draft-model requires --cores"),
     ],
 )
 def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: str) -> None:

@@ -75,7 +75,7 @@ def test_options_replace_what_the_scenario_says(capsys: pytest.CaptureFixture[st
         (["--nodes", "0"], "0 nodes are too few"),
         (["--loss", "1"], "loss lies between 0 and 0.5"),
         (["--strategy", "magic"], "There is no strategy 'magic'"),
-        (["--seeds", "0:3"], "goes with --scenario soak"),
+        (["--seeds", "0:3"], "requires --scenario soak"),
         (["--scenario", "soak", "--seeds", "0:3", "--clients", "2"], "and no other option"),
         (["--scenario", "soak", "--seeds", "three"], "FIRST:END"),
     ],
@@ -105,7 +105,7 @@ def test_an_interrupt_prints_what_was_measured_and_is_no_success(
     fields = json.loads(shown.out)
     assert (fields["interrupted"], fields["requests"]) == (True, min(2, requests))
     assert fields["speedup_vs_plain"] is None
-    assert shown.err == "Interrupted: this is what was measured until then.\n"
+    assert shown.err == "Interrupted: the results are partial.\n"
 
 
 def test_what_must_never_be_ends_with_1(

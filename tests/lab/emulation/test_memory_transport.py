@@ -67,7 +67,6 @@ def test_a_dial_that_gets_no_answer_gives_up() -> None:
         network = MemoryNetwork(
             routes=lambda *_: Timetable([math.inf]),
             round_trips=lambda peer_id: RoundTrips(connection=1),
-            dial_timeout_s=4,
         )
         a, b = network.join("a"), network.join("b")
         await b.serve("/echo", echo)
@@ -78,10 +77,10 @@ def test_a_dial_that_gets_no_answer_gives_up() -> None:
     assert run_virtual(run()) == pytest.approx(4)
 
 
-async def opened_s(network: MemoryNetwork, dialler: str, *targets: str, pause_s: float = 0.0) -> list[float]:
+async def opened_s(network: MemoryNetwork, dialler: str, *targets: str) -> list[float]:
     """The seconds until each of some streams is open and its first bytes were answered, one after the other."""
     loop, took_s = asyncio.get_running_loop(), []
-    for name in (dialler, *targets, "relay"):
+    for name in (dialler, *targets):
         if name not in network.transports:
             await network.join(name).serve("/echo", echo)
     for target in targets:
@@ -90,7 +89,6 @@ async def opened_s(network: MemoryNetwork, dialler: str, *targets: str, pause_s:
         await stream.write(b"x")
         assert await stream.read() == b"x"
         took_s.append(loop.time() - began_s)
-        await asyncio.sleep(pause_s)
     return took_s
 
 
@@ -100,13 +98,3 @@ def test_a_connection_is_made_once_and_costs_what_its_transport_does(counts: Rou
         return MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: counts)
 
     assert run_virtual(opened_s(network(), "a", "b", "b", "c")) == pytest.approx([0.2 * first, 0.2, 0.2 * first])
-
-
-def test_a_peer_behind_a_router_is_reached_through_its_relay() -> None:
-    async def run() -> list[float]:
-        network = MemoryNetwork(one_way_s=0.1, round_trips=lambda peer_id: LIGHT, relays={"home": "relay"})
-        return await opened_s(network, "a", "home", "home", "relay")
-
-    # Two round trips to the relay, then over both ways the circuit, Noise and the answer.
-    waited_s = LIGHT.circuit_wait_s + 2 * 0.2 + 3 * 0.4
-    assert run_virtual(run()) == pytest.approx([waited_s, 0.4, 0.2])

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from cosine_lab.experiments.here_cores import options_on_cores, run_on_cores
+from cosine_lab.experiments.kinds import EXPERTS, questions_of
 from cosine_node import zoo
 from cosine_node.demo.machine import Cores
 from cosine_node.demo.swarm import Cast
@@ -25,3 +26,7 @@ def test_a_family_is_started_on_its_cores_and_measured() -> None:
     assert all(len(row["ms_per_token"]) == 5 and row["is_identical"] for row in result["rows"])
     assert len(result["setup"]["verifiers"]) == 2
     assert result["setup"]["home_drafter"] == "zoo:draft-general"
+
+
+def test_no_question_is_learned_from() -> None:
+    assert all(one.is_held_out for one in questions_of(zoo.Family.SMOL) if one.domain != EXPERTS)

@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -144,13 +144,13 @@ def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, .
 
 
 def choices_along(
-    drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling, *, candidates: int = 0
+    drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling
 ) -> Sequence[Choice]:
-    """What a drafter would choose in place of each token of a target's text, with the noise of its choices."""
+    """Return a drafter's choice at each token of a target's text, drawn with the target's noise."""
     sequence = drafter.open(sampling=sampling, prompt_tokens=len(prompt))
     row = Row.chain(sequence, prompt + tokens[:-1], scored_from=len(prompt) - 1)
     try:
-        (result,) = drafter.forward([replace(row, candidates=candidates)])
+        (result,) = drafter.forward([row])
     finally:
         drafter.release(sequence)
     return result.choices
