@@ -1,4 +1,4 @@
-"""The peers that a user lets a node or client talk to: those of a network or private swarm, and nobody denied."""
+"""The peers that a node or client talks to: those of a network or private swarm, without denied ones."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,9 +15,9 @@ from cosine_protocol.errors import UsageError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """A network name, the swarm file of a private swarm, and denied peers beside banned ones.
+    """A network name, the swarm file of a private swarm, and the denied peers in addition to banned ones.
 
-    Without an `identity_file` a client has a new key in each run; in a private swarm it takes the default identity.
+    Without an `identity_file` a client has a new key in each run; in a private swarm it uses the default identity.
     """
 
     network: str = DEFAULT_NETWORK
@@ -29,31 +29,31 @@ class Access:
     def parse(
         cls, *, network: str = DEFAULT_NETWORK, swarm: str | PathLike[str] | None = None, deny: Sequence[str] = ()
     ) -> "Access":
-        """Read access as a user gives it: `deny` are peer ids and files of them. Raises `UsageError`."""
+        """Parse the user's options; `deny` contains peer ids and files of peer ids. Raises `UsageError`."""
         denied = parse_denied(deny)
         if swarm is None:
             return cls(network=network, denied=denied)
         if network != DEFAULT_NETWORK:
-            raise UsageError("A private swarm is a network of its own: give --swarm or --network, not both.")
+            raise UsageError("A private swarm is a separate network: give --swarm or --network, not both.")
         file = Path(swarm).expanduser()
         return cls(network=read_swarm_file(file).swarm_id, swarm_file=file, denied=denied)
 
     @classmethod
     def of(cls, options: ClientOptions) -> "Access":
-        """Raises `UsageError`."""
+        """Read the access of a client's options. Raises `UsageError`."""
         access = cls.parse(network=options["network"], swarm=options.get("swarm"), deny=options.get("deny", ()))
         identity = options.get("identity")
         return replace(access, identity_file=Path(identity).expanduser()) if identity else access
 
     @property
     def entrance(self) -> tuple[str, ...]:
-        """Command-line options that enter the same network elsewhere, beside the initial peers."""
+        """The command-line options that select this network, without the initial peers."""
         if self.swarm_file is not None:
             return "--swarm", self.swarm_file.name
         return () if self.network == DEFAULT_NETWORK else ("--network", self.network)
 
     def gate(self, peer_id: str) -> PeerGate:
-        """The gate of a peer. Raises `UsageError` if it is no member of the private swarm now."""
+        """The gate of a peer. Raises `UsageError` if it is not a member of the private swarm now."""
         membership = None
         if self.swarm_file is not None:
             membership = Membership.load(self.swarm_file, peer_id)

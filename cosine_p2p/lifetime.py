@@ -1,4 +1,4 @@
-"""The time in which a client can be used: from joining to closing, in one process and on one event loop."""
+"""The lifetime of a client: from joining to closing, in one process and on one event loop."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ from cosine_protocol.errors import UsageError
 
 
 class Lifetime:
-    """Begins once and ends once. A process that was forked since then has no part in it."""
+    """A lifetime that begins and ends once, and is not valid in a forked process."""
 
     def __init__(self) -> None:
         self._pid = os.getpid()
@@ -20,7 +20,7 @@ class Lifetime:
         return os.getpid() == self._pid
 
     def begin(self) -> None:
-        """Begin on the running event loop. Raises `UsageError` the second time."""
+        """Begin on the running event loop. Raises `UsageError` if it has begun before."""
         self.check()
         if self._loop is not None:
             raise UsageError("The client has joined already; make another one for another `async with` block.")
@@ -30,13 +30,13 @@ class Lifetime:
         self._is_over = True
 
     def check(self) -> None:
-        """Raises `UsageError` after a fork and after the end."""
+        """Raises `UsageError` in a forked process and after the end."""
         if not self.is_of_this_process:
             raise UsageError("This client was made before the process forked; make a client after the fork.")
         if self._is_over:
             raise UsageError("The client is closed; make another one.")
 
     def check_running_loop(self) -> None:
-        """Raises `UsageError` on another event loop than that of the beginning."""
+        """Raises `UsageError` unless the running event loop is that of the beginning."""
         if asyncio.get_running_loop() is not self._loop:
             raise UsageError("The client joined on another event loop; make a client on this one.")

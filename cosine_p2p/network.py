@@ -1,4 +1,4 @@
-"""A client's way into a network, under an identity of its own for each run: with a DHT node, or light."""
+"""Joining a network as a client, with a DHT node or light, by default under a new identity."""
 
 import logging
 import os
@@ -37,11 +37,11 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 LOG = logging.getLogger(__name__)
 
 DIAL_TIMEOUT_S = 4.0  # A client waits less for a peer than a node does.
-TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # of the environment
+TRANSPORT_VARIABLE = "COSINE_TRANSPORT"  # The name of an environment variable.
 
 
 class TransportKind(StrEnum):
-    """`FULL` takes part in the DHT (hivemind); `LIGHT` asks nodes (py-libp2p)."""
+    """`FULL` participates in the DHT (hivemind); `LIGHT` asks nodes (py-libp2p)."""
 
     FULL = "full"
     LIGHT = "light"
@@ -75,7 +75,7 @@ class NetworkSwarm:
         memory: SwarmMemory,
         listens: bool = False,
     ) -> "NetworkSwarm":
-        """Raises `UsageError` for bad addresses and a key that is no member's, `PeerLost` if nobody answers."""
+        """Raises `UsageError` for bad addresses or a key that is not a member's, `PeerLost` if no peer answers."""
         async with AsyncExitStack() as stack:
             file = None
             if access.identity_file is not None or access.swarm_file is not None:
@@ -84,16 +84,13 @@ class NetworkSwarm:
                 file = shared.file
             tokenizers = TokenizerLoads(tokenizer_folder)
             stack.push_async_callback(tokenizers.close)
+            peers = tuple(initial_peers)
             if kind is TransportKind.FULL:
-                transport, directory, identity = await _enter_full(
-                    tuple(initial_peers), access, file, stack, listens=listens
-                )
+                entered = await _enter_full(peers, access, file, stack, listens=listens)
             else:
-                transport, directory, identity = await _enter_light(
-                    tuple(initial_peers), access, file, stack, tokenizers, memory
-                )
-            mandates = Mandates(identity, time.time)
-            return cls(transport, directory, stack.pop_all(), tokenizers, mandates)
+                entered = await _enter_light(peers, access, file, stack, tokenizers, memory)
+            transport, directory, identity = entered
+            return cls(transport, directory, stack.pop_all(), tokenizers, Mandates(identity, time.time))
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
         return await self._tokenizers.of(verifiers, self.transport)
@@ -114,11 +111,11 @@ async def _enter_full(
     *,
     listens: bool,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """Join as a peer that stores nothing for others; with `listens` it punches holes."""
+    """Join as a peer of the DHT that stores nothing for others; with `listens` it punches holes."""
     from cosine_p2p.transport.full.hivemind import HivemindTransport
 
     if identity_file is None:
-        # A `TemporaryDirectory` would be removed by every child that was forked, at its exit.
+        # A `TemporaryDirectory` would be removed by every forked child at its exit.
         folder = tempfile.mkdtemp(prefix="cosine-client-")
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         identity_file = Path(folder) / "identity"
@@ -154,7 +151,7 @@ async def _enter_light(
     tokenizers: TokenizerLoads,
     memory: SwarmMemory,
 ) -> tuple[Transport, DhtDirectory, Identity]:
-    """Join by asking nodes; nodes in `memory` are dialled with the initial peers."""
+    """Join without the DHT; nodes in `memory` are dialled with the initial peers."""
     early = EarlySockets(parse_initial_peers(initial_peers))
     stack.callback(early.close)
     identity = load_identity(identity_file) if identity_file is not None else Identity.generate()
@@ -167,7 +164,7 @@ async def _enter_light(
     early.begin(parse_initial_peers(joined_by))
     dialled_soon = _begin_early(early, chain.from_iterable(recalled.values()), gate)
 
-    # While these connect.
+    # Imported while the sockets connect.
     from cosine_p2p.directory.discover import DiscoverCells
     from cosine_p2p.transport.light.light import LightConfig, LightTransport
 
@@ -188,7 +185,7 @@ async def _enter_light(
     def note_record(record: NodeRecord) -> None:
         transport.note_addresses(record.peer_id, record.addresses)
         if record.role == Role.VERIFIER:
-            # What the other nodes say of it takes as long as this, or longer.
+            # Loaded while other nodes are still asked.
             tokenizers.begin(record.tokenizer_digest, transport=transport, peer_id=record.peer_id)
 
     cells = DiscoverCells(transport, transport.initial_peers, opener=opener, note_record=note_record)
@@ -216,7 +213,7 @@ async def _enter_light(
 
 
 def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: PeerGate) -> dict[str, tuple[str, ...]]:
-    """Begin to connect to nodes of an earlier run that the gate allows; their addresses."""
+    """Start connecting to nodes of an earlier run that the gate admits, and return their addresses."""
     book, found = AddressBook(), {}
     for record in recalled:
         with suppress(PeerLost):
@@ -228,7 +225,7 @@ def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: Peer
 
 
 def choose_transport(asked: str | None) -> TransportKind:
-    """`asked`, else `COSINE_TRANSPORT`, else full where it is installed. Raises `UsageError`."""
+    """Choose `asked`, else `COSINE_TRANSPORT`, else full if it is installed. Raises `UsageError`."""
     has_full, has_light = find_spec("hivemind") is not None, find_spec("libp2p") is not None
     name = asked or os.environ.get(TRANSPORT_VARIABLE) or (TransportKind.FULL if has_full else TransportKind.LIGHT)
     if name not in set(TransportKind):
@@ -257,9 +254,9 @@ def joining(
     patience_s: float | None = None,
     note: Note = LOG.warning,
 ) -> Callable[[], Awaitable[NetworkSwarm]]:
-    """The function by which a client joins; a light one begins with the nodes of `target` in `memory`.
+    """The function by which a client joins; a light client first dials the nodes of `target` in `memory`.
 
-    With `listens` a full client reaches nodes behind routers directly. Where nobody answers it asks again for
+    With `listens` a full client reaches nodes behind routers directly. While no peer answers it retries for
     `patience_s` (default: `join_patience_s`) and reports that to `note`. Raises `UsageError`.
     """
     peers = read_argument("initial_peers", initial_peers, texts("addresses"))
@@ -274,7 +271,7 @@ def joining(
     else:
         parse_initial_peers(peers)
 
-    # A user who names peers means their swarm: nobody that was met in another one may be asked instead.
+    # The memory is separate for each set of initial peers, which stand for a swarm.
     swarm = " ".join((access.network, *sorted(peers)))
     join = partial(
         NetworkSwarm.join,

@@ -1,4 +1,4 @@
-"""The nodes of a swarm as seen from here: every announced node of a target, asked for its own account."""
+"""A survey of a swarm: every announced node of a target is asked for its status."""
 
 import asyncio
 from collections.abc import Iterator, Sequence
@@ -17,10 +17,10 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSight:
-    """One node as seen from here. `reason` says why it was not reached, "" if it was.
+    """A node and its status. `reason`: why it was not reached; "" if it was.
 
-    A node runs since `uptime_s`, in which it made `passes`; clients of a drafter `accepted` some of the
-    `text_tokens` it drafted for, by its own word.
+    In `uptime_s` the node made `passes`; clients of a drafter `accepted` some of the `text_tokens` it drafted for,
+    as it reports.
     """
 
     record: NodeRecord
@@ -35,7 +35,7 @@ class NodeSight:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """The nodes of a target, or of all, by role and peer id. `problem`: why they may be incomplete."""
+    """The nodes of one or all targets, by role and peer id. `problem`: why they may be incomplete."""
 
     target: str
     nodes: tuple[NodeSight, ...]
@@ -46,7 +46,7 @@ async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tup
     """A node's status and the round-trip time in seconds. Raises as `Link.ask`, and `RemoteProtocolError`."""
     loop = asyncio.get_running_loop()
     if is_new:
-        # The first answer also waits for the stream to be agreed on, which would count as distance.
+        # The first answer includes the negotiation of the stream, which does not count as distance.
         await link.ask(m.AskStatus(next(numbers)))
     began_s = loop.time()
     status = await link.ask(m.AskStatus(next(numbers)))
@@ -57,24 +57,24 @@ async def ask_status(link: Link, numbers: Iterator[int], *, is_new: bool) -> tup
 
 
 class Surveyor:
-    """Looks at a swarm repeatedly over links that stay open. End it with `close`.
+    """Surveys a swarm repeatedly over links that stay open. End it with `close`.
 
     `target` is NAME[@DIGEST], a folder, or `ALL_TARGETS` for a sample. A node has `ask_timeout_s` to answer. Raises
     `UsageError` for a target that cannot be read.
     """
 
-    def __init__(self, swarm: Swarm, *, target: str, ask_timeout_s: float = 4.0, at_once: int = 16) -> None:
+    def __init__(self, swarm: Swarm, *, target: str, ask_timeout_s: float = 4.0) -> None:
         self._swarm = swarm
         self._text = target
         self._target = Target.parse(target)
         self._ask_timeout_s = ask_timeout_s
-        self._places = asyncio.Semaphore(at_once)
+        self._places = asyncio.Semaphore(16)  # Bounds the nodes that are asked at once.
         self._links = Links(swarm.transport)
         self._numbers = count(1)
         self.asked: frozenset[str] = frozenset()
 
     async def survey(self) -> Survey:
-        """Look once. Never raises for a peer's or the network's failure."""
+        """Survey once. Never raises for a failure of a peer or the network."""
         roles = (Role.VERIFIER, Role.DRAFTER, Role.STAGE)
         found = await asyncio.gather(*map(self._find, roles))
         records = [record for of_role, _ in found for record in sorted(of_role, key=lambda each: each.peer_id)]
@@ -86,7 +86,7 @@ class Surveyor:
         return Survey(target=self._text, nodes=await self.look_at(records), problem=problem)
 
     async def look_at(self, records: Sequence[NodeRecord]) -> tuple[NodeSight, ...]:
-        """Ask these nodes. Never raises for a peer's failure."""
+        """Ask these nodes. Never raises for a failure of a peer."""
         return tuple(await asyncio.gather(*map(self._look_at, records)))
 
     async def close(self) -> None:

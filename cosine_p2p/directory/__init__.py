@@ -1,1 +1,1 @@
-"""Whom to ask: in come postings of strangers and round trips; out go checked, signed records, best first."""
+"""The nodes to ask: checked, signed records from the DHT, ranked by standing, speed and distance."""

@@ -1,4 +1,4 @@
-"""The order in which a reader goes through the cells of one role and target; the directory does the reading."""
+"""The order in which a reader visits the cells of one role and target; the directory reads them."""
 
 import math
 from collections.abc import Mapping
@@ -11,30 +11,29 @@ from cosine_protocol.records import NodeRecord
 
 # Two levels below the first cell and half of the third: 17,000 nodes of one role and target.
 MAX_CELLS_READ: Final = 512
-ELDERS_PART: Final = 4  # A quarter as many nodes of full cells as are wanted.
+ELDERS_PART: Final = 4  # Up to a quarter of the wanted nodes are taken from full cells.
 ELDERS: Final = limits.MAX_CELL_OWNERS // 4
-"""The lot falls on the oldest of a cell first; on fewer, and each would be in every reader's sample."""
-SIBLINGS: Final = 16  # one for each hex digit
+"""The oldest owners of a cell, who are drawn first. With fewer each would be in every reader's sample."""
+SIBLINGS: Final = 16  # One for each hex digit.
 
 
 class CellWalk:
     """Chooses the cells to read next until all nodes are found, or `wanted` nodes near `origin`.
 
-    Cells are named by the hex digits that their owners' hashes begin with. Below a full cell its sixteen children
-    are read, the nearest to `origin` by XOR first (Kademlia, Maymounkov and Mazieres 2002). A region is known once
-    its cell is not full, and its nodes make up a sample, with a few by lot from the full cells above, the oldest
-    owners first: whoever fills cells does not hide those that were there before.
+    A cell is named by the first hex digits of its owners' hashes. Below a full cell its sixteen children are read,
+    the nearest to `origin` by XOR first (Kademlia, Maymounkov and Mazieres 2002). A region is known once its cell
+    is not full. The sample consists of the nodes of known regions, and some random nodes of the full cells above,
+    the oldest owners first, so that an attacker who fills cells does not hide earlier nodes.
     """
 
     def __init__(self, origin: str, wanted: int | None) -> None:
         self._origin = origin
         self._wanted = wanted
-        # The first cell has no hex digit.
         self._waiting = [""]
         self._cells_left = MAX_CELLS_READ
         self._known: list[str] = []
         self._found: dict[str, NodeRecord] = {}
-        # Whoever came first lies in the first cell, and in front there.
+        # The depth of the cell and the place in it, both smaller for older owners.
         self._ages: dict[str, tuple[int, int]] = {}
 
     def next_prefixes(self) -> list[str]:
@@ -45,7 +44,7 @@ class CellWalk:
         return prefixes
 
     def note(self, prefix: str, records: Mapping[str, NodeRecord]) -> None:
-        """The checked records of a cell, by owner, the oldest owner first."""
+        """Add the checked records of a cell, by owner, the oldest owner first."""
         for place, (owner, record) in enumerate(records.items()):
             self._ages.setdefault(owner, (len(prefix), place // ELDERS))
             held = self._found.get(owner)
@@ -53,13 +52,13 @@ class CellWalk:
                 self._found[owner] = record
         if len(records) >= limits.MAX_CELL_OWNERS and len(prefix) < MAX_DEPTH:
             ours = int(self._origin[len(prefix)], 16)
-            # Nearer than all that waits, unless read together with it.
+            # Nearer than all waiting cells, except those read together with it.
             self._waiting[:0] = [f"{prefix}{ours ^ step:x}" for step in range(SIBLINGS)]
         else:
             self._known.append(prefix)
 
     def found(self) -> list[NodeRecord]:
-        """Everybody, or the sample."""
+        """All nodes, or the sample."""
         if self._wanted is None or not self._waiting:
             return list(self._found.values())
         known = tuple(self._known)
@@ -69,7 +68,7 @@ class CellWalk:
         return near + [self._found[owner] for owner in above[: self._wanted // ELDERS_PART]]
 
     def _width(self) -> int:
-        """The number of cells worth reading together, by what the known regions hold."""
+        """The number of cells to read together, estimated from the known regions."""
         if self._wanted is None:
             return len(self._waiting)
         known = tuple(self._known)

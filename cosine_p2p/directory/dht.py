@@ -1,4 +1,4 @@
-"""The directory over a DHT: records in cells that split when they are full (docs/design.md, "The wire")."""
+"""The directory in a DHT: records in cells that split when they are full (docs/design.md, "The wire")."""
 
 import asyncio
 import logging
@@ -19,19 +19,19 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role, cell_key, cel
 
 logger = logging.getLogger(__name__)
 
-KEEP_CELL_S: Final = 60.0  # How long a writer stays in its cell before it looks for one nearer to the first.
+KEEP_CELL_S: Final = 60.0  # How long a writer stays in its cell before it searches for one nearer to the first.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
-    """Where a record lies after a write: at `holders` of the nodes other than the writer that were `asked`."""
+    """The result of a write: `holders` of the nodes `asked`, without the writer, hold the record."""
 
     holders: int
     asked: int
 
     @property
     def needed(self) -> int:
-        """Most of those asked, so that a few liars cannot decide."""
+        """The majority of the nodes asked, so that a few liars cannot decide."""
         return self.asked // 2 + 1 if self.asked else 0
 
     @property
@@ -41,7 +41,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SealedRecord:
-    """A record as it lies in a cell, signed by its owner."""
+    """A record in a cell, signed by its owner."""
 
     cell: str
     owner: str
@@ -56,22 +56,22 @@ class Cells(Protocol):
     """The store of cells, such as `HivemindTransport`."""
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """For each cell name the signed records in it, by owner, the oldest owner first. Raises `PeerLost`."""
+        """The signed records of each cell, by owner, the oldest owner first. Raises `PeerLost`."""
         ...
 
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """Store a record. Raises `PeerLost` if nobody answers, `LocalProtocolError` for what none would store."""
+        """Store a record. Raises `PeerLost` if no node answers, `LocalProtocolError` for an invalid record."""
         ...
 
 
 class DhtDirectory:
     """Implements `Directory`; with a `membership` that of its private swarm.
 
-    `note_addresses` is told where nodes may be dialled, `note_found` what was found; `recalled` was found in an
-    earlier run. `dropped` counts refused records, `holders` the other nodes that held our record when it was
-    announced last.
+    `note_addresses` gets the addresses of nodes, `note_found` the records found; `recalled` are records of an
+    earlier run. `dropped` counts refused records, `holders` the other nodes that held our record at the last
+    announcement.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class DhtDirectory:
         self._recalled = recalled or {}
         self.holders = 0
         self._look_ups = 0
-        # By name the cell that our record lies in, and until when that is good enough.
+        # By name: the cell that contains our record, and how long it is used.
         self._kept: dict[str, tuple[str, float]] = {}
         self._cells = cells
         self._identity = identity
@@ -105,16 +105,21 @@ class DhtDirectory:
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None:
         """Store `record` under each name, the target's or the hex of its digest, and under `ALL_TARGETS`.
 
-        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record. Nodes of
-        earlier versions hold none under `ALL_TARGETS`, which is no failure.
+        Raises `LocalProtocolError` for another name and `PeerLost` if too few other nodes hold the record, except
+        under `ALL_TARGETS`, which earlier versions do not store.
         """
         self.holders = 0
         for name in names:
             if name not in (record.target, record.target_digest.hex()):
                 raise LocalProtocolError(f"a record of {record.target} cannot be announced as {name}")
-        # At once: of a goodbye only as much is written as fits into its time.
+
+        async def announce_to_all() -> None:
+            with suppress(PeerLost):
+                await self._announce_as(record, ALL_TARGETS)
+
+        # Concurrently, since a goodbye has little time.
         named = asyncio.gather(*(self._announce_as(record, name) for name in names))
-        placements, _ = await asyncio.gather(named, self._list(record))
+        placements, _ = await asyncio.gather(named, announce_to_all())
         least = min(placements, key=lambda placement: placement.holders, default=Placement(holders=0, asked=0))
         self.holders = least.holders
         if not all(placement.is_enough for placement in placements):
@@ -124,18 +129,14 @@ class DhtDirectory:
                 f"{least.needed} are needed",
             )
 
-    async def _list(self, record: NodeRecord) -> None:
-        with suppress(PeerLost):
-            await self._announce_as(record, ALL_TARGETS)
-
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Checked, live records of a role for a target name or digest in hex, the newest of each peer.
 
-        With `wanted`, a sample of at least so many: nodes near an origin that no other peer can foresee. Raises
-        `PeerLost` if the DHT does not answer, and `ClockOff` where nobody is found and this machine's clock is far
+        With `wanted`, a sample of at least this size: nodes near an origin that no other peer can predict. Raises
+        `PeerLost` if the DHT does not answer, and `ClockOff` if no node is found and this machine's clock is far
         from those of peers.
         """
-        # The origin follows from our key and the number of look-ups, so that a simulation can repeat it.
+        # The origin is derived from our key and the number of look-ups, so that a simulation can repeat it.
         self._look_ups += 1
         signed = self._identity.sign(kind="place", digest=b"", body=str(self._look_ups).encode())
         walk = CellWalk(sha256(signed).hexdigest()[:MAX_DEPTH], wanted)
@@ -167,7 +168,7 @@ class DhtDirectory:
         return self._recalled.get((role, target))
 
     async def _announce_as(self, record: NodeRecord, name: str) -> Placement:
-        """Write where we wrote last; sometimes, or where that is refused, look for the first cell with room."""
+        """Write to the last cell; if `KEEP_CELL_S` has passed or it refuses, to the first cell with room."""
         now_s = self._clock()
         kept_in, until_s = self._kept.get(name, ("", 0.0))
         if now_s < until_s:
@@ -182,7 +183,7 @@ class DhtDirectory:
                 return placement
             owners = self._opened(cell, (await self._cells.read([cell]))[cell])
             if len(owners) < limits.MAX_CELL_OWNERS:
-                # Readers do not look below a cell that is not full.
+                # Readers do not descend below a cell that is not full.
                 break
         return placement
 

@@ -12,9 +12,9 @@ class Directory(Protocol):
     async def announce(self, record: NodeRecord, names: Sequence[str]) -> None: ...
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """Live, checked records of a role, one per peer, of a target name or `ALL_TARGETS`; about `wanted`."""
+        """Live, checked records of a role, one for each peer, of a target or `ALL_TARGETS`; about `wanted`."""
         ...
 
     def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
-        """Records of an earlier run, which may have lapsed; None where nothing is known."""
+        """Records of an earlier run, which may have lapsed; None if nothing is known."""
         ...

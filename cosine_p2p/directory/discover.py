@@ -1,6 +1,6 @@
-"""The DHT as nodes answer from it: a client without a DHT node asks several over `/cosine/discover/1.0.0`.
+"""The DHT through other nodes: a client without a DHT node asks several nodes over `/cosine/discover/1.0.0`.
 
-Records come signed, so an answer can lack some but not change any: of each owner the newest record counts.
+Records are signed, so an answer can omit but not change them. The newest record of each owner counts.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import RecordOpener
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
+from cosine_p2p.transport.patience import end_all
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import decode_body
@@ -26,21 +27,20 @@ from cosine_protocol.statements import unseal
 
 logger = logging.getLogger(__name__)
 
-WANTED_ANSWERS: Final = 3  # With three answers a record is missed only if all three lack it.
+WANTED_ANSWERS: Final = 3  # A record is missed only if all three answers lack it.
 MAX_ASKED: Final = 8  # Bounds one look-up.
-MAX_DISCOVERED: Final = 256  # Bounds memory: nodes to ask when those of the initial peers do not answer.
-ANSWER_TIMEOUT_S: Final = 10.0  # The node itself may have to search its DHT.
-READ_TIMEOUT_S: Final = 20.0  # Room for two nodes that do not answer, one after the other.
-# Once a node has answered, the others have as long again, but at least this.
-MIN_PATIENCE_S: Final = 1.0
-KEEP_LINKS_S: Final = 15.0  # Longer than the pause between look-ups that belong together.
+MAX_DISCOVERED: Final = 256  # Bounds memory: nodes to ask if the initial peers do not answer.
+ANSWER_TIMEOUT_S: Final = 10.0  # The node may have to search its DHT.
+READ_TIMEOUT_S: Final = 20.0  # Two nodes that do not answer, one after the other.
+MIN_PATIENCE_S: Final = 1.0  # After the first answer the others have its time again, and at least this.
+KEEP_LINKS_S: Final = 15.0  # Longer than the pause between related look-ups.
 
 Answer = Mapping[str, Sequence[bytes]]
 NoteRecord = Callable[[NodeRecord], object]
 
 
 class DiscoverCells:
-    """`Cells` by `initial_peers`, then nodes in records, each told to `note_record`; `asked`: who answered."""
+    """`Cells` that asks `initial_peers`, then nodes in records, which `note_record` gets. `asked`: who answered."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class DiscoverCells:
         self.asked: dict[str, bool] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """Ask until enough nodes have answered. Raises `PeerLost` with all reasons, `UsageError` for long names."""
+        """Ask until enough nodes answer. Raises `PeerLost` with all reasons, `UsageError` for a long name."""
         if any(len(cell.encode()) > limits.MAX_NAME_BYTES for cell in cells):
             raise UsageError("The target's name is too long to be looked up; name it by its digest in hex.")
         loop = asyncio.get_running_loop()
@@ -94,10 +94,10 @@ class DiscoverCells:
         await self._nodes.close()
 
     def _next_peers(self, look_up: "_LookUp") -> list[str]:
-        """Nodes to ask next: those that failed before come last, and the order of those discovered is ours."""
+        """The nodes to ask next: those that failed before come last."""
 
         def rank(peer_id: str) -> bytes:
-            # No node can put itself first.
+            # Hashed with our peer id, so that no node can put itself first.
             return sha256(f"{self._peer_id} {peer_id}".encode()).digest()
 
         known = dict.fromkeys((*self._initial_peers, *sorted(self._discovered, key=rank)))
@@ -108,11 +108,9 @@ class DiscoverCells:
 
     def _learn(self, look_up: "_LookUp") -> None:
         self.asked |= dict.fromkeys(look_up.reasons, False) | dict.fromkeys(look_up.answered, True)
-        for peer_id in look_up.answered:
+        for peer_id in (*look_up.answered, *look_up.reasons):
             self._failed.pop(peer_id, None)
-        for peer_id in look_up.reasons:
-            self._failed.pop(peer_id, None)
-            self._failed[peer_id] = None
+        self._failed |= dict.fromkeys(look_up.reasons)
         new, look_up.new = look_up.new, []
         for record in new:
             self._note_record(record)
@@ -121,7 +119,7 @@ class DiscoverCells:
 
 
 class _LookUp:
-    """One look-up. `newest`: the newest record of each cell and owner. `new`: records not reported yet."""
+    """A look-up. `newest`: the newest record of each cell and owner. `new`: records that are not reported yet."""
 
     def __init__(self, nodes: "_AskedNodes", cells: Sequence[str], opener: RecordOpener, now_s: float) -> None:
         self.asked: set[str] = set()
@@ -137,7 +135,7 @@ class _LookUp:
         self._patience_s: float | None = None
 
     def add(self, answer: Answer) -> None:
-        """Take in records; each is checked before it is compared: else a forged one would hide a true one."""
+        """Add records; each is checked before the comparison, since a forged one could hide a true one."""
         for cell, data in ((cell, data) for cell, records in answer.items() for data in records):
             if (cell, data) in self._seen:
                 continue
@@ -154,7 +152,7 @@ class _LookUp:
                 self.new.append(record)
 
     async def ask(self, peers: Sequence[str], deadline_s: float) -> list[Answer]:
-        """Ask some at once; wait for all, but not much longer than the first of all took."""
+        """Ask peers concurrently, and wait for all, but not much longer than for the first answer."""
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         self.asked.update(peers)
@@ -177,15 +175,13 @@ class _LookUp:
                     self._patience_s = max(MIN_PATIENCE_S, loop.time() - began_s)
                     until_s = loop.time() + self._patience_s
         finally:
-            for task in waiting:
-                self.reasons[asking[task]] = "it was much slower than the others"
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
+            self.reasons |= {asking[task]: "it was much slower than the others" for task in waiting}
+            await end_all(asking)
         return answers
 
 
 class _AskedNodes:
-    """Asks single nodes, over links that are kept for a while, since look-ups come in bursts."""
+    """Asks nodes over links that are kept for a while, since look-ups come in bursts."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -208,7 +204,7 @@ class _AskedNodes:
                 self._hanging_up = asyncio.get_running_loop().call_later(KEEP_LINKS_S, self._hang_up)
 
     async def ask(self, peer_id: str, cells: Sequence[str]) -> Answer:
-        """The records a node knows in each cell, unchecked. Raises `PeerLost`."""
+        """Ask a node for its records of each cell, which are unchecked. Raises `PeerLost`."""
         link = await self._links.get(peer_id, DISCOVER)
         questions = [m.AskRecords(next(self._numbers), cell) for cell in cells]
         try:

@@ -1,19 +1,19 @@
-"""A look-up by paths that share no node (Baumgart and Mies 2007, "S/Kademlia", 4.4): a liar spoils one. Pure."""
+"""A look-up along disjoint paths (Baumgart and Mies 2007, "S/Kademlia", 4.4): a liar affects only one. Pure."""
 
 from bisect import insort
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-PATHS: Final = 3  # A look-up asks about three times as many nodes as with one (decision 31).
-WIDTH: Final = 20  # Kademlia's k: a path ends when so many nodes nearest to the key have answered on it.
+PATHS: Final = 3  # A look-up asks about three times as many nodes as with one path (decision 31).
+WIDTH: Final = 20  # Kademlia's k: a path ends when its k nodes nearest to the key have answered.
 
 
 class DisjointPaths:
-    """One look-up of `key`. Node ids are integers, near as their XOR is small.
+    """A look-up of `key`. Node ids are integers; their distance is the XOR.
 
-    `starts` are known nodes, dealt to the paths by distance; `anchors`, peers that the user named, are asked first.
-    `excluded` are never asked. Ask what `next_node` gives until it gives None for every path with nothing under
-    way; report each with `note_answer` or `note_silence`.
+    `starts` are known nodes, distributed to the paths by distance; `anchors`, peers that the user named, are asked
+    first; `excluded` nodes never. Ask the nodes of `next_node` until it returns None for every path while no
+    request is open; report each result with `note_answer` or `note_silence`.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class DisjointPaths:
         self._asked: dict[int, int | None] = dict.fromkeys(excluded)
         self._silent: set[int] = set()
         near = sorted(set(starts), key=lambda node: node ^ key)
-        # Sorted distances, from which the id follows.
+        # Sorted distances; the id is the distance XOR the key.
         self._heard = [[node ^ key for node in near[path::paths]] for path in range(paths)]
         self._anchors = [list(anchors[path::paths]) for path in range(paths)]
 
@@ -42,7 +42,7 @@ class DisjointPaths:
         return range(len(self._heard))
 
     def next_node(self, path: int) -> int | None:
-        """The node to ask next on a path; None while, or since, there is none."""
+        """The node to ask next on a path; None if there is none now."""
         while self._anchors[path]:
             anchor = self._anchors[path].pop()
             if anchor not in self._asked:
@@ -58,13 +58,13 @@ class DisjointPaths:
         return None
 
     def note_answer(self, node: int, told: Iterable[int]) -> None:
-        """A node has answered and named neighbours."""
+        """Note that a node has answered with some neighbours."""
         path = self._asked[node]
         assert path is not None
         self.answered[node] = path
         known = set(self._heard[path])
         new = {neighbour ^ self._key for neighbour in told if neighbour not in self._asked} - known
-        # Where one peer is known at the start, its neighbours begin the other paths.
+        # The neighbours of the first node also start paths that have no node yet.
         begun = set(self._asked.values())
         takers = [path, *(other for other in self.paths if not self._heard[other] and other not in begun)]
         for place, distance in enumerate(sorted(new)):

@@ -1,4 +1,4 @@
-"""Round-trip times as a client knows them: measured, told by a verifier, else by claimed coordinates. Pure."""
+"""Round-trip times known to a client: measured, reported by a verifier, or estimated from coordinates. Pure."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,12 +9,12 @@ from cosine_p2p.transport.link import PeerLinks
 from cosine_protocol.protocols import DRAFT, VERIFY
 from cosine_protocol.records import NodeRecord
 
-MAX_PAIRS: Final = 2048  # Bounds memory and the file; those told longest ago are forgotten first.
-FORGOTTEN_S: Final = 7 * 24 * 3600.0  # As long as measured speeds last (`PeerSpeeds`).
+MAX_PAIRS: Final = 2048  # Bounds memory and the file; the oldest reports are forgotten first.
+FORGOTTEN_S: Final = 7 * 24 * 3600.0  # The same as for measured speeds (`PeerSpeeds`).
 
 
 class Distances:
-    """Distances of drafters and verifiers. `chance` gives numbers from 0 to below 1; times never go back."""
+    """The distances of drafters and verifiers. `chance` returns numbers from 0 to below 1; times are monotonic."""
 
     def __init__(self, chance: Chance) -> None:
         self.place = Vivaldi(chance)
@@ -22,7 +22,7 @@ class Distances:
         self._found: dict[str, Sequence[NodeRecord]] = {}
 
     def measured(self, records: Sequence[NodeRecord], links: PeerLinks, protocol: str) -> dict[str, float]:
-        """The round-trip times to nodes with an open link; they also place this client."""
+        """The round-trip times to nodes with an open link, which also update this client's coordinate."""
         self._found[protocol] = records
         rtts_s = {}
         for record in records:
@@ -38,7 +38,7 @@ class Distances:
             self.measured(records, links, protocol)
 
     def to_verifier(self, verifier: NodeRecord, links: PeerLinks) -> float | None:
-        """Seconds, measured or estimated; None if nothing is known."""
+        """The measured or estimated round-trip time in seconds; None if unknown."""
         link = links.alive(verifier.peer_id, VERIFY)
         if link is not None and link.rtt_s:
             return link.rtt_s
@@ -47,7 +47,7 @@ class Distances:
     def by_verifier(
         self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks, *, now_s: float
     ) -> dict[str, float]:
-        """The round trips of drafts where the verifier coordinates; those to this client if nothing is known."""
+        """The round-trip times of drafts if the verifier coordinates; those to this client if none is known."""
         measured_s = self.measured(drafters, links, DRAFT)
         rtts_s = {}
         for drafter in drafters:
@@ -59,7 +59,7 @@ class Distances:
         return rtts_s or measured_s
 
     def by_client(self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks) -> dict[str, float]:
-        """The round trips of drafts where the client coordinates: from each drafter, past it."""
+        """The round-trip times of drafts if the client coordinates: from each drafter through the client."""
         rtts_s = self.measured(drafters, links, DRAFT)
         for drafter in drafters:
             rtt_s = estimated_rtt_s(self.place.coordinate, drafter.coordinate)
@@ -69,17 +69,17 @@ class Distances:
         return {peer_id: rtt_s + onwards_s for peer_id, rtt_s in rtts_s.items()}
 
     def note_told(self, verifier: str, drafter: str, rtt_s: float, *, now_s: float) -> None:
-        """Take a verifier's word for how far from it a drafter is; 0 if it did not measure that."""
+        """Note the round-trip time that a verifier reports to a drafter; 0 if it did not measure one."""
         if 0.0 < rtt_s <= MAX_RTT_S:
             self._told.note((verifier, drafter), rtt_s, now_s)
 
     def state(self, now_s: float) -> dict[str, Any]:
-        """The client's place and what it was told, [verifier, drafter, seconds, age], as values of JSON."""
+        """The client's coordinate and the reports [verifier, drafter, seconds, age], as values of JSON."""
         told = self._told.state(now_s, lambda pair, rtt_s: [*pair, rtt_s])
         return {"place": self.place.state(), "told": told}
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in what another process kept `away_s` ago, without what is broken."""
+        """Load the state that another process saved `away_s` ago, without invalid entries."""
 
         def read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
             match entry:

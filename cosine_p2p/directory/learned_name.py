@@ -1,4 +1,4 @@
-"""Names of learned weights in records: the model's, the version's number, and the beginning of its digest. Pure."""
+"""Names of learned weights in records: model, version number, and the beginning of the version's digest. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from typing import Final
 
 from cosine_protocol.limits import MAX_NAME_BYTES
 
-DIGEST_CHARACTERS: Final = 8  # Characters of a version's digest in its name.
+DIGEST_CHARACTERS: Final = 8  # The length of the digest in a name.
 _LEARNED: Final = re.compile(rf"(.+)\+learned-([1-9][0-9]{{0,8}})-([0-9a-f]{{{DIGEST_CHARACTERS}}})", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedName:
-    """Such a name in parts, the node's own word: model, number of the version, start of its digest."""
+    """The parts of a name, which the node claims: the model, the version's number, the start of its digest."""
 
     model: str
     number: int
@@ -24,6 +24,6 @@ class LearnedName:
 
     @classmethod
     def of(cls, name: str) -> "LearnedName | None":
-        """The parts of a name in a record, None if the weights were not learned."""
+        """Parse a name in a record; None if the weights were not learned."""
         found = _LEARNED.fullmatch(name)
         return None if found is None else cls(found[1], int(found[2]), found[3])

@@ -1,4 +1,4 @@
-"""Records in the DHT, a node's bounded store, and pure checks; values name their cell, as keys are hashes."""
+"""Records in the DHT: checks, and a node's bounded store. Values name their cell, since keys are hashes."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -20,16 +20,15 @@ from cosine_protocol.identity import public_key_of
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, cell_name, check_times, open_undated_record
 
 MAX_DEPTH: Final = 4  # Bounds the cells: 16^4 of them hold four million nodes of one role and target.
-MAX_CELL_NAME_BYTES: Final = 1024  # Bounds memory: a network's and a target's name of the longest, and more.
+MAX_CELL_NAME_BYTES: Final = 1024  # Bounds memory: more than the longest names of a network and a target.
 MAX_VALUE_BYTES: Final = limits.MAX_RECORD_BYTES + MAX_CELL_NAME_BYTES + 16  # The longest cell name and record.
-MAX_STORED_BYTES: Final = 16 << 20  # Bounds memory: for others, 80 full cells of records of 1 KiB.
-MAX_OWNER_CELLS: Final = 8  # A node has three names, and each record may still lie in a cell that it has left.
+MAX_STORED_BYTES: Final = 16 << 20  # Bounds memory: 80 full cells of records of 1 KiB.
+MAX_OWNER_CELLS: Final = 8  # A node has three names, and each record may remain in a cell that the node has left.
 MAX_RANGE_OWNERS: Final = limits.MAX_CELL_OWNERS // 2
-"""No address range fills a cell, below which readers have to look; a lab has room for its machines."""
-MAX_REMEMBERED: Final = 16_384  # Bounds memory: records whose signature need not be checked again.
-# What a record costs in memory beyond its own bytes, measured once with tracemalloc and rounded up.
-ENTRY_BYTES: Final = 2048
-PURGE_EVERY_S: Final = 30.0  # Lapsed records are looked for no more often than that.
+"""No address range can fill a cell, which would make readers descend; a lab still has room for its machines."""
+MAX_REMEMBERED: Final = 16_384  # Bounds memory: records whose signature is not checked again.
+ENTRY_BYTES: Final = 2048  # The memory of a record beyond its own bytes, measured with tracemalloc and rounded up.
+PURGE_EVERY_S: Final = 30.0  # The minimum interval between searches for lapsed records.
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +41,7 @@ class StoredValue:
 
 @dataclass(frozen=True, slots=True)
 class Posting:
-    """A checked record: `value` is what the DHT stores, `data` the signed record in it."""
+    """A checked record: `value` is stored in the DHT and contains the signed record `data`."""
 
     owner: str
     value: bytes
@@ -52,23 +51,23 @@ class Posting:
 
 
 def dht_key(cell: str) -> bytes:
-    """hivemind's hash of a key: SHA-1 of its msgpack."""
+    """Return hivemind's hash of a key: the SHA-1 of its msgpack."""
     return sha1(msgpack.packb(cell), usedforsecurity=False).digest()
 
 
 def subkey_bytes(owner: str) -> bytes:
-    """hivemind's form of a subkey."""
+    """Return hivemind's encoding of a subkey."""
     return bytes(msgpack.packb(owner))
 
 
 @lru_cache(maxsize=MAX_REMEMBERED)
 def hash_prefix(owner: str) -> str:
-    """The hex digits of a peer's cells, `MAX_DEPTH` of them. Raises `BadSignature` for what is no peer id."""
+    """The `MAX_DEPTH` hex digits that name a peer's cells. Raises `BadSignature` for an invalid peer id."""
     return sha256(public_key_of(owner)).hexdigest()[:MAX_DEPTH]
 
 
 class RecordOpener:
-    """`open_record` that checks each signature once, and notes owners' `clocks`."""
+    """An `open_record` that checks each signature only once, and compares `clocks` with the owners'."""
 
     def __init__(self) -> None:
         self.clocks = PeerClocks()
@@ -84,7 +83,7 @@ class RecordOpener:
         valid_at_s: float | None = None,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> NodeRecord:
-        """Raises as `open_record`. `valid_at_s`: valid then, not now. `note` is told of lapsed ones, too."""
+        """Raises as `open_record`. Checks times at `valid_at_s`, default: now. `note` also gets lapsed records."""
         known_as = sha256(msgpack.packb((cell, owner, data))).digest()
         record = self._opened.get(known_as)
         if record is None:
@@ -108,7 +107,7 @@ def check_cell(cell: str, *, network: str, record: NodeRecord) -> None:
 
 
 class PostingChecker:
-    """Decides what may be stored under which key of one network; of a private swarm only members' records."""
+    """Checks the records of one network; in a private swarm only members' records pass."""
 
     def __init__(self, network: str, opener: RecordOpener, membership: Membership | None = None) -> None:
         self.network = network
@@ -125,7 +124,7 @@ class PostingChecker:
         now_s: float,
         note: Callable[[NodeRecord], None] | None = None,
     ) -> Posting:
-        """Raises `RemoteProtocolError`. One lapsed for less than the allowed skew passes: clocks may be ahead."""
+        """Check a value to store; it may have lapsed within the clock skew. Raises `RemoteProtocolError`."""
         if len(value) > MAX_VALUE_BYTES:
             raise MalformedMessage(f"a value of {len(value)} bytes is over the limit")
         stored = decode_body(StoredValue, value)
@@ -146,7 +145,7 @@ class PostingChecker:
         return Posting(owner, value, stored.data, record, expires_at_s)
 
     def open(self, data: bytes, *, cell: str, owner: str, now_s: float) -> NodeRecord:
-        """The record of an owner in a cell, as a reader checks it. Raises `RemoteProtocolError`."""
+        """Check a record that was read from a cell. Raises `RemoteProtocolError`."""
         record = self._opener.open(data, cell=cell, owner=owner, now_s=now_s)
         check_cell(cell, network=self.network, record=record)
         if self._membership is not None:
@@ -169,10 +168,8 @@ def _owner_of(subkey: bytes) -> str:
 @dataclass(slots=True)
 class _Held:
     posting: Posting
-    # Where it came from.
     source: str
-    # Until then an older record of this owner could be replayed.
-    forget_at_s: float
+    forget_at_s: float  # Until then an older record of this owner could be replayed.
 
     @property
     def cost_bytes(self) -> int:
@@ -180,15 +177,15 @@ class _Held:
 
 
 class RecordStore:
-    """The postings one node keeps for others: newest per owner, `MAX_CELL_OWNERS` a cell, bounded in bytes.
+    """The postings that a node stores for others: the newest of each owner, at most `MAX_CELL_OWNERS` in a cell.
 
-    Each comes from a `source`, an address range, or "". Where there is no room, whoever came first stays; but the
-    source with the most places gives the youngest of them to one that has at least two fewer.
+    Each comes from a `source`, which is an address range or "". A full store keeps the older postings, except that
+    the source with the most places loses its youngest to a source that has at least two fewer.
     """
 
     def __init__(self, *, max_bytes: int = MAX_STORED_BYTES) -> None:
         self._cells: dict[bytes, dict[str, _Held]] = {}
-        # Each source's cells and owners, the oldest first, and the cells of each owner.
+        # The cells and owners of each source, the oldest first, and the cells of each owner.
         self._sources: dict[str, dict[tuple[bytes, str], None]] = {}
         self._owned: dict[str, set[bytes]] = {}
         self._max_bytes = max_bytes
@@ -196,7 +193,7 @@ class RecordStore:
         self._purge_at_s = 0.0
 
     def put(self, key: bytes, posting: Posting, now_s: float, *, source: str = "") -> bool:
-        """Keep a checked posting; False if it is lapsed, not newer than the held one, or one too many."""
+        """Store a checked posting; False if it has lapsed, is not newer than the stored one, or has no room."""
         if posting.expires_at_s < now_s:
             return False
         held = self._cells.get(key, {}).get(posting.owner)
@@ -224,7 +221,7 @@ class RecordStore:
         return True
 
     def _has_room_in_cell(self, key: bytes, source: str, now_s: float) -> bool:
-        """Make room for one more of `source`, if it may have it."""
+        """Make room for another posting of `source` in a cell; False if that is not allowed."""
         live = {
             owner: held for owner, held in self._cells.get(key, {}).items() if held.posting.expires_at_s >= now_s
         }
@@ -236,12 +233,12 @@ class RecordStore:
         largest, most = places.most_common(1)[0]
         if places[source] + 1 >= most:
             return False
-        # A cell holds its owners in the order in which they came.
+        # The owners of a cell are in the order of their arrival.
         self._remove(key, next(owner for owner in reversed(live) if live[owner].source == largest))
         return True
 
     def _has_room(self, cost_bytes: int, source: str) -> bool:
-        """Make room for so many bytes more of `source`, if it may have it."""
+        """Make room for `cost_bytes` more of `source`; False if that is not allowed."""
         while self._bytes + cost_bytes > self._max_bytes:
             largest = max(self._sources.values(), key=len, default={})
             if len(self._sources.get(source, ())) + 1 >= len(largest):
@@ -250,7 +247,7 @@ class RecordStore:
         return True
 
     def get(self, key: bytes, now_s: float) -> list[Posting]:
-        """The live postings under `key`, the oldest owner first."""
+        """The live postings of a key, the oldest owner first."""
         return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
 
     def _purge(self, now_s: float) -> None:

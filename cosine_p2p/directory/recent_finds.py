@@ -1,4 +1,4 @@
-"""What a client's look-ups found, used again for a while."""
+"""A cache of a client's look-ups."""
 
 import asyncio
 import logging
@@ -15,12 +15,12 @@ from cosine_protocol.errors import ClockOff
 from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
-REUSE_S: Final = 2.0  # A look-up and its checks take some 20 ms on two cores (measured): two short passes.
+REUSE_S: Final = 2.0  # A look-up and its checks take about 20 ms on two cores (measured): two short passes.
 KEEP_S: Final = 120.0
-"""So long a request begins with an older look-up, while the next one is under way; records live for five minutes.
-Where peers are 20 ms away a look-up takes 0.2 to 0.3 s (measured)."""
-PAUSES_S: Final = (0.5, 1.5)  # A DHT may take a moment to show a node that has just joined.
-MAX_FINDS: Final = 64  # Bounds memory: a client asks few questions, of two roles of its target.
+"""The maximum age of a look-up that a request uses while the next one is running; records live for five minutes. If
+peers are 20 ms away a look-up takes 0.2 to 0.3 s (measured)."""
+PAUSES_S: Final = (0.5, 1.5)  # A DHT may take a moment to show a new node.
+MAX_FINDS: Final = 64  # Bounds memory; a client has few look-ups: two roles of its target.
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +34,10 @@ _Key = tuple[Role, str, int | None]
 
 
 class RecentFinds:
-    """Looks nodes up in a directory, unless that was done lately and no link was lost since.
+    """Looks nodes up in a directory, unless there is a recent result and no link was lost since.
 
-    What is older than `reuse_s` but not than `KEEP_S`, or recalled from an earlier run, is used once more, and
-    looked up again meanwhile. With a `reuse_s` of 0 everything is looked up. What found nobody is kept of drafters
-    alone.
+    A result older than `reuse_s` but not `KEEP_S`, or recalled from an earlier run, is used while it is renewed.
+    With a `reuse_s` of 0 nothing is reused. Empty results are kept for drafters only.
     """
 
     def __init__(
@@ -52,12 +51,12 @@ class RecentFinds:
         self._renewing: dict[_Key, asyncio.Task[None]] = {}
         self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
         self.was_answered = False
-        """True once a look-up has come to its end."""
-        # Of each question whether what is known of it was only recalled.
+        """True once a look-up has succeeded."""
+        # True for a result of an earlier run.
         self._recalled = Remembered[_Key, bool](MAX_FINDS)
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """Live records as of the last seconds. Raises as `Directory.find`."""
+        """Recent live records. Raises as `Directory.find`."""
         key = role, target, wanted
         now_s = self._clock()
         known = self._finds.get(key, now_s)
@@ -77,17 +76,17 @@ class RecentFinds:
             task.add_done_callback(lambda _: self._renewing.pop(key))
 
     async def find_anew(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """The result of one look-up from now on, for all who ask meanwhile. Raises as `Directory.find`."""
+        """The result of a new look-up, shared by concurrent callers. Raises as `Directory.find`."""
         key = role, target, wanted
         looking = self._looking.get(key)
         if looking is None:
             self._looking[key] = looking = asyncio.ensure_future(self._look_up(key))
             looking.add_done_callback(lambda _: self._looking.pop(key))
-        # Who gives up ends it for nobody else.
+        # A cancelled caller does not cancel it for others.
         return await asyncio.shield(looking)
 
     async def find_some(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
-        """`find`, repeated after pauses while nobody is found. Raises `ClockOff` only after the last."""
+        """`find`, repeated after pauses while no node is found. Raises `ClockOff` only after the last."""
         for pause_s in PAUSES_S:
             with suppress(ClockOff):
                 if found := await self.find(role, target, wanted=wanted):
@@ -99,7 +98,7 @@ class RecentFinds:
         return bool(self._recalled.get((role, target, wanted)))
 
     async def look_again(self, role: Role, target: str, *, wanted: int | None = None) -> None:
-        """Wait until what was recalled is looked up; where that fails, the next `find` does it."""
+        """Wait until a recalled result is renewed; if that fails, the next `find` looks up."""
         key = role, target, wanted
         if key in self._renewing:
             await asyncio.wait((self._renewing[key],))
@@ -134,7 +133,7 @@ class RecentFinds:
         try:
             await self._look_up(key)
         except Exception as error:
-            # The next request looks up by itself once this is too old.
+            # The next request looks up once this is too old.
             LOG.info("%ss could not be looked up again: %s", key[0], error)
 
     async def close(self) -> None:

@@ -1,10 +1,9 @@
 """The choice of nodes to ask: verifiers in order of preference, drafters of different expertise. Pure.
 
-Whoever looks best in records looks best to everybody, so nodes whose expected speed differs by less than
-`NEAR_EQUAL` are taken in random order. Announcements buy no belief: verifiers of the highest standing come first
-(`trust.standing`). What this client measured counts before a record, and one that was never measured counts as no
-faster than the median. Where nobody has standing, one of `EXPLORE_EVERY` requests asks first the fastest stranger
-by its own words.
+All clients see the same records, so nodes whose expected speed differs by less than `NEAR_EQUAL` are shuffled.
+Announced speeds are not trusted: verifiers of the highest standing come first (`trust.standing`), measured speeds
+override announced ones, and a verifier that was never measured counts as at best of median speed. If no verifier
+has standing, one of `EXPLORE_EVERY` requests first asks the stranger that announces the highest speed.
 """
 
 import math
@@ -25,19 +24,19 @@ from cosine_protocol.numerics import arithmetic_of
 from cosine_protocol.records import NodeRecord
 from cosine_protocol.request import AskedLogprobs, Constraint, ConstraintKind, Request, Sampling, Shaping, TokenBias
 
-NEAR_EQUAL: Final = 1.25  # Within a quarter the announced speeds do not say who is faster.
-EXPLORE_EVERY: Final = 8  # The share that a stranger can attract by what it announces; finds a faster one.
-WANTED_SPARES: Final = 2  # One that continues where the present one fails, and one that judges both.
-SPARE_LEVEL: Final = 3  # Four checks: enough for one that is asked seldom, and audited each time.
-PUPIL_EVERY: Final = 8  # The share of requests of which a drafter learns that would not be asked for drafts.
-LEAST_PASS_US: Final = 1.0  # What was measured may be 0, where a round trip took all of it.
+NEAR_EQUAL: Final = 1.25  # Announced speeds that differ by less than a quarter do not show who is faster.
+EXPLORE_EVERY: Final = 8  # Bounds the share of requests that a stranger can attract by its record.
+WANTED_SPARES: Final = 2  # One that continues after a failure, and one that judges both.
+SPARE_LEVEL: Final = 3  # Four checks: enough for a verifier that is seldom asked, and audited each time.
+PUPIL_EVERY: Final = 8  # The share of requests that are shown to a learning drafter that is not asked.
+LEAST_PASS_US: Final = 1.0  # A measured pass may be 0 if the round trip took all of it.
 BEHIND_ALL: Final = 1e6  # More than any number of steps of `NEAR_EQUAL` between two waits.
-NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})  # nothing was measured
+NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
-Offer = tuple[Request, tuple[NodeRecord, ...]]  # A request in the form that some serve, and these, best first.
+Offer = tuple[Request, tuple[NodeRecord, ...]]  # A form of a request, and the nodes that serve it, best first.
 
-Chance = Callable[[], float]  # Gives numbers from 0 to below 1, such as `random.Random(seed).random`.
+Chance = Callable[[], float]  # Returns numbers from 0 to below 1, such as `random.Random(seed).random`.
 
 
 def rank_verifiers(
@@ -52,11 +51,10 @@ def rank_verifiers(
     standing: Mapping[str, int] = NO_LEVELS,
     avoided: Collection[str] = (),
 ) -> tuple[NodeRecord, ...]:
-    """Verifiers that may be asked, best first.
+    """The verifiers that may be asked, best first.
 
-    The best has the highest level of `standing`, a place free and the shortest pass under its load plus RTT. A
-    `dtype` may be their arithmetic or numerics. `rtts_s` and `passes_s` are measured, by peer id. Those `avoided`
-    come last.
+    They are sorted by the level of `standing`, then by free capacity, then by the pass under load plus RTT. `dtype`
+    is an arithmetic or numerics. `rtts_s` and `passes_s` are measured, by peer id. Those `avoided` come last.
     """
     allowed = [
         record
@@ -70,21 +68,15 @@ def rank_verifiers(
     ranked = _ranked(
         allowed, _earned_passes_us(allowed, passes_s), rtts_s, chance, levels=dict.fromkeys(passes_s, 1)
     )
+    measured_s = [passes_s[record.peer_id] for record in ranked if record.peer_id in passes_s]
     if any(standing.values()):
         ranked.sort(key=lambda record: -standing.get(record.peer_id, 0))
-    elif any(record.peer_id in passes_s for record in ranked) and chance() * EXPLORE_EVERY < 1:
-        ranked = _explored(ranked, passes_s)
-    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided) if avoided else ranked)
-
-
-def _explored(ranked: list[NodeRecord], passes_s: Mapping[str, float]) -> list[NodeRecord]:
-    """The order with the fastest stranger in front, if it says to be the fastest of all."""
-    best_us = 1e6 * min(passes_s[record.peer_id] for record in ranked if record.peer_id in passes_s)
-    strangers = [record for record in ranked if record.peer_id not in passes_s and not _is_full(record)]
-    fastest = min(strangers, key=lambda record: record.pass_us, default=None)
-    if fastest is None or fastest.pass_us >= best_us:
-        return ranked
-    return [fastest, *(record for record in ranked if record is not fastest)]
+    elif measured_s and chance() * EXPLORE_EVERY < 1:
+        strangers = [record for record in ranked if record.peer_id not in passes_s and not _is_full(record)]
+        fastest = min(strangers, key=lambda record: record.pass_us, default=None)
+        if fastest is not None and fastest.pass_us < 1e6 * min(measured_s):
+            ranked.sort(key=lambda record: record is not fastest)
+    return tuple(sorted(ranked, key=lambda record: record.peer_id in avoided))
 
 
 def newcomer_among(
@@ -94,10 +86,10 @@ def newcomer_among(
     passes_s: Mapping[str, float],
     not_again: Collection[str] = (),
 ) -> NodeRecord | None:
-    """The verifier to try next among those that have not the highest standing; None if nobody is worth it.
+    """The verifier to try next among those below the highest standing; None if no one is worth it.
 
-    The fastest by its own words with a place free: if it is clearly faster than those of the highest standing, or
-    if fewer than `WANTED_SPARES` others have `SPARE_LEVEL`.
+    It is the one with the fastest announced pass and a free place, if it is clearly faster than those of the
+    highest standing, or if fewer than `WANTED_SPARES` others have `SPARE_LEVEL`.
     """
     top = max(standing.values(), default=0)
     level = {record.peer_id: standing.get(record.peer_id, 0) for record in records}
@@ -118,7 +110,7 @@ def newcomer_among(
 
 
 def _earned_passes_us(records: Sequence[NodeRecord], passes_s: Mapping[str, float]) -> list[float]:
-    """The measured passes, and the announced ones of others, at least the median."""
+    """The measured passes; where nothing was measured, the announced pass or the median, whichever is longer."""
     announced_us = [float(record.pass_us or 1) for record in records]
     measured_us = [1e6 * passes_s[record.peer_id] for record in records if record.peer_id in passes_s]
     usual_us = median_low(measured_us or announced_us)
@@ -138,10 +130,10 @@ def requests_of(
     seed: int,
     standing: Mapping[str, int] = NO_LEVELS,
 ) -> list[Offer]:
-    """The request in each form that ranked verifiers of one target serve, with those that do, best first.
+    """The request in each form that ranked verifiers of one target serve, with these verifiers, best first.
 
     `wanted` are the options, with bad words as tokens. Raises `PromptTooLong`, and `OptionRefused` for too many
-    tokens that end a text, or an invalid constraint.
+    EOS tokens or an invalid constraint.
     """
     target = verifiers[0]
     eos = _ends(target, wanted)
@@ -151,7 +143,7 @@ def requests_of(
         "shaping": _shaping(wanted, eos),
         "constraint": _constraint(wanted, eos),
     }
-    # Tokenizer and EOS ids are those of all of them: a record that says otherwise names another target.
+    # All records of a target have the same tokenizer and EOS ids; others name another target.
     whole = Request(
         target_digest=target.target_digest,
         tokenizer_digest=target.tokenizer_digest,
@@ -164,8 +156,8 @@ def requests_of(
         max_new_tokens=wanted["max_new_tokens"],
         logprobs=_logprobs(wanted),
     )
-    # No record decides for others: one that announces a short context, or numerics of its own, is an offer of its
-    # own, and the next one is tried where nobody of an offer serves.
+    # No record restricts other verifiers: one with a short context or different numerics gets a separate offer, and
+    # the next offer is tried if no verifier of the first serves.
     offers: list[Offer] = []
     for numerics in dict.fromkeys(record.numerics for record in verifiers):
         rooms = {record: record.context_tokens - len(tokens) for record in verifiers if record.numerics == numerics}
@@ -177,7 +169,7 @@ def requests_of(
             offers.append((replace(whole, numerics=numerics, max_new_tokens=usual), able))
     if not offers:
         longest = max(verifier.context_tokens for verifier in verifiers)
-        # In the words by which Claude Code, LiteLLM and Aider know what to do about it.
+        # Claude Code, LiteLLM and Aider recognise these words.
         raise PromptTooLong(
             f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that the target's context holds beside "
             "a text; shorten it."
@@ -190,7 +182,7 @@ def requests_of(
 def _offer_rank(
     offer: Offer, *, verifiers: Sequence[NodeRecord], standing: Mapping[str, int], whole: Request
 ) -> tuple[int, bool, bool]:
-    """By highest standing, then room for all that is wanted; without any not by a context few can judge."""
+    """The sort key of an offer: the highest standing first; without standing, contexts that others can judge."""
     request, able = offer
     level = max(standing.get(record.peer_id, 0) for record in able)
     is_cramped = request.max_new_tokens < whole.max_new_tokens
@@ -208,7 +200,7 @@ def _logprobs(wanted: Mapping[str, Any]) -> AskedLogprobs | None:
 
 
 def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
-    """The forms whose log-probabilities are not too many. Raises `OptionRefused` if all have."""
+    """The offers whose log-probabilities fit the limit. Raises `OptionRefused` if none does."""
     found, refusal = [], ""
     for request, able in forms:
         asked = request.logprobs
@@ -229,7 +221,7 @@ def _that_can_be_told(forms: list[Offer]) -> list[Offer]:
 
 
 def _ends(target: NodeRecord, wanted: Mapping[str, Any]) -> tuple[int, ...]:
-    """Raises `OptionRefused` for too many."""
+    """The tokens that end a text. Raises `OptionRefused` for too many."""
     own = target.eos if wanted.get("eos") is None else wanted["eos"]
     eos = tuple(dict.fromkeys((*(() if wanted.get("ignore_eos") else own), *wanted.get("stop_token_ids", ()))))
     if len(eos) > MAX_EOS_TOKENS:
@@ -277,7 +269,7 @@ def pick_drafters(
     trust: Collection[str] = (),
     rtts_s: Mapping[str, float] = NOT_KNOWN,
 ) -> tuple[NodeRecord, ...]:
-    """At most `limit` drafters, one of each expertise before a second of any."""
+    """At most `limit` drafters, with one of each expertise before a second of any."""
     allowed = [
         record
         for record in records
@@ -287,7 +279,7 @@ def pick_drafters(
     announced_us = [float(record.pass_us or 1) for record in allowed]
     for record in _ranked(allowed, announced_us, rtts_s, chance):
         by_expertise[record.expertise].append(record)
-    # With more kinds of expertise than drafters it is not the last in the alphabet that are always left out.
+    # If there are more kinds of expertise than places, the choice does not depend on the alphabet.
     groups = [group for _, group in sorted(islice(by_expertise.items(), limit))]
     rounds = max(map(len, groups), default=0)
     ordered = (group[index] for index in range(rounds) for group in groups if index < len(group))
@@ -302,7 +294,7 @@ def pick_pupil(
     chance: Chance,
     trust: Collection[str] = (),
 ) -> NodeRecord | None:
-    """A drafter that learns and is not asked, by lot, in one of `PUPIL_EVERY` requests."""
+    """A random drafter that learns and is not asked, in one of `PUPIL_EVERY` requests."""
     learners = [
         record
         for record in records
@@ -326,7 +318,7 @@ def _ranked(
     *,
     levels: Mapping[str, int] = NO_LEVELS,
 ) -> list[NodeRecord]:
-    """Best first, near-equals by level; full ones behind all others."""
+    """Records, best first, near-equals by level, full ones last."""
     if not records:
         return []
     waits_us = _waits_us(records, passes_us, rtts_s)
@@ -348,7 +340,7 @@ def _is_full(record: NodeRecord) -> bool:
 
 
 def _waits_us(records: list[NodeRecord], passes_us: Sequence[float], rtts_s: Mapping[str, float]) -> list[float]:
-    """The passes under the announced load, at most twice as long as batched passes are; the RTT."""
+    """The passes in microseconds under the announced load, which at most doubles them, plus the RTT."""
     waits_us = [
         max(LEAST_PASS_US, pass_us) * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
         for record, pass_us in zip(records, passes_us, strict=True)

@@ -10,13 +10,13 @@ from cosine_protocol.limits import MAX_CELL_OWNERS
 from cosine_protocol.records import NodeRecord, Role
 
 WANTED_NODES: Final = 4 * MAX_CELL_OWNERS
-"""Bounds a look at a whole network: the nodes of each role that are looked up, in a large network a sample."""
+"""Bounds a survey of a whole network: the nodes of each role that are looked up; in a large network a sample."""
 MAX_NAMED: Final = 8  # Bounds a sentence.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedTarget:
-    """A target with the number of its nodes of each role, and the numerics of its verifiers and stages."""
+    """A target, the number of its nodes of each role, and the numerics of its verifiers and stages."""
 
     name: str
     digest: bytes
@@ -31,7 +31,7 @@ class ServedTarget:
 
 
 def served_targets(records: Iterable[NodeRecord]) -> list[ServedTarget]:
-    """The targets of some nodes, those with most verifiers first; one name may stand for several."""
+    """The targets of some nodes, those with the most verifiers first; several may have one name."""
 
     def target_of(record: NodeRecord) -> tuple[str, bytes]:
         return record.target, record.target_digest
@@ -54,7 +54,7 @@ def served_targets(records: Iterable[NodeRecord]) -> list[ServedTarget]:
 
 
 def only_target(verifiers: Sequence[NodeRecord]) -> str:
-    """The only target served. Raises `GenerationFailed` where there is none, `UsageError` naming several."""
+    """The only target served. Raises `GenerationFailed` if there is none, `UsageError` naming several."""
     found = served_targets(verifiers)
     if not found:
         raise GenerationFailed(

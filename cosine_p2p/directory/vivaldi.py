@@ -1,7 +1,7 @@
-"""A peer's own network coordinate, moved a little by each round-trip time that it measures. Pure.
+"""A peer's network coordinate, which is updated with each measured round-trip time. Pure.
 
-Vivaldi with height vectors and an adaptive timestep (Dabek et al., SIGCOMM 2004, sections 3.5 and 5.4). Others'
-coordinates are their own word, so no sample moves a peer by more than `MAX_STEP_S`.
+Vivaldi with height vectors and an adaptive timestep (Dabek et al., SIGCOMM 2004, sections 3.5 and 5.4). Peers claim
+their coordinates, so no sample moves a peer by more than `MAX_STEP_S`.
 """
 
 import math
@@ -15,19 +15,20 @@ from cosine_protocol.messages import NetworkCoordinate
 
 STEP_SHARE: Final = 0.25  # The constant c_c of the paper, section 3.5.
 ERROR_SHARE: Final = 0.25  # The constant c_e of the paper, section 3.5.
-MAX_RTT_S: Final = 2.0  # What takes longer was no measurement of a distance, but of a machine that was busy.
+MAX_RTT_S: Final = 2.0  # A longer round trip measures a busy machine, not a distance.
 MAX_STEP_S: Final = 0.05
-"""Times its error, a bound of each step. Where 4 of 32 peers in 16 cities claim absurd places, estimates between
-the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
-LEAST_ERROR: Final = 0.05  # Nobody's word alone decides: none is believed to be surer; links vary by more.
-LEAST_HEIGHT_S: Final = 1e-4  # The way into a local network and back; keeps two peers from one point.
-USABLE_ERROR: Final = 0.5  # With a larger error a coordinate says less than the median of what is known.
+"""The bound of each step, multiplied by the peer's error. If 4 of 32 peers in 16 cities claim absurd places,
+estimates
+between the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
+LEAST_ERROR: Final = 0.05  # The lower bound of claimed errors, so that no single peer decides; links vary by more.
+LEAST_HEIGHT_S: Final = 1e-4  # The round trip into a local network; keeps two peers apart.
+USABLE_ERROR: Final = 0.5  # With a larger error a coordinate is worse than the median of known round trips.
 
-Chance = Callable[[], float]  # Gives numbers from 0 to below 1.
+Chance = Callable[[], float]  # Returns numbers from 0 to below 1.
 
 
 class Vivaldi:
-    """One peer's place. It begins at the origin, with the largest error. `chance` parts peers of one place."""
+    """A peer's coordinate, initially the origin with the largest error. `chance` separates peers at one place."""
 
     def __init__(self, chance: Chance) -> None:
         self._chance = chance
@@ -41,7 +42,7 @@ class Vivaldi:
         return NetworkCoordinate(x_us, y_us, z_us, round(1e6 * self._height_s), round(1000 * self._error))
 
     def note_rtt(self, other: NetworkCoordinate, rtt_s: float) -> None:
-        """Take in a round-trip time to a peer that says where it is."""
+        """Update the coordinate with a round-trip time to a peer at a claimed coordinate."""
         if not 0.0 < rtt_s <= MAX_RTT_S:
             return
         other_error = min(1.0, max(LEAST_ERROR, other.error_permille / 1000))
@@ -63,7 +64,7 @@ class Vivaldi:
         self._height_s = max(LEAST_HEIGHT_S, _clamped(self._height_s + step_s * heights_s / estimated_s))
 
     def _direction_from(self, other_s: Sequence[float], apart_s: float) -> Sequence[float]:
-        """The unit vector away from a point; a random one where both are the same."""
+        """The unit vector away from a point; a random one if both are equal."""
         if apart_s:
             return [(own - others) / apart_s for own, others in zip(self._point_s, other_s, strict=True)]
         drawn = [self._chance() - 0.5 for _ in self._point_s]
@@ -74,7 +75,7 @@ class Vivaldi:
         return pack_fields(self.coordinate)
 
     def restore(self, state: object) -> None:
-        """Take in the state of an earlier process; a broken one is ignored."""
+        """Load the state of an earlier process; an invalid one is ignored."""
         try:
             kept: NetworkCoordinate = unpack_fields(NetworkCoordinate, state)
         except MalformedMessage:
@@ -85,7 +86,7 @@ class Vivaldi:
 
 
 def estimated_rtt_s(one: NetworkCoordinate | None, other: NetworkCoordinate | None) -> float | None:
-    """Seconds between two peers by their own words; None where one says nothing or is too unsure."""
+    """The round-trip time in seconds between two claimed coordinates; None if one is missing or too uncertain."""
     if one is None or other is None or max(one.error_permille, other.error_permille) > 1000 * USABLE_ERROR:
         return None
     return one.rtt_s(other)

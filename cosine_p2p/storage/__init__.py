@@ -1,1 +1,1 @@
-"""Bounded files of the state folder and maps of others: JSON objects, values and keys in and out."""
+"""Bounded files in the state folder, and bounded maps."""

@@ -1,14 +1,14 @@
-"""Files that strangers may have made, read up to a bound: a file with a hole in it may claim a terabyte."""
+"""Reading files from strangers up to a bound: a sparse file may claim a terabyte."""
 
 import json
 from pathlib import Path
 from typing import Any, Final
 
-MAX_CONFIG_BYTES: Final = 16 << 20  # The longest, an index of 100,000 weights, has half of them.
+MAX_CONFIG_BYTES: Final = 16 << 20  # Twice the longest file, an index of 100,000 weights.
 
 
 def read_bounded(file: Path, *, most_bytes: int = MAX_CONFIG_BYTES) -> bytes:
-    """All of a file. Raises `ValueError` where it is longer, and `OSError`."""
+    """Read a file. Raises `ValueError` if it is longer than `most_bytes`, and `OSError`."""
     with file.open("rb") as opened:
         data = opened.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -17,5 +17,5 @@ def read_bounded(file: Path, *, most_bytes: int = MAX_CONFIG_BYTES) -> bytes:
 
 
 def read_json(file: Path, *, most_bytes: int = MAX_CONFIG_BYTES) -> Any:
-    """The value in a file of JSON. Raises `ValueError` for another or a longer one, `RecursionError`, `OSError`."""
+    """Read a JSON file. Raises `ValueError` if it is invalid or too long, `RecursionError`, `OSError`."""
     return json.loads(read_bounded(file, most_bytes=most_bytes).decode("utf-8"))

@@ -1,4 +1,4 @@
-"""The identity file of a node or client: found, read, or created once and kept."""
+"""The identity file of a node or client, which is created once and kept."""
 
 import os
 import secrets
@@ -11,8 +11,8 @@ from platformdirs import user_data_dir
 from cosine_protocol.errors import UsageError
 from cosine_protocol.identity import Identity
 
-_MAX_KEY_FILE_BYTES: Final = 4096  # Bounds what is read of a file that is no key: a key has 68 bytes.
-MAX_DEFAULT_IDENTITIES: Final = 256  # Bounds the search: so many nodes may share a machine and a user.
+_MAX_KEY_FILE_BYTES: Final = 4096  # Bounds the read of a wrong file: a key has 68 bytes.
+MAX_DEFAULT_IDENTITIES: Final = 256  # Bounds the search: the number of nodes of one user on a machine.
 
 
 def default_identity_file() -> Path:
@@ -20,7 +20,7 @@ def default_identity_file() -> Path:
 
 
 def load_identity(file: Path | None = None) -> Identity:
-    """The identity in `file`, created with mode 0600 if there is none. Raises `UsageError`."""
+    """Load the identity in `file`, which is created with mode 0600 if missing. Raises `UsageError`."""
     file = file or default_identity_file()
     data = _read(file)
     if data is None:
@@ -35,7 +35,7 @@ def load_identity(file: Path | None = None) -> Identity:
 
 
 class ClaimedIdentity:
-    """An identity that no other process of this machine uses as long as this one does not `release` it or end."""
+    """An identity that no other process of this machine uses until this process ends or calls `release`."""
 
     def __init__(self, file: Path, identity: Identity, lock: IO[bytes]) -> None:
         self.file = file
@@ -47,17 +47,15 @@ class ClaimedIdentity:
 
 
 def claim_identity(file: Path | None = None) -> ClaimedIdentity:
-    """The identity in `file`, or the first default one (`identity`, `identity-2`, ...) that is free.
+    """Claim the identity in `file`, or the first free default one (`identity`, `identity-2`, ...).
 
-    Two nodes with one peer id would steal each other's connections. Raises `UsageError` if a named file is in use,
-    or as `load_identity`.
+    Two nodes with one peer id would take over each other's connections. Raises `UsageError` if `file` is in use, or
+    as `load_identity`.
     """
     if file is not None:
         claimed = _try_claim(file)
         if claimed is None:
-            raise UsageError(
-                f"{file} is in use by another node; give this one a key file of its own with --identity."
-            )
+            raise UsageError(f"{file} is in use by another node; choose another key file with --identity.")
         return claimed
     first = default_identity_file()
     names = [first, *(first.with_name(f"{first.name}-{n}") for n in range(2, MAX_DEFAULT_IDENTITIES + 1))]
@@ -70,15 +68,15 @@ def claim_identity(file: Path | None = None) -> ClaimedIdentity:
 
 
 def share_identity(file: Path | None = None) -> ClaimedIdentity:
-    """The identity in `file` or the first default one, for a client: other clients may use it too, no node may.
+    """Claim the identity in `file` or the first default one for a client; other clients may use it too.
 
-    Peers would take the client for the node. Raises `UsageError` if a node uses it, or as `load_identity`.
+    Raises `UsageError` if a node uses it, for which peers would take the client, or as `load_identity`.
     """
     file = file or default_identity_file()
     shared = _try_claim(file, is_shared=True)
     if shared is None:
         raise UsageError(
-            f"{file} is in use by a node; give this client a key file of its own with --identity, and have its "
+            f"{file} is in use by a node; choose another key file for this client with --identity, and have its "
             "peer id admitted."
         )
     return shared
@@ -89,7 +87,7 @@ def _try_claim(file: Path, *, is_shared: bool = False) -> ClaimedIdentity | None
     identity = load_identity(file)
     lock = file.open("rb")
     if find_spec("fcntl") is None:
-        # Windows, where clients run and no nodes.
+        # Windows, where only clients run.
         return ClaimedIdentity(file, identity, lock)
     import fcntl
 
@@ -115,7 +113,7 @@ def _read(file: Path) -> bytes | None:
 
 
 def _create(file: Path) -> Identity:
-    """Create the file without ever replacing one: of two processes that start at once, both use the first's."""
+    """Create the file without replacing one: two processes that start at once use the same identity."""
     identity = Identity.generate()
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:

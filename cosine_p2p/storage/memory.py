@@ -1,4 +1,4 @@
-"""What is remembered of others: a bounded map that forgets what was noted longest ago. Pure."""
+"""A bounded map that forgets the oldest entries. Pure."""
 
 import math
 from collections import OrderedDict
@@ -10,7 +10,7 @@ _V = TypeVar("_V")
 
 
 class Remembered(Generic[_K, _V]):
-    """The last values by key: `most` at most, the oldest go first, each for `forgotten_s` by the caller's clock."""
+    """A map of at most `most` keys, which forgets the oldest first, and each after `forgotten_s` seconds."""
 
     def __init__(self, most: int, *, forgotten_s: float = math.inf) -> None:
         self._most = most
@@ -32,18 +32,18 @@ class Remembered(Generic[_K, _V]):
         return value
 
     def items(self, now_s: float = 0.0) -> list[tuple[_K, _V]]:
-        """All that is not forgotten, noted longest ago first."""
+        """All entries that are not forgotten, the oldest first."""
         entries = self._entries.items()
         return [(key, value) for key, (value, noted_s) in entries if self._is_fresh(noted_s, now_s)]
 
     def state(self, now_s: float, write: Callable[[_K, _V], list[Any]]) -> list[list[Any]]:
-        """Values of JSON: what `write` makes of an entry, and its age in seconds."""
+        """All entries as values of JSON: the result of `write`, and the age in seconds."""
         return [[*write(key, value), now_s - self._entries[key][1]] for key, value in self.items(now_s)]
 
     def restore(
         self, state: Any, read: Callable[[list[Any]], tuple[_K, _V] | None], *, now_s: float, away_s: float
     ) -> None:
-        """Take in what was kept `away_s` ago; `read` gives the key and value of an entry, None if broken."""
+        """Load a state saved `away_s` ago; `read` returns the key and value of an entry, None if invalid."""
         for entry in state[-self._most :] if isinstance(state, list) else ():
             match entry:
                 case [*written, float(age_s)] if 0.0 <= age_s < math.inf and (known := read(written)) is not None:

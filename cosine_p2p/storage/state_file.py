@@ -1,4 +1,4 @@
-"""A small JSON file in the user's state folder, bounded when it is read and replaced as a whole when written."""
+"""A small JSON file in the user's state folder, with bounded reads and atomic writes."""
 
 import json
 import logging
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class StateFile:
-    """The file `name` of the state folder, or `file`; one of more than `max_bytes` is not ours."""
+    """The file `name` in the state folder, or `file`, of at most `max_bytes`."""
 
     def __init__(self, name: str, *, max_bytes: int, file: Path | None = None) -> None:
         self.path = file or Path(user_state_dir("cosine-p2p")) / name
@@ -23,7 +23,7 @@ class StateFile:
         self._cannot_write = False
 
     def read(self) -> dict[str, Any]:
-        """The object in the file; an empty one if it is missing, broken or too large, which the log says once."""
+        """Read the object; an empty one if the file is missing, broken or too large, which is logged once."""
         value = None
         try:
             if self.path.stat().st_size <= self._max_bytes:
@@ -40,7 +40,7 @@ class StateFile:
         return {}
 
     def write(self, value: dict[str, Any]) -> None:
-        """Replace the file; where that cannot be, it stays as it was, which the log says once."""
+        """Replace the file; if that fails it stays unchanged, which is logged once."""
         try:
             replace_text(self.path, json.dumps(value))
         except OSError as error:
@@ -53,7 +53,7 @@ class StateFile:
 
 
 def replace_text(file: Path, text: str) -> None:
-    """Replace a file whole; two writers at once leave one of the two versions. Raises `OSError`."""
+    """Replace a file atomically; of two concurrent writers one wins. Raises `OSError`."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -61,6 +61,6 @@ def replace_text(file: Path, text: str) -> None:
         os.replace(draft, file)
     except OSError:
         with suppress(OSError):
-            # A full disk holds the beginning of it.
+            # A full disk may contain a partial draft.
             draft.unlink(missing_ok=True)
         raise

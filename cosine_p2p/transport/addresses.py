@@ -1,10 +1,11 @@
-"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr) parsed, remembered, and judged. Pure.
+"""Addresses of nodes: multiaddrs (https://multiformats.io/multiaddr), an address book and the dial policy. Pure.
 
-Anybody may announce anybody's address. What a user gave is dialled as it is; of strangers' addresses only public
-ones are, private ones too where the user's own are private.
+A record may claim any address. Addresses from the user are dialled without a check; from strangers only public
+addresses are, and private ones if the user's are private.
 """
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from ipaddress import IPv4Network, IPv6Address, ip_address, ip_network
@@ -18,15 +19,15 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_protocol import limits
 from cosine_protocol.errors import UsageError
 
-MAX_KNOWN_PEERS: Final = 16_384  # Bounds memory: a record holds at most 4 KiB of addresses.
+MAX_KNOWN_PEERS: Final = 16_384  # Bounds memory: a record has at most 4 KiB of addresses.
 _RELAYED: Final = ("p2p", "p2p-circuit", "p2p")
-# What a value is called where it is refused.
+# The names of values in errors.
 _NOUNS: Final = {"ip4": "IPv4 address", "ip6": "IPv6 address", "tcp": "port", "udp": "port", "p2p": "peer id"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """A multiaddr of a host and a port (of a dnsaddr 0), with `layers` over it; of two peers the first relays."""
+    """A multiaddr of a host, a port (0 for dnsaddr) and `layers` above; the first of two peers is the relay."""
 
     host_kind: str
     host: str
@@ -37,7 +38,7 @@ class Address:
 
     @property
     def is_plain_tcp(self) -> bool:
-        """True if nothing but a peer, or a relay before it, lies over a TCP port."""
+        """True for a TCP port with no layer but a peer, possibly behind a relay."""
         is_plain = self.layers in ((), ("p2p",), _RELAYED)
         return is_plain and self.port_kind == "tcp" and self.host_kind != "dnsaddr"
 
@@ -80,7 +81,7 @@ def split_multiaddr(text: str) -> list[tuple[str, str]]:
 
 
 def parse_address(text: str, *, needs_peer: bool = False) -> Address:
-    """Raises `ValueError` with a clause that says what is wrong."""
+    """Raises `ValueError` with the reason as a clause."""
     parts = split_multiaddr(text)
     if parts[0][0] == "dnsaddr":
         parts.insert(1, ("tcp", "0"))
@@ -102,7 +103,7 @@ def parse_address(text: str, *, needs_peer: bool = False) -> Address:
 
 
 def parse_dialable(text: str) -> Address:
-    """An address that a light client can dial: plain TCP, ending in a peer id. Raises `ValueError`."""
+    """Parse an address that a light client can dial: plain TCP, ending in a peer id. Raises `ValueError`."""
     address = parse_address(text, needs_peer=True)
     if not address.is_plain_tcp or not address.port:
         raise ValueError("not an address over TCP that ends in a peer id")
@@ -110,7 +111,7 @@ def parse_dialable(text: str) -> Address:
 
 
 def parse_initial_peers(maddrs: Iterable[str]) -> list[Address]:
-    """Addresses a user gave. Raises `UsageError` naming the first that cannot be dialled."""
+    """Parse addresses from the user. Raises `UsageError` naming the first that cannot be dialled."""
     addresses = []
     for maddr in maddrs:
         try:
@@ -124,7 +125,7 @@ def parse_initial_peers(maddrs: Iterable[str]) -> list[Address]:
 
 
 class AddressBook:
-    """The addresses that peers announced last; those of the peers noted longest ago are forgotten."""
+    """The latest addresses of peers; those of the peers noted longest ago are forgotten."""
 
     def __init__(self) -> None:
         self._addresses = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
@@ -138,21 +139,19 @@ class AddressBook:
         found: dict[Address, str] = {}
         for maddr in self._addresses.get(peer_id) or ():
             whole = maddr if maddr.endswith(end) else maddr + end
-            try:
+            with suppress(ValueError):
                 found.setdefault(parse_dialable(whole), whole)
-            except ValueError:
-                continue
         return found
 
 
-MAX_TRIES: Final = 16  # Dials of one public host without success; as many nodes as a home network may have.
+MAX_TRIES: Final = 16  # Failed dials of one public host: the number of nodes that a home network may have.
 TRIES_WINDOW_S: Final = 60.0
 MAX_HOSTS: Final = 4096  # Bounds memory.
-_SHARED: Final = IPv4Network("100.64.0.0/10")  # RFC 6598: carriers' and overlay networks
+_SHARED: Final = IPv4Network("100.64.0.0/10")  # Networks of carriers and overlays (RFC 6598).
 
 
 class Reach(IntEnum):
-    """The machines that an address can mean, fewest last."""
+    """The machines that can reach an address, fewest last."""
 
     NOBODY = 0
     PUBLIC = 1
@@ -161,7 +160,7 @@ class Reach(IntEnum):
 
 
 def reach_of(host: str) -> Reach:
-    """The reach of an IP address; `NOBODY` for one that no single machine has, or that hides another."""
+    """The reach of an IP address; `NOBODY` for one that is no unicast address, or that embeds another."""
     try:
         address = ip_address(host.partition("%")[0])
     except ValueError:
@@ -173,7 +172,7 @@ def reach_of(host: str) -> Reach:
             return Reach.NOBODY
     if address.is_loopback:
         return Reach.LOOPBACK
-    # Link-local ones, among them those where clouds tell machines their keys, are no place for a node.
+    # Link-local addresses include those at which clouds give machines their keys.
     if address.is_multicast or address.is_unspecified or address.is_link_local:
         return Reach.NOBODY
     if address.version == 4 and address in _SHARED:
@@ -184,7 +183,7 @@ def reach_of(host: str) -> Reach:
 
 
 class DialPolicy:
-    """Decides about hosts in records: private ones, or this machine, only where a `given` one is as near."""
+    """Permits dials to hosts in records: to private hosts or this machine only if a `given` host is as near."""
 
     def __init__(self, given: Iterable[str]) -> None:
         self._widest = max([Reach.PUBLIC, *map(reach_of, given)])
@@ -198,7 +197,7 @@ class DialPolicy:
         return len(recent) < MAX_TRIES
 
     def takes_try(self, host: str, *, now_s: float) -> bool:
-        """True if a host is permitted, to whom a dial then counts."""
+        """Return True, and count a dial, if a host is permitted."""
         if not self.permits(host, now_s=now_s):
             return False
         tries = self._tries.get(host) or []
@@ -206,16 +205,16 @@ class DialPolicy:
         return True
 
     def note_peer(self, host: str) -> None:
-        """A dial has led to the peer that was meant."""
+        """Forget the dials of a host at which the intended peer was reached."""
         self._tries.pop(host)
 
 
 PREFIX_BITS: Final = {"ip4": 24, "ip6": 48}
-"""The smallest networks that are routed by themselves: other than keys, many of them are hard to get."""
+"""The smallest networks in global routing tables. Unlike keys, many of them are expensive to obtain."""
 
 
 def range_of(maddr: str) -> str:
-    """The network of a public IP address, such as `203.0.113.0/24`; of a relayed peer the relay's; else ""."""
+    """The network of a public IP address (or of the relay), such as `203.0.113.0/24`; else ""."""
     try:
         address = parse_address(maddr)
     except ValueError:
@@ -226,5 +225,5 @@ def range_of(maddr: str) -> str:
 
 
 def claimed_range(maddrs: Iterable[str]) -> str:
-    """The network of the first public address, "" without any."""
+    """The network of the first public address; "" without one."""
     return next(filter(None, map(range_of, maddrs)), "")

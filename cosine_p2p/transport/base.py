@@ -11,17 +11,17 @@ class Stream(Protocol):
     def peer_id(self) -> str: ...
 
     async def read(self) -> bytes:
-        """Some bytes, `b""` at the end. Raises `PeerLost` if the peer turns out not to serve the protocol."""
+        """Read some bytes, `b""` at the end. Raises `PeerLost` if the peer does not serve the protocol."""
         ...
 
     async def write(self, data: bytes) -> None:
-        """Send all of `data`; waits while the peer is slow. Raises `PeerLost`."""
+        """Send all of `data`, waiting for a slow peer. Raises `PeerLost`."""
         ...
 
     def close(self) -> None: ...
 
     def note_flood(self) -> None:
-        """Report that the peer loses this stream for a flood. Never raises."""
+        """Report that this stream is closed because its peer floods. Never raises."""
         ...
 
 
@@ -39,7 +39,7 @@ class Transport(Protocol):
         ...
 
     async def address_of(self, peer_id: str) -> str:
-        """The multiaddr at the other end of the connection to a peer, as seen here; "" where none is known."""
+        """The remote multiaddr of the connection to a peer; "" if unknown."""
         ...
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None: ...

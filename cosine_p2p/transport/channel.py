@@ -1,4 +1,4 @@
-"""Messages over one stream: hello, framing, heartbeats both ways, a deadline on silence, an orderly end."""
+"""Messages over one stream: hello, framing, mutual heartbeats, a deadline on silence, an orderly end."""
 
 import asyncio
 import math
@@ -33,52 +33,52 @@ from cosine_protocol.protocols import (
 HEARTBEAT_S: Final = 1.0  # docs/protocol.md, section 3.
 SILENCE_S: Final = 4.0  # Three heartbeats may be lost or late; docs/protocol.md, section 3.
 MAX_WAITING_BYTES: Final = 4 << 20  # Bounds memory for a peer that reads too slowly: four of the largest frames.
-MAX_SENT_AHEAD_BYTES: Final = 1 << 20  # What `send` lets wait, the largest frame; heartbeats have room.
+MAX_SENT_AHEAD_BYTES: Final = 1 << 20  # The bytes after which `send` waits: the largest frame.
 MAX_SENTENCE: Final = 250  # Characters: at most 1,000 bytes in UTF-8, within `MAX_TEXT_BYTES`.
-AGENT: Final = f"cosine-p2p/{__version__}"  # as others read it in a hello or record
-FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)  # What every end names.
+AGENT: Final = f"cosine-p2p/{__version__}"  # Sent in hellos and records.
+FEATURES: Final = (MANDATES, WINDOWS, SHAPING, CONSTRAINTS, LOGPROBS, PROBES, TIMES)  # Named by every end.
 READ_RATE: Final = 4000.0
-"""Units a second that are read of a peer: one a message and one a KiB of it. One took 12 to 67 microseconds, so a
-flood takes a quarter of a core. A gateway with 16 requests of three drafters each is sent 440 a second where a pass
-takes 60 ms and a draft 6 ms, and 2,270 at 10 and 1 ms."""
-READ_BURST: Final = 2000.0  # Half a second's units, 0.13 s of work at most, and more than the largest frame.
-READ_PLACES: Final = 16  # The requests of that measurement; with more, more is read of a peer.
+"""Units a second that are read from a peer: one for each message and for each KiB of it. A unit took 12 to 67
+microseconds, so a flood takes a quarter of a core. A gateway with 16 requests of three drafters each receives 440 a
+second if a pass takes 60 ms and a draft 6 ms, and 2,270 at 10 and 1 ms."""
+READ_BURST: Final = 2000.0  # Half a second of units, at most 0.13 s of work, and more than the largest frame.
+READ_PLACES: Final = 16  # The requests of that measurement; with more requests the budget grows.
 FLOOD_S: Final = 30.0
-"""At the limit for so long, a peer has sent 117 MiB or 120,000 messages too many; the longest prompts of 16
+"""After this long at the limit a peer has sent 117 MiB or 120,000 messages too many; the longest prompts of 16
 requests, 8 MiB, take two seconds."""
 FLOODED: Final = "it sends more than is read of a peer, for too long"
-PING_NUMBERS: Final = range(1 << 16, 1 << 32)  # Too many to guess an open one, of one length on the wire.
+PING_NUMBERS: Final = range(1 << 16, 1 << 32)  # Too many to guess an open one; all of one length on the wire.
 
 
 @dataclass(slots=True)
 class StepCounts:
-    """What a serving peer reports with each heartbeat, to tell alive from stalled."""
+    """The progress that a serving peer reports with each heartbeat, to distinguish alive from stalled."""
 
     steps: int = 0
     prefill_tokens: int = 0
 
 
 def read_budget(*, factor: float = 1.0, flood_s: float = math.inf) -> CallBudget:
-    """A budget of what is read of each peer, for all streams that share it."""
+    """A budget of what is read from each peer, for all streams that share it."""
     return CallBudget(peer_rate=factor * READ_RATE, peer_burst=factor * READ_BURST, flood_s=flood_s)
 
 
 def serving_budget(*, places: int = READ_PLACES) -> CallBudget:
-    """The same for a service with so many places; it also ends the streams of flooders."""
+    """The read budget of a service with `places` for requests, which also ends the streams of flooding peers."""
     return read_budget(factor=max(1.0, places / READ_PLACES), flood_s=FLOOD_S)
 
 
 def draw_ping_number() -> int:
-    """A number that no peer can foresee: it would answer early and seem nearer."""
+    """A number that no peer can predict: it could answer early and seem nearer."""
     return PING_NUMBERS.start + secrets.randbelow(len(PING_NUMBERS))
 
 
 class Channel:
-    """One stream as messages. Use `async with`; exactly one task may call `receive`.
+    """A stream of messages. Use `async with`; exactly one task may call `receive`.
 
-    A peer that sends more than its part of `budget` is read later, and lost where the budget silences it
-    (`is_flooded`). `receive` answers pings and raises `PeerLost` when the stream ends or is silent for `SILENCE_S`,
-    and `RemoteProtocolError` when the peer breaks the protocol.
+    A peer that exceeds its `budget` is read more slowly, and lost if the budget silences it (`is_flooded`).
+    `receive` answers pings; it raises `PeerLost` when the stream ends or is silent for `SILENCE_S`, and
+    `RemoteProtocolError` when the peer breaks the protocol.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Channel:
         learns: bool = False,
         lacks: Collection[str] = (),
     ) -> None:
-        """`learns`: named in the hello. `lacks`: features that are not."""
+        """`learns` adds a feature to our hello, `lacks` removes some."""
         self.peer_id = stream.peer_id
         self.protocol = protocol
         self.features: frozenset[str] = frozenset()
@@ -112,7 +112,7 @@ class Channel:
         self._has_room = asyncio.Event()
         self._learns = learns
         self._lacks = lacks
-        # Whose answer may still come: twice what fits into the silence allowed.
+        # The pings that may still be answered: twice as many as fit into `SILENCE_S`.
         self._pings = Remembered[int, float](8)
         self._tasks: list[asyncio.Task[None]] = []
         self.greeted = asyncio.Event()
@@ -121,13 +121,13 @@ class Channel:
     async def __aenter__(self) -> "Channel":
         named = (*FEATURES, LEARNING) if self._learns else FEATURES
         self.post(m.Hello(VERSION, tuple(name for name in named if name not in self._lacks), AGENT))
-        # Before any request, so that the distance is known once the first is answered.
+        # Before any request, so that the round-trip time is known with the first answer.
         self._ping()
         self._tasks = [asyncio.ensure_future(self._write_all()), asyncio.ensure_future(self._beat())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        # What is queued gets a moment to leave, unless the stream is broken.
+        # Queued messages have a moment to be sent, unless the stream is broken.
         self._is_ending = True
         self._has_outgoing.set()
         await asyncio.wait(self._tasks[:1], timeout=HEARTBEAT_S)
@@ -145,7 +145,7 @@ class Channel:
         return True
 
     async def send(self, message: m.Message) -> None:
-        """Queue a message once the peer has read enough of those before. Raises `PeerLost`."""
+        """Queue a message once the peer has read enough earlier ones. Raises `PeerLost`."""
         while self.waiting_bytes > MAX_SENT_AHEAD_BYTES:
             self._has_room.clear()
             await self._has_room.wait()
@@ -153,7 +153,7 @@ class Channel:
             raise PeerLost(self.peer_id, "the stream is broken")
 
     async def receive(self) -> m.Message:
-        """The next message that is not the channel's own upkeep."""
+        """The next message that is not handled by the channel itself."""
         while True:
             message = await self._next_message()
             if not self.greeted.is_set():
@@ -170,7 +170,7 @@ class Channel:
                 sent_at_s = self._pings.pop(message.number)
                 if sent_at_s is not None:
                     sample_s = asyncio.get_running_loop().time() - sent_at_s
-                    # The newest sample counts for three tenths of the average.
+                    # An exponential moving average with the weight 0.3.
                     known_s = sample_s if self.rtt_s is None else self.rtt_s
                     self.rtt_s = known_s + 0.3 * (sample_s - known_s)
             else:
@@ -193,7 +193,7 @@ class Channel:
         units = (1 + len(frame) / 1024) * min(1.0, READ_PLACES / max(1, self.requests))
         wait_s = self._budget.owe(self.peer_id, units, now_s=now_s)
         if self._budget.is_silenced(self.peer_id, now_s=now_s):
-            # Its other streams, and those that it opens meanwhile, are no further flood.
+            # Its other streams, and those that it opens meanwhile, do not count as another flood.
             if not was_silenced:
                 self._stream.note_flood()
             self.is_flooded = True
@@ -231,7 +231,7 @@ class Channel:
         except PeerLost:
             return
         finally:
-            # Nobody reads any more: who waits is told.
+            # The stream has ended: wake the tasks in `send`.
             self.waiting_bytes = 0
             self._has_room.set()
 
@@ -246,9 +246,9 @@ async def serve_channel(
     budget: CallBudget | None = None,
     learns: bool = False,
 ) -> None:
-    """Serve a stream: messages to `handle`, its end to `on_end`. Who breaks the protocol gets an `Error`."""
+    """Pass a stream's messages to `handle` and its end to `on_end`. A breach of the protocol gets an `Error`."""
     async with Channel(stream, protocol, progress=progress, budget=budget, learns=learns) as channel:
-        reason = "serving it was given up"
+        reason = "the service was cancelled"
         try:
             while True:
                 handle(channel, await channel.receive())

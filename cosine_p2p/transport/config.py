@@ -1,4 +1,4 @@
-"""A full node's settings of the network, without what runs it: are its addresses well formed, its ports free?"""
+"""The network settings of a full node, with checks of its addresses and ports."""
 
 import errno
 import socket
@@ -12,14 +12,14 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import UsageError
 
-DEFAULT_NETWORK: Final = "main"  # Networks are told apart by name; this one is everybody's.
+DEFAULT_NETWORK: Final = "main"  # The name of the public network.
 DEFAULT_HOST_MADDRS: Final = (
     "/ip4/0.0.0.0/tcp/0",
     "/ip6/::/tcp/0",
     "/ip4/0.0.0.0/udp/0/quic-v1",
     "/ip6/::/udp/0/quic-v1",
 )
-"""Every interface, any free ports."""
+"""Every interface, with any free ports."""
 _ANYWHERE: Final = ("0.0.0.0", "::")
 _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 
@@ -28,8 +28,9 @@ _EXAMPLE: Final = "/ip4/192.0.2.1/tcp/4001"
 class TransportConfig:
     """Settings of a full node. Addresses are multiaddrs; those of other peers end in `/p2p/<peer id>`.
 
-    A node that others cannot dial is reached through `relays` and initial peers that relay; `is_relay` offers that
-    to others. In `client_mode` a node stores nothing for others, and listens only with `listens`, to punch holes.
+    A node that others cannot dial is reached through `relays` and initial peers that relay; with `is_relay` a node
+    relays for others. In `client_mode` it stores nothing for others, and listens only with `listens`, to punch
+    holes.
     """
 
     identity_file: Path
@@ -47,7 +48,7 @@ class TransportConfig:
 
     @property
     def is_loopback(self) -> bool:
-        """True if only its own machine reaches the node."""
+        """True if only this machine can reach the node."""
         return all(maddr.startswith(("/ip4/127.", "/ip6/::1/")) for maddr in self.host_maddrs)
 
     @property
@@ -55,17 +56,17 @@ class TransportConfig:
         return self.listens or not self.client_mode
 
     def check(self) -> None:
-        """Raises `UsageError` naming the first address that is malformed, or lacks the peer id it needs."""
+        """Raises `UsageError` naming the first address that is malformed, or lacks a peer id."""
         for maddr in (*self.host_maddrs, *self.announce_maddrs):
             _split(maddr, example=_EXAMPLE)
         for maddr in self.announce_maddrs:
             if {("tcp", "0"), ("udp", "0")} & set(split_multiaddr(maddr)):
-                raise UsageError(f"{maddr} cannot be announced: name the port others shall dial instead of 0.")
+                raise UsageError(f"{maddr} cannot be announced: give the port that others dial instead of 0.")
         check_peer_addresses((*self.initial_peers, *self.relays))
 
 
 def check_peer_addresses(maddrs: Iterable[str]) -> None:
-    """Raises `UsageError` naming the first address that is malformed or does not say whose it is."""
+    """Raises `UsageError` naming the first address that is malformed or lacks a peer id."""
     for maddr in maddrs:
         example = f"{_EXAMPLE}/p2p/12D3KooW..."
         if "p2p" not in dict(_split(maddr, example=example)):
@@ -84,13 +85,13 @@ def peer_of(maddr: str) -> str:
 
 
 def check_ports_free(host_maddrs: Sequence[str]) -> None:
-    """Raises `UsageError` if somebody listens there already: p2pd sets SO_REUSEPORT and would not complain."""
+    """Raises `UsageError` if a port is in use: p2pd sets SO_REUSEPORT and reports no error."""
     for maddr in host_maddrs:
         address = parsed(maddr)
         if address is None or address.host_kind not in ("ip4", "ip6"):
             continue
         if not address.port and address.host in _ANYWHERE:
-            # A machine without one version of IP listens on the other.
+            # A machine may lack one version of IP.
             continue
         family = socket.AF_INET if address.host_kind == "ip4" else socket.AF_INET6
         kind = socket.SOCK_STREAM if address.port_kind == "tcp" else socket.SOCK_DGRAM
@@ -108,7 +109,7 @@ def check_ports_free(host_maddrs: Sequence[str]) -> None:
 
 
 def with_ports(host_maddrs: Sequence[str], visible: Sequence[str]) -> tuple[str, ...]:
-    """`host_maddrs` with each port 0 replaced by the port that was given, so that a restart keeps it."""
+    """Replace each port 0 in `host_maddrs` by the assigned port, so that a restart keeps it."""
     given = [address for address in map(parsed, visible) if address and "p2p-circuit" not in address.layers]
     kept = []
     for maddr in host_maddrs:

@@ -1,4 +1,4 @@
-"""An emulated link: every byte of a stream is held back by a stated one-way delay."""
+"""An emulated link, which delays every byte of a stream by a constant one-way delay."""
 
 import asyncio
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from cosine_protocol.errors import PeerLost
 
 
 class DelayedStream:
-    """A stream whose bytes leave and arrive `one_way_s` later. `note_heard` is called whenever something comes."""
+    """A stream whose bytes leave and arrive `one_way_s` later. `note_heard` is called when bytes arrive."""
 
     def __init__(self, stream: Stream, one_way_s: float, note_heard: Callable[[], None] = lambda: None) -> None:
         self._stream = stream
@@ -68,7 +68,7 @@ async def _sleep_until(due: float) -> None:
 
 
 def delayed(handler: StreamHandler, *, one_way_s: float) -> StreamHandler:
-    """A handler that sees its streams through an emulated link."""
+    """Wrap a handler so that its streams have an emulated link."""
     if one_way_s <= 0:
         return handler
 

@@ -1,4 +1,4 @@
-"""IP addresses: those that the names in addresses mean now, and this machine's own on its ways to others."""
+"""IP addresses: those of host names, and those of this machine on its routes to others."""
 
 import asyncio
 import socket
@@ -9,13 +9,12 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, Reach, reach_of
 
-RESOLVE_S: Final = 2.0  # A name server that takes longer tells nothing of the network; a dial asks it again.
-# Addresses that nobody has (RFC 5737, RFC 3849): the way to them is the one to the internet.
-_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")
+RESOLVE_S: Final = 2.0  # Names that take longer are ignored; a dial resolves them again.
+_ELSEWHERE: Final = ("192.0.2.1", "2001:db8::1")  # Unassigned addresses (RFC 5737, RFC 3849) on the default route.
 
 
 async def hosts_of(given: Sequence[Address]) -> list[str]:
-    """The IP addresses of peers, without names that do not resolve now."""
+    """The IP addresses of peers, without names that do not resolve."""
     loop = asyncio.get_running_loop()
 
     async def resolved(address: Address) -> list[str]:
@@ -30,7 +29,7 @@ async def hosts_of(given: Sequence[Address]) -> list[str]:
 
 
 def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
-    """This machine's addresses on the ways to others and the internet; nothing is sent."""
+    """This machine's addresses on its routes to `remotes` and the internet. Sends nothing."""
     found = set()
     for remote in (*remotes, *_ELSEWHERE):
         family = socket.AF_INET6 if ":" in remote else socket.AF_INET
@@ -41,9 +40,9 @@ def local_hosts(remotes: Iterable[str]) -> frozenset[str]:
 
 
 def mtu_bytes(host: str) -> int | None:
-    """The longest packet on the way to an IP address, None where this machine does not know it."""
+    """The MTU of the route to an IP address; None if this machine does not know it."""
     is_v6 = ":" in host
-    # Linux's, ip(7) and ipv6(7); Python does not name them.
+    # IPV6_MTU and IP_MTU of Linux, ipv6(7) and ip(7).
     level, option = (socket.IPPROTO_IPV6, 24) if is_v6 else (socket.IPPROTO_IP, 14)
     with suppress(OSError), socket.socket(socket.AF_INET6 if is_v6 else socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, 9))
@@ -52,6 +51,6 @@ def mtu_bytes(host: str) -> int | None:
 
 
 def is_behind_nat(local: Iterable[str], remotes: Iterable[str]) -> bool:
-    """True if peers are public and no address of this machine is."""
+    """True if a peer has a public address and this machine has none."""
     is_public = any(reach_of(host) is Reach.PUBLIC for host in local)
     return not is_public and any(reach_of(host) is Reach.PUBLIC for host in remotes)

@@ -1,4 +1,4 @@
-"""The client's end of its streams: one long-lived link per peer and protocol, shared by all requests."""
+"""The client's end of streams: one long-lived link for each peer and protocol, shared by all requests."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from cosine_protocol.request import Request
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message for one request, with its signed body decoded; or, with `lost` set, the end of the link."""
+    """A message for one request, with its signed body decoded; or the end of the link, with the reason `lost`."""
 
     peer_id: str
     protocol: str
@@ -40,7 +40,7 @@ class PeerLink(Protocol):
 
     @property
     def features(self) -> frozenset[str] | None:
-        """Features both ends have; None before the peer has named its own."""
+        """The features of both ends; None before the peer's hello."""
         ...
 
     async def named_features(self) -> frozenset[str]:
@@ -69,14 +69,14 @@ class PeerLinks(Protocol):
 
 
 async def check_knows(link: PeerLink, request: Request) -> None:
-    """Wait until a peer has said that it knows all that a request needs. Raises `OlderPeer` or `PeerLost`."""
+    """Wait for a peer's features. Raises `PeerLost`, and `OlderPeer` if it lacks one that a request needs."""
     needed = features_of(request)
     if needed and not needed <= await link.named_features():
         raise OlderPeer(link.peer_id, f"its version knows no {' or '.join(sorted(needed))}")
 
 
 class Link:
-    """A channel whose messages go to the request with their number. `on_flood` is called if the peer floods."""
+    """A channel that passes messages to requests by their numbers. `on_flood` is called if the peer floods."""
 
     def __init__(self, channel: Channel, on_flood: Callable[[], None] = lambda: None) -> None:
         self.channel = channel
@@ -145,7 +145,7 @@ class Link:
         await self.channel.__aexit__(None, None, None)
 
     async def ask(self, question: m.AskRecords | m.AskStatus | m.AskAudit) -> m.Message:
-        """The answer to a question. Raises `PeerLost`, and `PeerError` if the peer refuses."""
+        """Send a question and return the answer. Raises `PeerLost`, and `PeerError` if the peer refuses."""
         delivered: asyncio.Future[Delivery] = asyncio.get_running_loop().create_future()
 
         def note(delivery: Delivery) -> None:
@@ -203,7 +203,7 @@ def _signed_body(message: m.Message) -> m.Draft | m.Account | None:
 
 @dataclass(slots=True, weakref_slot=True)
 class _Opening:
-    """A link being dialled, or how its dial failed, for all who wait for it."""
+    """A link being dialled, or the failure of its dial, for all tasks that wait for it."""
 
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     waiting: int = 0
@@ -211,18 +211,18 @@ class _Opening:
 
 
 class Links:
-    """All links of one client, opened when needed and kept. Who floods is left for a while: `on_flood`."""
+    """All links of a client, opened when needed and kept. `on_flood` is called with a peer that floods."""
 
     def __init__(self, transport: Transport, *, on_flood: Callable[[str], None] = lambda _: None) -> None:
         self._transport = transport
         self._on_flood = on_flood
         self._reads = serving_budget()
         self._links: dict[tuple[str, str], Link] = {}
-        # One is gone with the last that waits for it.
+        # An entry disappears with the last task that waits for it.
         self._opening = WeakValueDictionary[tuple[str, str], _Opening]()
 
     async def get(self, peer_id: str, protocol: str) -> Link:
-        """The live link to a peer, dialled if needed. Raises `PeerLost`; one dial is for all who wait."""
+        """The live link to a peer, dialled if needed, once for all waiting tasks. Raises `PeerLost`."""
         opening = self._opening.setdefault((peer_id, protocol), _Opening())
         opening.waiting += 1
         try:
@@ -263,7 +263,7 @@ class Links:
 
     @property
     def lost_links(self) -> int:
-        """The number of links that ended by themselves and were not opened again."""
+        """The number of links that were lost and not opened again."""
         return sum(not link.is_alive for link in self._links.values())
 
     def traffic(self) -> tuple[int, int]:

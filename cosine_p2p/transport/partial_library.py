@@ -1,9 +1,9 @@
 """Import a part of a library without running the `__init__` of its packages.
 
-hivemind's packages import torch, and py-libp2p's dozens of libraries. While our part is imported, a package exists
-without running its `__init__`, and names come from where that would import them. Later imports by a program run it.
-Modules that are imported for the names of types alone are replaced by empty classes. The protobufs of such a
-library lie in a pool of its own: both register `crypto.proto`.
+hivemind's packages import torch, and py-libp2p's dozens of libraries. While our part is imported, the `__init__` of
+a package does not run, and its names are imported from their origin. Later imports by a program run it. Modules
+imported only for the names of types are replaced by empty classes. Each library has its own protobuf pool, since
+both register `crypto.proto`.
 """
 
 import ast
@@ -24,7 +24,7 @@ from google.protobuf import descriptor_pool
 
 @contextmanager
 def imported_in_part(name: str, *, without: Collection[str] = ()) -> Iterator[None]:
-    """Import a library in this way, `without` some modules, unless it was imported whole before."""
+    """Import a library in part, `without` some modules, unless it is already imported."""
     if name in sys.modules:
         yield
         return
@@ -35,14 +35,14 @@ def imported_in_part(name: str, *, without: Collection[str] = ()) -> Iterator[No
     finally:
         library.is_partial = False
         for left_out in without:
-            # Who asks for it from now on gets what it is.
+            # Later imports get the real module.
             package, _, child = left_out.rpartition(".")
             sys.modules.pop(left_out, None)
             vars(sys.modules.get(package, library)).pop(child, None)
 
 
 class PartialLibrary:
-    """Finds the modules of one library, for `sys.meta_path`, where it stays: later modules share the protobufs."""
+    """A finder of one library's modules. It stays in `sys.meta_path`, since later modules share the protobufs."""
 
     def __init__(self, name: str, without: Collection[str] = ()) -> None:
         self.is_partial = True
@@ -70,7 +70,7 @@ class PartialLibrary:
                 run(module)
 
         if fullname in sys.modules:
-            # To complete the library has just imported it; Python goes by the spec that it has there.
+            # `complete` has just imported it; Python uses the spec of the imported module.
             imported: Any = sys.modules[fullname]
             for each in (loader, imported.__spec__.loader):
                 each.create_module = lambda _: imported
@@ -102,7 +102,7 @@ class PartialLibrary:
 
 
 class _StandIns(Loader):
-    """Loads a module in which every name is that of an empty class."""
+    """Loads a module in which every name is an empty class."""
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = ModuleType(spec.name)
@@ -132,7 +132,7 @@ class WaitingPackage(ModuleType):
                 return import_module(f"{self.__name__}.{name}")
         else:
             self._library.complete()
-        # To complete the library may have run this package's `__init__` already.
+        # `complete` may already have run this package's `__init__`.
         WaitingPackage.stop_waiting(self)
         return getattr(self, name)
 
@@ -152,7 +152,7 @@ class WaitingPackage(ModuleType):
 
 
 def import_name(path: str) -> Any:
-    """What a dotted path names: a module, or something in one."""
+    """Import the module, or the member of a module, with a dotted path."""
     module, _, name = path.rpartition(".")
     if isinstance(sys.modules.get(module), WaitingPackage) and find_spec(path) is not None:
         return import_module(path)
@@ -160,7 +160,7 @@ def import_name(path: str) -> Any:
 
 
 def names_bound(source: str, *, package: str) -> dict[str, str | None]:
-    """The names that a package's `__init__` binds, with the dotted path of each that is merely imported once."""
+    """The names that a package's `__init__` binds, with the dotted paths of those that are only imported, once."""
     names: dict[str, str | None] = {}
     for statement in ast.parse(source).body:
         origins = {}

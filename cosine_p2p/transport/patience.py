@@ -1,4 +1,4 @@
-"""Patience at the way into a network: not all that starts at once is ready, and a daemon that died comes back."""
+"""Waiting for a network that is not ready yet, and ending tasks."""
 
 import asyncio
 import logging
@@ -9,18 +9,18 @@ from typing import Any, Final, TypeVar
 
 from cosine_protocol.errors import PeerLost, UsageError
 
-JOIN_PATIENCE_S: Final = 60.0  # A node that is started anew on a busy machine listens by then.
-JOIN_PAUSE_S: Final = 2.0  # Costs those that do not answer nothing, and who waits does not notice it.
-PATIENCE_VARIABLE: Final = "COSINE_JOIN_PATIENCE"  # of the environment, in seconds
+JOIN_PATIENCE_S: Final = 60.0  # A node that is restarted on a busy machine listens after this time.
+JOIN_PAUSE_S: Final = 2.0  # Short for a user who waits, and no load for peers.
+PATIENCE_VARIABLE: Final = "COSINE_JOIN_PATIENCE"  # The name of an environment variable, in seconds.
 
 LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-Note = Callable[[str], None]  # Takes the sentence that says what is waited for.
+Note = Callable[[str], None]  # Reports to the user what is waited for.
 
 
 def join_patience_s() -> float:
-    """`JOIN_PATIENCE_S`, or what the environment says. Raises `UsageError`."""
+    """The value of the environment variable, or `JOIN_PATIENCE_S`. Raises `UsageError`."""
     written = os.environ.get(PATIENCE_VARIABLE)
     try:
         patience_s = JOIN_PATIENCE_S if written is None else float(written)
@@ -32,7 +32,7 @@ def join_patience_s() -> float:
 
 
 async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, note: Note = LOG.warning) -> _T:
-    """What `ask` gives, called again for `patience_s` while nobody answers. Raises as the last call."""
+    """Return the result of `ask`, which is repeated for `patience_s` while it raises `PeerLost`."""
     clock = asyncio.get_running_loop().time
     until_s = clock() + patience_s
     while True:
@@ -46,7 +46,7 @@ async def ask_patiently(ask: Callable[[], Awaitable[_T]], *, patience_s: float, 
 
 
 async def end_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
-    """Cancel tasks, and wait until they have ended, however they end."""
+    """Cancel tasks, and wait until they have ended, with or without an error."""
     ending = list(tasks)
     for task in ending:
         task.cancel()
@@ -54,7 +54,7 @@ async def end_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
 
 
 async def unless_stopped(work: Awaitable[_T], stop: asyncio.Event) -> _T | None:
-    """What `work` gives; None, and it is cancelled, where `stop` is set first. Raises as `work`."""
+    """Return the result of `work`, or cancel it and return None if `stop` is set first. Raises as `work`."""
     working, stopping = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
     try:
         await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)

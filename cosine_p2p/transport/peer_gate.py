@@ -1,7 +1,7 @@
-"""Decides which peers a transport talks to: members of a private swarm, and nobody denied.
+"""Decides which peers a transport talks to: members of a private swarm, and no denied peers.
 
-Between members each stream begins with a `Member` message both ways (docs/protocol.md, section 3). The dialler
-shows its certificate first: a node of a private swarm answers anybody else with one error alone.
+Between members each stream begins with a `Member` message in both directions (docs/protocol.md, section 3). The
+dialler sends its certificate first: a node of a private swarm answers other peers with a single error.
 """
 
 import asyncio
@@ -19,12 +19,12 @@ from cosine_protocol.errors import ErrorCode, NotAMember, PeerLost, RemoteProtoc
 
 logger = logging.getLogger(__name__)
 
-GREETING_S: Final = 4.0  # As long as a stream may be silent later.
-LINGER_S: Final = 2.0  # The answer needs one way, and the peer's hanging up another.
+GREETING_S: Final = 4.0  # The same as the timeout of a silent stream.
+LINGER_S: Final = 2.0  # Time for the error to arrive and for the peer to close the stream.
 
 
 class PeerGate:
-    """Lets through whom `membership` and `denied` allow; without them anybody."""
+    """Admits the peers that `membership` and `denied` allow; without both every peer."""
 
     def __init__(self, membership: Membership | None = None, denied: DeniedPeers | None = None) -> None:
         self.membership = membership
@@ -32,40 +32,40 @@ class PeerGate:
 
     @property
     def certificate(self) -> bytes:
-        """Our own certificate, empty outside private swarms."""
+        """Our certificate; empty outside private swarms."""
         return self.membership.certificate if self.membership is not None else b""
 
     def check_denied(self, peer_id: str) -> None:
-        """Raises `NotAMember` for a peer that is denied."""
+        """Raises `NotAMember` if a peer is denied."""
         if self._denied is not None and peer_id in self._denied:
             raise NotAMember("it is denied")
 
     def note_disconnected(self, peer_id: str) -> None:
-        """Count a disconnection for a flood, which leads to a ban."""
+        """Count a disconnection of a flooding peer; several lead to a ban."""
         if self._denied is not None:
             self._denied.note_disconnected(peer_id)
 
     def check(self, peer_id: str, certificate: bytes) -> None:
-        """Raises `NotAMember` unless a peer with this certificate may be talked to."""
+        """Raises `NotAMember` unless a peer with this certificate is admitted."""
         self.check_denied(peer_id)
         if self.membership is not None:
             self.membership.check(certificate, peer_id=peer_id)
 
     def check_met(self, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer that has passed before may still be talked to."""
+        """Raises `NotAMember` unless a peer that was admitted before still is."""
         self.check_denied(peer_id)
         if self.membership is not None:
             self.membership.check_met(peer_id)
 
     def check_dial(self, peer_id: str) -> None:
-        """Raises `PeerLost` for a peer that is not to be dialled."""
+        """Raises `PeerLost` if a peer is denied."""
         try:
             self.check_denied(peer_id)
         except NotAMember as refused:
             raise PeerLost(peer_id, f"it is not talked to: {refused}") from None
 
     async def enter(self, stream: Stream) -> Stream:
-        """A stream that we dialled, once its peer may be talked to. Raises `PeerLost`, having closed the stream."""
+        """Return a stream that we dialled once its peer is admitted. Closes it and raises `PeerLost` otherwise."""
         if self.membership is None and self._denied is None:
             return stream
         peer_id = stream.peer_id
@@ -89,7 +89,7 @@ class PeerGate:
         return GatedStream(stream, self, bytes(greeting.rest))
 
     async def admit(self, stream: Stream) -> Stream | None:
-        """A stream that a peer dialled; None if it was refused with one error."""
+        """Return a stream that a peer dialled; None if it was refused with a single error."""
         if self.membership is None and self._denied is None:
             return stream
         greeting = _Greeting(stream)
@@ -124,13 +124,13 @@ class PeerGate:
         elif theirs.revocations > told:
             newer = await greeting.receive()
             if not isinstance(newer, m.Revoked):
-                raise NotAMember("the list of revoked certificates that it knows did not come")
+                raise NotAMember("it did not send its list of revoked certificates")
             ours.take_revocations(newer.revocations)
             self.check_met(greeting.peer_id)
 
 
 class GatedStream:
-    """A stream whose peer is checked whenever it says something: certificates expire."""
+    """A stream whose peer is checked at each read, since certificates expire."""
 
     def __init__(self, stream: Stream, gate: PeerGate, rest: bytes) -> None:
         self.peer_id = stream.peer_id
@@ -160,7 +160,7 @@ class GatedStream:
 
 
 async def refuse(stream: Stream, reason: str) -> None:
-    """Answer with an error, and end once the peer hangs up: a stream closed at once would lose the answer."""
+    """Send an error, and close once the peer has closed: a stream closed at once would lose the error."""
     try:
         message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
         async with asyncio.timeout(LINGER_S):
@@ -174,7 +174,7 @@ async def refuse(stream: Stream, reason: str) -> None:
 
 
 class _Greeting:
-    """The frames of a stream before its hello; `rest` is what came after them."""
+    """The frames of a stream before its hello; `rest` are the bytes after them."""
 
     def __init__(self, stream: Stream) -> None:
         self.peer_id = stream.peer_id
@@ -182,7 +182,7 @@ class _Greeting:
         self._stream = stream
 
     async def present(self, membership: Membership) -> int:
-        """Show our certificate; the sequence of revocations that was named."""
+        """Send our certificate, and return the sequence of our revocations."""
         told = membership.sequence
         await self.send(m.Member(membership.certificate, told))
         return told
@@ -191,7 +191,7 @@ class _Greeting:
         await self._stream.write(encode_frame(encode(message)))
 
     async def receive(self) -> m.Message:
-        """Raises `PeerLost`, and `RemoteProtocolError` for what is no message."""
+        """The next message. Raises `PeerLost`, and `RemoteProtocolError` for a malformed frame."""
         # The longest frame before the hello is a list of revoked certificates.
         while (body := frame_at(self.rest, max_bytes=limits.MAX_REVOCATIONS_BYTES + 16)) is None:
             data = await self._stream.read()

@@ -1,4 +1,4 @@
-"""How a node is reachable, judged by what it has found out: at which addresses, through whom, or why not. Pure."""
+"""The reachability of a node, judged by its findings: its addresses and relays, or the reason for none. Pure."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, Reach, parse_address, reach_of
 
-OBSERVERS: Final = 4  # libp2p punches once so many see it at one address (go-libp2p 0.32, `ActivationThresh`).
+OBSERVERS: Final = 4  # Peers that must see one address before libp2p punches (go-libp2p 0.32, `ActivationThresh`).
 
 
 class ReachKind(StrEnum):
-    """Ways to a node, the best first."""
+    """How a node is reached, the best way first."""
 
     DIRECT = "direct"
     PUNCHED = "punched"
@@ -23,7 +23,7 @@ class ReachKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reachable:
-    """The verdict: `addresses` are those to announce, `relays` the peers that relay, `reason` a clause."""
+    """A node's reachability: the `addresses` to announce, its `relays` by peer id, and a `reason` as a clause."""
 
     kind: ReachKind
     addresses: tuple[str, ...] = ()
@@ -45,12 +45,12 @@ class Reachable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Findings:
-    """What a node has found out about itself.
+    """A node's findings about itself.
 
-    `own`: where it listens. `dialled_back`: where a peer has reached it. `circuits`: addresses through relays.
-    `seen_at`: where public peers see it, by peer. `asked_back`: number of peers that tried to reach it.
-    `public_peers`: number of connected ones. `is_alone`: it was told of no peers. `is_named`: the user has named
-    its addresses.
+    `own`: addresses at which it listens. `dialled_back`: addresses at which a peer reached it. `circuits`:
+    addresses through relays. `seen_at`: addresses at which public peers see it, by peer. `asked_back`: the number
+    of peers that tried to reach it. `public_peers`: the number of connected ones. `is_alone`: it has no initial
+    peers. `is_named`: the user specified its addresses.
     """
 
     own: tuple[str, ...]
@@ -98,7 +98,7 @@ def judge_reach(found: Findings) -> Reachable:
 
 
 def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
-    """Whether peers that meet through a relay can connect directly, and why not."""
+    """The kind of reachability through a relay, and the reason if peers cannot connect directly."""
     ends: dict[tuple[str, str], dict[str, int]] = {}
     for peer_id, maddr in seen_at.items():
         if (address := parsed(maddr)) is not None:
@@ -112,7 +112,7 @@ def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:
 
 
 def is_open_to_all(maddrs: Iterable[str]) -> bool:
-    """True if one of the addresses can be dialled over plain TCP, as light clients dial."""
+    """True if a light client can dial one of the addresses, that is, over plain TCP."""
     return any(address.is_plain_tcp for address in map(parsed, maddrs) if address is not None)
 
 
@@ -121,7 +121,7 @@ def is_relayed(announced: Sequence[str]) -> bool:
 
 
 def parsed(maddr: str) -> Address | None:
-    """None for what does not begin with a host and a port, such as a Unix socket."""
+    """Parse an address; None if it does not begin with a host and a port, such as a Unix socket."""
     try:
         return parse_address(maddr)
     except ValueError:
@@ -129,13 +129,13 @@ def parsed(maddr: str) -> Address | None:
 
 
 def reach_at(maddr: str) -> Reach:
-    """The reach of the IP address in a multiaddr, of a relayed one that of the relay."""
+    """The reach of the IP address (or of the relay's) in a multiaddr."""
     address = parsed(maddr)
     return reach_of(address.host) if address is not None else Reach.NOBODY
 
 
 def best_first(maddrs: Iterable[str], *, local: Collection[str]) -> list[str]:
-    """Addresses of a node as others can use them: public, of its network (`local` hosts first), of its machine."""
+    """Sort a node's addresses by usefulness: public, of its network (`local` hosts first), of its machine."""
 
     def rank(maddr: str) -> tuple[int, bool, bool]:
         address = parsed(maddr)
@@ -153,14 +153,10 @@ def _relay_of(maddr: str) -> str | None:
     return address.peer_ids[0] if address is not None and "p2p-circuit" in address.layers else None
 
 
-def _of_this_network(own: Iterable[str]) -> tuple[str, ...]:
-    by_reach: dict[Reach, list[str]] = {}
-    for maddr in own:
-        by_reach.setdefault(reach_at(maddr), []).append(maddr)
-    for reach in (Reach.PUBLIC, Reach.PRIVATE, Reach.LOOPBACK):
-        if maddrs := by_reach.get(reach):
-            return tuple(maddrs)
-    return tuple(own)
+def _of_this_network(own: Sequence[str]) -> tuple[str, ...]:
+    """The addresses with the widest reach."""
+    widest = min((reach for maddr in own if (reach := reach_at(maddr))), default=Reach.NOBODY)
+    return tuple(maddr for maddr in own if reach_at(maddr) is widest)
 
 
 def _is_v6_only(own: Iterable[str]) -> bool:

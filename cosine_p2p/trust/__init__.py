@@ -1,1 +1,1 @@
-"""Who is believed: signed statements and outcomes of calls come in, verdicts about peers go out. No network."""
+"""Verdicts about peers, from signed statements and the results of calls. No network."""

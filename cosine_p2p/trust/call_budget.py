@@ -1,4 +1,4 @@
-"""How much one peer, and one address range, may ask of a node: token buckets and a time of silence. Pure."""
+"""Rate limits of peers and address ranges: token buckets and silencing. Pure."""
 
 import math
 from dataclasses import dataclass
@@ -6,17 +6,17 @@ from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
 
-PEER_RATE: Final = 50.0  # Units a second: a reader of sixteen cells a second, and as many again, is below.
-PEER_BURST: Final = 100.0  # Units. A reader of a whole directory of 70 nodes asks each for 20 cells or so.
-RANGE_FACTOR: Final = 4.0  # As many peers' worth as there may be for one address range.
-MAX_REFUSED: Final = 50  # Calls in a row over the budget: then nothing is answered for `SILENCE_S`.
+PEER_RATE: Final = 50.0  # Units a second: more than twice what a reader of sixteen cells a second needs.
+PEER_BURST: Final = 100.0  # Units. A reader of a whole directory of 70 nodes asks each for about 20 cells.
+RANGE_FACTOR: Final = 4.0  # The budget of an address range in budgets of a peer.
+MAX_REFUSED: Final = 50  # Consecutive calls over the budget after which a peer is silenced.
 SILENCE_S: Final = 60.0
-MAX_BUCKETS: Final = 4096  # bounds memory
+MAX_BUCKETS: Final = 4096  # Bounds memory.
 
 
 @dataclass(slots=True)
 class _Bucket:
-    """Tokens that come back with time."""
+    """A token bucket."""
 
     tokens: float
     at_s: float
@@ -26,10 +26,10 @@ class _Bucket:
 
 
 class CallBudget:
-    """Units of work that peers and address ranges may ask for; one is about a look into a cell, or a signature.
+    """Units of work that peers and address ranges may spend; one is about a read of a cell or a signature check.
 
-    A peer that owes, and has had less than half of a burst for `flood_s` longer than more of it, is silenced. Times
-    are of one monotonic clock.
+    A peer is silenced if its bucket was below half of a burst for `flood_s` longer than above. Times are of one
+    monotonic clock.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class CallBudget:
         if now_s < peer.silent_until_s:
             return False
         if peer.tokens < units or (of_range is not None and of_range.tokens < units):
-            # Neighbours who use up the range are no fault of the peer's.
+            # A peer is not silenced for the calls of others in its range.
             peer.refused += peer.tokens < units
             if peer.refused >= MAX_REFUSED:
                 peer.refused, peer.silent_until_s = 0, now_s + SILENCE_S
@@ -60,11 +60,11 @@ class CallBudget:
         return True
 
     def fine(self, peer_id: str, units: float, *, now_s: float) -> None:
-        """Take units for a dishonest call, more than the peer has if needed."""
+        """Take units for a dishonest call, possibly more than the peer has."""
         self._bucket(self._peers, peer_id, now_s, 1.0).tokens -= units
 
     def owe(self, peer_id: str, units: float, *, now_s: float) -> float:
-        """Take units that have to be paid; the seconds until the peer owes none."""
+        """Take units, possibly more than the peer has, and return the seconds until it owes none."""
         known = self._peers.get(peer_id)
         elapsed_s = now_s - known.at_s if known is not None else 0.0
         bucket = self._bucket(self._peers, peer_id, now_s, 1.0)

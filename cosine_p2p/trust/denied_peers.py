@@ -1,7 +1,7 @@
-"""Peers that nobody on this machine talks to: those named for one run, and those banned for longer.
+"""Peers that this machine does not talk to: those denied for one run, and banned ones.
 
-A peer that floods is disconnected; one that was disconnected `DISCONNECTED` times within `WITHIN_S` is banned. Each
-ban lasts twice as long as the one before, up to the longest: new peer ids cost nothing.
+A peer that floods is disconnected; after `DISCONNECTED` disconnections within `WITHIN_S` it is banned. Each ban
+lasts twice as long as the one before, up to a maximum, since new peer ids cost nothing.
 """
 
 import logging
@@ -25,16 +25,16 @@ WITHIN_S: Final = 3600.0
 APART_S: Final = 10.0
 FIRST_BAN_S: Final = 3600.0
 LONGEST_BAN_S: Final = 86_400.0
-REMEMBERED_S: Final = 7 * 86_400.0  # For so long after its ban a flooder's next one is longer.
-LOOK_AGAIN_S: Final = 10.0  # A running node takes up a ban so soon.
+REMEMBERED_S: Final = 7 * 86_400.0  # How long after a ban the next one is longer.
+LOOK_AGAIN_S: Final = 10.0  # The interval at which a running node reads the bans.
 MAX_PEERS: Final = 4096  # Bounds memory: the peers whose disconnections are counted.
 MAX_BANS: Final = 10_000  # Bounds the file; those that end first are forgotten first.
-MAX_WHY: Final = 80  # In characters: a line of a terminal.
+MAX_WHY: Final = 80  # Characters: a line of a terminal.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ban:
-    """A peer that is not talked to until a Unix time, after so many bans for floods."""
+    """A peer that is banned until a Unix time, after a number of bans for floods."""
 
     peer_id: str
     until_s: float
@@ -43,10 +43,10 @@ class Ban:
 
 
 class BanFile:
-    """Banned peers in the state folder, and how many bans flooders had. Unreadable bans count as none."""
+    """Banned peers in the state folder, with the number of their bans for floods. Invalid entries are ignored."""
 
     def __init__(self, file: Path | None = None, *, clock: Callable[[], float] = time.time) -> None:
-        # Above what the bounds allow, 12 bytes a character of `why` and 150 for the rest: a larger is not ours.
+        # More than the bounds allow: 12 bytes a character of `why`, and 150 for the rest.
         self._file = StateFile("bans.json", max_bytes=16 << 20, file=file)
         self._clock = clock
         self._has_told = False
@@ -64,7 +64,7 @@ class BanFile:
         self._keep(known)
 
     def ban_flooder(self, peer_id: str, why: str) -> Ban:
-        """Ban a peer for longer than the last time; a longer ban stays."""
+        """Ban a peer for longer than the last time, unless its present ban is longer."""
         known = self._remembered()
         old = known.get(peer_id)
         earlier = old.floods if old is not None else 0
@@ -77,7 +77,7 @@ class BanFile:
         return ban
 
     def lift(self, peer_id: str) -> bool:
-        """End a ban, and forget those before it; False if there is none."""
+        """End a ban, and forget earlier ones; False if there is none."""
         known = self._remembered()
         ban = known.pop(peer_id, None)
         if ban is None or ban.until_s <= self._clock():
@@ -91,7 +91,7 @@ class BanFile:
         broken = 0
         for peer_id, value in values.items():
             match value:
-                # Nothing that we wrote says a Unix time after the year 5138.
+                # Times after the year 5138 were not written by us.
                 case {"until_s": float(until_s), "why": str(why), "floods": int(floods)} if (
                     0 < until_s <= 1e11 and floods >= 0
                 ):
@@ -121,7 +121,7 @@ class _Offender:
 
 
 class DeniedPeers:
-    """`given` are denied for the life of this object, those in `bans` until their bans end."""
+    """The denied peers: `given` ones for the life of this object, those in `bans` until their bans end."""
 
     def __init__(
         self, given: Iterable[str] = (), bans: BanFile | None = None, *, clock: Callable[[], float] = time.time
@@ -142,7 +142,7 @@ class DeniedPeers:
         return peer_id in self._given or (ban is not None and ban.until_s > now_s)
 
     def note_disconnected(self, peer_id: str) -> None:
-        """Count a disconnection for a flood, and ban a peer that comes back each time."""
+        """Count a disconnection of a flooding peer, and ban a peer that returns each time."""
         if self._bans is None:
             return
         now_s = self._clock()
@@ -169,7 +169,7 @@ class DeniedPeers:
 
 
 def parse_denied(values: Iterable[str]) -> frozenset[str]:
-    """The peers that peer ids, and files with one a line, name. Raises `UsageError`."""
+    """Parse peer ids, and files with one peer id a line. Raises `UsageError`."""
     denied: set[str] = set()
     for value in values:
         try:

@@ -1,4 +1,4 @@
-"""Evidence that anybody can check: what a verifier signed, and what auditors signed about it."""
+"""Verifiable evidence: a verifier's signed claim, and auditors' signed verdicts on it."""
 
 import base64
 import json
@@ -14,13 +14,13 @@ from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import AskAudit, Audited, AuditVerdict
 from cosine_protocol.statements import open_claim, open_verdict
 
-MAX_PIECES: Final = 64  # As many convictions as a client remembers; the oldest are forgotten first.
+MAX_PIECES: Final = 64  # Bounds the convictions that a client remembers; the oldest are forgotten first.
 MAX_FILE_BYTES: Final = 4 << 20  # Bounds the file: three of the longest streams, or 64 of some thousand tokens.
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """An auditor's signed answer, an `Audited` message in base64; `place`: its address range as seen."""
+    """An auditor's signed answer, an `Audited` message in base64. `place`: the observed address range."""
 
     auditor: str
     answer: str
@@ -29,7 +29,7 @@ class Statement:
 
 @dataclass(frozen=True, slots=True)
 class OpenedEvidence:
-    """Evidence whose signatures hold, and what its auditors found together."""
+    """Evidence with valid signatures, and the joint result of its auditors."""
 
     claim: AskAudit
     verdicts: tuple[AuditVerdict, ...]
@@ -38,7 +38,7 @@ class OpenedEvidence:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A verifier's claim, an `AskAudit` message in base64, and what auditors said of it. It holds the prompt."""
+    """A verifier's claim, an `AskAudit` message in base64 that contains the prompt, and auditors' statements."""
 
     claim: str
     statements: tuple[Statement, ...] = ()
@@ -51,7 +51,7 @@ class Evidence:
         return replace(self, statements=(*self.statements, Statement(auditor, _written(answer), place)))
 
     def open(self) -> OpenedEvidence:
-        """Check each signature, and that each is another peer's. Raises `RemoteProtocolError`."""
+        """Check all signatures, and that all are by different peers. Raises `RemoteProtocolError`."""
         claim = read_message(self.claim)
         if not isinstance(claim, AskAudit):
             raise MalformedMessage("the claim is another message")
@@ -85,7 +85,7 @@ def _written(message: AskAudit | Audited) -> str:
 
 
 def read_message(text: str) -> object:
-    """A message in base64. Raises `MalformedMessage`."""
+    """Decode a message in base64. Raises `MalformedMessage`."""
     try:
         return decode(base64.b64decode(text, validate=True))
     except ValueError:
@@ -93,7 +93,7 @@ def read_message(text: str) -> object:
 
 
 def evidence_of_json(values: Any) -> tuple[Evidence, ...]:
-    """The pieces of evidence in a list of a JSON file, without invalid ones."""
+    """Read the pieces of evidence in a JSON list, without invalid ones."""
     pieces = []
     for value in values if isinstance(values, list) else ():
         match value:
@@ -120,11 +120,11 @@ class EvidenceFile:
         return self._file.path
 
     def read(self) -> tuple[Evidence, ...]:
-        """What is kept, the oldest first."""
+        """All pieces, the oldest first."""
         return evidence_of_json(self._file.read().get("evidence"))
 
     def add(self, piece: Evidence) -> None:
-        """Keep one more; the oldest go if there are too many."""
+        """Add a piece; the oldest are removed if there are too many."""
         written = [asdict(each) for each in (*self.read(), piece)[-MAX_PIECES:]]
         while len(json.dumps({"evidence": written})) > MAX_FILE_BYTES:
             written.pop(0)

@@ -1,4 +1,4 @@
-"""The founder's side of a private swarm: a folder with its key and what it has signed so far."""
+"""The founder's side of a private swarm: a folder with its key and a ledger of what it has signed."""
 
 import json
 from collections.abc import Mapping
@@ -21,12 +21,12 @@ from cosine_protocol.membership import (
 )
 
 KEY_FILE: Final = "swarm.key"
-LEDGER_FILE: Final = "ledger.json"  # Plain names of files in the folder.
+LEDGER_FILE: Final = "ledger.json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberEntry:
-    """A member's latest certificate: serial number and end; all serials up to `revoked` are revoked."""
+    """A member's latest certificate: serial number and end. All serials up to `revoked` are revoked."""
 
     serial: int
     ends_at_s: float
@@ -38,7 +38,7 @@ class MemberEntry:
 
 
 class FoundedSwarm:
-    """The swarm of a founder's folder. Made by `create` or `open`. Times are Unix seconds."""
+    """A swarm in a founder's folder. Created by `create` or `open`. Times are Unix seconds."""
 
     def __init__(self, folder: Path, identity: Identity, ledger: Mapping[str, Any]) -> None:
         self.folder = folder
@@ -50,7 +50,7 @@ class FoundedSwarm:
 
     @classmethod
     def create(cls, folder: Path, name: str) -> "FoundedSwarm":
-        """A new swarm with a private key. Raises `UsageError`."""
+        """Create a swarm with a new private key. Raises `UsageError`."""
         if not name or not name.isprintable() or len(name.encode()) > MAX_SWARM_NAME_BYTES:
             raise UsageError(f"The name of a swarm is 1 to {MAX_SWARM_NAME_BYTES} printable characters.")
         if (folder / KEY_FILE).exists():
@@ -66,7 +66,7 @@ class FoundedSwarm:
 
     @classmethod
     def open(cls, folder: Path) -> "FoundedSwarm":
-        """The swarm in a folder. Raises `UsageError`."""
+        """Load the swarm in a folder. Raises `UsageError`."""
         if not (folder / KEY_FILE).is_file():
             raise UsageError(
                 f"{folder} holds no swarm; make one with `cosine-node swarm create NAME --out {folder}`."
@@ -84,12 +84,12 @@ class FoundedSwarm:
         return self._identity.peer_id
 
     def admit(self, peer_id: str, *, lifetime_s: float, now_s: float) -> str:
-        """A certificate for a peer as a line of text. Raises `UsageError` for an invalid peer id."""
+        """Sign a certificate for a peer, as a line of text. Raises `UsageError` for an invalid peer id."""
         try:
             public_key_of(peer_id)
         except BadSignature as error:
             raise UsageError(f"{error}; `cosine-node identity` shows a peer's own.") from None
-        # Above all earlier ones, also where the folder was restored from an old copy.
+        # Above all earlier serials, even if the folder was restored from an old copy.
         self._serial = max(self._serial + 1, int(now_s))
         data = sign_certificate(
             self._identity,
@@ -106,12 +106,15 @@ class FoundedSwarm:
         return as_line(data, prefix=CERTIFICATE_LINE)
 
     def revoke(self, peer_id: str, *, now_s: float) -> str:
-        """The new list of revoked certificates, a line. Raises `UsageError` for no certificate, or a full list."""
+        """Sign a new list of revoked certificates, as a line of text.
+
+        Raises `UsageError` for a peer without a certificate, or for a full list.
+        """
         known = self.members.get(peer_id)
         if known is None:
             raise UsageError(f"{peer_id} has no certificate of the swarm {self.name}.")
         self.members[peer_id] = replace(known, revoked=self._serial)
-        # No certificate of a revoked member could count any more so long after its latest, whichever it was.
+        # This long after the latest certificate of a revoked member all its certificates have ended.
         self.members = {
             peer_id: one
             for peer_id, one in self.members.items()
@@ -126,7 +129,7 @@ class FoundedSwarm:
         return as_line(data, prefix=REVOCATIONS_LINE)
 
     def _write(self) -> None:
-        """Raises `OSError`: what was signed must stand in the ledger before anybody gets it."""
+        """Write the ledger, before anyone gets what was signed. Raises `OSError`."""
         ledger = {
             "name": self.name,
             "sequence": self.sequence,

@@ -1,4 +1,4 @@
-"""The mandates a client gives: who is to coordinate, and which verifiers have made poor use of one lately."""
+"""The mandates of a client: who coordinates, and which verifiers recently used a mandate poorly."""
 
 from collections.abc import Callable
 from enum import StrEnum
@@ -8,19 +8,19 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.trust.peer_memory import MAX_PEERS, PeerFailures
 from cosine_protocol.identity import Identity
 
-USELESS_TOKENS: Final = 512  # Several answers; where drafters are 300 ms away some answers hold no drafted token.
+USELESS_TOKENS: Final = 512  # Several answers; if drafters are 300 ms away, some answers have no drafted token.
 
 
 class Coordination(StrEnum):
-    """The peer that coordinates the drafters of a request, as a user wants it."""
+    """The user's choice of the peer that coordinates the drafters of a request."""
 
-    AUTO = "auto"  # The verifier where its distance makes that pay.
+    AUTO = "auto"  # The verifier if its distance makes that pay.
     CLIENT = "client"
     VERIFIER = "verifier"  # The verifier, unless it declines.
 
 
 class Mandates:
-    """What became of the mandates of one client, which has the key `identity`. `clock` gives Unix seconds."""
+    """The results of the mandates of a client with the key `identity`. `clock` returns Unix seconds."""
 
     def __init__(self, identity: Identity, clock: Callable[[], float]) -> None:
         self.identity = identity
@@ -29,7 +29,7 @@ class Mandates:
         self._undrafted = Remembered[str, int](MAX_PEERS)
 
     def note_use(self, delegate: str, *, tokens: int, drafted: int, now_s: float) -> None:
-        """A delegate whose drafters bring nothing for `USELESS_TOKENS` is avoided for a while."""
+        """Avoid a delegate for a while if its drafters contribute nothing for `USELESS_TOKENS`."""
         if drafted:
             self.failures.note_served(delegate)
             self._undrafted.pop(delegate)

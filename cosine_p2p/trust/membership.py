@@ -1,4 +1,4 @@
-"""A peer's place in a private swarm: certificate, checks, revocations. A swarm file has one a line."""
+"""Membership in a private swarm: a peer's certificate, checks of others, revocations, and swarm files."""
 
 import logging
 import time
@@ -24,14 +24,14 @@ from cosine_protocol.messages import Certificate
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S: Final = 10.0  # A renewed certificate or new list is taken up so soon, without a restart.
-WARN_S: Final = 3 * 86_400.0  # Time to ask the founder for a new certificate, over a weekend too.
+LOOK_AGAIN_S: Final = 10.0  # The interval at which a running node reads the swarm file.
+WARN_S: Final = 3 * 86_400.0  # Enough time to ask the founder for a new certificate, even over a weekend.
 MAX_MET: Final = 16_384  # Bounds memory: members whose certificates are remembered, as many as records.
 
 
 @dataclass(frozen=True, slots=True)
 class SwarmPapers:
-    """The certificates and revocation lists of one swarm, encoded; of the lists the newest is last."""
+    """The encoded certificates and revocation lists of one swarm, the newest list last."""
 
     swarm_id: str
     name: str
@@ -39,16 +39,16 @@ class SwarmPapers:
     revocations: tuple[bytes, ...] = ()
 
     def certificate_of(self, peer_id: str) -> bytes | None:
-        """The latest certificate of a peer, None without any."""
+        """The latest certificate of a peer; None without one."""
         own = [data for data in self.certificates if read_certificate(data).member == peer_id]
         return max(own, key=lambda data: read_certificate(data).serial, default=None)
 
 
 def read_swarm_file(file: Path) -> SwarmPapers:
-    """The papers in a file, without blank lines and comments (#). Raises `UsageError`, also for two swarms."""
+    """Read a swarm file: a certificate or list a line, blank lines and # comments. Raises `UsageError`."""
     try:
         with file.open("rb") as handle:
-            # Far above a list of the longest and a hundred certificates.
+            # Much more than the longest list and a hundred certificates.
             lines = handle.read(1 << 20).decode().splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not text"
@@ -79,9 +79,9 @@ def read_swarm_file(file: Path) -> SwarmPapers:
 
 
 class Membership:
-    """`peer_id` is a member of the swarm whose `papers` it has.
+    """The membership of `peer_id` in the swarm of `papers`.
 
-    `reread` gives later papers; `state` keeps the newest list of revoked certificates between runs. Raises
+    `reread` returns later papers; `state` keeps the newest list of revoked certificates between runs. Raises
     `UsageError` if the papers have no certificate for the peer.
     """
 
@@ -127,17 +127,17 @@ class Membership:
     def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
         """Raises `UsageError`."""
         papers = read_swarm_file(file)
-        # Above the longest list as a line of text: a larger file is not ours.
+        # More than the longest list as a line of text.
         state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=256 << 10)
         return cls(peer_id, papers, reread=lambda: read_swarm_file(file), state=state, clock=clock)
 
     @property
     def ends_at_s(self) -> float:
-        """The end of our own certificate, in Unix seconds."""
+        """The end of our certificate, in Unix seconds."""
         return read_certificate(self.certificate).ends_at_s
 
     def check_own(self) -> None:
-        """Raises `UsageError` unless our own certificate counts now."""
+        """Raises `UsageError` unless our certificate is valid now."""
         try:
             self.check(self.certificate, peer_id=self.peer_id)
         except NotAMember as reason:
@@ -147,7 +147,7 @@ class Membership:
             ) from None
 
     def check(self, certificate: bytes, *, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer shows that it is a member now; it is remembered."""
+        """Remember a valid certificate of a peer. Raises `NotAMember` for an invalid one."""
         if not certificate:
             raise NotAMember("no certificate was shown")
         known = self._read.get(certificate) or read_certificate(certificate)
@@ -157,7 +157,7 @@ class Membership:
         self._met.note(peer_id, max(met, known, key=lambda one: one.serial))
 
     def check_met(self, peer_id: str) -> None:
-        """Raises `NotAMember` unless a peer has shown a certificate that counts now."""
+        """Raises `NotAMember` unless a peer has shown a certificate that is valid now."""
         known = self._met.get(peer_id)
         if known is None:
             raise NotAMember("no certificate was shown")
@@ -165,7 +165,7 @@ class Membership:
         self._check(known, peer_id)
 
     def take_revocations(self, data: bytes) -> bool:
-        """Take a list of revoked certificates if it is newer. Raises `NotAMember`."""
+        """Use a list of revoked certificates if it is newer, and return True. Raises `NotAMember`."""
         revocations = read_revocations(data)
         if revocations.swarm != self.swarm_id:
             raise NotAMember("the list of revoked certificates is of another swarm")
@@ -185,7 +185,7 @@ class Membership:
         check_certificate(certificate, swarm=self.swarm_id, member=peer_id, now_s=now_s, revoked=self._serials)
 
     def _look_again(self) -> None:
-        """Take up what was added to the swarm file."""
+        """Read the swarm file again, and warn before our certificate ends."""
         if self._warned_of != self.certificate and self._clock() > self.ends_at_s - WARN_S:
             self._warned_of = self.certificate
             ends = datetime.fromtimestamp(self.ends_at_s, UTC).isoformat(timespec="minutes")

@@ -1,4 +1,4 @@
-"""What this client remembers of peers that served it: which of them failed lately, and how fast each was. Pure."""
+"""A client's memory of peers: recent failures and measured speeds. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -10,8 +10,8 @@ from cosine_protocol.errors import CosineError, ErrorCode, OlderPeer, PeerError
 
 MAX_PEERS: Final = 1024  # Bounds memory and the file.
 
-# The first pause is longer than most requests and short for a machine that was only restarted; pauses double up to
-# the longest, and a peer begins anew that has not failed for several of those.
+# The first pause is longer than most requests, and short for a machine that was restarted. Pauses double up to the
+# longest; a peer without a failure for several of the longest starts again with the first.
 FIRST_PAUSE_S: Final = 60.0
 LONGEST_PAUSE_S: Final = 3600.0
 FAILURES_FORGOTTEN_S: Final = 6 * 3600.0
@@ -24,13 +24,13 @@ class _Failures:
 
 
 class PeerFailures:
-    """Peers that were lost, broke the protocol, or refused what their record offers: asked last for a time."""
+    """Peers that were lost, broke the protocol, or refused what their record offers: avoided for a time."""
 
     def __init__(self) -> None:
         self._peers = Remembered[str, _Failures](MAX_PEERS, forgotten_s=FAILURES_FORGOTTEN_S)
 
     def note_failed(self, peer_id: str, *, now_s: float) -> None:
-        """Avoid a peer for a while, each time for twice as long."""
+        """Avoid a peer, each time for twice as long."""
         known = self._peers.get(peer_id, now_s)
         count = known.count if known else 0
         # The exponent is bounded, since 2 ** n overflows a float.
@@ -38,7 +38,7 @@ class PeerFailures:
         self._peers.note(peer_id, _Failures(count + 1, now_s + pause_s), now_s)
 
     def note_error(self, peer_id: str, error: CosineError, *, now_s: float) -> None:
-        """Avoid a verifier for its error, unless it is older, busy or leaves."""
+        """Avoid a verifier after an error, unless it is older, busy or shutting down."""
         expected = ErrorCode.OVERLOADED, ErrorCode.SHUTTING_DOWN, ErrorCode.OUT_OF_MEMORY
         is_older = isinstance(error, OlderPeer)
         if not (is_older or (isinstance(error, PeerError) and error.code in expected)):
@@ -51,7 +51,7 @@ class PeerFailures:
         return frozenset(peer_id for peer_id, known in self._peers.items(now_s) if known.until_s > now_s)
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """Values of JSON: [peer id, count, seconds left to avoid it, seconds since the latest]."""
+        """The entries [peer id, count, seconds left to avoid it, seconds since the latest], as values of JSON."""
         return self._peers.state(now_s, lambda peer_id, known: [peer_id, known.count, known.until_s - now_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
@@ -66,34 +66,36 @@ class PeerFailures:
         self._peers.restore(state, read, now_s=now_s, away_s=away_s)
 
 
-NEWEST_WEIGHT: Final = 0.3  # Of the newest request: a node that others use too is slower at times.
-PREFILL_DECAY: Final = 0.9  # The slowest prefill counts, since a cached prefix takes no time, and fades by a tenth.
-SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0  # Machines and their neighbours change within weeks.
+NEWEST_WEIGHT: Final = 0.3  # The weight of the newest request, since other clients slow a node at times.
+PREFILL_DECAY: Final = (
+    0.9  # The slowest prefill counts, since a cached prefix takes no time, and decays by a tenth.
+)
+SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0  # Machines and their load change within weeks.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UsualSpeeds:
-    """The medians of what was measured of some peers; None where nothing was."""
+    """The median speeds of some peers; None if none was measured."""
 
     pass_s: float | None = None
     prefill_token_s: float | None = None
 
 
 class PeerSpeeds:
-    """Seconds between the commits of each verifier, and for each token of a prompt, as measured here."""
+    """The measured seconds of each verifier between commits, and for each token of a prompt."""
 
     def __init__(self) -> None:
         self._peers = Remembered[str, UsualSpeeds](MAX_PEERS, forgotten_s=SPEEDS_FORGOTTEN_S)
 
     def note_pass(self, peer_id: str, pass_s: float, *, now_s: float) -> None:
-        """Take in the mean seconds between the commits of a request."""
+        """Note the mean seconds between the commits of a request."""
         speed = self._peers.get(peer_id, now_s) or UsualSpeeds()
         known_s = pass_s if speed.pass_s is None else speed.pass_s
         averaged = replace(speed, pass_s=known_s + NEWEST_WEIGHT * (pass_s - known_s))
         self._peers.note(peer_id, averaged, now_s)
 
     def note_prefill(self, peer_id: str, token_s: float, *, now_s: float) -> None:
-        """Take in the seconds for each token of a prompt until the first commit."""
+        """Note the seconds for each token of a prompt until the first commit."""
         speed = self._peers.get(peer_id, now_s) or UsualSpeeds()
         slowest_s = max(token_s, PREFILL_DECAY * (speed.prefill_token_s or 0.0))
         self._peers.note(peer_id, replace(speed, prefill_token_s=slowest_s), now_s)
@@ -113,7 +115,7 @@ class PeerSpeeds:
         )
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """Values of JSON: [peer id, pass, prefill of a token, age], in seconds."""
+        """The entries [peer id, pass, prefill of a token, age] in seconds, as values of JSON."""
         return self._peers.state(now_s, lambda peer_id, speed: [peer_id, speed.pass_s, speed.prefill_token_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:

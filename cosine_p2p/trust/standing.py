@@ -1,20 +1,20 @@
-"""What a client's own checks have shown of verifiers, and what follows for whom it asks and audits. Pure.
+"""The standing of verifiers with a client, by its own checks. Pure.
 
-A key costs nothing, so a verifier's standing is the number of its texts that this client had checked and found
-right, by an audit or on probation. Three rules follow:
+A key costs nothing, so a verifier's standing is the number of its texts that this client checked and found correct,
+by an audit or on probation. It has three uses:
 
-- *Whom to ask.* Those of the highest level reached come first, and speed decides among them. A level is twice the
-checks of the one below, up to `PROVEN` checks.
+- *Selection.* Verifiers of the highest level come first, ordered by speed. Each level takes twice the checks of the
+one below, up to `PROVEN` checks.
 
-- *Whom to audit.* A text of a verifier with k checks is audited with the chance `LIE_PRICE` / k, at least the
-user's share. A liar is found after k / `LIE_PRICE` lies in the mean: each has cost `LIE_PRICE` right texts.
+- *Audits.* A text of a verifier with k checks is audited with probability `LIE_PRICE` / k, at least the user's
+share. A liar is detected after k / `LIE_PRICE` lies on average: each has cost `LIE_PRICE` correct texts.
 
-- *Whom to try.* While others have a higher level a newcomer only writes the beginning of a text that another has
-written, one in `TRIAL_EVERY` texts, and the two must be equal. All newcomers share these places, so new keys do not
-come sooner; after r verifiers were found wrong one key takes `TRIAL_EVERY` * (1 + r) texts for each check.
+- *Trials.* While others have a higher level, a newcomer only writes the beginning of one in `TRIAL_EVERY` texts
+that another verifier has written, and the two must be equal. All newcomers share these trials, so new keys gain
+nothing; after r verifiers were found wrong a key needs `TRIAL_EVERY` * (1 + r) texts for each check.
 
-So a patient liar with k checks gets k / `LIE_PRICE` wrong texts through in the time of k * `TRIAL_EVERY` * (1 + r)
-texts: with the first 4 %, with the fourth 1 %, and always less.
+So a patient liar with k checks gets k / `LIE_PRICE` wrong texts accepted in the time of k * `TRIAL_EVERY` * (1 + r)
+texts: 4 % with the first key, 1 % with the fourth, and so on.
 """
 
 from collections.abc import Iterable
@@ -22,21 +22,21 @@ from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
 
-PROVEN: Final = 64  # More checks give no more: at `LIE_PRICE` / 64 the chance of an audit is the usual share.
-LIE_PRICE: Final = 3.2  # Right texts that a lie costs: 64 times the usual audits, so the rule ends in it.
-TRIAL_EVERY: Final = 8  # An honest newcomer has eight checks after 64 texts; its trials cost a fiftieth.
-RAREST_TRIAL: Final = 64  # Even after many lies somebody new is tried now and then, or no swarm could renew itself.
+PROVEN: Final = 64  # The maximum of checks: at `LIE_PRICE` / 64 the probability of an audit is the usual share.
+LIE_PRICE: Final = 3.2  # The correct texts that a lie costs: 64 times the usual share of audits.
+TRIAL_EVERY: Final = 8  # An honest newcomer has eight checks after 64 texts; its trials cost 2 %.
+RAREST_TRIAL: Final = 64  # The bound after many lies, so that a swarm can renew itself.
 
 MAX_PEERS: Final = 1024  # Bounds memory and the file.
-FORGOTTEN_S: Final = 30 * 24 * 3600.0  # A key that was not met for a month may have changed hands.
+FORGOTTEN_S: Final = 30 * 24 * 3600.0  # A key that was not seen for a month may have changed hands.
 
 
 class Standings:
-    """The standing of each verifier with one client. Times never go back."""
+    """The standing of each verifier with one client. Times are monotonic."""
 
     def __init__(self) -> None:
         self._checks = Remembered[str, int](MAX_PEERS, forgotten_s=FORGOTTEN_S)
-        # Apart, so that no flood of new keys makes anybody forget who was found wrong.
+        # Separate, so that a flood of new keys does not evict the rejected ones.
         self._rejected = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
         self._outvoted = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
 
@@ -45,7 +45,7 @@ class Standings:
             self._checks.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
 
     def note_outvoted(self, peer_id: str, *, now_s: float) -> None:
-        """Most others contradict it: it begins anew, which rounding may cause, and is rejected the second time."""
+        """Reset a verifier that most others contradict, which rounding may cause; reject it the second time."""
         self._checks.pop(peer_id)
         if self._outvoted.get(peer_id, now_s) is not None:
             self.reject(peer_id, now_s=now_s)
@@ -65,11 +65,11 @@ class Standings:
         return dict(self._checks.items(now_s))
 
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
-        """0 without checks, 1 with one, and one more for twice as many."""
+        """The levels of peers: 0 without checks, 1 with one, and one more for each doubling."""
         return {peer_id: self.checks(peer_id, now_s=now_s).bit_length() for peer_id in peer_ids}
 
     def audit_chance(self, peer_id: str, share: float, *, now_s: float) -> float:
-        """The chance that a text is audited; 0 where the user's `share` is 0."""
+        """The probability that a text is audited; 0 if the user's `share` is 0."""
         checks = self.checks(peer_id, now_s=now_s)
         return max(share, min(1.0, LIE_PRICE / checks if checks else 1.0)) if share else 0.0
 
@@ -77,7 +77,7 @@ class Standings:
         return max(1 / RAREST_TRIAL, 1 / (TRIAL_EVERY * (1 + len(self._rejected.items(now_s)))))
 
     def state(self, now_s: float) -> list[list[Any]]:
-        """Values of JSON: [peer id, checks, seconds since the latest]; -1 checks are a rejection."""
+        """The entries [peer id, checks, seconds since the latest] as values of JSON; -1 checks: rejected."""
         known = self._checks.state(now_s, lambda peer_id, checks: [peer_id, checks])
         return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
 

@@ -1,12 +1,11 @@
-"""How many voices peers have that say the same, where the words of several may rest on one machine's. Pure.
+"""The number of independent voices among opinions, several of which may depend on one machine. Pure.
 
-A head's word is that of its stages, and one stage that lies makes all heads over it say the same. So as many words
-count as a largest set of them has of which no two share anything.
+The opinion of a chain's head depends on its stages, and one lying stage can make all heads that use it say the
+same. So the number of voices is the size of a largest set of opinions of which no two share a stage.
 
-Peers connected through others are never taken for one voice: a liar could name the stages of all honest heads; here
-at worst its own word is left out. The set is built greedily, from the words that share with fewest others; a
-largest one may take exponential time, and honest words share little. Judges that are seen in one /24 or /48 have
-one voice too.
+Opinions are not merged transitively: a liar could name the stages of all honest heads; here at worst its own
+opinion is ignored. The set is built greedily, from the opinions that share with the fewest others, since a largest
+one may take exponential time and honest opinions share little. Judges seen in one /24 or /48 have one voice too.
 """
 
 from collections import Counter
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What one judge says of a text, and what its word rests on: its `stages` and its address range `place`."""
+    """A judge's opinion on a text, and what it depends on: the `stages` and the address range `place`."""
 
     judge: str
     is_accusation: bool
@@ -25,7 +24,7 @@ class Opinion:
 
     @property
     def computers(self) -> frozenset[str]:
-        """The peers whose word it is, with the judge: it may be a stage of another."""
+        """The peers that computed it, with the judge, which may be a stage of another."""
         return self.stages | {self.judge}
 
     @property
@@ -34,7 +33,7 @@ class Opinion:
 
 
 def voices(words: Sequence[Collection[str]]) -> int:
-    """The voices of words, each given as what it rests on."""
+    """The number of voices of opinions, each given by what it depends on."""
     grounds = [frozenset(each) for each in words]
     sharing = {
         one: {other for other in range(len(grounds)) if other != one and grounds[one] & grounds[other]}
@@ -51,21 +50,21 @@ def voices(words: Sequence[Collection[str]]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """The voices against and for an author."""
+    """The number of voices against and for an author."""
 
     accusing: int
     clearing: int
 
     @classmethod
     def of(cls, opinions: Sequence[Opinion], *, author: Collection[str] = ()) -> "Poll":
-        """Opinions on a text of `author`: who shares something with it may accuse it, but not clear it."""
+        """Count opinions on a text of `author`; a judge that shares a peer with it may only accuse."""
         accusing = [one.grounds for one in opinions if one.is_accusation]
         clearing = [one.grounds for one in opinions if not one.is_accusation and one.computers.isdisjoint(author)]
         return cls(voices(accusing), voices(clearing))
 
 
 def in_turns(peers: Iterable[str], places: Mapping[str, str]) -> list[str]:
-    """Peers in order, but no place has a second turn before each had its first; all unknown places share one."""
+    """Reorder peers so that no place has a second turn before each had its first; unknown places count as one."""
     turns = Counter[str]()
     numbered = []
     for peer in peers:

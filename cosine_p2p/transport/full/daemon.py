@@ -1,6 +1,7 @@
-"""One p2pd child process: started, dialled through, listened for, and ended with nothing left behind.
+"""One p2pd child process: start, dial, accept, and end without leftovers.
 
-hivemind reports a dead daemon as alive and lets calls hang; here every call has a deadline and `ended` tells.
+hivemind reports a dead daemon as alive and lets calls hang; here every call has a deadline and `ended` returns when
+the process does.
 """
 
 import asyncio
@@ -23,14 +24,13 @@ from cosine_p2p.transport.reach import parsed
 from cosine_protocol.errors import BadSignature, PeerLost, UsageError
 from cosine_protocol.identity import public_key_of
 
-DIAL_BACKOFF: Final = "dial backoff"  # p2pd's words where it does not dial a peer that it could not reach lately.
+DIAL_BACKOFF: Final = "dial backoff"  # p2pd's error for a peer that it recently could not reach.
 DIAL_AGAIN_S: Final = 2.0  # p2pd waits 5 s after a first failure, and longer after more (go-libp2p, swarm_dial.go).
-QUIC_BYTES: Final = 1280  # p2pd's first packets; at a lower MTU they are dropped, and QUIC is silent.
-# asyncio's default of 100 loses streams in bursts of some hundred.
-BACKLOG: Final = 4096
+QUIC_BYTES: Final = 1280  # The size of p2pd's first packets, which are dropped at a lower MTU.
+BACKLOG: Final = 4096  # asyncio's default of 100 loses streams in bursts of a few hundred.
 CONTROL_TIMEOUT_S: Final = 5.0  # The daemon is on this machine.
-END_TIMEOUT_S: Final = 3.0  # Then the daemon is killed.
-# In a session of its own p2pd survives the Ctrl-C that tells us to drain; it ends when our connections do.
+END_TIMEOUT_S: Final = 3.0  # After this the daemon is killed.
+# In its own session p2pd survives the Ctrl-C that makes us drain; it ends when our connections do.
 _DETACH: Final = "import os, sys; os.setsid(); os.execv(sys.argv[1], sys.argv[1:])"
 
 Accept = Callable[[str, str, asyncio.StreamReader, asyncio.StreamWriter], None]
@@ -46,7 +46,7 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
             created.append(self)
 
         def _terminate(self) -> None:
-            # hivemind's destructor calls this, also in a forked child, whose parent still needs the daemon.
+            # hivemind's destructor calls this in a forked child too, whose parent still needs the daemon.
             if os.getpid() == self._pid:
                 super()._terminate()
 
@@ -61,7 +61,7 @@ def _p2p_class(folder: Path, created: list[Any]) -> Any:
 
 
 class _PendingCalls(dict[Any, Any]):
-    """Our open calls. An answer to a call that was given up would end hivemind's reader of all answers."""
+    """Our open calls. The answer to a cancelled call would end hivemind's reader of all answers."""
 
     def __contains__(self, call_id: object) -> bool:
         call = self.get(call_id)
@@ -69,7 +69,7 @@ class _PendingCalls(dict[Any, Any]):
 
 
 class _HandlerTasks(dict[Any, Any]):
-    """Peers' calls that are being answered. hivemind would keep those that a peer takes back."""
+    """Calls of peers being answered. hivemind would keep those that a peer cancels."""
 
     def __setitem__(self, call_id: Any, task: Any) -> None:
         super().__setitem__(call_id, task)
@@ -92,7 +92,7 @@ def _options(
         "auto_nat": not config.is_loopback,
         "nat_port_map": not config.is_loopback and not config.client_mode,
         "announce_maddrs": list(config.announce_maddrs) or None,
-        # Else p2pd takes half a minute to find out that it has holes to punch.
+        # p2pd would otherwise take half a minute to detect that it is behind a NAT.
         "force_reachability": "public" if config.is_relay else "private" if is_private else None,
         "host_maddrs": list(host_maddrs),
     }
@@ -104,7 +104,7 @@ def _options(
 
 
 class Daemon:
-    """A running p2pd and our connections to it. Made by `start_daemon`."""
+    """A running p2pd and our connections to it. Created by `start_daemon`."""
 
     def __init__(self, p2p: Any, folder: Path) -> None:
         self.p2p = p2p
@@ -117,9 +117,9 @@ class Daemon:
         return int(await self.p2p._child.wait())
 
     async def serve(self, protocol: str, accept: Accept) -> None:
-        """Pass every stream peers open on `protocol` to `accept`. Raises `PeerLost` for our own daemon."""
+        """Pass every stream that peers open on `protocol` to `accept`. Raises `PeerLost` for our own daemon."""
         if protocol in self._control.handlers:
-            # p2pd refuses a second handler; this one already passes streams on.
+            # p2pd refuses a second handler.
             return
 
         async def on_stream(info: Any, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -140,7 +140,7 @@ class Daemon:
     async def open(
         self, peer_id: str, protocol: str, timeout_s: float
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A new stream. Raises `PeerLost` with the reason, at the latest after `timeout_s`."""
+        """Open a stream. Raises `PeerLost` with the reason, at the latest after `timeout_s`."""
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.STREAM_OPEN,
             streamOpen=p2pd_pb2.StreamOpenRequest(peer=_peer_bytes(peer_id), proto=[protocol]),
@@ -148,7 +148,7 @@ class Daemon:
         return await self._call(request, peer_id, timeout_s)
 
     async def connect(self, peer_id: str, maddrs: Sequence[str], timeout_s: float) -> None:
-        """Raises `PeerLost`."""
+        """Connect to a peer at one of its addresses. Raises `PeerLost`."""
         addresses = [Multiaddr(maddr.removesuffix(f"/p2p/{peer_id}")).to_bytes() for maddr in maddrs]
         request = p2pd_pb2.Request(
             type=p2pd_pb2.Request.CONNECT,
@@ -169,7 +169,7 @@ class Daemon:
         return tuple(f"{maddr}/p2p/{self.peer_id}" for maddr in maddrs)
 
     async def ways(self) -> dict[str, tuple[str, ...]]:
-        """The addresses of connections by peer. Raises as `visible_maddrs`."""
+        """The addresses of all connections, by peer. Raises as `visible_maddrs`."""
         async with asyncio.timeout(CONTROL_TIMEOUT_S):
             peers = await self._control.list_peers()
         ways: dict[str, tuple[str, ...]] = {}
@@ -211,10 +211,10 @@ class Daemon:
 async def start_daemon(
     config: TransportConfig, *, host_maddrs: Sequence[str], peers: Sequence[str], is_private: bool = False
 ) -> Daemon:
-    """Start p2pd and connect to `peers`, at least one of which must answer; `is_private` if they cannot dial it.
+    """Start p2pd and connect to `peers`, at least one of which must answer; `is_private`: no peer can dial it.
 
-    Raises `UsageError` for addresses that cannot be listened on and `PeerLost` naming unreachable peers, or p2pd
-    where it ended silently.
+    Raises `UsageError` for addresses that cannot be listened on, and `PeerLost` naming unreachable peers, or p2pd
+    if it ended without an error.
     """
     if config.has_ports:
         check_ports_free(host_maddrs)
@@ -236,10 +236,8 @@ async def start_daemon(
             raise PeerLost(", ".join(peers), _why_no_answer(peers)) from None
         reason = str(error).removeprefix("Daemon failed to start: ")
         if reason == "None":
-            # It said nothing: it was killed, and nothing that the user wrote is wrong.
-            raise PeerLost(
-                "p2pd", "it ended as it was started; `cosine-node doctor` looks for the reason"
-            ) from None
+            # It was killed: the user's options are not the cause.
+            raise PeerLost("p2pd", "it ended during its start; `cosine-node doctor` looks for the reason") from None
         raise UsageError(
             f"The network daemon p2pd did not start ({reason}); `cosine-node doctor` looks for the reason."
         ) from None
@@ -257,7 +255,7 @@ def _why_no_answer(maddrs: Sequence[str]) -> str:
 
 
 async def _listen(p2p: Any) -> None:
-    """Take inbound streams with a long backlog; hivemind leaves the listening to a task that exists."""
+    """Accept inbound streams with a long backlog; hivemind does not listen if the task exists."""
     control = p2p._client.control
     path = control.listen_maddr.value_for_protocol("unix")
 
@@ -265,7 +263,7 @@ async def _listen(p2p: Any) -> None:
         try:
             await control._handler(reader, writer)
         except EOFError:
-            # The peer died before p2pd could say whose stream it is.
+            # The peer died before p2pd reported whose stream it is.
             writer.close()
 
     server = await asyncio.start_unix_server(accept, path=path, backlog=BACKLOG)
@@ -301,7 +299,7 @@ async def _end(p2p: Any) -> None:
     except TimeoutError:
         child.kill()
         await child.wait()
-    # The pipe's transport closes a turn of the loop after the process has ended.
+    # The pipe's transport closes one iteration of the loop after the process has ended.
     child._transport.close()
     await asyncio.sleep(0)
 
@@ -315,15 +313,14 @@ def _peer_bytes(peer_id: str) -> bytes:
 
 
 def plain_reason(error: str) -> str:
-    """p2pd's error text as a clause a user understands."""
+    """Return p2pd's error as a clause that a user understands."""
     if "protocols not supported" in error:
         return "it does not serve " + error.rpartition("[")[2].rstrip("]")
     if "routing: not found" in error:
         return "no address of it is known in the network"
     if "peer id mismatch" in error:
-        return (
-            f"another peer answers at its address, {error.partition('key matches ')[2].partition(' ')[0].strip()}"
-        )
+        other = error.partition("key matches ")[2].partition(" ")[0].strip()
+        return f"another peer answers at its address, {other}"
     if "not yet valid" in error:
         return "its certificate is not valid yet by this machine's clock, which is behind"
     if "negotiate security protocol" in error:
@@ -331,5 +328,5 @@ def plain_reason(error: str) -> str:
     if "connection refused" in error:
         return "nothing listens at its address any more"
     if DIAL_BACKOFF in error:
-        return "it could not be reached a moment ago"
+        return "a recent attempt to reach it failed"
     return " ".join(error.split())[:200]

@@ -1,4 +1,4 @@
-"""The cells of the directory in hivemind's DHT: found along disjoint paths, written where others hold them."""
+"""The cells of the directory in hivemind's DHT, which are looked up along disjoint paths."""
 
 import asyncio
 import logging
@@ -23,15 +23,15 @@ logger = logging.getLogger(__name__)
 
 REPLICAS_EACH: Final = 5  # hivemind's number of replicas, on each path (decision 31).
 ASKED_AT_ONCE: Final = 3  # Kademlia's alpha, on each path.
-OPERATION_TIMEOUT_S: Final = 20.0  # Room for several rounds of Kademlia with nodes that do not answer.
-MIN_PATIENCE_S: Final = 1.0  # Once a path has ended, the others have twice as long as it took, and this.
+OPERATION_TIMEOUT_S: Final = 20.0  # Several rounds of Kademlia with nodes that do not answer.
+MIN_PATIENCE_S: Final = 1.0  # After the first path has ended the others have twice its time, and this.
 MAX_RECORDS_READ: Final = 4 * limits.MAX_CELL_OWNERS
-"""Bounds the signatures checked for one cell. Half of forty nodes that lie fill 1,280 places: enough for 85 records
+"""Bounds the signatures checked for one cell. Twenty lying nodes of forty fill 1,280 places: enough for 85 records
 with as many copies as fifteen honest nodes hold of one."""
 CHECKED_IN_A_ROW: Final = 16  # Before the event loop runs other work: 2 ms at 115 us each (measured).
 
 _Weights = Counter[tuple[str, bytes, float]]
-"""Of an owner, value and expiry: the places by which it came before the last one, over all nodes that show it."""
+"""By owner, value and expiry: the sum of its places from the end of the cell, over all nodes that show it."""
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class DhtCells:
         self._holders: dict[str, list[Any]] = {}
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-        """The signed records in each cell, by owner. Raises `PeerLost` for a client that no node answers."""
+        """The signed records in each cell, by owner. Raises `PeerLost` if no node answers a client."""
         found, _ = await self._search(cells)
         if self._node.protocol.client_mode and not any(search.paths.answered for search in found.values()):
             raise PeerLost(self._node.peer_id.to_base58(), "no node of the network answered a look-up")
@@ -64,7 +64,7 @@ class DhtCells:
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        """Store here and nearest on each path, checked; a renewal where the last is held, unchecked."""
+        """Store here and at the nearest nodes of each path; a renewal at the known holders, without a check."""
         value, now_s = encode_body(StoredValue(cell, data)), time.time()
         try:
             posting = self._checker.check(
@@ -88,7 +88,7 @@ class DhtCells:
         return Placement(holders=sum(holding), asked=len(replicas))
 
     def begin_again(self) -> None:
-        """Forget holders and silent nodes: the network is another one."""
+        """Forget holders and silent nodes after a change of network."""
         self._holders.clear()
         self._node.blacklist.clear()
 
@@ -112,7 +112,7 @@ class DhtCells:
         return bool(stored) and all(stored)
 
     async def _search(self, cells: Sequence[str]) -> tuple[dict[str, _Search], dict[int, Any]]:
-        """The look-ups of some cells, as far as they came in time, and the peer ids of the nodes met."""
+        """The look-ups of some cells, as far as they came in time, and the peer ids of all nodes heard of."""
         table, node_id = self._node.protocol.routing_table, self._node.node_id
         peer_ids: dict[int, Any] = dict(self._anchors)
         asking = _BatchedFinds(self._node, peer_ids)
@@ -134,7 +134,7 @@ class DhtCells:
         return found, peer_ids
 
     async def _checked(self, cell: str, weights: _Weights) -> dict[str, bytes]:
-        """The newest valid record of each owner; what many nodes show outweighs what a liar puts in front."""
+        """The newest valid record of each owner. Records that many nodes show are checked first."""
         key, now_s = dht_key(cell), time.time()
         held: dict[str, Posting] = {}
         for number, ((owner, value, expires_at_s), _) in enumerate(weights.most_common(MAX_RECORDS_READ), 1):
@@ -152,7 +152,7 @@ class DhtCells:
 
 
 class _BatchedFinds:
-    """Asks a node in one call for the keys of one turn of the loop. End it with `close`."""
+    """Asks a node in one call for all keys of one iteration of the event loop. End it with `close`."""
 
     def __init__(self, node: Any, peer_ids: dict[int, Any]) -> None:
         self._node = node
@@ -161,7 +161,7 @@ class _BatchedFinds:
         self._calls: set[asyncio.Task[Any]] = set()
 
     async def ask(self, node_id: int, key: Any) -> tuple[Any, Mapping[int, Any]] | None:
-        """What a node shows under a key, and its neighbours; None if it is silent."""
+        """Return a node's value of a key and its neighbours; None if it is silent."""
         if node_id not in self._open:
             keys: list[Any] = []
             self._open[node_id] = keys, asyncio.create_task(self._call(node_id, keys))
@@ -187,7 +187,7 @@ class _BatchedFinds:
 
 
 async def _follow_paths(key: Any, search: _Search, asking: _BatchedFinds) -> None:
-    """Follow all paths of a look-up; those that end much later than the first are left."""
+    """Follow all paths of a look-up, except those that take much longer than the first."""
     loop = asyncio.get_running_loop()
     began_s, until_s = loop.time(), math.inf
     waiting: dict[asyncio.Task[None], int] = {}
@@ -227,7 +227,7 @@ def _key_of(cell: str) -> Any:
 
 
 def _items_of(shown: Any) -> list[tuple[str, bytes, float]]:
-    """Owner, value and expiry of what a node shows under a key, unchecked; nothing where it is no cell."""
+    """The unchecked owners, values and expiries of a value in the DHT; empty if it is not a cell."""
     if shown is None or not isinstance(shown.value, DictionaryDHTValue):
         return []
     items = [

@@ -1,7 +1,7 @@
 """The remote calls of hivemind's DHT through a peer gate, in a private swarm with certificates both ways.
 
-The access token in each request and answer holds the sender's certificate; beside it travels the newest list of
-revoked certificates, where the other end knows an older one (docs/protocol.md, section 10).
+The access token in each request and answer contains the sender's certificate, and the newest list of revoked
+certificates if the other end knows an older one (docs/protocol.md, section 10).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ SEQUENCE_BYTES: Final = 8  # The width of a sequence number in `nonce`.
 
 
 class GatedHandlers:
-    """The handlers of a hivemind protocol; a peer that the gate refuses gets the reason alone."""
+    """The handlers of a hivemind protocol; a peer that the gate refuses gets only the reason."""
 
     def __init__(self, protocol: Any, gate: PeerGate) -> None:
         self._protocol = protocol
@@ -51,10 +51,10 @@ class GatedHandlers:
 
 
 class GatedStub:
-    """The calls to one peer. In a private swarm one that has shown no membership yet is asked for it first.
+    """The calls to one peer. In a private swarm a peer is first asked for its certificate.
 
-    Timeouts are applied here: below Python 3.12 hivemind's `asyncio.wait_for` loses a cancellation that comes with
-    the answer. Raises `NotAMember`, which hivemind takes for silence.
+    Timeouts are applied here: below Python 3.12 hivemind's `asyncio.wait_for` loses a cancellation that arrives
+    with the answer. Raises `NotAMember`, which hivemind treats as silence.
     """
 
     def __init__(self, stub: Any, peer: Any, gate: PeerGate) -> None:
@@ -81,7 +81,7 @@ class GatedStub:
         try:
             self._gate.check_met(self._peer_id)
         except NotAMember:
-            # A ping tells nothing but the certificate that a stream would begin with.
+            # A ping reveals only the certificate, which a stream would begin with.
             await self.rpc_ping(dht_pb2.PingRequest())
 
     async def _ask(self, method: Callable[[Any], Awaitable[Any]], request: Any) -> Any:

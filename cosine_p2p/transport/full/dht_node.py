@@ -1,8 +1,9 @@
 """hivemind's DHT node with our rules: only checked, signed records are stored, cached, or passed on.
 
-What these pieces undo (read from hivemind's source, pinned by tests): caches may shadow a full cell with one
-record; a replayed old record shortens a newer one's life; one bad record makes a reader drop a whole cell; one node
-claiming a late expiry ends a search; a node chooses its own id, so that one peer can be all the nodes near a key.
+Without them (read from hivemind's source, pinned by tests) a cache may shadow a full cell with one record, a
+replayed old record shorten the life of a newer one, one bad record make a reader drop a whole cell, and one node
+that claims a late expiry end a search. A node also chooses its own id, so that one peer can occupy all places near
+a key.
 """
 
 import asyncio
@@ -32,12 +33,12 @@ from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost
 
 RPC_TIMEOUT_S: Final = 3.0  # hivemind's default.
-CONTROL_TIMEOUT_S: Final = 1.0  # The daemon is on this machine, and calls of others wait for it.
-MIN_PATIENCE_S: Final = 0.5  # Once one peer has answered a greeting, the others have as long again and this.
+CONTROL_TIMEOUT_S: Final = 1.0  # The daemon is on this machine, and other calls wait for it.
+MIN_PATIENCE_S: Final = 0.5  # After the first answer to a ping the others have twice its time, and this.
 
 
 class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no types
-    """A `RecordStore` as hivemind reads it, oldest owner first; it neither stores nor lists anything itself."""
+    """A `RecordStore` as read-only storage of hivemind, oldest owner first, which lists no items."""
 
     def __init__(self, store: RecordStore) -> None:
         super().__init__()
@@ -63,12 +64,12 @@ class ShownStorage(DHTLocalStorage):  # type: ignore[misc]  # hivemind has no ty
 
 
 def node_id_of(peer_id: Any) -> Any:
-    """The place of a peer in the DHT follows from its key: nobody can be in two places."""
+    """The DHT id of a peer, derived from its key, so that no peer can be in two places."""
     return DHTID.generate(source=peer_id.to_base58())
 
 
 def place_by_peer_id(protocol: Any) -> None:
-    """Accept nodes under the ids of their peer ids alone, and of told neighbours the nearest `bucket_size`."""
+    """Accept nodes only under ids derived from their peer ids, and only the nearest `bucket_size` neighbours."""
     update, find = protocol.update_routing_table, protocol.call_find
 
     async def update_routing_table(node_id: Any, peer_id: Any, responded: bool = True) -> None:
@@ -96,25 +97,25 @@ async def start_dht(
     gate: PeerGate,
     is_silent: Callable[[str], bool],
 ) -> Any:
-    """A DHT node behind `gate` that dials nobody who `is_silent`. Raises `PeerLost` if none of `peers` answers."""
+    """A DHT node behind `gate` that does not dial silent peers. Raises `PeerLost` if none of `peers` answers."""
     node = await DHTNode.create(
         p2p=p2p,
         node_id=node_id_of(p2p.peer_id),
         wait_timeout=RPC_TIMEOUT_S,
-        # Its own handlers would answer before the rules below hold.
+        # Its own handlers would answer before the rules below apply.
         client_mode=True,
         cache_locally=False,
         cache_nearest=0,
         cache_on_store=False,
         cache_refresh_before_expiry=0,
         reuse_get_requests=False,
-        # Else whoever was silent for an hour is left out of look-ups for another.
+        # Otherwise a node that was silent for an hour is left out of look-ups for another.
         backoff_rate=1.0,
     )
     protocol = node.protocol
     place_by_peer_id(protocol)
     protocol.storage, protocol.cache = ShownStorage(store), ShownStorage(RecordStore())
-    # What a look-up finds is checked when all of it is there (`dht_cells`), not each answer as it comes.
+    # The results of a look-up are checked together (`dht_cells`), not with each answer.
     protocol._validate_dictionary = lambda key, cell: len(cell.data) <= limits.MAX_CELL_OWNERS
     get_stub = protocol.get_stub
 
@@ -161,7 +162,7 @@ async def _hang_up(p2p: Any, gate: PeerGate, peer_id: str) -> None:
 
 
 async def _greet(node: Any, peers: Collection[Any]) -> bool:
-    """Ping peers, which fills the routing table; True if one answered. hivemind waits for those that are gone."""
+    """Ping peers to fill the routing table, without waiting for dead ones; True if one answered."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     pings = {asyncio.create_task(node.protocol.call_ping(peer, validate=True, strict=False)) for peer in peers}

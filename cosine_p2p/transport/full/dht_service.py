@@ -1,4 +1,4 @@
-"""hivemind's calls by our rules, on a budget: a node keeps what owners bring themselves, one value a subkey."""
+"""hivemind's calls by our rules and on a budget: a node stores only the records that their owners bring."""
 
 import asyncio
 import logging
@@ -17,17 +17,17 @@ from cosine_protocol.records import NodeRecord
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_S: Final = 0.2  # p2pd is asked for addresses no more often; a new peer waits so long.
-BAD_VALUE_UNITS: Final = 25.0  # What a value that fails its check costs beside the check. Honest owners store none.
-BROUGHT_WITHIN_S: Final = 20.0  # As long as the look-up in which an owner brings the record it has issued.
+LOOK_AGAIN_S: Final = 0.2  # The minimum interval between requests for addresses; a new peer waits this long.
+BAD_VALUE_UNITS: Final = 25.0  # The fine for a value that fails its check; honest owners store none.
+BROUGHT_WITHIN_S: Final = 20.0  # The maximum age of a new record: the time of the look-up before it is stored.
 
 
 class OverBudget(Exception):
-    """A call that is not answered; its text is all that the caller gets."""
+    """A refused call; the caller gets only the text."""
 
 
 class DhtService:
-    """hivemind's three calls; `addresses` of connected peers, `hang_up` on one that asks on without a budget."""
+    """hivemind's three calls. `addresses` are those of connected peers; `hang_up` disconnects a flooding peer."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class DhtService:
     async def rpc_find(self, request: Any, context: Any) -> Any:
         """Raises `OverBudget` for too many keys."""
         keys = len(request.keys)
-        # Also a call that is refused is work.
+        # A refused call costs work too.
         await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
         if keys > limits.MAX_FIND_KEYS:
             raise OverBudget(f"a call asks for at most {limits.MAX_FIND_KEYS} keys")
@@ -92,7 +92,7 @@ class DhtService:
         now_s = time.time()
 
         def note(record: NodeRecord) -> None:
-            """Compare clocks with an owner that brings a record, which it has just issued."""
+            """Compare clocks with the owner of a record, who has just issued it."""
             source = address_range or owner
             self._clocks.note(source, issued_s=record.issued_at_s, oldest_s=BROUGHT_WITHIN_S, now_s=now_s)
             if news := self._clocks.news(now_s):
@@ -124,7 +124,7 @@ class DhtService:
 
     async def _range_of(self, peer_id: str) -> str:
         if peer_id not in self._ranges:
-            # Whoever comes while p2pd is asked may be missing in the answer.
+            # A peer that connects during a request may be missing in its answer.
             if self._looking is not None:
                 await asyncio.shield(self._looking)
             if self._looking is None and peer_id not in self._ranges:

@@ -1,4 +1,4 @@
-"""Streams and the DHT over hivemind, restarted when its daemon dies. Starting one imports hivemind, not this."""
+"""Streams and the DHT over hivemind, which is imported on start; the daemon is restarted when it dies."""
 
 import asyncio
 import logging
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-SILENT_S: Final = 3.0  # Peers say something each second; p2pd would believe in a silent one for 40 s.
+SILENT_S: Final = 3.0  # Peers send something each second; p2pd detects a silent peer only after 40 s.
 PUNCH_LOOK_S: Final = 0.05
-PUNCH_LOOKS: Final = 20  # A second: a direct way exists after 0.3 s at a round trip of 40 ms.
-RELAYED_S: Final = 600.0  # A peer that stayed relayed is not waited for again for so long.
-QUESTION_S: Final = 2.0  # For a connected peer to say who it is.
-MAX_STREAMS: Final = 4096  # Bounds memory, at one for each place in the listening socket's backlog.
-MAX_STREAMS_EACH: Final = 64  # One for each protocol and its links; more take the places of others.
+PUNCH_LOOKS: Final = 20  # One second; a direct connection exists after 0.3 s at a round trip of 40 ms.
+RELAYED_S: Final = 600.0  # How long a peer that stayed relayed is dialled without waiting for a direct connection.
+QUESTION_S: Final = 2.0  # Timeout for an identify request to a connected peer.
+MAX_STREAMS: Final = 4096  # Bounds memory; equals the backlog of the listening socket.
+MAX_STREAMS_EACH: Final = 64  # Streams of one peer: enough for every protocol and its links.
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """The network daemon, hivemind's DHT node on it, and the cells in that."""
+    """The network daemon, hivemind's DHT node on it, and the cells in the DHT."""
 
     daemon: "Daemon"
     dht: Any
@@ -52,10 +52,10 @@ class _Running:
 
 
 class HivemindTransport:
-    """Implements `Transport` and the DHT's `Cells`. Made by `start`; end it with `close`.
+    """Implements `Transport` and the DHT's `Cells`. Created by `start`, ended by `close`.
 
-    When p2pd dies its streams end; p2pd and the DHT node come back with the same identity, port, handlers and
-    records (`restarts` counts that), and dials wait for it.
+    When p2pd dies, its streams end. p2pd and the DHT node are restarted with the same identity, ports, handlers and
+    records (counted by `restarts`); dials wait for them.
     """
 
     def __init__(self, config: TransportConfig) -> None:
@@ -90,13 +90,13 @@ class HivemindTransport:
 
     @classmethod
     async def start(cls, config: TransportConfig) -> "HivemindTransport":
-        """Raises `UsageError` for addresses that cannot be used, `PeerLost` naming silent initial peers."""
+        """Raises `UsageError` for unusable addresses and `PeerLost` with the initial peers that do not answer."""
         config.check()
         sweep_socket_folders()
         anchors = (*config.relays, *config.initial_peers)
         hosts = await hosts_of([address for maddr in anchors if (address := parsed(maddr)) is not None])
         if config.listens and not any(reach_of(host) is Reach.PUBLIC for host in hosts):
-            # In a network of one's own no holes have to be punched.
+            # Without public peers there is no NAT to traverse.
             config = replace(config, listens=False)
         transport = cls(config)
         transport._policy = DialPolicy(hosts)
@@ -140,14 +140,14 @@ class HivemindTransport:
         self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream; raises `PeerLost`, soon after `dial_timeout_s` of a running daemon."""
+        """Open a stream. Raises `PeerLost`, at the latest soon after `dial_timeout_s` of a running daemon."""
         self.config.gate.check_dial(peer_id)
         running = await self._up(peer_id)
         await self._approach(running.daemon, peer_id)
         return await self._open(peer_id, protocol)
 
     async def address_of(self, peer_id: str) -> str:
-        """Of a relayed peer the relay's; "" where the daemon does not tell in time."""
+        """The address of a peer, or of its relay; "" if the daemon does not answer in time."""
         try:
             ways = await self._ways_to(await self._daemon(), peer_id)
         except PeerLost:
@@ -169,7 +169,7 @@ class HivemindTransport:
     async def serving(
         self, handlers: Mapping[str, StreamHandler], on_change: Callable[[], Awaitable[None]]
     ) -> AsyncIterator[None]:
-        """Serve these protocols inside the context; `on_change` is awaited when the daemon or addresses changed."""
+        """Serve protocols inside the context; `on_change` is awaited after the daemon or the addresses changed."""
         self._on_change.append(on_change)
         try:
             for protocol, handler in handlers.items():
@@ -187,23 +187,21 @@ class HivemindTransport:
     async def visible_maddrs(self) -> tuple[str, ...]:
         """Our full addresses; the last known ones while the daemon is down."""
         if self._running is not None:
-            try:
+            with suppress(OSError, EOFError, TimeoutError):
                 self._maddrs = await self._running.daemon.visible_maddrs()
-            except (OSError, EOFError, TimeoutError):
-                logger.debug("the network daemon did not tell our addresses")
         return self._maddrs
 
     async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
         try:
             return await (await self._up(self.peer_id)).cells.read(cells)
         except PeerLost:
-            # The way to all others may be another one now, unless somebody is heard over the old one.
+            # The route to all peers may have changed, unless one of them was heard recently.
             if self._initial is not None and not any(stream.silent_s < SILENT_S for stream in self._streams):
                 self._run(self._initial.connect_anew())
             raise
 
     def held_in(self, cell: str) -> list[bytes]:
-        """The signed records in one cell that this node stores."""
+        """The signed records of one cell that this node stores."""
         return [posting.data for posting in self._store.get(dht_key(cell), time.time())]
 
     async def write(
@@ -226,7 +224,7 @@ class HivemindTransport:
             ended = asyncio.ensure_future(self._running.daemon.ended())
             try:
                 while not ended.done():
-                    # The peers that a restarted daemon asks are so old at most.
+                    # The maximum age of the peers that a restarted daemon connects to.
                     await asyncio.wait([ended], timeout=15.0)
                     if not ended.done():
                         await self._note_connected_peers()
@@ -236,7 +234,7 @@ class HivemindTransport:
                 ended.cancel()
 
     async def _approach(self, daemon: "Daemon", peer_id: str) -> None:
-        """Have a connection to a peer whose addresses are known. Raises `PeerLost`."""
+        """Connect to a peer whose addresses are known, unless connected. Raises `PeerLost`."""
         if peer_id in self._silent:
             self._silent.discard(peer_id)
             await daemon.disconnect(peer_id)
@@ -252,7 +250,7 @@ class HivemindTransport:
             await self._await_direct(daemon, peer_id)
 
     async def _connect(self, daemon: "Daemon", peer_id: str, hosts: Mapping[str, str]) -> None:
-        """Dial those of the addresses, each with its host, that are still permitted. Raises `PeerLost`."""
+        """Dial the addresses, given with their hosts, that are still permitted. Raises `PeerLost`."""
         now_s = asyncio.get_running_loop().time()
         tried = [maddr for maddr, host in hosts.items() if self._policy.takes_try(host, now_s=now_s)]
         if not tried:
@@ -266,20 +264,20 @@ class HivemindTransport:
             self._policy.note_peer(hosts[maddr])
 
     async def _meet_neighbour(self, daemon: "Daemon", peer_id: str, maddrs: Sequence[str]) -> None:
-        """Reconnect at a private address where a relayed peer is behind the same router. Raises `PeerLost`."""
+        """Reconnect to a relayed peer behind the same router at its private address. Raises `PeerLost`."""
 
         async def meet() -> None:
             ways = await self._ways_to(daemon, peer_id)
             if not all("/p2p-circuit" in way for way in ways) or not self._is_idle(peer_id):
                 return
             places = await self._neighbours.places_of(peer_id)
-            # p2pd dials nobody to whom there is a way.
+            # p2pd does not dial a connected peer.
             if places and self._is_idle(peer_id):
                 await daemon.disconnect(peer_id)
                 await daemon.connect(peer_id, (*places, *maddrs), self.config.dial_timeout_s)
                 self._neighbours.note_met(peer_id)
 
-        # Streams that are dialled at a time wait for the same one, which would cut those that did not.
+        # Concurrent dials share one meeting, since reconnecting cuts the streams that exist.
         meeting = self._meetings.get(peer_id)
         if meeting is None:
             meeting = self._meetings[peer_id] = asyncio.ensure_future(meet())
@@ -290,7 +288,7 @@ class HivemindTransport:
         return all(stream.peer_id != peer_id for stream in self._streams)
 
     async def _await_direct(self, daemon: "Daemon", peer_id: str) -> None:
-        """Wait a moment for a direct connection: streams stay on the one that they began on."""
+        """Wait a moment for a direct connection: a stream stays on the connection on which it was opened."""
         own = await self.visible_maddrs()
         if self._relayed.get(peer_id, asyncio.get_running_loop().time()) or not any(
             reach_at(maddr) is Reach.PUBLIC for maddr in own
@@ -300,7 +298,7 @@ class HivemindTransport:
             if not all("/p2p-circuit" in way for way in await self._ways_to(daemon, peer_id)):
                 return
             await asyncio.sleep(PUNCH_LOOK_S)
-        # One of the two routers does not let it be.
+        # One of the two routers prevents a direct connection.
         self._relayed.note(peer_id, True, asyncio.get_running_loop().time())
 
     async def _ways_to(self, daemon: "Daemon", peer_id: str) -> tuple[str, ...]:
@@ -310,7 +308,7 @@ class HivemindTransport:
             return ()
 
     def _permitted(self, peer_id: str) -> dict[str, str]:
-        """The addresses of a peer that may be dialled, each with its host: anybody may announce anybody's."""
+        """The addresses of a peer that may be dialled, with their hosts; a record may claim any address."""
         now_s = asyncio.get_running_loop().time()
         found = {}
         for maddr in self._book.get(peer_id) or ():
@@ -326,7 +324,7 @@ class HivemindTransport:
         return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
 
     async def _ask_to(self, peer_id: str, protocol: str) -> Stream:
-        """A stream of libp2p's own protocols, which go past the gate."""
+        """A stream of one of libp2p's own protocols, which bypass the gate."""
         daemon = await self._daemon()
         return SocketStream(
             peer_id, *await daemon.open(peer_id, protocol, self.config.dial_timeout_s), lambda _: None
@@ -345,7 +343,7 @@ class HivemindTransport:
             self._running.cells.begin_again()
 
     async def _see_alike(self, daemon: "Daemon") -> None:
-        """Meet public peers over QUIC: p2pd punches only where enough see us at one port."""
+        """Connect to public peers over QUIC: p2pd punches holes only if enough of them see us at one port."""
 
         async def meet(peer_id: str, maddrs: Sequence[str]) -> None:
             async def ask(peer_id: str, protocol: str) -> Stream:
@@ -363,7 +361,7 @@ class HivemindTransport:
             await asyncio.gather(*(meet(peer_id, maddrs) for peer_id, maddrs in (await daemon.ways()).items()))
 
     async def _up(self, peer_id: str) -> _Running:
-        """Waits longer than a dial: giving up would lose all verifiers at once. Raises `PeerLost`."""
+        """The running daemon. Waits longer than a dial, which would lose all verifiers. Raises `PeerLost`."""
         try:
             async with asyncio.timeout(JOIN_PATIENCE_S):
                 await self._is_up.wait()
@@ -404,10 +402,10 @@ class HivemindTransport:
                     peers=peers,
                     checker=self._checker,
                     store=self._store,
-                    # Who cannot be dialled keeps nothing for others.
+                    # A node that cannot be dialled stores nothing for others.
                     client_mode=self.config.client_mode or self._is_private,
                     gate=self.config.gate,
-                    is_silent=self._is_silent,
+                    is_silent=lambda peer_id: self._initial is not None and self._initial.is_silent(peer_id),
                 )
                 maddrs = await daemon.visible_maddrs()
                 for protocol in self._handlers:
@@ -427,9 +425,6 @@ class HivemindTransport:
         self._is_up.set()
         return daemon
 
-    def _is_silent(self, peer_id: str) -> bool:
-        return self._initial is not None and self._initial.is_silent(peer_id)
-
     async def _rebuild(self) -> None:
         self._is_up.clear()
         await self._end_running()
@@ -444,7 +439,7 @@ class HivemindTransport:
                 logger.warning("the network daemon could not be started again: %s", error)
                 logger.debug("why it could not", exc_info=True)
                 if isinstance(error, UsageError):
-                    # Another program has a port that this node was given. One that its user named it waits for.
+                    # Another program took a port that was assigned to this node; a port from the user stays.
                     self._host_maddrs = self.config.host_maddrs
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, 30.0)
@@ -493,10 +488,8 @@ class HivemindTransport:
         stream = self._tracked(peer_id, reader, writer)
         handler = self._handlers.get(protocol)
         own = sum(known.peer_id == peer_id for known in self._streams)
-        # A handler may be withdrawn while a stream is on its way.
+        # A handler may have been withdrawn since the stream was opened.
         if handler is None or len(self._streams) > MAX_STREAMS or own > MAX_STREAMS_EACH:
-            # Who floods us shall not fill the log as well.
-            logger.debug("%s was turned away: %d streams are open, %d its own", peer_id, len(self._streams), own)
             stream.abort()
             return
         self._accepted[stream] = protocol

@@ -1,4 +1,4 @@
-"""Keeps a transport connected to its initial peers; p2pd would wait ever longer after dials in vain."""
+"""Keeps a transport connected to its initial peers; p2pd would wait longer after each failed dial."""
 
 import asyncio
 import logging
@@ -20,26 +20,29 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-LOOK_S: Final = 2.0  # Five looks fit into the 10 s in which a node is to be reachable again.
-STOOD_STILL_S: Final = 30.0  # Connections of a machine suspended for so long are given up by others.
-CONNECT_S: Final = 4.0  # As clients wait for a peer.
-LISTENS_S: Final = 2.0  # For a peer to take a connection: six round trips of 300 ms.
-MEET_SELDOM: Final = 10.0  # One that is away is dialled again after this part of the time for which it has been.
-MEET_S: Final = 6.0  # But after so long at the latest: after a day within 10 s, for ten packets a minute.
+LOOK_S: Final = 2.0  # Five checks in the 10 s within which a node must be reachable again.
+STOOD_STILL_S: Final = 30.0  # Peers give up the connections of a machine suspended for this long.
+CONNECT_S: Final = 4.0  # The same as a client's dial timeout.
+LISTENS_S: Final = 2.0  # Timeout of a TCP connection: six round trips of 300 ms.
+MEET_SELDOM: Final = 10.0  # An absent peer is dialled again after a tenth of the time of its absence.
+MEET_S: Final = 6.0  # The maximum of that pause: after a day still within 10 s, at ten packets a minute.
 
 
 class InitialPeers:
-    """Initial peers and named relays by full address, at IP addresses `hosts`; nodes use `has_moved` and `meet`."""
+    """Initial peers and relays by full address, with their IP addresses `hosts`.
+
+    A client uses `run`; a node calls `has_moved` and `meet` itself.
+    """
 
     def __init__(
         self, maddrs: Sequence[str], *, hosts: Sequence[str], daemon: Callable[[], Awaitable["Daemon"]]
     ) -> None:
         self.maddrs = {peer_of(maddr): maddr for maddr in reversed(maddrs)}
-        # Public peers that are away for the moment are no network of one's own.
+        # An absent public peer does not make the network a local one.
         self.are_public = any(reach_of(host) is Reach.PUBLIC for host in hosts)
         self.local = local_hosts(hosts)
         self._hosts = tuple(hosts)
-        # Ways within a machine do not move with it.
+        # Loopback addresses do not change with the network.
         self._are_here = bool(hosts) and all(reach_of(host) is Reach.LOOPBACK for host in hosts)
         self._daemon = daemon
         self._looked_at_s = elapsed_s()
@@ -72,26 +75,26 @@ class InitialPeers:
         return peer_id in self._silent
 
     def has_moved(self) -> bool:
-        """True where this machine's addresses changed, or it stood still, since the last look."""
+        """True if this machine's addresses changed, or it was suspended, since the last call."""
         local = self.local if self._are_here else local_hosts(self._hosts)
         has_moved, self.local = local != self.local, local
         now_s = elapsed_s()
         stood_still_s, self._looked_at_s = now_s - self._looked_at_s, now_s
         if has_moved:
-            logger.info("this machine has other addresses now: %s", ", ".join(sorted(local)) or "none")
+            logger.info("the addresses of this machine are now: %s", ", ".join(sorted(local)) or "none")
         elif stood_still_s > STOOD_STILL_S:
-            logger.info("this machine stood still for %.0f s", stood_still_s)
+            logger.info("this machine was suspended for %.0f s", stood_still_s)
         return has_moved or stood_still_s > STOOD_STILL_S
 
     async def connect_anew(self) -> None:
-        """Drop connections from an old address, in which p2pd would believe for 40 s, and dial again."""
+        """Drop all connections, which p2pd would consider alive for 40 s, and dial again."""
         daemon = await self._daemon()
         with suppress(OSError, EOFError, TimeoutError):
             await asyncio.gather(*map(daemon.disconnect, await daemon.ways()))
         await asyncio.gather(*map(self._meet, self.maddrs))
 
     def meet(self, ways: Mapping[str, Sequence[str]]) -> bool:
-        """Dial those without a connection; True if one is back."""
+        """Dial the peers without a connection; True if one has reconnected."""
         now_s, met = asyncio.get_running_loop().time(), self.maddrs.keys() & ways.keys()
         is_back, self._met = bool(met - self._met), met
         self._silent -= met
@@ -123,12 +126,12 @@ class InitialPeers:
 
 
 def elapsed_s() -> float:
-    """Seconds of a clock that nobody sets and that runs while the machine is suspended (Linux, macOS)."""
+    """Seconds of a monotonic clock that runs while the machine is suspended (Linux, macOS)."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 async def is_dialable(maddrs: Iterable[str]) -> bool:
-    """True if something listens at one of the addresses over TCP, or that cannot be told."""
+    """True if a program listens at one of the TCP addresses, or if there is none to try."""
     plain = [maddr for maddr in maddrs if (address := parsed(maddr)) is not None and address.is_plain_tcp]
     return not plain or any(await asyncio.gather(*map(listens_at, plain)))
 

@@ -1,4 +1,4 @@
-"""The one place that imports hivemind (and no torch with it). Import this module only where a node starts."""
+"""The only module that imports hivemind (without torch). Import it only where a node starts."""
 
 import logging
 from pkgutil import iter_modules
@@ -17,7 +17,7 @@ with imported_in_part("hivemind"):
     from hivemind.utils.multiaddr import codecs
     from hivemind.utils.timed_storage import ValueWithExpiration
 
-    # Each would else be imported with the first address of its kind, and the whole library with it.
+    # A later import, with the first address of its kind, would import the whole library.
     for codec in iter_modules(codecs.__path__):
         codecs.codec_by_name(codec.name)
 
@@ -27,6 +27,6 @@ __all__ = [
     "p2pd_pb2", "read_pbmsg_safe", "write_pbmsg",
 ]  # fmt: skip
 
-# Without this hivemind formats its own lines on stderr, whatever logging the application chose.
+# Otherwise hivemind writes to stderr, regardless of the application's logging.
 use_hivemind_log_handler("nowhere")
 logging.getLogger("hivemind").setLevel(logging.WARNING)

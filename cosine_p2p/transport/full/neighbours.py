@@ -1,7 +1,7 @@
-"""Neighbours: peers behind one router, which a relay joins although they can meet at private addresses.
+"""Neighbours: peers behind the same router, which can connect at private addresses instead of through a relay.
 
-A peer that only relays lead to is asked for its private addresses. The question names the public addresses at which
-peers see the asker; only a peer that is seen at one of them too answers.
+A peer that is reached only through relays is asked for its private addresses. The question contains the public
+addresses at which peers see the asker; only a peer that is seen at one of them answers.
 """
 
 import asyncio
@@ -35,13 +35,13 @@ if TYPE_CHECKING:
     from cosine_p2p.transport.full.daemon import Daemon
 
 NEIGHBOUR: Final = "/cosine/neighbour/1.0.0"
-ANSWER_S: Final = 2.0  # For a peer to answer over a connection that there is: six round trips of 300 ms.
-LISTENS_S: Final = 0.5  # For a neighbour to take a connection: no line out of the house lies between.
-ASK_AGAIN_S: Final = 600.0  # Who was no neighbour, unless this machine is seen elsewhere.
-SEEN_S: Final = 60.0  # Peers are asked so often at most at which address they see this machine.
-OBSERVERS: Final = 3  # Peers that are asked.
+ANSWER_S: Final = 2.0  # Timeout of a request over an existing connection: six round trips of 300 ms.
+LISTENS_S: Final = 0.5  # Timeout of a connection within the local network.
+ASK_AGAIN_S: Final = 600.0  # Pause after a peer was no neighbour, unless this machine is seen elsewhere.
+SEEN_S: Final = 60.0  # The minimum interval between requests for the address at which peers see this machine.
+OBSERVERS: Final = 3  # The number of peers that are asked for it.
 MAX_PLACES: Final = 4  # Bounds the addresses of one peer.
-LEAST_PORT: Final = 1024  # Below are services of routers and printers; nodes have others.
+LEAST_PORT: Final = 1024  # Lower ports belong to services of routers and printers.
 
 
 class Neighbours:
@@ -52,12 +52,12 @@ class Neighbours:
         self._ask_peer = ask_peer
         self._dial = dial
         self._strangers = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS, forgotten_s=ASK_AGAIN_S)
-        # By the addresses that this machine had then.
+        # By this machine's addresses at that time.
         self._seen_at = Remembered[frozenset[str], frozenset[str]](1, forgotten_s=SEEN_S)
         self._tries_s = deque[float](maxlen=MAX_TRIES)
 
     async def places_of(self, peer_id: str) -> tuple[str, ...]:
-        """The private addresses at which a peer seems to listen; none unless it is seen where this node is."""
+        """The private addresses at which a peer seems to listen, if both are seen at one public address."""
         now_s = asyncio.get_running_loop().time()
         seen_at = await self._where_seen(now_s)
         if not seen_at or self._strangers.get(peer_id, now_s) == seen_at:
@@ -92,7 +92,7 @@ class Neighbours:
     async def _own_places(self) -> bytes:
         own, local = await (await self._daemon()).visible_maddrs(), local_hosts(())
         near = [maddr.partition("/p2p/")[0] for maddr in own if _is_place(maddr)]
-        # Those that lead to the router first: others are of networks within this machine.
+        # Addresses on the route to the router come first; others belong to networks within this machine.
         near.sort(key=lambda maddr: maddr.split("/")[2] not in local)
         return b"".join(field(2, Multiaddr(maddr).to_bytes()) for maddr in near[:MAX_PLACES])
 

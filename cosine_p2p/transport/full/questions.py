@@ -1,11 +1,11 @@
-"""Questions that libp2p peers answer over streams of their own: relay for us, dial us back, how do you see us?
+"""Requests of three libp2p protocols: circuit relay v2 (RESERVE), AutoNAT v1 (DIAL) and identify.
 
-p2pd asks them too, but hides the answers, and after a relay was gone does not ask again for an hour. Protocols:
-circuit relay v2 (RESERVE), AutoNAT v1 (DIAL), identify.
+p2pd sends them too, but does not expose the answers, and after the loss of a relay does not ask again for an hour.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -28,7 +28,7 @@ Dial = Callable[[str, str], Awaitable[Stream]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
-    """What a peer says of itself: the address at which it sees us, where it listens, and what it speaks."""
+    """A peer's identify message: the address at which it sees us, its own addresses, and its protocols."""
 
     seen_at: str
     maddrs: tuple[str, ...]
@@ -44,7 +44,7 @@ def varint(value: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
-    """The value that begins at `at`, and where it ends. Raises `ValueError`."""
+    """Return the value that begins at `at`, and its end. Raises `ValueError`."""
     value = 0
     for shift in range(0, 70, 7):
         if at >= len(data):
@@ -57,12 +57,12 @@ def read_varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A field of protobuf that holds bytes."""
+    """Encode a protobuf field of bytes."""
     return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a protobuf message that are numbers or bytes. Raises `ValueError`."""
+    """Yield the fields of a protobuf message of numbers and bytes. Raises `ValueError`."""
     at = 0
     while at < len(data):
         key, at = read_varint(data, at)
@@ -83,29 +83,27 @@ def maddr_of(value: int | bytes) -> str:
     try:
         return str(Multiaddr(value))
     except Exception as error:
-        # Of this library each kind of address has errors of its own.
+        # The library raises different errors for each protocol.
         raise ValueError("no multiaddr") from error
 
 
 def maddrs_in(data: bytes, number: int) -> tuple[str, ...]:
-    """The multiaddrs in a repeated field, without unknown kinds."""
+    """The multiaddrs in a repeated field, without unknown kinds. Raises `ValueError` for malformed fields."""
     found = []
     for key, value in fields(data):
         if key == number and isinstance(value, bytes):
-            try:
+            with suppress(ValueError):
                 found.append(maddr_of(value))
-            except ValueError:
-                continue
     return tuple(found)
 
 
 def peer_bytes(peer_id: str) -> bytes:
-    """A peer id as its multihash: an Ed25519 key lies in it as it is."""
+    """The multihash of a peer id, which contains its Ed25519 key."""
     return b"\x00\x24\x08\x01\x12\x20" + public_key_of(peer_id)
 
 
 async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout_s: float) -> tuple[str, ...]:
-    """Let a peer relay to us for an hour; its addresses. Raises `PeerLost`, also for fewer than `least_bytes`."""
+    """Reserve a relay for an hour; its addresses. Raises `PeerLost`, also for a limit below `least_bytes`."""
     answer = await ask(dial, peer_id, HOP, _RESERVE, timeout_s)
     return read_reservation(answer, peer_id, least_bytes=least_bytes)
 
@@ -118,7 +116,7 @@ def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[
             raise PeerLost(peer_id, f"it does not relay for us (status {status!r})")
         limit = by_number.get(4, b"")
         granted = dict(fields(limit)).get(2, 0) if isinstance(limit, bytes) else 0
-        # Without a limit it says 0.
+        # 0 means no limit.
         if isinstance(granted, int) and 0 < granted < least_bytes:
             raise PeerLost(peer_id, f"it does not relay more than {granted} bytes")
         reservation = by_number.get(3, b"")
@@ -130,7 +128,7 @@ def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[
 async def ask_dial_back(
     dial: Dial, peer_id: str, own_id: str, maddrs: Sequence[str], *, timeout_s: float
 ) -> str | None:
-    """Where a peer reached us just now, None if nowhere. Raises `PeerLost` if it did not try."""
+    """The address at which a peer just reached us, None if it failed. Raises `PeerLost` if it did not try."""
     plain = [Multiaddr(maddr.partition("/p2p/")[0]).to_bytes() for maddr in maddrs]
     info = field(1, peer_bytes(own_id)) + b"".join(field(2, each) for each in plain)
     return read_dial_back(
@@ -155,7 +153,7 @@ def read_dial_back(answer: bytes, peer_id: str) -> str | None:
 
 
 async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identified:
-    """Raises `PeerLost`."""
+    """Ask a peer to identify itself. Raises `PeerLost`."""
     return read_identity(await ask(dial, peer_id, IDENTIFY, b"", timeout_s), peer_id)
 
 
@@ -174,7 +172,7 @@ def read_identity(answer: bytes, peer_id: str) -> Identified:
 
 
 async def ask(dial: Dial, peer_id: str, protocol: str, question: bytes, timeout_s: float) -> bytes:
-    """The answer to a question; an empty one is not sent. Raises `PeerLost`."""
+    """Send a question, unless it is empty, and return the answer. Raises `PeerLost`."""
     try:
         async with asyncio.timeout(timeout_s):
             stream = await dial(peer_id, protocol)

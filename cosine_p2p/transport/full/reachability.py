@@ -1,4 +1,4 @@
-"""Keeps a node reachable, by dial-backs and relays that are asked every two seconds, and tells how it is."""
+"""Keeps a node reachable: requests dial-backs and relay reservations, and reports how others reach the node."""
 
 import asyncio
 import logging
@@ -22,17 +22,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-ANSWER_S: Final = 2.0  # For a peer to answer a question over a connection that there is: six round trips of 300 ms.
-RELAYS_KEPT: Final = 2  # With one, its end is the node's too.
-ASK_AGAIN_S: Final = 60.0  # Of one that did not help; a dial back is answered three times a minute.
-DIAL_BACK_S: Final = 18.0  # A peer that cannot reach us says so after 15 s (measured).
-FIRST_VERDICT_S: Final = 3.0  # Who can reach us says so within two round trips; `ready` waits for it.
-MAX_SEEN: Final = 8  # Bounds the peers that are asked how they see us.
-MAX_PLACES: Final = 3  # Bounds the addresses of a relay in a record, which has room for sixteen in all.
+ANSWER_S: Final = 2.0  # Timeout of a request over an existing connection: six round trips of 300 ms.
+RELAYS_KEPT: Final = 2  # With a single relay the node would be lost with it.
+ASK_AGAIN_S: Final = 60.0  # Pause after a peer did not help; a peer dials back at most three times a minute.
+DIAL_BACK_S: Final = 18.0  # A peer that cannot reach us answers after 15 s (measured).
+FIRST_VERDICT_S: Final = 3.0  # `ready` waits for it; a peer that can reach us answers within two round trips.
+MAX_SEEN: Final = 8  # Bounds the peers that are asked at which address they see us.
+MAX_PLACES: Final = 3  # Bounds the addresses of a relay in a record, which holds at most sixteen.
 
 
 @dataclass(slots=True)
 class _Asked:
+    """Peers' answers since the last move to another network."""
+
     circuits: dict[str, tuple[str, ...]] = field(default_factory=dict)
     seen_at: dict[str, str] = field(default_factory=dict)
     dialled_back: tuple[str, ...] = ()
@@ -40,7 +42,7 @@ class _Asked:
     tried_at_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def is_due(self, question: str, peer_id: str, now_s: float) -> bool:
-        """True, and noted, if a peer was not asked this lately."""
+        """Return True, and note the time, if a peer was not asked this for `ASK_AGAIN_S`."""
         if now_s - self.tried_at_s.get((question, peer_id), -ASK_AGAIN_S) < ASK_AGAIN_S:
             return False
         self.tried_at_s[question, peer_id] = now_s
@@ -48,11 +50,11 @@ class _Asked:
 
 
 class Reachability:
-    """Looks with `run` beside a node's transport; `reach` is the verdict.
+    """Checks in `run` how a node is reachable; `reach` is the result.
 
-    `dial` opens a stream to a connected peer past the gate. `on_change` is awaited after each change of what is
-    announced. With `insists` it asks also where no peer is public; with `is_named` the user has named its
-    addresses.
+    `dial` opens a stream to a connected peer, bypassing the gate. `on_change` is awaited after each change of the
+    announced addresses. With `insists` peers are asked even if none is public; with `is_named` the user specified
+    the node's addresses.
     """
 
     def __init__(
@@ -76,7 +78,7 @@ class Reachability:
         self._is_named = is_named
         self._asks_relays = asks_relays
         self._on_change = on_change
-        # Who has a public address is perhaps reached at it: that is tried first.
+        # A node with a public address tries it before relays.
         self._is_hopeful = any(reach_of(host) is Reach.PUBLIC for host in initial.local)
         self._moved = Remembered[str, frozenset[str]](MAX_KNOWN_PEERS)
         self._asked = _Asked()
@@ -84,8 +86,8 @@ class Reachability:
         self._has_answer = asyncio.Event()
         initial.on_met = self._has_answer.set
 
-    async def first(self) -> Reachable:
-        """The verdict as soon as it is a good one, or after a moment."""
+    async def first(self) -> None:
+        """Set `reach`, as soon as the node is reachable or after `FIRST_VERDICT_S`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(FIRST_VERDICT_S):
                 while await self._look() and self.reach.kind in (ReachKind.UNTESTED, ReachKind.NOBODY):
@@ -93,7 +95,6 @@ class Reachability:
         # A peer that could reach us would have said so by now.
         self._is_hopeful = False
         await self._look()
-        return self.reach
 
     async def run(self) -> None:
         """Look until cancelled."""
@@ -112,13 +113,13 @@ class Reachability:
         self._has_answer.set()
 
     async def _look(self) -> bool:
-        """One look; False where there is no public peer to ask."""
+        """Check once; False if there is no public peer to ask."""
         self._has_answer.clear()
         try:
             has_moved, local = self._initial.has_moved(), self._initial.local
             if has_moved:
                 if not local:
-                    # On its way to another network it is in none for a moment.
+                    # A machine that changes networks has no address for a moment.
                     return False
                 self._asked = _Asked()
                 await self._initial.connect_anew()
@@ -126,7 +127,7 @@ class Reachability:
             ways, own = await daemon.ways(), await daemon.visible_maddrs()
             await self._hang_up_on_moved(ways)
             peers = public_peers(ways, self._initial.maddrs)
-            # Dials that cannot be would make p2pd wait with those that can.
+            # Impossible dials would delay p2pd's other dials.
             if local and (peers or self._initial.are_public or self._insists):
                 await self._ask(ways, peers, own)
             has_met = self._initial.meet(ways)
@@ -137,7 +138,7 @@ class Reachability:
         return bool(peers)
 
     async def _hang_up_on_moved(self, ways: Mapping[str, Sequence[str]]) -> None:
-        """Cut connections of peers that came from another address, once a pair: p2pd would use the dead one."""
+        """Disconnect peers that changed their address, once for each pair: p2pd would use the dead connection."""
         for peer_id, maddrs in ways.items():
             at = [parsed(maddr) for maddr in maddrs if "/p2p-circuit" not in maddr]
             hosts = frozenset(each.host for each in at if each is not None and each.host_kind == "ip4")
@@ -151,12 +152,12 @@ class Reachability:
         asked = self._asked
         for peer_id in peers[:RELAYS_KEPT]:
             if not asked.dialled_back and asked.is_due("dial back", peer_id, now_s):
-                # A router may lead only one of them in, and light clients dial over TCP alone.
+                # A router may admit only one of them, and light clients dial over TCP only.
                 for kind in ("/tcp/", "/udp/"):
                     mine = [maddr for maddr in own if kind in maddr and "/p2p-circuit" not in maddr]
                     if mine:
                         self._begin(self._dial_back(asked, peer_id, mine))
-        # A full-cone router lets others in over QUIC alone, and light clients dial over TCP.
+        # A full-cone router admits only QUIC, and light clients dial over TCP.
         if not self._asks_relays or is_open_to_all(asked.dialled_back) or self._is_hopeful:
             return
         strange = [peer_id for peer_id in peers[:MAX_SEEN] if asked.is_due("identity", peer_id, now_s)]
@@ -167,7 +168,7 @@ class Reachability:
         for peer_id in dict.fromkeys((*self._initial.maddrs, *peers)):
             if len(asked.circuits) >= RELAYS_KEPT:
                 return
-            # One that was a relay a moment ago is tried at each look, others now and then.
+            # A relay that was just lost is tried at each check, others once in `ASK_AGAIN_S`.
             if peer_id not in asked.circuits and (peer_id in kept or asked.is_due("relay", peer_id, now_s)):
                 await self._reserve(asked, peer_id, ways.get(peer_id, ()))
 
@@ -193,14 +194,14 @@ class Reachability:
         except PeerLost as lost:
             logger.debug("%s does not relay: %s", relay, lost.reason)
             if given is not None and not lost.reason.startswith("it does not"):
-                # It may be there at the next look.
+                # It may be back at the next check.
                 asked.tried_at_s.pop(("relay", relay), None)
             if lost.retry_after_s is not None and not asked.circuits:
-                # Somebody listens there again, and a new daemon does not wait with dialling.
+                # The relay listens again, and a new daemon has no dial backoff.
                 logger.info("the network daemon does not dial the relay %s yet: it is started again", relay)
                 await (await self._daemon()).close()
             return
-        # The address that is known to lead there, and those that it names: light clients need one over TCP.
+        # The address that works here, and those that the relay names: light clients need one over TCP.
         public = [maddr for maddr in named if reach_at(maddr) is Reach.PUBLIC and "/p2p-circuit" not in maddr]
         places = dict.fromkeys(maddr.partition("/p2p/")[0] for maddr in (*([given] if given else ways), *public))
         asked.circuits[relay] = tuple(
@@ -211,8 +212,7 @@ class Reachability:
     async def _dial_back(self, asked: _Asked, peer_id: str, own: Sequence[str]) -> None:
         try:
             reached = await ask_dial_back(self._dial, peer_id, self._peer_id, own, timeout_s=DIAL_BACK_S)
-        except PeerLost as lost:
-            logger.debug("%s tells nothing about our door: %s", peer_id, lost.reason)
+        except PeerLost:
             return
         finally:
             self._has_answer.set()
@@ -223,10 +223,8 @@ class Reachability:
 
     def _begin(self, work: Awaitable[None]) -> None:
         async def asked() -> None:
-            try:
+            with suppress(OSError, EOFError):
                 await work
-            except (OSError, EOFError):
-                logger.debug("a question was not answered", exc_info=True)
 
         task = asyncio.ensure_future(asked())
         self._asking.add(task)
@@ -237,23 +235,19 @@ class Reachability:
     ) -> None:
         asked = self._asked
         if not self._is_named and not any(reach_of(host) is Reach.PUBLIC for host in self._initial.local):
-            # What peers see is of the router, and leads in only where one has come in.
+            # Peers see the router's address, which leads here only after a successful dial-back.
             own = [maddr for maddr in own if reach_at(maddr) is not Reach.PUBLIC]
-        before, self.reach = (
-            self.reach,
-            judge_reach(
-                Findings(
-                    own=tuple(own),
-                    dialled_back=asked.dialled_back,
-                    circuits=tuple(maddr for maddrs in asked.circuits.values() for maddr in maddrs),
-                    seen_at={peer_id: at for peer_id, at in asked.seen_at.items() if peer_id in ways},
-                    asked_back=asked.asked_back + (not self._is_hopeful),
-                    public_peers=len(peers) or self._initial.are_public,
-                    is_alone=not self._initial.maddrs,
-                    is_named=self._is_named,
-                )
-            ),
+        findings = Findings(
+            own=tuple(own),
+            dialled_back=asked.dialled_back,
+            circuits=tuple(maddr for maddrs in asked.circuits.values() for maddr in maddrs),
+            seen_at={peer_id: at for peer_id, at in asked.seen_at.items() if peer_id in ways},
+            asked_back=asked.asked_back + (not self._is_hopeful),
+            public_peers=len(peers) or self._initial.are_public,
+            is_alone=not self._initial.maddrs,
+            is_named=self._is_named,
         )
+        before, self.reach = self.reach, judge_reach(findings)
         if before != self.reach:
             logger.info("%s", self.reach)
         if has_changed or before.addresses != self.reach.addresses:
@@ -261,7 +255,7 @@ class Reachability:
 
 
 def public_peers(ways: Mapping[str, Sequence[str]], first: Collection[str] = ()) -> list[str]:
-    """Connected peers with a public address of their own, those in `first` first."""
+    """Connected peers that have a public address, those in `first` first."""
     found = [
         peer_id
         for peer_id, maddrs in ways.items()

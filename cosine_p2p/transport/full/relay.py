@@ -1,18 +1,17 @@
-"""The daemon of a node that relays for others, started until its circuits carry enough.
+"""The daemon of a node that relays for others, restarted until its circuits carry enough.
 
-p2pd registers two relay services at its start, in a race: that of its options and one with libp2p's defaults (2
+p2pd registers two relay services at its start, in a race: one with its options, and one with libp2p's defaults (2
 minutes and 128 KiB a circuit), which cuts every link. The later one answers until p2pd ends; its answer to a
-reservation (circuit relay v2, RESERVE) shows which it is.
+reservation (circuit relay v2, RESERVE) shows which one it is.
 
-p2pd's main goroutine registers the defaults, and wakes another, which registers the options, a moment earlier. On
-one processor that one runs only when main waits, or when Go's watching thread takes the processor from main: after
-10 ms of work, or in a system call that it finds under way at two looks, some 20 us apart. So the watcher's timers
-are made late.
+p2pd's main goroutine registers the defaults, shortly after it wakes another goroutine, which registers the options.
+On one processor that goroutine runs only when main waits, or when Go's monitor thread preempts main: after 10 ms of
+work, or in a system call that the monitor observes twice, some 20 us apart. So the monitor's timers are delayed.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -25,21 +24,21 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 CIRCUIT_BYTES: Final = 128 << 20
-"""Each way of a circuit, whose 30 minutes take 104 MB for a gateway with 16 requests at a time (simulated, passes
-of 60 ms and drafts of 6 ms)."""
-CIRCUITS_EACH: Final = 64  # A peer's circuits at a time, which are the clients at a time of a node behind NAT.
-CIRCUIT_BUFFER_BYTES: Final = 64 << 10  # Each way; p2pd's own 16 MiB could fill the machine's memory.
+"""The limit of each direction of a circuit. 30 minutes take 104 MB for a gateway with 16 concurrent requests
+(simulated, passes of 60 ms and drafts of 6 ms)."""
+CIRCUITS_EACH: Final = 64  # Concurrent circuits of a peer, that is, clients of a node behind NAT.
+CIRCUIT_BUFFER_BYTES: Final = 64 << 10  # In each direction; p2pd's default of 16 MiB could exhaust the memory.
 RELAY_FLAGS: Final = (
     f"-relayDataLimit={CIRCUIT_BYTES}",
     f"-relayMaxCircuits={CIRCUITS_EACH}",
     f"-relayBufferSize={CIRCUIT_BUFFER_BYTES}",
 )
 NO_RELAY_FLAGS: Final = ("-relayService=0",)
-"""Without it p2pd grants strangers 4 GiB a circuit at every node that others can dial. libp2p's defaults stay."""
-SLACK_FILE: Final = "/proc/self/timerslack_ns"  # Linux's, proc_pid_timerslack_ns(5); children take it over.
+"""Without this p2pd grants strangers 4 GiB a circuit at every node that can be dialled. libp2p's defaults stay."""
+SLACK_FILE: Final = "/proc/self/timerslack_ns"  # Linux's, proc_pid_timerslack_ns(5); inherited by children.
 SLACK_NS: Final = 200_000_000
-"""Measured on two cores, starts in which the options win: 30 of 30 beside niced work, 30 of 30 beside 4 busy
-processes, 20 of 20 beside 12, where a quarter of this gave 2 of 10. Without it 3 to 27 of 30. A start takes 0.3 s
+"""Starts in which the options win, measured on two cores: 30 of 30 with niced work, 30 of 30 with 4 busy processes,
+20 of 20 with 12, where a quarter of this value gave 2 of 10. Without it 3 to 27 of 30. A start takes 0.3 s
 longer."""
 LAUNCH: Final = f"""
 import os, sys
@@ -52,15 +51,15 @@ except OSError:
     pass
 os.execv(sys.argv[1], sys.argv[1:])
 """
-"""What becomes the daemon named in its arguments. In a session of its own, as any daemon of ours."""
-MAX_STARTS: Final = 8  # Without that file: where one of three is good, all are bad in one case of 26.
-ASK_TIMEOUT_S: Final = 10.0  # The daemon is here; beside 12 busy processes it took up to 3.3 s.
+"""The program that executes the daemon in its arguments, in its own session like every daemon."""
+MAX_STARTS: Final = 8  # Without `SLACK_FILE`, if one of three starts is good, all eight fail in one case of 26.
+ASK_TIMEOUT_S: Final = 10.0  # The daemon is on this machine; with 12 busy processes it took up to 3.3 s.
 
 
 async def start_relay(
     start: Callable[[], Awaitable["Daemon"]], ask: Callable[["Daemon"], Awaitable[int | None]]
 ) -> "Daemon":
-    """A daemon whose circuits carry enough, or the last of `MAX_STARTS`, with a warning. Raises as `start`."""
+    """Start daemons until the circuits of one carry enough, at most `MAX_STARTS`. Raises as `start`."""
     for starts_left in reversed(range(MAX_STARTS)):
         daemon = await start()
         try:
@@ -69,7 +68,7 @@ async def start_relay(
             await daemon.close()
             raise
         if granted_bytes is None:
-            logger.warning("it cannot be told here how much this relay lets through before it cuts a link")
+            logger.warning("the limit at which this relay cuts links could not be determined")
             break
         if granted_bytes >= CIRCUIT_BYTES:
             break
@@ -81,15 +80,19 @@ async def start_relay(
 
 
 async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> int | None:
-    """Bytes a circuit may carry each way, asked where it announces and listens; None where unknown."""
+    """The bytes that a circuit of this relay may carry in each direction; None if unknown."""
     if find_spec("libp2p") is None:
         return None
     from cosine_p2p.transport.light.light import LightConfig, LightTransport
 
     try:
         async with asyncio.timeout(ASK_TIMEOUT_S):
-            maddrs = (*await daemon.visible_maddrs(), *_local_maddrs(host_maddrs, daemon.peer_id))
-            dialable = tuple(maddr for maddr in maddrs if "/tcp/" in maddr)
+            local = [
+                maddr.replace("/0.0.0.0/", "/127.0.0.1/").replace("/::/", "/::1/") + f"/p2p/{daemon.peer_id}"
+                for maddr in host_maddrs
+                if not maddr.endswith("/tcp/0")
+            ]
+            dialable = tuple(maddr for maddr in (*await daemon.visible_maddrs(), *local) if "/tcp/" in maddr)
             us = await LightTransport.start(LightConfig(identity=Identity.generate(), initial_peers=dialable))
             try:
                 return await us.reserve(daemon.peer_id)
@@ -98,9 +101,3 @@ async def ask_granted_bytes(daemon: "Daemon", *, host_maddrs: Sequence[str]) -> 
     except (PeerLost, UsageError, OSError, EOFError, TimeoutError):
         logger.debug("our own relay could not be asked", exc_info=True)
         return None
-
-
-def _local_maddrs(host_maddrs: Sequence[str], peer_id: str) -> Iterator[str]:
-    for maddr in host_maddrs:
-        if not maddr.endswith("/tcp/0"):
-            yield maddr.replace("/0.0.0.0/", "/127.0.0.1/").replace("/::/", "/::1/") + f"/p2p/{peer_id}"

@@ -1,4 +1,4 @@
-"""The Unix sockets of p2pd: a private folder for those that control it, and each libp2p stream as one of them."""
+"""The Unix sockets of p2pd: a private folder for the control sockets, and a socket for each libp2p stream."""
 
 import asyncio
 import os
@@ -12,28 +12,26 @@ from typing import Final
 
 from cosine_protocol.errors import PeerLost
 
-READ_BYTES: Final = 64 << 10  # At most so much is read at once.
-LINGER_S: Final = 1.0  # What is queued at the end gets this long to leave.
-_PREFIX: Final = "cosine-p2p-"  # by which folders of killed processes are found
-# A socket's path has 103 bytes at most on macOS, 107 on Linux; a folder's name and the longest in it take 47.
-_MOST_HOME_BYTES: Final = 56
-# A process that is just starting has its folder before its sockets.
-_YOUNG_S: Final = 60.0
+READ_BYTES: Final = 64 << 10  # The maximum size of one read.
+LINGER_S: Final = 1.0  # How long a closed stream sends its queued data.
+_PREFIX: Final = "cosine-p2p-"  # Identifies the folders of killed processes.
+_MOST_HOME_BYTES: Final = 56  # A socket's path has at most 103 bytes on macOS; ours add up to 47 to their parent.
+_YOUNG_S: Final = 60.0  # A process that is starting creates its folder before its sockets.
 
 
 def make_socket_folder() -> Path:
-    """A new folder only this user can enter: the control socket acts under our identity."""
+    """Create a folder that only this user can enter: the control socket acts under our identity."""
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir=socket_home()))
 
 
 def socket_home() -> Path:
-    """The folder of temporary files, or /tmp where its paths are too long."""
+    """The folder of temporary files, or /tmp if its path is too long."""
     home = Path(tempfile.gettempdir())
     return home if len(os.fsencode(home)) <= _MOST_HOME_BYTES else Path("/tmp")
 
 
 def sweep_socket_folders(*, now_s: float | None = None) -> int:
-    """Remove this user's folders whose daemon is gone; their number. `now_s` is Unix time."""
+    """Remove this user's folders without a running daemon, and return their number. `now_s` is Unix time."""
     now_s = time.time() if now_s is None else now_s
     removed = 0
     for folder in socket_home().glob(_PREFIX + "*"):
@@ -112,7 +110,7 @@ class SocketStream:
             return
         self._is_closed = True
         transport = self._writer.transport
-        # A closing transport first sends its backlog, for ever if the peer reads nothing.
+        # A closing transport first sends its backlog, which takes forever if the peer reads nothing.
         if transport.get_write_buffer_size():
             asyncio.get_running_loop().call_later(LINGER_S, transport.abort)
         self._writer.close()

@@ -1,1 +1,1 @@
-"""A peer that only dials, by py-libp2p in its own thread: in come addresses, out go `Stream`s."""
+"""A client transport that only dials, on py-libp2p in its own thread."""

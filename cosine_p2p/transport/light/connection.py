@@ -1,4 +1,4 @@
-"""One secured connection of a light client: noise and yamux over any byte stream. Lives in the trio thread."""
+"""A secured connection of a light client: noise and yamux over a byte stream. Runs in the trio thread."""
 
 import logging
 from collections.abc import Callable
@@ -22,12 +22,12 @@ from cosine_p2p.transport.light.library import (
 logger = logging.getLogger(__name__)
 
 _MULTISTREAM: Final = "/multistream/1.0.0"
-MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE  # Bounds memory, all streams: two full windows of yamux.
-WRITE_TIMEOUT_S: Final = 10.0  # A peer that takes nothing for so long is gone.
+MAX_UNREAD_BYTES: Final = 2 * MAX_WINDOW_SIZE  # Bounds the memory of all streams: two full windows of yamux.
+WRITE_TIMEOUT_S: Final = 10.0  # A peer that reads nothing for this long is lost.
 
 
 class Unreachable(Exception):
-    """Why a peer cannot be reached at an address; the text is a short clause."""
+    """A peer cannot be reached at an address; the text gives the reason as a short clause."""
 
 
 class NotServed(Unreachable):
@@ -35,18 +35,17 @@ class NotServed(Unreachable):
 
 
 FRESH_S: Final = 3.0
-"""A connection that was heard so lately is alive; on others a stream counts once the peer has answered. Peers send
-heartbeats more often."""
+"""A connection on which something was received this recently is alive; on others a stream is used only after the
+peer has answered. Heartbeats are more frequent."""
 
-WRITES_WITHIN_S: Final = 0.005  # Who opens to write does so at once; who reads first proposes so late.
+WRITES_WITHIN_S: Final = 0.005  # A reader that has not written for this long sends the proposal alone.
 
 
 class Proposed(Reader):
-    """A stream on which a protocol is proposed; what is written goes before the peer's answer.
+    """A stream on which a protocol is proposed; data is sent before the peer's answer.
 
-    multistream-select 1.0.0 allows that, and it saves a round trip. The proposal goes with what is written first,
-    since a new connection may send no more than ten packets before an answer (RFC 6928). `heard_at_s` is trio's
-    time.
+    multistream-select 1.0.0 allows this, and it saves a round trip. The proposal is sent with the first data, since
+    a new connection may send only ten packets before an answer (RFC 6928). `heard_at_s` is trio's time.
     """
 
     def __init__(self, below: Any, protocol: str) -> None:
@@ -60,7 +59,7 @@ class Proposed(Reader):
         await self.write(b"")
 
     async def agree(self) -> None:
-        """Wait for the answer. Raises `NotServed`, and what py-libp2p raises for a broken stream."""
+        """Wait for the answer. Raises `NotServed`, and py-libp2p's errors for a broken stream."""
         if self._is_agreed:
             return
         with trio.move_on_after(WRITES_WITHIN_S):
@@ -97,14 +96,14 @@ class Proposed(Reader):
 
 
 class Muxer(Yamux):
-    """yamux that a cancelled task cannot garble and a peer cannot fill without bound."""
+    """yamux that a cancelled task cannot corrupt, with a bound on unread data."""
 
     def __init__(self, secured: Any, peer: ID, cut: Callable[[], None]) -> None:
         super().__init__(secured, peer, is_initiator=True)
         self.cut = cut
 
     async def _write_frame(self, data: bytes) -> None:
-        # Half a frame would make nonsense of every stream of the connection: it is written whole or not survived.
+        # Half a frame would corrupt every stream, so a frame is written whole or the connection is cut.
         with trio.CancelScope(shield=True, deadline=trio.current_time() + WRITE_TIMEOUT_S):
             return await super()._write_frame(data)
         self.cut()
@@ -118,7 +117,7 @@ class Muxer(Yamux):
 
 
 class Connection:
-    """A connection to one peer, at `maddr` if that is known. It lives as long as `run`."""
+    """A connection to one peer, at `maddr` if known. It is open while `run` runs."""
 
     def __init__(self, muxer: Muxer, secured: Proposed) -> None:
         self.maddr = ""
@@ -135,7 +134,7 @@ class Connection:
         return not self._muxer.streams
 
     async def run(self) -> None:
-        """Until the peer leaves or `end`."""
+        """Run until the peer leaves or `end` is called."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -145,18 +144,18 @@ class Connection:
         except Exception:
             logger.debug("a connection failed", exc_info=True)
         finally:
-            # Closing tells the peer, if it still listens.
+            # Closing notifies the peer.
             with trio.CancelScope(shield=True, deadline=trio.current_time() + 0.5):
                 await self._muxer.close()
 
     def end(self) -> None:
         """Cut the connection at once."""
-        # First the socket: a frame that is being written into it is not cancelled.
+        # The socket first: a frame that is being written is not cancelled.
         self._muxer.cut()
         self._scope.cancel()
 
     async def open(self, protocol: str) -> Proposed:
-        """A new stream; its first read, or this after a silence, may raise `NotServed`. Raises `Unreachable`."""
+        """Open a stream. Raises `Unreachable`; the first read, or after a silence this, raises `NotServed`."""
         try:
             await self._muxer.event_started.wait()
             stream = await self._muxer.open_stream()
@@ -174,7 +173,7 @@ class Connection:
         return proposed
 
     async def _refuse_all(self) -> None:
-        """Nobody opens streams to a client."""
+        """Reset every stream that the peer opens."""
         try:
             while True:
                 await (await self._muxer.accept_stream()).reset()
@@ -185,14 +184,14 @@ class Connection:
 async def secure(
     raw: RawConnection | Proposed, noise: NoiseTransport, peer_id: str, cut: Callable[[], None]
 ) -> Connection:
-    """Raises `Unreachable` if another peer answers, and as py-libp2p. `cut` ends what lies below at once."""
+    """Raises `Unreachable` if another peer answers, and py-libp2p's errors. `cut` closes the underlying socket."""
     peer = ID.from_string(peer_id)
-    # Of py-libp2p's kind of connection the handshake only reads and writes.
+    # The handshake only reads and writes.
     opened: Any = Proposed(raw, "/noise")
     shaken = await noise.secure_outbound(opened, peer)
     if shaken.get_remote_peer() != peer:
         raise Unreachable("another peer answers")
     secured = Proposed(shaken, "/yamux/1.0.0")
-    # A peer waits for it, even where no stream follows.
+    # The peer waits for it, even if no stream follows.
     await secured.propose()
     return Connection(Muxer(secured, peer, cut), secured)

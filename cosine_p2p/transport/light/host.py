@@ -1,7 +1,7 @@
-"""The peers a light client is connected to: dialled over TCP or through relays, one connection each, kept.
+"""The connections of a light client: dialled over TCP or through relays, one for each peer, and kept.
 
-py-libp2p's own host is not used: it tries one address of a peer, a quarter of a second late, refuses for a minute
-to try again, and offers services. Everything here runs in the trio thread.
+py-libp2p's own host is not used: it tries one address of a peer, with a delay of 0.25 s, refuses to retry for a
+minute, and offers services. Everything here runs in the trio thread.
 """
 
 import logging
@@ -35,17 +35,20 @@ from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
-MAX_CONNECTIONS: Final = 128  # Bounds open sockets; idle connections make room.
+MAX_CONNECTIONS: Final = 128  # Bounds open sockets; idle connections are closed.
 MAX_ATTEMPTS: Final = 6  # Bounds the addresses of one peer that are dialled at once.
-MAX_DIALS: Final = 48  # Bounds the connections that are being made at a time: the addresses of eight peers.
-RELAY_WAIT_S: Final = 0.5  # Relays are dialled later than direct addresses, which are tried first.
-_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # of circuit relay v2
+MAX_DIALS: Final = 48  # Bounds concurrent dials: all addresses of eight peers.
+RELAY_WAIT_S: Final = 0.5  # The delay of dials to relays; direct addresses are tried first.
+_HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"  # circuit relay v2
 
 _T = TypeVar("_T")
 
 
 class LightHost:
-    """Dials `given` addresses and those `policy` permits, some begun `early`, with the Ed25519 key of `seed`."""
+    """Dials `given` addresses and those that `policy` permits, with the Ed25519 key of `seed`.
+
+    `early` holds sockets that are already connecting.
+    """
 
     def __init__(
         self,
@@ -67,11 +70,11 @@ class LightHost:
         self._early = early
         self._sockets = trio.CapacityLimiter(MAX_DIALS)
         self._connections: dict[str, Connection] = {}
-        # A lock is gone with the last that waits for it.
+        # A lock disappears with the last task that waits for it.
         self._dialling = WeakValueDictionary[str, trio.Lock]()
 
     async def open(self, peer_id: str, addresses: Sequence[Address], protocol: str) -> Proposed:
-        """A stream to a peer. Raises `PeerLost` with the reason, at the latest after the dial timeout."""
+        """Open a stream to a peer. Raises `PeerLost` with the reason, at the latest after the dial timeout."""
 
         async def work() -> Proposed:
             stream = await self._open_on_known(peer_id, protocol)
@@ -80,17 +83,17 @@ class LightHost:
         return await self._in_time(peer_id, work)
 
     async def connect(self, peer_id: str, addresses: Sequence[Address]) -> None:
-        """Raises what `open` raises."""
+        """Connect to a peer. Raises as `open`."""
         await self._in_time(peer_id, partial(self._connected, peer_id, addresses))
 
     async def reserve(self, peer_id: str, addresses: Sequence[Address]) -> int:
-        """Bytes each way that a relay lets a circuit to us carry. Raises what `open` raises."""
+        """The bytes that a relay lets a circuit to us carry in each direction. Raises as `open`."""
 
         async def work() -> int:
             stream = await (await self._connected(peer_id, addresses)).open(_HOP)
             answer = await _ask_relay(stream, HopMessage(type=HopMessage.RESERVE))
             await stream.close()
-            # A reservation without a limit says 0.
+            # 0 means no limit.
             return answer.limit.data or 1 << 63
 
         return await self._in_time(peer_id, work)
@@ -113,7 +116,7 @@ class LightHost:
             connection.end()
 
     async def _open_on_known(self, peer_id: str, protocol: str) -> Proposed | None:
-        """None without a working connection; one may have died unheard."""
+        """Open a stream on the existing connection; None without one that works."""
         connection = self._live(peer_id)
         if connection is None:
             return None
@@ -152,7 +155,7 @@ class LightHost:
             return connection
 
     async def _dial_all(self, addresses: Sequence[Address]) -> Connection:
-        """Dial all, relays later; the first to answer counts. Raises `Unreachable` with all reasons."""
+        """Dial all addresses, relays later; return the first connection. Raises `Unreachable` with all reasons."""
         if not addresses:
             raise Unreachable("no address is known at which it can be dialled over TCP")
         winners: list[Connection] = []
@@ -160,7 +163,6 @@ class LightHost:
 
         async def attempt(address: Address) -> None:
             try:
-                # Relays are for peers that cannot be reached directly.
                 await trio.sleep(RELAY_WAIT_S if address.relay else 0.0)
                 connection = await self._dial(address)
             except Exception as error:
@@ -180,7 +182,7 @@ class LightHost:
         return winners[0]
 
     async def _dial(self, address: Address) -> Connection:
-        """Raises `OSError`, `Unreachable` for one that is not permitted, and what `secure` raises."""
+        """Raises `OSError`, `Unreachable` if the address is not permitted, and the errors of `secure`."""
         host = address.host
         if address.relay is None:
             async with self._sockets:
@@ -196,8 +198,8 @@ class LightHost:
             raw: RawConnection | Proposed = RawConnection(TrioTCPStream(stream), True)
             cut = stream.socket.close
         else:
-            # What lies below is the relay's connection, which others may use.
-            raw, cut = await self._over_relay(address, address.relay), _leave
+            # The relay's connection may be in use by other peers, so it is not cut.
+            raw, cut = await self._over_relay(address, address.relay), lambda: None
             maddr = self.address_of(address.relay)
         try:
             connection = await secure(raw, self._noise, address.peer_id, cut)
@@ -211,7 +213,7 @@ class LightHost:
             raise
 
     async def _permitted(self, address: Address) -> str:
-        """The IP address to dial, counted as dialled. Raises `OSError`, `Unreachable` if none is permitted."""
+        """The IP address to dial, counted as tried. Raises `OSError`, `Unreachable` if none is permitted."""
         found = await trio.socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
         now_s = trio.current_time()
         for host in dict.fromkeys(str(place[0]) for *_, place in found):
@@ -229,7 +231,7 @@ class LightHost:
 
 
 async def _connected(begun: socket.socket) -> trio.SocketStream:
-    """The stream of a connecting socket. Raises `OSError` where that fails."""
+    """Wait until a socket has connected, and return its stream. Raises `OSError`."""
     connecting = trio.socket.from_stdlib_socket(begun)
     try:
         await trio.lowlevel.wait_writable(connecting.fileno())
@@ -241,15 +243,11 @@ async def _connected(begun: socket.socket) -> trio.SocketStream:
         raise
 
 
-def _leave() -> None:
-    """Cut nothing."""
-
-
 async def _ask_relay(stream: Proposed, question: HopMessage) -> HopMessage:
     """Circuit relay v2. Raises `Unreachable` with the relay's reason."""
     try:
         await stream.write(encode_varint_prefixed(question.SerializeToString()))
-        # go-libp2p's own bound on such a message.
+        # go-libp2p's bound on such a message.
         answer = HopMessage.FromString(await read_varint_prefixed_bytes_limited(stream, 4096))
         if answer.status != Status.OK:
             raise Unreachable(f"{Status.Name(answer.status).lower().replace('_', ' ')}")
@@ -264,7 +262,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, Unreachable):
         return str(error)
     if isinstance(error, OSError):
-        # trio raises one error for all addresses of a host; the operating system's own lie below it.
+        # trio raises one error for all addresses of a host, caused by the operating system's errors.
         below = error.__cause__.exceptions[0] if isinstance(error.__cause__, ExceptionGroup) else error
         if isinstance(below, OSError) and below.errno and not isinstance(below, socket.gaierror):
             return os.strerror(below.errno).lower()

@@ -1,10 +1,10 @@
-"""The one place that imports py-libp2p (and with it trio). Import this module only where a light client starts."""
+"""The only module that imports py-libp2p (and with it trio). Import it only where a light client starts."""
 
 import logging
 
 from cosine_p2p.transport.partial_library import imported_in_part
 
-# Of QUIC, which brings a tenth of all that is loaded, only the name of a stream's type is used.
+# Only the name of QUIC's stream type is used; QUIC is a tenth of all loaded code.
 with imported_in_part("libp2p", without=["libp2p.transport.quic.stream"]):
     from libp2p.crypto.ed25519 import Ed25519PrivateKey
     from libp2p.crypto.keys import KeyPair
@@ -26,5 +26,5 @@ __all__ = [
     "encode_varint_prefixed", "new_noise_keys", "read_varint_prefixed_bytes_limited",
 ]  # fmt: skip
 
-# Without a handler of its own what it says goes to stderr, where every peer that leaves counts as an error.
+# Without a handler its messages go to stderr, where every peer that leaves counts as an error.
 logging.getLogger("libp2p").addHandler(logging.NullHandler())

@@ -1,8 +1,8 @@
-"""Streams of a light client over py-libp2p: no torch, no hivemind, no daemon. It dials and is not dialled."""
+"""Streams of a light client over py-libp2p, without torch, hivemind or a daemon. It dials and is not dialled."""
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -22,19 +22,17 @@ from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_protocol.errors import LocalProtocolError, PeerLost
 from cosine_protocol.identity import Identity
 
-logger = logging.getLogger(__name__)
-
-DIAL_TIMEOUT_S: Final = 4.0  # As for a client's other transport.
+DIAL_TIMEOUT_S: Final = 4.0  # The same as that of a client's full transport.
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LightConfig:
-    """`initial_peers` are the user's, as multiaddrs that end in `/p2p/<peer id>`.
+    """Settings of a light client. `initial_peers` are the user's multiaddrs, which end in `/p2p/<peer id>`.
 
-    `joined_by` are the peers to join by, in order; default: the initial peers. Those `dialled_soon`, with their
-    addresses, are dialled at once too. All but the initial peers are dialled as strangers.
+    The client joins through the first of `joined_by` (default: the initial peers) that answers. The peers in
+    `dialled_soon`, by addresses, are dialled at the same time. All but the initial peers are dialled as strangers.
     """
 
     identity: Identity
@@ -46,7 +44,7 @@ class LightConfig:
 
 
 class LightTransport:
-    """Implements `Transport`, except that it serves nothing. Made by `start`; end it with `close`."""
+    """Implements `Transport`, except that it cannot serve. Created by `start`, ended by `close`."""
 
     def __init__(
         self,
@@ -58,7 +56,7 @@ class LightTransport:
     ) -> None:
         self.peer_id = config.identity.peer_id
         self._config = config
-        # Never more than the user gave: an address that a stranger announced may be of a private network.
+        # Only the user's addresses: an address from a record may belong to a private network.
         self._given = tuple(given)
         self._joined_by = parse_initial_peers(config.joined_by) if config.joined_by else list(given)
         self.initial_peers = tuple(dict.fromkeys(address.peer_id for address in self._joined_by))
@@ -67,7 +65,7 @@ class LightTransport:
             self._book.note(peer_id, maddrs)
         self._met = Remembered[str, bool](MAX_KNOWN_PEERS)
         self._thread = thread
-        # Where an identity file holds the seed of its key.
+        # The place of the key's seed in an identity file.
         seed = config.identity.to_file_bytes()[4:36]
         self._host = LightHost(
             seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy, early=early
@@ -78,7 +76,7 @@ class LightTransport:
 
     @classmethod
     async def start(cls, config: LightConfig, early: EarlySockets | None = None) -> "LightTransport":
-        """Sockets may be begun `early`. Raises `UsageError` for addresses, `PeerLost` if nobody answers."""
+        """`early` sockets are connecting already. Raises `UsageError` for addresses, `PeerLost` without answer."""
         given = parse_initial_peers(config.initial_peers)
         early = early or EarlySockets()
         policy = DialPolicy(await hosts_of(given))
@@ -96,7 +94,7 @@ class LightTransport:
         self._book.note(peer_id, maddrs)
 
     def maddrs_of(self, peer_id: str) -> tuple[str, ...]:
-        """The dialable addresses of a peer, with its id at their end."""
+        """The dialable addresses of a peer, which end in its id."""
         known = (*self._config.initial_peers, *self._config.joined_by)
         given = (maddr for maddr in known if maddr.endswith(f"/p2p/{peer_id}"))
         return tuple(dict.fromkeys([*given, *self._book.of(peer_id).values()]))
@@ -106,7 +104,7 @@ class LightTransport:
         return frozenset(peer_id for peer_id, _ in self._met.items())
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
-        """Open a stream; raises `PeerLost` with the reason, soon after `dial_timeout_s` at the latest."""
+        """Open a stream. Raises `PeerLost` with the reason, at the latest soon after `dial_timeout_s`."""
         self._config.gate.check_dial(peer_id)
         addresses = self._addresses(peer_id)
 
@@ -130,7 +128,7 @@ class LightTransport:
         return await self._in_time(peer_id, self._thread.call(look))
 
     async def reserve(self, peer_id: str) -> int:
-        """Bytes each way that a relay lets a circuit to us carry. Raises `PeerLost`."""
+        """The bytes that a relay lets a circuit to us carry in each direction. Raises `PeerLost`."""
         work = partial(self._host.reserve, peer_id, self._addresses(peer_id))
         return await self._in_time(peer_id, self._thread.call(work))
 
@@ -138,7 +136,7 @@ class LightTransport:
         raise LocalProtocolError("a light client serves nobody")
 
     async def close(self) -> None:
-        """End every stream and leave, once what was written last has had a moment to go."""
+        """End every stream and leave, after a moment for data that is still being sent."""
         await end_all(self._joining)
         for stream in list(self._streams):
             stream.close()
@@ -150,9 +148,8 @@ class LightTransport:
             self._host.end()
 
         try:
-            await self._thread.call(leave)
-        except trio.RunFinishedError:
-            logger.debug("the network thread had ended already")
+            with suppress(trio.RunFinishedError):
+                await self._thread.call(leave)
         finally:
             await self._thread.close()
 
@@ -161,7 +158,7 @@ class LightTransport:
         return list(dict.fromkeys([*known, *self._book.of(peer_id)]))
 
     async def _connect_to_one(self) -> None:
-        """Return at the first answer; other dials go on, for the directory. Raises `PeerLost`."""
+        """Return at the first answer; other dials continue, for the directory. Raises `PeerLost`."""
 
         async def failure(peer_id: str) -> str | None:
             work = partial(self._host.connect, peer_id, self._addresses(peer_id))
@@ -185,7 +182,7 @@ class LightTransport:
 
     async def _in_time(self, peer_id: str, answer: Awaitable[_T]) -> _T:
         try:
-            # The dial's own timeout gives the better reason; this holds even if a network stack does not let go.
+            # The dial's own timeout gives the better reason; this one applies even if a network stack blocks.
             async with asyncio.timeout(self._config.dial_timeout_s + 0.5):
                 return await answer
         except TimeoutError:

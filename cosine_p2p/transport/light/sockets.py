@@ -1,4 +1,4 @@
-"""TCP connections to IP addresses, begun while the library loads: that takes a round trip to a far peer."""
+"""TCP connections that are started while the library loads, which saves a round trip to a remote peer."""
 
 import errno
 import socket
@@ -8,12 +8,12 @@ from typing import Final
 
 from cosine_p2p.transport.addresses import Address, DialPolicy
 
-MAX_SOCKETS: Final = 32  # Bounds what is begun: initial peers and those known, at two or three addresses.
+MAX_SOCKETS: Final = 32  # Bounds open sockets: initial and known peers, at two or three addresses each.
 FAMILIES: Final = {"ip4": socket.AF_INET, "ip6": socket.AF_INET6}
 
 
 class EarlySockets:
-    """Connects to `given` addresses and what `DialPolicy` permits; `take` one to dial, `close` the rest."""
+    """Connects to `given` addresses and those that `DialPolicy` permits; `take` one to dial, `close` the rest."""
 
     def __init__(self, given: Sequence[Address] = ()) -> None:
         self._policy = DialPolicy(address.host for address in given)
@@ -22,12 +22,12 @@ class EarlySockets:
         self.begin(given)
 
     def begin(self, addresses: Iterable[Address]) -> None:
-        """Connect; what cannot be begun is left to the dial."""
+        """Start connecting to addresses; failures are left to the dial."""
         for address in addresses:
             place = address.host, address.port
             family = FAMILIES.get(address.host_kind)
             is_known = address.relay is not None or place in self._sockets or len(self._sockets) >= MAX_SOCKETS
-            # Nothing was tried yet, at any time.
+            # No address was tried before, so the time does not matter.
             if (
                 family is None
                 or is_known
@@ -43,7 +43,7 @@ class EarlySockets:
                     begun.close()
 
     def take(self, host: str, port: int) -> socket.socket | None:
-        """The socket of an address, perhaps not connected yet; None where none was begun."""
+        """Return the socket of an address, which may still be connecting; None without one."""
         return self._sockets.pop((host, port), None)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""A stream of a light client: bytes carried between the asyncio loop and a muxed stream in the trio thread."""
+"""A stream of a light client, which carries bytes between the asyncio loop and the trio thread."""
 
 import asyncio
 import logging
@@ -15,21 +15,20 @@ from cosine_protocol.errors import PeerLost
 
 logger = logging.getLogger(__name__)
 
-READ_BYTES: Final = 64 << 10  # At most so much is read at once.
-# So much may lie between the threads before the faster one waits; the other reports its progress in such steps.
-MAX_BETWEEN_BYTES: Final = 256 << 10
-STEP_BYTES: Final = 64 << 10  # a quarter of that
-LINGER_S: Final = 1.0  # What is queued at the end gets this long to leave.
+READ_BYTES: Final = 64 << 10  # The maximum size of one read.
+MAX_BETWEEN_BYTES: Final = 256 << 10  # Bytes between the threads before the faster one waits.
+STEP_BYTES: Final = 64 << 10  # Progress is reported in steps of this size.
+LINGER_S: Final = 1.0  # How long a closed stream sends its queued data.
 
 
 class _Progress:
-    """Counts bytes used in one thread until it is worth waking the other to report them."""
+    """Counts bytes processed in one thread until there are enough to report to the other."""
 
     def __init__(self) -> None:
         self._unreported_bytes = 0
 
     def due_bytes(self, used_bytes: int) -> int:
-        """The bytes to report now, 0 for none yet."""
+        """The bytes to report now, which may be 0."""
         self._unreported_bytes += used_bytes
         if self._unreported_bytes < STEP_BYTES:
             return 0
@@ -38,7 +37,7 @@ class _Progress:
 
 
 class LightStream:
-    """Implements `Stream` in the asyncio loop; `on_close` is called once, when our end is closed."""
+    """Implements `Stream` in the asyncio loop. `on_close` is called once, when our end is closed."""
 
     def __init__(
         self, peer_id: str, carrier: "Carrier", thread: TrioThread, on_close: Callable[["LightStream"], object]
@@ -115,7 +114,7 @@ class LightStream:
 
 
 class Carrier:
-    """The trio end of a `LightStream`. `sent` is set once nothing more leaves, `on_end` called when all is over."""
+    """The trio end of a `LightStream`. `sent` is set after the last byte is sent; `on_end` is called at the end."""
 
     def __init__(self, muxed: Proposed, thread: TrioThread, on_end: Callable[["Carrier"], object]) -> None:
         self.sent = trio.Event()
@@ -142,7 +141,7 @@ class Carrier:
         self._has_changed.unpark_all()
 
     def end(self) -> None:
-        """Send what is queued within `LINGER_S`, and end the stream."""
+        """Send queued data for at most `LINGER_S`, and end the stream."""
         self._is_ending = True
         self._sending.deadline = trio.current_time() + LINGER_S
         self._has_changed.unpark_all()
@@ -198,7 +197,7 @@ class Carrier:
         self._thread.post_back(stream.lose, "the stream ended")
 
     async def _reset_once_ended(self) -> None:
-        """A reset makes the peer lose what it has not read yet, so it has a moment to end its side first."""
+        """Reset the stream, after a moment for the peer to end its side: a reset discards unread data."""
         with trio.move_on_after(LINGER_S):
             await self._received_all.wait()
         await self._muxed.reset()

@@ -1,8 +1,9 @@
-"""A trio loop in a thread of its own beside an asyncio loop: py-libp2p knows trio only."""
+"""A trio loop in a separate thread, for py-libp2p, which requires trio."""
 
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 import trio
@@ -11,7 +12,7 @@ _T = TypeVar("_T")
 
 
 class TrioThread:
-    """Runs trio functions for the asyncio loop that calls `call` and `post`; `post_back` and `spawn` are trio's."""
+    """Runs trio functions for an asyncio loop, which uses `call` and `post`; trio uses `post_back` and `spawn`."""
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -32,7 +33,7 @@ class TrioThread:
     async def call(self, work: Callable[[], Awaitable[_T]], *, undo: Callable[[_T], object] | None = None) -> _T:
         """Await `work` in the trio thread; cancelling this cancels it there.
 
-        `undo` gets a result that came too late for the cancelled caller. Raises `trio.RunFinishedError` if the
+        `undo` receives a result that arrives after the caller was cancelled. Raises `trio.RunFinishedError` if the
         thread ends first.
         """
         answer: asyncio.Future[_T] = self._loop.create_future()
@@ -68,45 +69,36 @@ class TrioThread:
             self._waiting.discard(answer)
 
     def post(self, function: Callable[..., object], *arguments: object) -> None:
-        """Run a quick function in the trio thread soon, in order; not once that has ended."""
-        try:
+        """Run a short function in the trio thread soon, in order; ignored after the thread has ended."""
+        with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, *arguments)
-        except trio.RunFinishedError:
-            return
 
     def post_back(self, function: Callable[..., object], *arguments: object) -> None:
-        """The same in the asyncio loop."""
-        try:
+        """Run a short function in the asyncio loop soon, in order; ignored after the loop has ended."""
+        with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *arguments)
-        except RuntimeError:
-            return
 
     def spawn(self, work: Callable[..., Awaitable[object]], *arguments: object) -> None:
-        """Start a task that lives until the thread is closed; it must not raise."""
-        try:
+        """Start a task that runs until the thread is closed; it must not raise."""
+        with suppress(RuntimeError):
             self._nursery.start_soon(work, *arguments)
-        except RuntimeError:
-            return
 
     async def close(self) -> None:
-        self.post(self._cancel)
+        self.post(lambda: self._nursery.cancel_scope.cancel())
         await self._ended
         self._thread.join()
 
-    def _cancel(self) -> None:
-        self._nursery.cancel_scope.cancel()
-
     def _main(self) -> None:
+        async def live() -> None:
+            self._token = trio.lowlevel.current_trio_token()
+            async with trio.open_nursery() as self._nursery:
+                self.post_back(self._started.set_result, None)
+                await trio.sleep_forever()
+
         try:
-            trio.run(self._live)
+            trio.run(live)
         finally:
             self.post_back(self._give_up)
-
-    async def _live(self) -> None:
-        self._token = trio.lowlevel.current_trio_token()
-        async with trio.open_nursery() as self._nursery:
-            self.post_back(self._started.set_result, None)
-            await trio.sleep_forever()
 
     def _give_up(self) -> None:
         for answer in (self._started, *self._waiting):

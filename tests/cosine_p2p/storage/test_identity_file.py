@@ -66,6 +66,6 @@ def test_clients_share_a_key_and_no_node_with_them(tmp_path: Path) -> None:
     first.release()
     second.release()
     node = claim_identity(file)
-    with pytest.raises(UsageError, match="is in use by a node; give this client a key file of its own"):
+    with pytest.raises(UsageError, match="is in use by a node; choose another key file for this client"):
         share_identity(file)
     node.release()
