@@ -21,18 +21,18 @@ from cosine_protocol.records import NodeRecord
 
 _T = TypeVar("_T")
 
-SIGNAL_CHECK_S: Final = 0.5  # A signal that comes just before a wait for a lock is seen only when that wait ends.
+SIGNAL_CHECK_S: Final = 0.5  # A signal just before a wait for a lock is handled only when the wait ends.
 
 
 class LoopThread:
     """Enters an async context on an event loop in a thread and runs coroutines there for other threads.
 
-    Raises what entering raises. End it with `close`; the exit of the interpreter closes it too.
+    Raises what entering raises. End it with `close`, which the exit of the interpreter also calls.
     """
 
     def __init__(self, context: AbstractAsyncContextManager[object], *, name: str) -> None:
         self._lifetime = Lifetime()
-        # Held where something is given to the loop, so that nothing comes after its end.
+        # Held to submit work to the loop, so that none is submitted after its end.
         self._giving = threading.Lock()
         self._context = context
         self._closing = asyncio.Event()
@@ -51,14 +51,14 @@ class LoopThread:
             raise
 
     def submit(self, work: Callable[[], Coroutine[Any, Any, _T]]) -> "Future[_T]":
-        """Start what `work` returns; cancelling the future cancels it. Raises `UsageError` after `close`."""
+        """Start the coroutine of `work`; cancelling the future cancels it. Raises `UsageError` after `close`."""
         self._lifetime.check()
         with self._giving:
             self._lifetime.check()
             return asyncio.run_coroutine_threadsafe(self._noted(work), self._loop)
 
     def wait(self, future: "Future[_T]") -> _T:
-        """The result of a future. An interruption such as Ctrl-C cancels it. Raises `UsageError` after `close`."""
+        """Return a future's result; an interruption (Ctrl-C) cancels it. Raises `UsageError` after `close`."""
         try:
             return _result(future)
         except CancelledError:
@@ -74,17 +74,17 @@ class LoopThread:
             raise UsageError("A blocking call in the client's own thread would never end; use another thread.")
 
     def close(self) -> None:
-        """Cancel what runs, leave the context and end the thread. Raises what leaving raises. May be repeated."""
+        """Cancel all work, leave the context and end the thread. Raises what leaving raises. Idempotent."""
         atexit.unregister(self.close)
         if not self._lifetime.is_of_this_process:
             return
         with self._giving:
             self._lifetime.end()
-            # Where entering failed the loop is closed already.
+            # If entering failed, the loop is closed already.
             with suppress(RuntimeError):
                 self._loop.call_soon_threadsafe(self._end)
         if threading.current_thread() is not self._thread:
-            # Ctrl-C may have come while the thread was being started; only then may it be joined.
+            # Ctrl-C may have interrupted the start of the thread; it can be joined only once it has run.
             wait([self._left])
             self._thread.join()
             self._left.result()
@@ -116,7 +116,7 @@ class LoopThread:
             outcome = self._left if self._entered.done() else self._entered
             outcome.set_exception(error)
         finally:
-            # As `asyncio.Runner` ends, except that no thread is started for it: at exit there can be none.
+            # As `asyncio.Runner` closes, but without a new thread, which cannot start at exit.
             self._loop.run_until_complete(end_all(asyncio.all_tasks(self._loop)))
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
             self._loop.close()
@@ -131,7 +131,7 @@ def _result(future: "Future[_T]") -> _T:
 
 
 class Client:
-    """`AsyncClient` for programs without asyncio. Use `with`, or `close` it. Raises as that, and `PeerLost`."""
+    """An `AsyncClient` for programs without asyncio. Use `with`, or `close` it. Raises the same, and `PeerLost`."""
 
     @lists_options(ClientOptions)
     def __init__(
@@ -153,18 +153,18 @@ class Client:
 
     @lists_options(GenerationOptions)
     def generate(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generation:
-        """Generate to the end; Ctrl-C cancels it. Raises `UsageError` or `GenerationFailed`."""
+        """Generate a text; Ctrl-C cancels it. Raises `UsageError` or `GenerationFailed`."""
         self._thread.refuse_own_thread()
         return self._thread.wait(self.submit(prompt, **options))
 
     @lists_options(GenerationOptions)
     def submit(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> "Future[Generation]":
-        """Start to generate; cancel the future to end it. It raises as `generate`."""
+        """Start a generation; cancel the future to end it. It raises as `generate`."""
         return self._thread.submit(lambda: self._client.generate(prompt, **options))
 
     @lists_options(GenerationOptions)
     def stream(self, prompt: Prompt, **options: Unpack[GenerationOptions]) -> Generator[Chunk, None, Generation]:
-        """Generate chunk by chunk; `yield from` gives the generation. Raises as `generate`."""
+        """Generate a text and yield its chunks; `yield from` returns the generation. Raises as `generate`."""
         self._thread.refuse_own_thread()
         chunks: SimpleQueue[Chunk | Future[Generation]] = SimpleQueue()
 
@@ -186,14 +186,14 @@ class Client:
 
     @property
     def takes_generation_config(self) -> bool:
-        """True if the model's generation config sets defaults."""
+        """True if the model's generation config provides defaults."""
         return self._client.takes_generation_config
 
     def find_verifiers(self) -> tuple[NodeRecord, ...]:
-        """Find the verifiers of the target now, best first. Raises as `generate`."""
+        """Return the target's present verifiers, best first. Raises as `generate`."""
         self._thread.refuse_own_thread()
         return self._thread.wait(self._thread.submit(self._client.find_verifiers))
 
     def close(self) -> None:
-        """Leave the network and cancel what runs."""
+        """Cancel all generations and leave the network."""
         self._thread.close()

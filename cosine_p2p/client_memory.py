@@ -1,4 +1,4 @@
-"""What a client keeps of peers between runs, in one file; nodes of the last day are dialled at once."""
+"""A client's memory of peers between runs, in one file; nodes of the last day are dialled at once."""
 
 import logging
 import random
@@ -28,16 +28,16 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "client.json"
-VERSION: Final = 1  # Of the file; one of another version holds nothing.
-MAX_SWARMS: Final = 8  # Bounds the file: the swarms used last.
-MAX_TARGETS: Final = 4  # Bounds the file: the targets of a swarm used last.
+VERSION: Final = 1  # Of the file; one of another version is ignored.
+MAX_SWARMS: Final = 8  # Bounds the file; the swarms used last are kept.
+MAX_TARGETS: Final = 4  # Bounds the file; the targets of a swarm used last are kept.
 MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}  # Bounds the file, and early dials.
-MAX_FILE_BYTES: Final = 8 << 20  # Above these bounds with `MAX_RECORD_BYTES` a record: a larger one is not ours.
-KEEP_S: Final = 24 * 3600.0  # A node that has left is dialled in vain for so long, beside the look-up.
+MAX_FILE_BYTES: Final = 8 << 20  # Above these bounds with `MAX_RECORD_BYTES` per record.
+KEEP_S: Final = 24 * 3600.0  # Maximum time for which a node that has left is still dialled.
 
 
 class ClientMemory:
-    """What a client knows of peers, kept in `file`: a broken, too large or older one counts as empty."""
+    """A client's knowledge of peers, stored in `file`; an invalid, too large or older file counts as empty."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class ClientMemory:
         *,
         strategies: Mapping[str, StrategyKind] = STRATEGIES,
     ) -> "ClientMemory":
-        """`True` is the default file, `False` none; else a path or a memory."""
+        """Return a memory for a path or a memory; `True` is the default file, `False` none."""
         if isinstance(given, ClientMemory):
             return given
         if given is False:
@@ -70,7 +70,7 @@ class ClientMemory:
         return cls(StateFile(FILE_NAME, max_bytes=MAX_FILE_BYTES, file=path), strategies=strategies)
 
     def restore(self, *, now_s: float) -> None:
-        """Take in the file. `now_s` is of the clock of the times noted here."""
+        """Read the file. `now_s` is of the clock of this memory's times."""
         match self._read():
             case {"kept_at_s": float(kept_at_s), **kept}:
                 away_s = max(0.0, self._wall_s() - kept_at_s)
@@ -83,7 +83,7 @@ class ClientMemory:
                     known.restore(trials.get(name) if isinstance(trials, dict) else None)
 
     def write(self, *, now_s: float) -> None:
-        """Keep what is known for the next process."""
+        """Write the file for the next process."""
         self._update(
             kept_at_s=self._wall_s(),
             failures=self.failures.state(now_s),
@@ -94,14 +94,14 @@ class ClientMemory:
         )
 
     def of_swarm(self, swarm: str, *, target: str = ALL_TARGETS) -> "SwarmMemory":
-        """The nodes known of a swarm, named by its network and initial peers, with the records of `target`."""
+        """Return the memory of a swarm, named by its network and initial peers, for `target`."""
         return SwarmMemory(self, swarm, target)
 
     def read_swarm(self, swarm: str) -> dict[str, Any]:
         return _object(_object(self._read().get("swarms")).get(swarm))
 
     def write_swarm(self, swarm: str, kept: Mapping[str, Any]) -> None:
-        """Keep the latest `MAX_SWARMS`."""
+        """Store a swarm's data, and keep the latest `MAX_SWARMS`."""
         swarms = {swarm: kept} | {
             name: known for name, known in _object(self._read().get("swarms")).items() if name != swarm
         }
@@ -121,7 +121,7 @@ class ClientMemory:
 
 
 class SwarmMemory:
-    """The nodes of a swarm that a client met last."""
+    """The nodes of a swarm that a client used last."""
 
     def __init__(self, memory: ClientMemory, swarm: str, target: str) -> None:
         self.target = target
@@ -130,18 +130,18 @@ class SwarmMemory:
         self._found: dict[Role, tuple[float, Sequence[SealedRecord]]] = {}
 
     def peers(self) -> tuple[KnownPeer, ...]:
-        """At most `MAX_PEERS`, those that answered last in front."""
+        """Return at most `MAX_PEERS` peers, those that answered last first."""
         values = self._memory.read_swarm(self._swarm).get("peers")
         peers = []
         for value in values if isinstance(values, list) else []:
             try:
                 peers.append(KnownPeer.read(value))
             except ValueError:
-                logger.debug("something is remembered that is no peer")
+                logger.debug("an invalid remembered peer is ignored")
         return _best(peers)
 
     def records(self, checker: PostingChecker) -> dict[Role, list[NodeRecord]]:
-        """The latest records of each role within `KEEP_S`, if they were valid then."""
+        """Return the latest records of each role within `KEEP_S` that were valid then."""
         known: dict[Role, list[NodeRecord]] = {}
         target = _object(_object(self._memory.read_swarm(self._swarm).get("targets")).get(self.target))
         for role, most in MAX_RECORDS.items():
@@ -154,12 +154,12 @@ class SwarmMemory:
         return known
 
     def note_found(self, role: Role, target: str, found: Sequence[SealedRecord]) -> None:
-        """Replace the records of a role, if they are of this target."""
+        """Replace the records of a role if they are of this target."""
         if target == self.target != ALL_TARGETS and role in MAX_RECORDS:
             self._found[role] = self._memory.now_s(), found
 
     def write(self, asked: Iterable[KnownPeer], met: Collection[str]) -> None:
-        """Keep the peers that were asked and the records found, those of `met` peers first."""
+        """Store the peers that were asked and the records found, those of `met` peers first."""
         peers = {peer.peer_id: peer for peer in (*self.peers(), *asked)}
         targets = _object(self._memory.read_swarm(self._swarm).get("targets"))
         if self._found:
@@ -189,9 +189,9 @@ def _opened(entry: Any, checker: PostingChecker, role: Role, at_s: float) -> Nod
     try:
         match entry:
             case [str(cell), str(owner), str(text)] if len(text) <= 2 * limits.MAX_RECORD_BYTES:
-                # Also by the clock of then: an old record says nothing of clocks now.
+                # Checked for the time when it was found.
                 record = checker.open(b64decode(text, validate=True), cell=cell, owner=owner, now_s=at_s)
                 return record if record.role == role else None
     except (RemoteProtocolError, ValueError) as error:
-        logger.debug("a remembered record is left out: %s", error)
+        logger.debug("an invalid remembered record is ignored: %s", error)
     return None

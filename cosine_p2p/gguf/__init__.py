@@ -1,1 +1,1 @@
-"""GGUF files as far as texts go: a path comes in, the header and the tokenizer's files go out."""
+"""GGUF files: their header, and their tokenizer as files of transformers."""

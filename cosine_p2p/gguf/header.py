@@ -1,7 +1,7 @@
-"""The header of a GGUF file, or of several that are one model: its metadata, and where each tensor lies.
+"""The header of a GGUF file, or of several files of one model: its metadata, and the location of each tensor.
 
 The format is llama.cpp's: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The reader of the package
-`gguf` is not used: it takes seconds for a real vocabulary, and never ends on a damaged count.
+`gguf` is not used: it takes seconds for a real vocabulary, and does not terminate on a damaged count.
 """
 
 import math
@@ -16,15 +16,15 @@ from weakref import WeakValueDictionary
 
 from cosine_protocol.errors import UsageError
 
-SUFFIX: Final = ".gguf"  # The end of a file's name by which llama.cpp and the Hugging Face hub know the format.
+SUFFIX: Final = ".gguf"  # The file name extension of llama.cpp and the Hugging Face hub.
 MAGIC: Final = b"GGUF"  # The first bytes of every file, from the format.
-VERSIONS: Final = (2, 3)  # The versions with 64-bit counts; version 1 has not been written since 2023.
-ALIGNMENT_BYTES: Final = 32  # From the format: the alignment of tensors where the metadata name none.
+VERSIONS: Final = (2, 3)  # The versions with 64-bit counts; version 1 is obsolete since 2023.
+ALIGNMENT_BYTES: Final = 32  # From the format: the default alignment of tensors.
 MAX_DIMENSIONS: Final = 4  # From the format.
 MAX_ITEMS: Final = 4_000_000  # Lists, keys and tensors of a file: three times the largest vocabularies.
-MAX_HEADER_BYTES: Final = 128 << 20  # Ten times the longest with four million items; a hole has any length.
+MAX_HEADER_BYTES: Final = 128 << 20  # Ten times the longest with four million items; sparse files have any length.
 PART_NUMBER, PART_COUNT, PART_TENSORS = "split.no", "split.count", "split.tensors.count"
-"""The keys of a model in several files: which of them one is, from zero on, and what there is in all."""
+"""The keys of a model in several files: a file's number from zero, and totals."""
 PART_NAME: Final = re.compile(r"(?P<stem>.*)-(?P<number>[0-9]{5})-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 
 BLOCKS: Final[Mapping[int, tuple[str, int, int]]] = {
@@ -63,9 +63,9 @@ BLOCKS: Final[Mapping[int, tuple[str, int, int]]] = {
     40: ("NVFP4", 64, 36),
     41: ("Q1_0", 128, 18),
 }
-"""ggml's types of tensors: name, weights of a block, bytes of a block. The same as the package `gguf` has."""
-STRING: Final = 8  # The number of a value's type that is text, from the format.
-ARRAY: Final = 9  # The number of a value's type that is a list of values of one type, from the format.
+"""ggml's types of tensors: name, weights per block, bytes per block. The same as in the package `gguf`."""
+STRING: Final = 8  # From the format: the type number of texts.
+ARRAY: Final = 9  # From the format: the type number of lists of values of one type.
 SCALARS: Final[Mapping[int, str]] = {
     0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"
 }  # fmt: skip
@@ -74,19 +74,19 @@ SCALARS: Final[Mapping[int, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class GgufTensor:
-    """One tensor as stored. `shape` has the dimension first that is contiguous in the file, as the format."""
+    """One tensor as stored. The first dimension of `shape` is contiguous in the file, as in the format."""
 
     name: str
     kind: str
     shape: tuple[int, ...]
     file: Path
-    start: int  # Where its bytes begin in the file.
+    start: int  # The offset of its bytes in the file.
     size_bytes: int
 
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class GgufHeader:
-    """The metadata by their keys, the tensors in the order of their names, and the files, the first one first."""
+    """The metadata by key, the tensors by name in order, and the files in order."""
 
     metadata: Mapping[str, Any]
     tensors: tuple[GgufTensor, ...]
@@ -97,7 +97,7 @@ _HELD: Final = WeakValueDictionary[tuple[int, ...], GgufHeader]()  # By the file
 
 
 def is_gguf(path: Path) -> bool:
-    """True for a file of the format by its first bytes, or by its name."""
+    """Return whether a path is of the format, by its name or first bytes."""
     if path.suffix == SUFFIX:
         return True
     try:
@@ -108,7 +108,7 @@ def is_gguf(path: Path) -> bool:
 
 
 def read_header(file: Path) -> GgufHeader:
-    """The header of all parts of a model, unless somebody holds it. Raises `UsageError`, also for lost tensors."""
+    """Return the header of all parts of a model, cached while referenced. Raises `UsageError`."""
     try:
         status = file.stat()
     except OSError as error:
@@ -129,7 +129,7 @@ def _whole(file: Path) -> GgufHeader:
     if count <= 1:
         return first
     names = part_names(file.name)
-    # The link in a model's folder has another name than the file.
+    # The link in a model's folder has another name.
     while len(names) != count and file.is_symlink():
         file = file.parent / file.readlink()
         names = part_names(file.name)
@@ -154,7 +154,7 @@ def _whole(file: Path) -> GgufHeader:
 
 
 def part_names(name: str) -> tuple[str, ...]:
-    """The names of all parts of a model by that of the first; any other name stands alone."""
+    """Return the names of all parts of a model, given the first; of any other name just that."""
     found = PART_NAME.fullmatch(name)
     if found is None or int(found["number"]) != 1:
         return (name,)
@@ -163,12 +163,12 @@ def part_names(name: str) -> tuple[str, ...]:
 
 
 def _part(number: int, count: int) -> str:
-    """The end of the name of a part, counted from one, as llama.cpp writes it."""
+    """Return the suffix of a part's name, counted from one, as llama.cpp writes it."""
     return f"-{number:05}-of-{count:05}{SUFFIX}"
 
 
 def read_part(file: Path) -> GgufHeader:
-    """The header of one file, whatever parts it belongs to. Raises `UsageError`."""
+    """Return the header of one file, also of a part. Raises `UsageError`."""
     try:
         with file.open("rb") as handle:
             if handle.read(len(MAGIC)) != MAGIC:
@@ -182,7 +182,7 @@ def read_part(file: Path) -> GgufHeader:
 
 
 class FileBytes(Protocol):
-    """The bytes of a file, here or elsewhere; a header is read from its front to its end."""
+    """The bytes of a local or remote file; a header is read sequentially."""
 
     def __len__(self) -> int: ...
 
@@ -190,7 +190,7 @@ class FileBytes(Protocol):
 
 
 def parse_header(file: Path, data: FileBytes) -> GgufHeader:
-    """The header of a file of this name with these bytes. Raises `ValueError`."""
+    """Return the header of a file of this name with these bytes. Raises `ValueError`."""
     if data[: len(MAGIC)] != MAGIC:
         raise ValueError("it does not begin with the letters GGUF")
     try:
@@ -200,7 +200,7 @@ def parse_header(file: Path, data: FileBytes) -> GgufHeader:
 
 
 def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
-    """The bytes that a tensor takes. Raises `ValueError` for an invalid one."""
+    """Return the size of a tensor in bytes. Raises `ValueError` for an invalid one."""
     found = next(((weights, size) for known, weights, size in BLOCKS.values() if known == kind), None)
     if found is None:
         raise ValueError(f"tensor {name} is of the unknown type {kind}")
@@ -213,7 +213,7 @@ def stored_bytes(name: str, kind: str, shape: tuple[int, ...]) -> int:
 
 
 def part_header(tensors: Sequence[tuple[str, str, tuple[int, ...]]]) -> tuple[bytes, list[int]]:
-    """The first bytes of a file of these tensors alone, and where each begins. Raises `ValueError`."""
+    """Return the header of a file of these tensors, and the offset of each. Raises `ValueError`."""
     numbers = {name: number for number, (name, _, _) in BLOCKS.items()}
     offsets, size_bytes, infos = [], 0, b""
     for name, kind, shape in tensors:
@@ -285,7 +285,7 @@ class _Reading:
         if kind != ARRAY:
             raise ValueError(f"a value is of the unknown type {kind}")
         item_kind, count = self._unpack("IQ")
-        # Every item takes a byte at least.
+        # Every item takes at least a byte.
         if count > len(self._data) - self._at:
             raise ValueError("a list ends after the file")
         self._count(count)

@@ -1,8 +1,8 @@
-"""The pre-tokenizers of BPE: the names that GGUF files give them, and how llama.cpp splits a text for each.
+"""The pre-tokenizers of BPE by name, as llama.cpp implements them.
 
-The names are those of llama.cpp's `tokenizer.ggml.pre`, the expressions those of the models' own tokenizers as
-llama.cpp reads them: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp. It knows no case of
-letters beyond A to Z, for example.
+The names are those of llama.cpp's `tokenizer.ggml.pre`, the expressions those of the models' tokenizers as
+llama.cpp reads them: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp. For example, it
+distinguishes case only for A to Z.
 """
 
 from collections.abc import Mapping
@@ -14,19 +14,19 @@ JsonObject = dict[str, Any]  # A part of a tokenizer.json.
 
 @dataclass(frozen=True, slots=True)
 class PreTokenizer:
-    """How texts are cut into words: by one expression after the other, each match a word of its own."""
+    """The rules that split a text into words: each match of an expression is a word; expressions apply in order."""
 
     expressions: tuple[str, ...]
-    takes_whole_words: bool = False  # Whether a word that is a token is taken whole, whatever the merges.
-    begins_texts: bool = False  # Whether a text begins with the BOS token unless the file says otherwise.
-    has_pieces: bool = False  # Whether tokens are SentencePiece's: ▁ is a space, each byte has a token.
+    takes_whole_words: bool = False  # A word that is a token is not merged.
+    begins_texts: bool = False  # By default a text begins with the BOS token.
+    has_pieces: bool = False  # Tokens are those of SentencePiece: ▁ is a space, each byte has a token.
 
 
 CONTRACTIONS: Final = r"'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]"
-"""The endings that the expressions of newer models split off in any case of A to Z."""
+"""The endings that newer models' expressions split off, in any case of A to Z."""
 WORDS: Final = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """The expression of GPT-2."""
-SPACES: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"  # What most end in: line ends with white space before, other space.
+SPACES: Final = r"|\s*[\r\n]+|\s+(?!\S)|\s+"  # The end of most: line ends with preceding white space, other space.
 SIGNS: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n]*" + SPACES
 SIGNS_WITH_SLASHES: Final = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*" + SPACES
 _LETTERS: Final = r"[^\r\n\p{L}\p{N}]?\p{L}+"
@@ -41,7 +41,7 @@ MARKED: Final = (
 
 
 def _cased(letters: str, ending: str) -> str:
-    """Words that begin anew at a capital letter of A to Z, with what may follow one."""
+    """Return an expression for words that are split at a capital letter of A to Z, with an ending."""
     lead, upper, lower = r"[^\r\n\p{L}\p{N}]?", f"[{letters}&&[^a-z]]", f"[{letters}&&[^A-Z]]"
     return f"{lead}{upper}*{lower}+{ending}|{lead}{upper}+{lower}*{ending}"
 
@@ -76,7 +76,7 @@ _ONE_NUMBER: Final = r"\p{N}"
 _NUMBERS: Final = r"\p{N}+"
 _NUMBERS_OF_THREE: Final = r"\p{N}{1,3}"
 _NUMBERS_FROM_THE_END: Final = r"\P{N}*\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))"
-"""Groups of three numbers, counted from the end; the first takes what stands before it along."""
+"""Groups of three numbers, counted from the end; the first includes preceding text."""
 _WITHOUT_PUNCTUATION: Final = r" ?[^(\s|.,!?…。，、।۔،)]+"
 _LINES: Final = r"[^\n]+|[\n]+"
 
@@ -87,7 +87,7 @@ _GPT4O: Final = PreTokenizer((CASED_THREE_DIGITS,))
 _DEEPSEEK3: Final = PreTokenizer((_NUMBERS_OF_THREE, _CJK, DEEPSEEK))
 _GEMMA4: Final = PreTokenizer((_LINES,), begins_texts=True, has_pieces=True)
 DEFAULT: Final = PreTokenizer((r"[\p{P}\$\+<=>\^~\|]+", WORDS, _NUMBERS, r"[0-9][0-9][0-9]"))
-"""That of files which name none."""
+"""The default of files without a name."""
 
 PRE_TOKENIZERS: Final[Mapping[str, PreTokenizer]] = {
     "default": DEFAULT,

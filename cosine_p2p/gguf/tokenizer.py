@@ -1,6 +1,6 @@
-"""The tokenizer of a GGUF file as the files that tokenizers of transformers are saved as.
+"""The tokenizer of a GGUF file as files of transformers.
 
-Byte-level BPE (`gpt2`), BPE over pieces with byte fallback (`gemma4`), and SentencePiece's (`llama`), all with the
+Byte-level BPE (`gpt2`), BPE over pieces with byte fallback (`gemma4`), and SentencePiece (`llama`), all with the
 tokens of llama.cpp: https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp.
 """
 
@@ -16,12 +16,12 @@ from cosine_p2p.gguf.vocabulary import APART, PIECES, USER_DEFINED, Vocabulary
 from cosine_protocol.errors import UsageError
 
 SPACE: Final = "▁"  # SentencePiece's letter for a space.
-SPACES_STRIPPED: Final = ("phi-3", "phi3")  # After whose control tokens llama.cpp strips white space.
+SPACES_STRIPPED: Final = ("phi-3", "phi3")  # llama.cpp strips white space after control tokens of these models.
 SPACES_KEPT: Final = ("<unk>", "<s>", "<|endoftext|>")
 
 
 def tokenizer_files(path: Path) -> dict[str, bytes]:
-    """The tokenizer files of a GGUF file, by name; none where its tokens have no texts. Raises `UsageError`."""
+    """Return the tokenizer files of a GGUF file, by name; none if its tokens have no texts. Raises `UsageError`."""
     vocabulary = Vocabulary.read(str(path), read_header(path).metadata)
     return {} if vocabulary is None else files_of(vocabulary)
 
@@ -43,7 +43,7 @@ def files_of(vocabulary: Vocabulary) -> dict[str, bytes]:
 
 def _byte_pairs(vocabulary: Vocabulary, pre_tokenizer: PreTokenizer) -> JsonObject:
     ids, has_pieces = vocabulary.ids, pre_tokenizer.has_pieces
-    # A merge may begin with a space, but not with an empty text.
+    # A merge may begin with a space, but not with an empty part.
     cuts = [(merge, merge.find(" ", 1)) for merge in vocabulary.list_of("merges", str)]
     merges = [(merge[:cut], merge[cut + 1 :]) for merge, cut in cuts]
     for (merge, cut), (left, right) in zip(cuts, merges, strict=True):
@@ -113,9 +113,9 @@ def _piece_decoders() -> list[JsonObject]:
 
 
 def merges_by_score(tokens: Sequence[str], scores: Sequence[float]) -> list[tuple[str, str]]:
-    """Every pair of tokens whose join is a token, the highest score of the join first: SentencePiece's order."""
+    """Return every pair of tokens whose join is a token, by the score of the join, as SentencePiece does."""
     known = frozenset(tokens)
-    # A token of a megabyte can be cut at a million places, but few tokens have so many lengths.
+    # Cuts are tried only at lengths of tokens: a token may have a megabyte.
     lengths = sorted(set(map(len, tokens)) - {0})
     ranked = sorted(range(len(tokens)), key=lambda token: -scores[token])
     return [
@@ -134,7 +134,7 @@ def _tokenizer(
     pre_tokenizer: JsonObject | None,
     decoder: JsonObject,
 ) -> JsonObject:
-    """A tokenizer.json."""
+    """Return the content of a tokenizer.json."""
     name = str(vocabulary.metadata.get("general.name", "")).lower()
     strips = any(part in name for part in SPACES_STRIPPED)
     return {
@@ -164,7 +164,7 @@ def _tokenizer(
 
 
 def _post_processor(vocabulary: Vocabulary) -> JsonObject | None:
-    """Adds the tokens that begin and end every text; None where there are none."""
+    """Return the step that adds the tokens at the begin and end of every text; None without any."""
     first = vocabulary.text_of("bos") if vocabulary.begins_texts else None
     last = vocabulary.text_of("eos") if vocabulary.ends_texts else None
     if first is None and last is None:
@@ -189,9 +189,9 @@ def _post_processor(vocabulary: Vocabulary) -> JsonObject | None:
 
 
 def _config(vocabulary: Vocabulary) -> JsonObject:
-    """A tokenizer_config.json."""
+    """Return the content of a tokenizer_config.json."""
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
-    # A token that is named here is special for every reader, so that one of plain texts is not.
+    # Readers treat tokens that are named here as special, so ordinary tokens are left out.
     tokens = {name: vocabulary.special(key) for name, key in keys.items()}
     texts = {name: vocabulary.tokens[token] for name, token in tokens.items() if vocabulary.is_apart(token)}
     context_tokens = vocabulary.metadata.get(f"{vocabulary.metadata.get('general.architecture')}.context_length")
@@ -200,7 +200,7 @@ def _config(vocabulary: Vocabulary) -> JsonObject:
 
 
 def _template(vocabulary: Vocabulary, template: str) -> str:
-    """The chat template, with the tokens around every text where it writes none: llama.cpp adds them, too."""
+    """Return the chat template, with the tokens around every text if it lacks them, as llama.cpp adds them."""
     bos = vocabulary.special("bos") if vocabulary.begins_texts else None
     eos = vocabulary.special("eos") if vocabulary.ends_texts else None
     first, last = (
@@ -209,7 +209,7 @@ def _template(vocabulary: Vocabulary, template: str) -> str:
     )
     if first is None and last is None:
         return template
-    # A line end after a tag is no text and the last one of a template neither: all else of it stays as it is.
+    # Line ends after a tag and at the end of a template are no text.
     template = template.removesuffix("\n").removesuffix("\r")
     before = f"{{% if not rendered_chat.startswith({first}) %}}{{{{ {first} }}}}{{% endif %}}" if first else ""
     after = f"{{% if not rendered_chat.endswith({last}) %}}{{{{ {last} }}}}{{% endif %}}" if last else ""

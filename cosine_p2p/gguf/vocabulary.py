@@ -1,4 +1,4 @@
-"""The vocabulary of a GGUF file: its tokens, and which of them begin and end texts, by llama.cpp's rules.
+"""The vocabulary of a GGUF file: its tokens, and those that begin and end texts, by llama.cpp's rules.
 
 https://github.com/ggml-org/llama.cpp/blob/master/src/llama-vocab.cpp
 """
@@ -12,24 +12,24 @@ from cosine_protocol.errors import UsageError
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4  # ggml's types of tokens.
 APART: Final = (UNKNOWN, CONTROL, USER_DEFINED)
-"""The types of tokens that are found in a text before anything else is, as no merge makes them."""
-BYTE_PAIRS: Final = ("gpt2", "gemma4")  # The kinds of tokenizers that have merges.
-PIECES: Final = "llama"  # The kind of tokenizer that is SentencePiece's, whose tokens have scores.
+"""The types of tokens that are matched in a text before all others."""
+BYTE_PAIRS: Final = ("gpt2", "gemma4")  # The kinds of tokenizers with merges.
+PIECES: Final = "llama"  # The kind of SentencePiece, with scores.
 DEFAULT_IDS: Final[Mapping[str, Mapping[str, int]]] = {
     "gpt2": {"bos": 11, "eos": 11},
     "llama": {"bos": 1, "eos": 2, "unknown": 0},
 }
-"""Special tokens that llama.cpp takes where a file names none, by the kind of tokenizer."""
-WITHOUT_BOS: Final = ("glm4", "glm5", "chatglm-bpe")  # Whose models have no BOS token unless the file names one.
+"""llama.cpp's default special tokens by the kind of tokenizer."""
+WITHOUT_BOS: Final = ("glm4", "glm5", "chatglm-bpe")  # Models without a default BOS token.
 END_KEYS: Final = ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep")
-"""What the keys call tokens that end a text: of a sequence, a turn, a message, a file of code."""
+"""The keys of tokens that end a text: of a sequence, a turn, a message, a file of code."""
 END_TEXTS: Final = (
     "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
     "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>",
     "<end_of_utterance>", "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[",
     "<|ifm|im_end|>",
 )  # fmt: skip
-"""The tokens that end a text whatever the keys say, by their own text."""
+"""The tokens that end a text regardless of keys, by their text."""
 CODE_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "fim_pre": (
         "<|fim_prefix|>", "<fim-prefix>", "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>",
@@ -47,25 +47,25 @@ CODE_TEXTS: Final[Mapping[str, tuple[str, ...]]] = {
     "fim_rep": ("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"),
     "fim_sep": ("<|file_sep|>", "<|plamo:file_separator|>"),
 }  # fmt: skip
-"""The tokens around gaps in code where no key names them, by their own text."""
-SHOWN_TEXTS: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # Control tokens readers see.
+"""The tokens around gaps in code without a key, by their text."""
+SHOWN_TEXTS: Final = ("<|channel|>", "<|message|>", "<|start|>", "<|constrain|>")  # Visible control tokens.
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
     """The tokenizer of a file. All lists are by token id; the types of tokens are llama.cpp's."""
 
-    source: str  # The file, as a sentence names it.
+    source: str  # The name of the file in errors.
     kind: str
     tokens: Sequence[str] = field(repr=False)
     kinds: Sequence[int] = field(repr=False)
     metadata: Mapping[str, Any] = field(repr=False)
-    ids: Mapping[str, int] = field(repr=False)  # By the text, which stands once, or llama.cpp ends its process.
-    ends: tuple[int, ...]  # The tokens that end a text, those first that keys name, in the order of `END_KEYS`.
+    ids: Mapping[str, int] = field(repr=False)  # By the text, which must be unique.
+    ends: tuple[int, ...]  # The tokens that end a text, those with keys first, in the order of `END_KEYS`.
 
     @classmethod
     def read(cls, source: str, metadata: Mapping[str, Any]) -> "Vocabulary | None":
-        """None where tokens have no texts of their own. Raises `UsageError` for one of another kind, or damaged."""
+        """Read the vocabulary; None if tokens have no texts. Raises `UsageError` if unsupported or damaged."""
         kind = metadata.get("tokenizer.ggml.model")
         if kind in (None, "none", "no_vocab"):
             return None
@@ -76,7 +76,7 @@ class Vocabulary:
             )
         bare = cls(source, kind, (), (), metadata, {}, ())
         tokens = [text or f"[EMPTY_{token}]" for token, text in enumerate(bare.list_of("tokens", str))]
-        # A file may leave the types out: then all tokens are normal ones.
+        # Without types all tokens are normal.
         has_kinds = bare.get("token_type") is not None
         kinds = bare.list_of("token_type", int, len(tokens)) if has_kinds else [NORMAL] * len(tokens)
         ids = {text: token for token, text in enumerate(tokens)}
@@ -92,7 +92,7 @@ class Vocabulary:
         return self.metadata.get(f"tokenizer.ggml.{key}", default)
 
     def list_of(self, key: str, kind: type, length: int | None = None) -> list[Any]:
-        """A list of the metadata. Raises `UsageError` for anything else."""
+        """Return a list of the metadata. Raises `UsageError` if it is not one."""
         found = self.get(key)
         is_list = isinstance(found, list) and all(isinstance(item, kind) for item in found)
         if is_list and length in (None, len(found)):
@@ -100,7 +100,7 @@ class Vocabulary:
         raise UsageError(f"{self.source} has no list of its {key}; fetch it again.")
 
     def special(self, name: str) -> int | None:
-        """The id of a special token, by the name in its key such as `bos`."""
+        """Return the id of a special token, by the name in its key such as `bos`."""
         default = None
         if not (name == "bos" and self.get("pre") in WITHOUT_BOS):
             default = DEFAULT_IDS.get(self.kind, {}).get(name)
@@ -111,12 +111,12 @@ class Vocabulary:
         return None if token is None else self.tokens[token]
 
     def is_apart(self, token: int | None) -> TypeGuard[int]:
-        """True if there is such a token, and its text stands for it wherever it is written."""
+        """Return whether the token exists and its text always represents it."""
         return token is not None and self.kinds[token] in APART
 
     @property
     def pre_tokenizer(self) -> PreTokenizer:
-        """How the words of byte pairs are found. Raises `UsageError` for an unknown name."""
+        """The pre-tokenizer of byte pairs. Raises `UsageError` for an unknown name."""
         if self.pre_tokenizer_name not in PRE_TOKENIZERS:
             raise UsageError(
                 f"{self.source} splits texts in the way {self.pre_tokenizer_name!r}, which is not known here; "
@@ -134,9 +134,9 @@ class Vocabulary:
             return False
         if self.kind == PIECES:
             return bool(self.get("add_bos_token", True))
-        # Of a name that is not known here llama.cpp's default is not either.
+        # For an unknown name llama.cpp's default is unknown too.
         named = PRE_TOKENIZERS.get(self.pre_tokenizer_name, DEFAULT)
-        # Those who begin texts and have pieces do so whatever their file says.
+        # Pre-tokenizers with pieces that begin texts ignore the file.
         is_forced = named.begins_texts and named.has_pieces
         return is_forced or bool(self.get("add_bos_token", named.begins_texts))
 
@@ -162,7 +162,7 @@ class Vocabulary:
 
     @staticmethod
     def _no_ends(found: set[str]) -> Iterator[str]:
-        """Tokens that end no text beside certain others: of gpt-oss and Solar Open, of Gemma 4."""
+        """Yield tokens that do not end a text if certain others exist: of gpt-oss and Solar Open, of Gemma 4."""
         calls = bool(found & {"<|call|>", "<|calls|>"})
         if "<|end|>" in found and calls and found & {"<|return|>", "<|flush|>"}:
             yield "<|end|>"
@@ -170,7 +170,7 @@ class Vocabulary:
             yield "</s>"
 
     def _kinds(self) -> list[int]:
-        """The types of tokens; some follow from their texts."""
+        """Return the types of tokens, corrected by their texts."""
         kinds = list(self.kinds)
         texts = [text for text in END_TEXTS if text in self.ids]
         code = [self._code_token(name) for name in CODE_TEXTS if self.special(name) is None]
@@ -186,6 +186,6 @@ class Vocabulary:
 
 
 def named_ends(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """The tokens that end a text by the keys, where tokens have no texts."""
+    """Return the tokens that end a text by keys, for tokens without texts."""
     found = (metadata.get(f"tokenizer.ggml.{key}_token_id") for key in END_KEYS)
     return tuple(dict.fromkeys(token for token in found if isinstance(token, int) and token >= 0))

@@ -1,4 +1,4 @@
-"""The swarm as an object that generates like a model of Hugging Face transformers.
+"""A swarm with the interface of a model of Hugging Face transformers.
 
 from cosine_p2p.huggingface import SwarmModelForCausalLM
 

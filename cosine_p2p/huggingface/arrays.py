@@ -1,4 +1,4 @@
-"""Token ids in whatever holds them: lists, numpy arrays, torch tensors. None of their libraries is imported."""
+"""Token ids in lists, numpy arrays and torch tensors, without importing these libraries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ Rows = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class TokenBlock:
-    """The block a streamer gets where there are no arrays: what streamers of transformers use of one."""
+    """A block of tokens for a streamer without arrays, with the interface that streamers of transformers use."""
 
     tokens: list[Any]
 
@@ -28,12 +28,12 @@ class TokenBlock:
 
 
 def plain(value: Any) -> Any:
-    """Numbers and lists of them, from an array or as they are."""
+    """Return an array as numbers or lists, other values unchanged."""
     return value.tolist() if hasattr(value, "tolist") else value
 
 
 def rows_of(value: Any, name: str) -> Rows:
-    """The whole numbers of a [batch, length] block. Raises `UsageError`, with `name`, for anything else."""
+    """Return the integers of a [batch, length] block. Raises `UsageError`, with `name`, for other values."""
     if hasattr(value, "keys"):
         raise UsageError(f"{name} must be a [batch, length] block alone; write generate(**inputs) for all of it.")
     rows = plain(value)
@@ -49,7 +49,7 @@ def rows_of(value: Any, name: str) -> Rows:
 
 
 def like(value: Any, rows: Sequence[Sequence[int]]) -> Any:
-    """Equally long rows as the kind of block that `value` is, on its device and of its dtype."""
+    """Return equally long rows as a block of the type, device and dtype of `value`."""
     if hasattr(value, "new_tensor"):
         return value.new_tensor(rows)
     if hasattr(value, "dtype"):
@@ -60,14 +60,14 @@ def like(value: Any, rows: Sequence[Sequence[int]]) -> Any:
 
 
 def for_streamer(value: Any) -> Any:
-    """A block as a streamer takes it; of tensors a copy in main memory."""
+    """Return a block for a streamer; tensors are copied to main memory."""
     if hasattr(value, "cpu"):
         return value.cpu()
     return value if hasattr(value, "shape") else TokenBlock([list(row) for row in value])
 
 
 def token_for_streamer(shown: Any, token: int) -> Any:
-    """One new token as a block of the kind that `for_streamer` made."""
+    """Return one new token as a block of the type of `shown`."""
     if hasattr(shown, "new_tensor"):
         return shown.new_tensor([token])
     if hasattr(shown, "dtype"):

@@ -1,4 +1,4 @@
-"""`generate` as in Hugging Face transformers, over a client of a swarm."""
+"""`generate` of Hugging Face transformers on a client of a swarm."""
 
 import logging
 import reprlib
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Streamer(Protocol):
-    """A streamer as transformers has them."""
+    """A streamer of transformers."""
 
     def put(self, value: Any) -> None: ...
 
@@ -33,12 +33,12 @@ def _read_streamer(value: Any) -> Streamer:
     return cast(Streamer, value)
 
 
-STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)  # As in the protocol.
+STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateOutput:
-    """`sequences` is what `generate` returns otherwise; `generations` has a report of each row."""
+    """The `sequences` that `generate` returns otherwise, with a report of each row."""
 
     sequences: Any
     generations: tuple[Generation, ...]
@@ -46,7 +46,7 @@ class GenerateOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A sequence to be made: the row it continues, and what of that is no padding."""
+    """A sequence to generate: the given row, its tokens without padding, and options."""
 
     given: tuple[int, ...]
     prompt: tuple[int, ...]
@@ -54,10 +54,10 @@ class _Row:
 
 
 class SwarmModelForCausalLM(PipelineModel):
-    """Stands where a model does that is only asked to `generate`. Use `with`, or `close` it."""
+    """A model that only supports `generate`. Use `with`, or `close` it."""
 
     def __init__(self, client: Client) -> None:
-        """`close` closes the client. Raises `GenerationFailed` if nobody serves its target."""
+        """`close` closes the client. Raises `GenerationFailed` if no verifier serves its target."""
         if not isinstance(client, Client):
             raise UsageError(
                 f"The model needs a Client, not {reprlib.repr(client)}; `from_pretrained` makes one from a name."
@@ -87,8 +87,8 @@ class SwarmModelForCausalLM(PipelineModel):
     ) -> "SwarmModelForCausalLM":
         """Join a swarm that serves a target: a zoo name, a folder, or a Hugging Face id, `[@DIGEST]`.
 
-        `dtype`, "float32" or `torch.float32`, chooses verifiers that compute in it; further options are `Client`'s.
-        Raises as `Client` does, and `GenerationFailed` if nobody serves the target.
+        `dtype`, "float32" or `torch.float32`, selects verifiers of that type; further options are `Client`'s.
+        Raises as `Client` does, and `GenerationFailed` if no verifier serves the target.
         """
         target = read_argument("target", target, text("the name or folder of a target"))
         # As in `str(torch.float32)`.
@@ -120,16 +120,16 @@ class SwarmModelForCausalLM(PipelineModel):
         streamer: Streamer | None = None,
         **options: Any,
     ) -> Any:
-        """Prompts with their outputs, [batch * num_return_sequences, prompt + new], padded on the right.
+        """Return prompts with outputs, [batch * num_return_sequences, prompt + new], padded on the right.
 
         Prompts are a [batch, prompt] block of token ids, padded on the left: a list, a numpy array or a torch
-        tensor, and so is the result. Tokens with a 0 in `attention_mask` (default: padding) are no part of a
-        prompt. `generation_config` is any object with the attributes of transformers' own; keyword arguments win
-        over it, and it wins over the model's own. With `seed` sequence i gets `choice_seed(seed, i)`.
-        `num_assistant_tokens=0` asks no drafter; other numbers are a hint. A streamer gets the prompt and then
-        token by token, in the caller's thread.
+        tensor; the result has the same type. Tokens with a 0 in `attention_mask` (default: padding) are ignored.
+        `generation_config` is any object with the attributes of transformers' class; it has precedence over the
+        model's, and keyword arguments over both. With `seed` sequence i uses `choice_seed(seed, i)`.
+        `num_assistant_tokens=0` disables drafters; other numbers are ignored. A streamer gets the prompt and then
+        each token, in the caller's thread.
 
-        Raises `UsageError` naming what cannot be honoured, and `GenerationFailed`.
+        Raises `UsageError` for unsupported options, and `GenerationFailed`.
         """
         wanted = parse_options(options, generation_config, self.generation_config)
         if streamer is not None:
@@ -144,11 +144,12 @@ class SwarmModelForCausalLM(PipelineModel):
         if block is None:
             raise UsageError("There is no prompt, or an empty one; give input_ids with at least one token.")
         given = rows_of(block, "input_ids")
-        mask = (
-            self._inferred_mask(given, wanted)
-            if attention_mask is None
-            else rows_of(attention_mask, "attention_mask")
-        )
+        if attention_mask is None:
+            # Padding is masked only if its token could not be a real one.
+            pad, eos = wanted.pad_token_id, self._eos(wanted)
+            mask: Rows = tuple(tuple(int(pad in eos or token != pad) for token in row) for row in given)
+        else:
+            mask = rows_of(attention_mask, "attention_mask")
         if [len(row) for row in mask] != [len(row) for row in given]:
             raise UsageError("attention_mask must have the shape of input_ids.")
         options = {
@@ -166,11 +167,6 @@ class SwarmModelForCausalLM(PipelineModel):
                 seed = None if wanted.seed is None else choice_seed(wanted.seed, len(rows))
                 rows.append(_Row(row, prompt, {**options, "seed": seed}))
         return rows
-
-    def _inferred_mask(self, given: Rows, wanted: BatchOptions) -> Rows:
-        """Padding counts as such only where its token could not be a real one."""
-        pad, eos = wanted.pad_token_id, self._eos(wanted)
-        return tuple(tuple(int(pad in eos or token != pad) for token in row) for row in given)
 
     def _eos(self, wanted: BatchOptions) -> tuple[int, ...]:
         return self.eos_token_ids if wanted.eos is None else wanted.eos
@@ -196,7 +192,7 @@ class SwarmModelForCausalLM(PipelineModel):
         except StopIteration as end:
             return [end.value]
         finally:
-            # Whoever reads in another thread would wait for ever.
+            # A reader in another thread would wait forever.
             streamer.end()
 
     def _padded(

@@ -1,4 +1,4 @@
-"""The options of `generate` of transformers, and what a swarm makes of them."""
+"""The options of `generate` of transformers, converted to those of a client."""
 
 import reprlib
 from collections.abc import Mapping
@@ -24,15 +24,15 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import MAX_SEED
 
-DEFAULT_NEW_TOKENS: Final = 20  # What transformers generates where nothing says how much.
-DEFAULT_TOP_K: Final = 50  # What transformers samples from where nothing says otherwise.
+DEFAULT_NEW_TOKENS: Final = 20  # Default of transformers.
+DEFAULT_TOP_K: Final = 50  # Default of transformers.
 
 HONOURED: Final = frozenset({
     "do_sample", "eos_token_id", "max_length", "max_new_tokens", "min_p", "num_assistant_tokens",
     "num_return_sequences", "pad_token_id", "repetition_penalty", "return_dict_in_generate", "seed",
     "stop_strings", "temperature", "top_k", "top_p",
 })  # fmt: skip
-"""These a swarm does as transformers does them."""
+"""Options that work as in transformers."""
 IGNORED: Final = frozenset({
     "assistant_confidence_threshold", "assistant_early_exit", "assistant_lookbehind", "assistant_tokenizer",
     "bos_token_id", "cache_config", "cache_implementation", "compile_config", "continuous_batching_config",
@@ -42,14 +42,14 @@ IGNORED: Final = frozenset({
     "speculation_type", "synced_gpus", "target_lookbehind", "tokenizer", "transformers_version", "use_cache",
     "use_mtp",
 })  # fmt: skip
-"""These change how fast an output comes, or nothing without beams; which tokens it has they do not."""
+"""Options without effect on the tokens, or without effect unless beams are used."""
 REFUSED: Final = frozenset({
     *NOT_HONOURED, "assistant_ensemble_weight", "assistant_model", "cache", "custom_generate", "encoder_outputs",
     "inputs_embeds", "logits_processor", "negative_prompt_attention_mask", "negative_prompt_ids",
     "output_attentions", "output_hidden_states", "output_logits", "output_scores", "past_key_values",
     "position_ids", "prefix_allowed_tokens_fn", "stopping_criteria", "token_type_ids",
 })  # fmt: skip
-"""These a swarm cannot follow; those that a file can hold are in `NOT_HONOURED`."""
+"""Unsupported options; those of a generation config are in `NOT_HONOURED`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class BatchOptions:
     for_client: GenerationOptions
 
     def new_tokens(self, prompt_tokens: int) -> int:
-        """New tokens after prompts of this length. Raises `UsageError` if there is room for none."""
+        """Return the number of new tokens after prompts of this length. Raises `UsageError` for none."""
         if self.max_new_tokens is not None:
             return self.max_new_tokens
         if self.max_length is None:
@@ -80,12 +80,12 @@ class BatchOptions:
 
 
 def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
-    """Keywords, else attributes of the first config that has them. Raises `UsageError` for what cannot be."""
+    """Return options from keywords, else from the first config that has them. Raises `UsageError`."""
     for name in keywords.keys() - IGNORED - REFUSED:
         refuse_unknown(name, sorted(HONOURED))
     given: dict[str, Any] = {}
     for config in reversed(configs):
-        # A configuration of transformers 4 always has the default, which means nothing then.
+        # A configuration of transformers 4 always has this default.
         given |= {
             name: value
             for name, value in _attributes(config).items()
@@ -99,13 +99,13 @@ def parse_options(keywords: Mapping[str, Any], *configs: Any) -> BatchOptions:
 
 
 def options_of(published: GenerationDefaults) -> dict[str, Any]:
-    """The options that the model's own generation config sets, as attributes of one."""
+    """Return the options of the model's generation config, by transformers' names."""
     values = {name: getattr(published, name) for name in ("do_sample", *VALUES)}
     return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def _attributes(config: Any) -> dict[str, Any]:
-    """The options a configuration sets, also unknown ones: they may change the output."""
+    """Return the options that a configuration sets, also unknown ones, which may change the output."""
     if config is None:
         return {}
     if isinstance(config, Mapping | str | bytes | int | float):
@@ -141,7 +141,7 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
 
 
 def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
-    """The defaults are those of transformers."""
+    """Return the sampling options, with the defaults of transformers."""
     temperature = read_option("temperature", given.get("temperature", 1.0))
     if temperature == 0:
         raise UsageError(
@@ -156,7 +156,7 @@ def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
 
 
 def _read_token_ids(value: Any) -> tuple[int, ...]:
-    """One or several, which also a tensor may hold."""
+    """Return one or several token ids, which may be in a tensor."""
     ids = plain(value)
     return (TOKEN_ID.read(ids),) if isinstance(ids, Number) else TOKEN_IDS.read(ids)
 
@@ -173,4 +173,4 @@ _KINDS: Final[Mapping[str, ArgumentKind[Any]]] = {
     "seed": whole(0, MAX_SEED),
     "stop_strings": STOP,
 }
-"""What makes sense for each option that is no parameter of sampling."""
+"""The valid values of options other than sampling parameters."""

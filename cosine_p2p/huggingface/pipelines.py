@@ -1,4 +1,4 @@
-"""What `pipeline("text-generation", ...)` of transformers 5.23 asks for of a model besides `generate`."""
+"""A model's interface, besides `generate`, for `pipeline("text-generation", ...)` of transformers 5.23."""
 
 import sys
 from collections.abc import Mapping
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
-MODEL_TYPE: Final = "cosine-swarm"  # Our name in transformers' list of classes that it does not warn of.
+MODEL_TYPE: Final = "cosine-swarm"  # The name in transformers' list of supported classes.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmConfig:
-    """The few facts of a model's configuration that a client knows."""
+    """The part of a model's configuration that a client knows."""
 
     name_or_path: str
     eos_token_id: list[int]
@@ -21,18 +21,18 @@ class SwarmConfig:
 
 
 class ModelOptions(SimpleNamespace):
-    """Options that hold for every call of a model which gives no others; stands for a `GenerationConfig`."""
+    """The default options of a model's calls, with the interface of `GenerationConfig`."""
 
     def update(self, **options: object) -> None:
         vars(self).update(options)
 
     def to_diff_dict(self) -> dict[str, Any]:
-        """The options that are set."""
+        """Return the options that are set."""
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
 class PipelineModel:
-    """A model that nobody moves or trains: it lies elsewhere. `device` is for `inputs.to(model.device)`."""
+    """A remote model, which cannot be moved or trained. `device` is for `inputs.to(model.device)`."""
 
     device = "cpu"
     input_modalities = ("text",)
@@ -43,16 +43,16 @@ class PipelineModel:
         self.generation_config = ModelOptions(eos_token_id=list(config.eos_token_id), **own)
 
     def can_generate(self) -> bool:
-        """True. A pipeline then looks for the class in a list and warns where it is not there."""
+        """Return True, and register the class with transformers, whose pipeline warns about unknown ones."""
         models = sys.modules.get("transformers.models.auto.modeling_auto")
         if models is not None:
             models.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.setdefault(MODEL_TYPE, type(self).__name__)
         return True
 
     def to(self, *_: object, **__: object) -> Self:
-        """Nothing: inputs may lie on any device, and outputs lie where they do."""
+        """Do nothing: inputs may be on any device, and outputs are on the same."""
         return self
 
     def eval(self) -> Self:
-        """Nothing: verifiers never train."""
+        """Do nothing: verifiers never train."""
         return self

@@ -1,1 +1,1 @@
-"""A chat model's reply: in comes text with special tokens, out go reasoning, words and calls of tools."""
+"""Parsers of chat models' replies: from text with special tokens to reasoning, content and tool calls."""

@@ -1,4 +1,4 @@
-"""The calls of one reply, as they are read: numbered, named, and with the tools that there are. Pure."""
+"""The tool calls of one reply. Pure."""
 
 import json
 import string
@@ -10,13 +10,13 @@ from cosine_p2p.replies.intake import Intake, Reading, told
 from cosine_p2p.replies.parts import CallArguments, CallBegun
 from cosine_p2p.replies.rules import Rules
 
-MAX_NAME: Final = 256  # Characters; names have at most 64 in OpenAI's API, and some formats write more beside them.
+MAX_NAME: Final = 256  # Characters; OpenAI's API allows 64 for names, and some formats add text to them.
 ID_LETTERS: Final = 9
 _ALPHABET: Final = string.ascii_letters + string.digits
 
 
 class CallFormat(Protocol):
-    """How a family of models writes calls, which begin with `marks`; `told` are all texts with special tokens."""
+    """A family's format of calls, which begin with `marks`; `told` are all its texts with special tokens."""
 
     @property
     def marks(self) -> Sequence[str]: ...
@@ -25,14 +25,14 @@ class CallFormat(Protocol):
     def told(self) -> Sequence[str]: ...
 
     def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
-        """Read the calls that begin here; false if there is none: then the text is read as words."""
+        """Read the calls that begin here; return false if there is none and the text is content."""
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """An expression of a grammar for one call of these tools, or also for several."""
+        """Return a grammar expression for one call of these tools, or for one or more."""
 
 
 class Calls:
-    """The calls so far. `call_id` names the call of an index; `tools` are the schemas of arguments by names."""
+    """The calls so far. `call_id` returns the id of a call by index; `tools` are schemas of arguments by name."""
 
     def __init__(self, tools: Mapping[str, Any], call_id: Callable[[int], str]) -> None:
         self.tools = tools
@@ -41,7 +41,7 @@ class Calls:
         self.ended = 0
 
     def begin(self, name: str, call_id: str = "") -> CallBegun:
-        """Begin a call, with the model's own identity if it has one."""
+        """Begin a call, with the model's own id if it has one."""
         self.begun += 1
         index = self.begun - 1
         return CallBegun(index, call_id or self._call_id(index), name)
@@ -53,7 +53,7 @@ class Calls:
         self.ended = self.begun
 
     def read_arguments(self, intake: Intake) -> Reading[None]:
-        """The JSON of a call's arguments, an empty object where there is none; then the call has ended."""
+        """Read a call's arguments as JSON, by default an empty object, and end the call."""
         yield from intake.blank()
         if (yield from intake.next_letter()) in ("{", "["):
             yield from told(intake.json_value(), self.more)
@@ -63,7 +63,7 @@ class Calls:
 
 
 def call_id(key: bytes, index: int) -> str:
-    """The identity of a call of a key's reply: 53 bits as nine letters and digits, all that Mistral takes."""
+    """Return the id of a call of a key's reply: 53 bits as nine letters and digits, the format of Mistral."""
     number = int.from_bytes(blake2b(key + index.to_bytes(8), digest_size=8).digest())
     letters = []
     for _ in range(ID_LETTERS):
@@ -73,5 +73,5 @@ def call_id(key: bytes, index: int) -> str:
 
 
 def written(value: Any) -> str:
-    """A value as JSON. Raises `ValueError` for a number that JSON does not have."""
+    """Return a value as JSON. Raises `ValueError` for non-finite numbers."""
     return json.dumps(value, ensure_ascii=False, allow_nan=False)

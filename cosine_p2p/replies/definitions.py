@@ -1,4 +1,4 @@
-"""Tools told in words, for chat templates that know none: what may be called, and how a call is written. Pure."""
+"""Tool definitions as text, for chat templates without tool support. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 Message = Mapping[str, Any]
 
-# The words of Hermes and Qwen2.5, which more models have seen in training than any others.
+# The text of Hermes and Qwen2.5, the most common one in training data.
 _TOLD: Final = """# Tools
 
 You may call one or more functions to assist with the user query.
@@ -26,7 +26,7 @@ tags:
 
 
 def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[list[dict[str, Any]]]:
-    """A chat without tools, which are told by the system, or else in the first message of the user."""
+    """Return variants of a chat with tools described by the system, or by the user's first message."""
     turns = [turn for role, run in groupby(messages, key=lambda each: each["role"]) for turn in _turns(role, run)]
     if not tools:
         return [turns]
@@ -46,7 +46,7 @@ def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]
 
 
 def _turns(role: str, messages: Any) -> list[dict[str, Any]]:
-    """The turns of one role: calls are part of what was said, results together a message of the user."""
+    """Return the turns of one role: calls become content, results one message of the user."""
     if role == "tool":
         results = "\n".join(f"<tool_response>\n{each['content']}\n</tool_response>" for each in messages)
         return [{"role": "user", "content": results}]

@@ -1,4 +1,4 @@
-"""The formats in which models call tools, and how a chat template tells which of them its model writes. Pure."""
+"""The formats of tool calls, and the choice of one by the chat template. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ from cosine_p2p.replies.rules import Rules, Split
 from cosine_p2p.replies.tagged_calls import TaggedCalls
 
 HERMES: Final = JsonCalls(begins=("<tool_call>",), ends=("</tool_call>",), around="\n")
-"""What is asked of models whose template knows no tools, too."""
+"""Also requested of models whose template has no tool support."""
 
 LFM: Final = PythonicCalls(begins=("<|tool_call_start|>",), ends="<|tool_call_end|>")
 
 
 def _arg_pairs(suffix: str, *, opens: str = "", closes: str = "", name_ends: str = "") -> TaggedCalls:
-    """Names and values in tags of their own, as GLM writes them."""
+    """Return the format of GLM: names and values in separate tags."""
     return TaggedCalls(
         opens=opens,
         begins=f"<tool_call{suffix}>",
@@ -37,7 +37,7 @@ def _arg_pairs(suffix: str, *, opens: str = "", closes: str = "", name_ends: str
 
 
 def _invocations(mark: str, *, section: str, says_kind: bool = False) -> TaggedCalls:
-    """Calls and parameters with a name in quotes, as MiniMax and DeepSeek V3.2 write them."""
+    """Return the format of MiniMax and DeepSeek V3.2: calls and parameters with a name in quotes."""
     return TaggedCalls(
         opens=f"<{section}>",
         begins=f'<{mark}invoke name="',
@@ -53,7 +53,7 @@ def _invocations(mark: str, *, section: str, says_kind: bool = False) -> TaggedC
 
 
 def _functions(opens: str, closes: str, *, on_lines: bool) -> TaggedCalls:
-    """As Qwen3-Coder writes them."""
+    """Return the format of Qwen3-Coder."""
     return TaggedCalls(
         opens=opens,
         begins="<function=",
@@ -204,19 +204,19 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
     (("<|python_tag|>",), JsonCalls(begins=("{", "<|python_tag|>"), arguments="parameters")),
     (('"parameters": ',), JsonCalls(begins=("{",), arguments="parameters")),
 )
-"""The formats, each with what a template has in it whose model writes so; the first that fits counts."""
+"""The formats, each with the texts by which its templates are recognised; the first match counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """How the model of a template writes its calls, its reasoning, or both in channels."""
+    """The formats of a model's calls and reasoning, or channels for both."""
 
     calls: CallFormat | None
     reasoning: ReasoningMarks | None
     in_channels: bool = False
 
     def grammar(self, split: Split, tools: Mapping[str, Any], *, several: bool, is_thinking: bool) -> str:
-        """A grammar of Lark for replies that call a tool, or `several`; with `is_thinking` after some reasoning."""
+        """Return a Lark grammar for replies that call a tool, or `several`; with `is_thinking` after reasoning."""
         rules = Rules(split)
         if self.in_channels:
             return rules.grammar(channel_rule(rules, tools))
@@ -238,4 +238,4 @@ class Dialect:
 
 
 GENERIC: Final = JsonCalls(begins=("<tool_call>", "```json", "{", "["), ends=("</tool_call>", "```"))
-"""For a template whose format is not known: an object with a name and arguments, wherever models put one."""
+"""The format for unknown templates: an object with a name and arguments, with any common mark."""

@@ -1,4 +1,4 @@
-"""Calls of Gemma 4 and FunctionGemma: `call:name{key:value}`, with marks for quotes and keys without any."""
+"""Calls of Gemma 4 and FunctionGemma: `call:name{key:value}`, with marks as quotes of values."""
 
 import json
 import re
@@ -14,13 +14,13 @@ from cosine_p2p.replies.schemas import Form, Root, forms, joined
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 MAX_DEPTH: Final = 16
-MAX_ITEMS: Final = 64  # Bounds of rules of one's own: depth of schemas, least number of items.
+MAX_ITEMS: Final = 64  # Bounds of generated rules: depth of schemas, minimum number of items.
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GemmaCalls:
-    """`begins` name, the arguments between braces, `ends`; `quote` stands before and after a text."""
+    """The format `begins` name, arguments in braces, `ends`, with `quote` around texts."""
 
     begins: str
     ends: str
@@ -35,7 +35,7 @@ class GemmaCalls:
         return (self.begins, self.ends, self.quote)
 
     def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """The arguments come once all of them are there."""
+        """Read a call; its arguments are yielded once they are complete."""
         yield from intake.takes(self.begins)
         name, found = yield from intake.until(("{", self.ends), most=MAX_NAME)
         if not found or not _NAME.fullmatch(name.strip()):
@@ -55,7 +55,7 @@ class GemmaCalls:
             value = _value(_tokens(text, self.quote))
             arguments = written(value) if isinstance(value, dict) else text
         except (ValueError, StopIteration, RuntimeError):
-            # As the model wrote it, where that is no object.
+            # As generated if it is no object.
             arguments = text
         yield calls.more(arguments)
         if mark:
@@ -129,7 +129,7 @@ class GemmaCalls:
 
 
 def _tokens(text: str, quote: str) -> Iterator[str]:
-    """Brackets, commas and colons; texts with a quote before them; and what else stands there."""
+    """Yield brackets, commas, colons, texts with a leading quote, and other values."""
     for index, part in enumerate(text.split(quote)):
         if index % 2:
             yield '"' + part
@@ -140,7 +140,7 @@ def _tokens(text: str, quote: str) -> Iterator[str]:
 
 
 def _value(tokens: Iterator[str], first: str = "") -> Any:
-    """The value that begins here. Raises `ValueError` or `StopIteration`."""
+    """Return the value that begins here. Raises `ValueError` or `StopIteration`."""
     token = first or next(tokens)
     match token:
         case "[":
@@ -161,7 +161,7 @@ def _atom(token: str) -> Any:
     if token in _WORDS:
         return _WORDS[token]
     with suppress(ValueError):
-        # What Python alone reads as a number, such as 007 or nan, is a text.
+        # Numbers of Python that JSON does not have, such as 007 or nan, are texts.
         number = json.loads(token)
         written(number)
         return number

@@ -1,4 +1,4 @@
-"""Replies in channels, as gpt-oss writes them: analysis, commentary with calls, final.
+"""Replies in channels, the format of gpt-oss: analysis, commentary with calls, final.
 
 After the prompt's `<|start|>assistant` a message is a header, `<|message|>`, its text, and a token that ends it:
 https://cookbook.openai.com/articles/openai-harmony.
@@ -22,7 +22,7 @@ _CHANNEL: Final = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
-    """All messages of a reply. Text without a header is content."""
+    """Read all messages of a reply. Text without a header is content."""
     while (yield from intake.next_letter()):
         header = yield from intake.taken_of(STARTS)
         if header and header != MESSAGE:
@@ -32,7 +32,7 @@ def read_channels(intake: Intake, calls: Calls) -> Reading[None]:
                 intake.skip(len(mark))
                 header += rest
             elif len(rest) <= MAX_NAME:
-                # The reply was cut within it.
+                # The reply ended within it.
                 return
             else:
                 intake.at = begin
@@ -62,7 +62,7 @@ def _read_message(intake: Intake, calls: Calls, header: str) -> Reading[None]:
 
 
 def channel_rule(rules: Rules, tools: Mapping[str, Any]) -> str:
-    """An expression for a reply that calls a tool, and may think before. What ends the call is no part of it."""
+    """Return a grammar expression for optional reasoning and a call, without the token that ends it."""
     calls = [
         f"{rules.mark(f'<|channel|>commentary to=functions.{name} <|constrain|>json<|message|>')} "
         f"{rules.arguments(schema)}"

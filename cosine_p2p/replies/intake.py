@@ -1,7 +1,7 @@
-"""Text as it comes, read from its beginning by generators that wait for more of it. Pure.
+"""Incremental input for readers, which are generators. Pure.
 
-A reader yields parts of the reply as soon as they are certain, and None where it needs more text; what it yields
-depends on the text alone, not on the pieces in which it came.
+A reader yields parts of the reply as soon as they are certain, and None to wait for more text; the parts depend on
+the text alone, not on the pieces in which it arrives.
 """
 
 import json
@@ -15,19 +15,19 @@ from typing import Final, TypeVar
 from cosine_p2p.replies.parts import Part
 
 _T = TypeVar("_T")
-Reading = Generator[Part | None, None, _T]  # Yields parts, and None to wait for more text; returns what came of it.
-Pieces = Generator[str | None, None, _T]  # Yields text, and None to wait for more of it.
+Reading = Generator[Part | None, None, _T]  # Yields parts, and None to wait for more text; returns a result.
+Pieces = Generator[str | None, None, _T]  # Yields text, and None to wait for more text.
 
 BLANK: Final = " \t\r\n"
 _OUTSIDE: Final = frozenset('{}[]":,-+.0123456789eE' + "truefalsn" + BLANK)  # The letters outside of strings.
 
 
 class Intake:
-    """The text that has come and was not read yet. `at` is a place in all of it; `is_over`: no more will come."""
+    """Received text that was not read yet. `at` is the position in all text; `is_over`: no more will arrive."""
 
     def __init__(self) -> None:
         self._text = ""
-        self._begin = 0  # the place of its first letter
+        self._begin = 0  # The position of its first letter.
         self.at = 0
         self.is_over = False
 
@@ -35,7 +35,7 @@ class Intake:
         self._text += text
 
     def forget(self) -> None:
-        """Drop what was read; each letter is copied a few times at most."""
+        """Drop text that was read, in amortised constant time per letter."""
         if 2 * self._read > len(self._text):
             self._text, self._begin = self._text[self._read :], self.at
 
@@ -47,7 +47,7 @@ class Intake:
         self.at += count
 
     def before(self, marks: Sequence[str]) -> tuple[str, str]:
-        """Take the text that certainly stands before the first of some marks; and that mark, if it has come."""
+        """Take the text that certainly precedes the first of some marks; return it and that mark, if found."""
         begin = self._read
         found = _any_of(tuple(marks)).search(self._text, begin) if marks else None
         end, mark = (found.start(), found[0]) if found else (len(self._text), "")
@@ -58,7 +58,7 @@ class Intake:
         return self._text[begin:end], mark
 
     def sees(self, mark: str) -> Generator[None, None, bool]:
-        """Whether the text goes on with a mark, which is not taken."""
+        """Return whether the text continues with a mark, which is not taken."""
         while not self._text.startswith(mark, self._read):
             if self.is_over or not mark.startswith(self._text[self._read : self._read + len(mark)]):
                 return False
@@ -66,26 +66,26 @@ class Intake:
         return True
 
     def takes(self, mark: str) -> Generator[None, None, bool]:
-        """As `sees`; takes the mark, unless it is empty."""
+        """Take a mark if the text continues with it; false for an empty one."""
         if not mark or not (yield from self.sees(mark)):
             return False
         self.at += len(mark)
         return True
 
     def taken_of(self, marks: Iterable[str]) -> Generator[None, None, str]:
-        """Take the first of some marks with which the text goes on; empty for none."""
+        """Take and return the first of some marks with which the text continues; empty for none."""
         for mark in marks:
             if (yield from self.takes(mark)):
                 return mark
         return ""
 
     def blank(self) -> Generator[None, None, None]:
-        """White space, taken to its end."""
+        """Take white space."""
         while (letter := (yield from self.next_letter())) and letter in BLANK:
             self.at += 1
 
     def until(self, marks: Sequence[str], *, most: int) -> Generator[None, None, tuple[str, str]]:
-        """The text before the first of some marks, and that mark, not taken; no mark within `most` characters."""
+        """Take the text before the first of some marks; return both, with no mark if it is not within `most`."""
         text = ""
         while True:
             more, mark = self.before(marks)
@@ -95,7 +95,7 @@ class Intake:
             yield None
 
     def next_letter(self) -> Generator[None, None, str]:
-        """The next letter, not taken; empty at the end."""
+        """Return the next letter without taking it; empty at the end."""
         while self._read >= len(self._text):
             if self.is_over:
                 return ""
@@ -103,7 +103,7 @@ class Intake:
         return self._text[self._read]
 
     def json_value(self) -> Pieces[bool]:
-        """The text of a value of JSON, piece by piece; false where it ends before the value does."""
+        """Yield the text of a JSON value; return false if the text ends before the value does."""
         scan = _JsonScan()
         while True:
             begin, ending = self._read, None
@@ -132,7 +132,7 @@ class Intake:
                 pieces.append(piece)
 
     def json_string(self) -> Generator[None, None, str | None]:
-        """A string of JSON, as the text that it stands for; None if there is none."""
+        """Take a JSON string and return its value; None if there is none."""
         if (yield from self.next_letter()) != '"':
             return None
         text, is_whole = yield from self.json_text()
@@ -144,7 +144,7 @@ class Intake:
 
 
 class _Ending(Enum):
-    """Where a value of JSON ends: with a letter, before it, or before it though the value is not whole."""
+    """The end of a JSON value: at a letter, before it, or before it with an incomplete value."""
 
     HERE = auto()
     BEFORE = auto()
@@ -153,7 +153,7 @@ class _Ending(Enum):
 
 @dataclass(slots=True)
 class _JsonScan:
-    """Follows a value of JSON letter by letter, as far as brackets and strings tell its end."""
+    """Finds the end of a JSON value, letter by letter, by brackets and strings."""
 
     depth: int = 0
     is_text: bool = False
@@ -188,7 +188,7 @@ class _JsonScan:
 
 
 def told(pieces: Pieces[_T], as_part: Callable[[str], Part]) -> Reading[_T]:
-    """Pieces of text as parts."""
+    """Convert pieces of text to parts."""
     while True:
         try:
             piece = next(pieces)

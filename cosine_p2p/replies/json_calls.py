@@ -1,4 +1,4 @@
-"""Calls as objects of JSON with a name and arguments: Hermes, Qwen, Llama 3, Granite, Command R and many more."""
+"""Calls as JSON objects with a name and arguments: Hermes, Qwen, Llama 3, Granite, Command R and others."""
 
 import json
 from collections.abc import Generator, Mapping
@@ -11,16 +11,15 @@ from cosine_p2p.replies.rules import Rules
 
 NAMES: Final = ("name", "tool_name")
 ARGUMENTS: Final = ("arguments", "parameters", "args")
-BESIDE: Final = ("id", "tool_call_id", "type")  # Further keys of a call without a mark, or other JSON were one.
+BESIDE: Final = ("id", "tool_call_id", "type")  # Further keys allowed in a call without a mark.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JsonCalls:
-    """One object or several, alone, in a list, or one after the other, between marks.
+    """The format of one or several objects, in a list or consecutive, between marks.
 
-    A call that begins with a bracket alone must name a known tool. `is_named_by_key`: the name of the function is
-    the one key. The family writes `name` and `arguments`, all calls in one list if `in_list`, and `around` between
-    marks and calls.
+    A call without a mark must name a known tool. `is_named_by_key`: the function's name is the only key. `name` and
+    `arguments` are the family's keys; all calls are in one list if `in_list`, with `around` inside the marks.
     """
 
     begins: tuple[str, ...]
@@ -75,7 +74,7 @@ class JsonCalls:
             more = f"({rules.mark(', ')} {call})*" if several else ""
             return f"{begin} {call} {more} {end}"
         one = f"{begin} {call} {end}"
-        # Where nothing ends a call another one could only be told from words by what follows it.
+        # Without an end mark another call could not be distinguished from content.
         return f"{one} ({rules.mark(self.around)} {one})*" if several and self.ends else one
 
     def _call(self, rules: Rules, name: str, schema: Any) -> str:
@@ -86,7 +85,7 @@ class JsonCalls:
         return f"{rules.mark(head)} {arguments} {rules.mark('}')}"
 
     def _read_object(self, intake: Intake, calls: Calls, *, is_bare: bool) -> Reading[bool]:
-        """One call. False if its object is none."""
+        """Read one call; return false if its object is none."""
         intake.skip(1)
         entries = _Entries()
         while True:
@@ -114,7 +113,7 @@ class JsonCalls:
     def _read_entry(
         self, intake: Intake, calls: Calls, key: str, entries: "_Entries", *, is_bare: bool
     ) -> Reading[bool]:
-        """The value of a key. False if the object is no call."""
+        """Read the value of a key; return false if the object is no call."""
         if key in NAMES and not entries.name:
             name = yield from intake.json_string()
             if not name or (is_bare and name not in calls.tools):
@@ -136,7 +135,7 @@ class JsonCalls:
 
 @dataclass(slots=True)
 class _Entries:
-    """What an object has had so far; `early` are arguments that came before the name."""
+    """The entries of an object so far; `early` are arguments before the name."""
 
     name: str = ""
     has_arguments: bool = False
@@ -144,7 +143,7 @@ class _Entries:
 
 
 def _key(intake: Intake) -> Generator[None, None, str | None]:
-    """The key of an object's next entry, up to its value; None if there is none."""
+    """Take the key of an object's next entry; None if there is none."""
     key = yield from intake.json_string()
     yield from intake.blank()
     if key is None or not (yield from intake.takes(":")):
@@ -154,7 +153,7 @@ def _key(intake: Intake) -> Generator[None, None, str | None]:
 
 
 def _read_arguments(intake: Intake, calls: Calls) -> Reading[bool]:
-    """The arguments of a call whose name has come; false if there are none."""
+    """Read the arguments of a call; return false if there are none."""
     letter = yield from intake.next_letter()
     if letter in ("{", "["):
         yield from told(intake.json_value(), calls.more)
@@ -166,7 +165,7 @@ def _read_arguments(intake: Intake, calls: Calls) -> Reading[bool]:
 
 
 def _arguments(text: str) -> str:
-    """Arguments written as a text of JSON, or as nothing, as the object that was meant."""
+    """Return the object of arguments that are a JSON string or null."""
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Calls as a name and then the JSON of its arguments: Mistral, DeepSeek, Kimi K2, Functionary, Solar."""
+"""Calls as a name and the JSON of its arguments: Mistral, DeepSeek, Kimi K2, Functionary, Solar."""
 
 import re
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from cosine_p2p.replies.rules import Rules
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
 _NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
-"""As Kimi K2 writes it: all of it is the identity of the call, which its template wants back."""
+"""The format of Kimi K2, whose template needs all of it as the call's id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCalls:
-    """`begins` name `arguments` JSON `ends`, in a section from `opens` to `closes` where there is one.
+    """The format `begins` name `arguments` JSON `ends`, in an optional section from `opens` to `closes`.
 
-    What stands before `names`, or from `identity` on, is not the name. `before` and `after` are regular expressions
-    for what the family writes around a name.
+    Text before `names`, or from `identity` on, is not part of the name. `before` and `after` are regular
+    expressions for generated text around a name.
     """
 
     begins: str
@@ -78,7 +78,7 @@ class NamedCalls:
         return f"{rules.mark(self.opens)} {f'({call})+' if several else call} {rules.mark(self.closes)}"
 
     def _named(self, head: str) -> tuple[str, str]:
-        """The name in what stands before arguments, and the call's identity; empty for none."""
+        """Return the name and the call's id in the text before arguments; empty for none."""
         if self.names:
             head = head.rpartition(self.names)[2]
         if self.identity:

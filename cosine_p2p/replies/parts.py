@@ -1,4 +1,4 @@
-"""The parts of a reply, as a stream brings them and as a whole."""
+"""The parts of a reply, streamed and as a whole."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -6,21 +6,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """More of what the model says to its user."""
+    """Further content for the user."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class Reasoning:
-    """More of what the model thinks before it answers."""
+    """Further reasoning before the answer."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True)
 class CallBegun:
-    """The model calls a function; `index` counts the calls of a reply, and `call_id` is what its result names."""
+    """The begin of a tool call; `index` counts the calls of a reply, and results refer to `call_id`."""
 
     index: int
     call_id: str
@@ -29,7 +29,7 @@ class CallBegun:
 
 @dataclass(frozen=True, slots=True)
 class CallArguments:
-    """More of the JSON of a call's arguments."""
+    """Further JSON of a call's arguments."""
 
     index: int
     text: str
@@ -40,7 +40,7 @@ Part = Content | Reasoning | CallBegun | CallArguments
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """A whole call: `arguments` is JSON as the model wrote it, mostly an object."""
+    """A whole call; `arguments` is JSON as generated, usually an object."""
 
     call_id: str
     name: str

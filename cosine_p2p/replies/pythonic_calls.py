@@ -1,4 +1,4 @@
-"""Calls as Python writes them, `[f(a=1), g(b="x")]`: Llama 4 and 3.2, LFM2."""
+"""Calls in Python's syntax, `[f(a=1), g(b="x")]`: Llama 4 and 3.2, LFM2."""
 
 import ast
 import re
@@ -16,7 +16,7 @@ _NAME: Final = re.compile(r"[\w.\-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonicCalls:
-    """A list of calls with named literals of Python or JSON. One that begins by "[" alone must name known tools."""
+    """A list of calls with named literals of Python or JSON. One that begins with "[" must name known tools."""
 
     begins: tuple[str, ...] = ("[",)
     ends: str = ""
@@ -61,7 +61,7 @@ class PythonicCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """Values are JSON, which is read as well."""
+        """Return an expression for calls with JSON values."""
         calls = []
         for name, schema in tools.items():
             root = Root(schema)
@@ -80,7 +80,7 @@ class PythonicCalls:
         return f"{begin} {call} {more} {rules.mark(f']{self.ends}')}"
 
     def _read_arguments(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """The arguments up to the closing bracket; false where the text ends before."""
+        """Read arguments up to the closing bracket; return false if the text ends before."""
         between = "{"
         while True:
             yield from intake.blank()
@@ -101,12 +101,12 @@ class PythonicCalls:
 
 
 def _literal(intake: Intake) -> Generator[None, None, tuple[str, bool]]:
-    """The text of a value up to the comma or bracket that ends it, and if that has come."""
+    """Take the text of a value up to a comma or bracket; return it and whether that was found."""
     letters: list[str] = []
     quote, depth, is_escaped = "", 0, False
     while letter := (yield from intake.next_letter()):
         if quote:
-            # An escaped letter ends no text.
+            # An escaped quote does not end a text.
             quote = "" if letter == quote and not is_escaped else quote
             is_escaped = letter == "\\" and not is_escaped
         elif letter in "\"'":

@@ -1,4 +1,4 @@
-"""The reader of a reply: text with its special tokens in, parts out as soon as they are certain. Pure."""
+"""The reader of a reply: from text with special tokens to parts as soon as they are certain. Pure."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
@@ -11,15 +11,15 @@ from cosine_p2p.replies.intake import BLANK, Intake, Reading
 from cosine_p2p.replies.parts import Content, Part, Reasoning
 from cosine_p2p.replies.reasoning import ReasoningMarks
 
-BARE: Final = ("{", "[", "```json")  # Calls only where nothing was said before: these stand in other texts, too.
+BARE: Final = ("{", "[", "```json")  # Marks only at the start of a reply, since other texts contain them too.
 
 
 class ReplyReader:
     """Reads one reply in a dialect.
 
-    `tools` are the schemas of arguments by the names of functions; without any there are no calls. With
-    `is_thinking` the prompt ends within reasoning. After `most_calls` the reply `is_full`. Reasoning, and what is
-    said beside calls or reasoning, have no white space around them.
+    `tools` are the schemas of arguments by function name; without any there are no calls. With `is_thinking` the
+    prompt ends within reasoning. After `most_calls` the reply `is_full`. Reasoning, and content next to calls or
+    reasoning, is stripped of white space.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class ReplyReader:
         return self._most_calls is not None and self._calls.ended >= self._most_calls
 
     def add(self, text: str, *, is_special: bool = False) -> tuple[Part, ...]:
-        """The parts that became certain with more text, or with a special token."""
+        """Return the parts that become certain with further text or a special token."""
         if is_special and not any(text in mark for mark in self._told):
             return ()
         self._intake.add(text)
@@ -65,17 +65,17 @@ class ReplyReader:
             part = next(self._reading, None)
             if part is None:
                 return
-            # What is told is never taken back, so nobody reads anew what came before.
+            # Parts are final, so earlier text is not read again.
             self._intake.forget()
             if isinstance(part, Reasoning | Content):
                 self.is_thinking = isinstance(part, Reasoning)
             yield from self._trim.add(part)
 
     def _read(self, is_thinking: bool) -> Reading[None]:
-        """A reply whose calls and reasoning begin with marks among the words."""
+        """Read a reply whose calls and reasoning begin with marks."""
         intake, is_silent = self._intake, True
         if is_thinking and self._reasoning:
-            # Some models write the mark once more.
+            # Some models repeat the mark.
             yield from intake.blank()
             yield from intake.takes(self._reasoning.begins)
             yield from self._read_reasoning(self._reasoning)
@@ -90,7 +90,7 @@ class ReplyReader:
                     return
                 yield None
             elif mark not in self._marks(is_silent=is_silent):
-                # It counts only where nothing was said before it.
+                # This mark counts only at the start of a reply.
                 continue
             elif self._reasoning and mark == self._reasoning.begins:
                 intake.skip(len(mark))
@@ -128,7 +128,7 @@ class ReplyReader:
 
 
 class _Trim:
-    """Leaves out white space around reasoning and words, held back while reasoning (`holds`: a call) may follow."""
+    """Strips white space around reasoning and content; after content only with `holds`: a call may follow."""
 
     def __init__(self, *, holds: bool) -> None:
         self._holds = holds

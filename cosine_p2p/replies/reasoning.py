@@ -1,4 +1,4 @@
-"""Reasoning: with what it begins and ends, by family. Pure."""
+"""The marks of reasoning by model family. Pure."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReasoningMarks:
-    """Reasoning is from `begins` to `ends`, `silent` marks are no text. Templates with one of `signs` write so."""
+    """Reasoning is from `begins` to `ends`; `silent` marks are no text. `signs` are texts of its templates."""
 
     begins: str
     ends: str
@@ -21,7 +21,7 @@ class ReasoningMarks:
         return any(sign in template for sign in (self.signs or (self.begins, self.ends)))
 
     def is_open(self, prompt: str, *, said: str = "") -> bool:
-        """True if a prompt ends within reasoning, or what was `said` of the reply before."""
+        """Return whether a prompt, or the part of the reply that it contains (`said`), ends within reasoning."""
         if said:
             return said.rfind(self.begins) > said.rfind(self.ends)
         return prompt.rstrip().endswith(self.begins.strip())
@@ -59,7 +59,7 @@ KNOWN: Final = (
     ),
     ReasoningMarks(begins="<think>", ends="</think>"),
 )
-"""Those of known families; a template has the first whose signs it has."""
+"""Those of known families; the first whose signs a template has counts."""
 
 
 def reasoning_of(template: str) -> ReasoningMarks | None:

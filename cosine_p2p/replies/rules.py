@@ -1,4 +1,4 @@
-"""Rules of a Lark grammar for what a reply must be, as llguidance reads it. Pure."""
+"""Rules of a Lark grammar of llguidance that constrain a reply. Pure."""
 
 import json
 import re
@@ -12,20 +12,20 @@ from cosine_protocol.limits import MAX_CONSTRAINT_BYTES
 Split = Callable[[str], Sequence[str | int]]  # Splits a text into plain text and the ids of special tokens.
 
 _SEPARATED: Final = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""White space as templates write it: what is forced takes no pass."""
+"""White space as in templates: forced tokens take no pass."""
 _ANY_TEXT: Final = "(?s:.*)"
-_NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""  # A name in no format's way.
+_NAME: Final = r"""[^\s"'`<>{}()\[\]:=,|｜]{1,64}"""  # A name without any format's delimiters.
 _ASCII: Final = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
 _OPEN: Final = ("additionalProperties", "patternProperties", "anyOf", "oneOf", "allOf", "$ref", "if")
-"""What may say that an object has more than its properties."""
+"""Keys that may allow further properties of an object."""
 
 
 class TooManyRules(ValueError):
-    """The schemas of tools are too large, name themselves without an end, or allow no call."""
+    """The schemas of tools are too large, recursive without an end, or allow no call."""
 
 
 class Rules:
-    """Rules that are made one after the other, with names of their own. Raises `TooManyRules`."""
+    """A growing list of rules with unique names. Methods raise `TooManyRules`."""
 
     def __init__(self, split: Split) -> None:
         self._split = split
@@ -34,28 +34,28 @@ class Rules:
         self._made: dict[tuple[int, int], tuple[str, Any, Root]] = {}
 
     def mark(self, text: str) -> str:
-        """An expression for exactly this text with its special tokens; empty for none."""
+        """Return an expression for exactly this text with its special tokens; empty for none."""
         return " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in self._split(text))
 
     def json(self, schema: Any, root: Root) -> str:
-        """An expression for JSON by a schema."""
+        """Return an expression for JSON of a schema."""
         own = with_sound_bounds(self_contained(schema, root))
         whole = {**(own if isinstance(own, dict) else {}), "x-guidance": _SEPARATED}
-        return self._rule("%json " + json.dumps(whole, ensure_ascii=False))
+        return self._add("rule", "%json " + json.dumps(whole, ensure_ascii=False))
 
     def arguments(self, schema: Any) -> str:
-        """An expression for the arguments of a function, an object."""
+        """Return an expression for the arguments of a function, an object."""
         own = dict(schema) if isinstance(schema, Mapping) else {}
         closed = {"additionalProperties": False} if not any(name in own for name in _OPEN) else {}
         return self.json({"type": "object", **closed, **own}, Root(own))
 
     def text_before(self, end: str, schemas: Sequence[Mapping[str, Any]] = ()) -> str:
-        """An expression for any text and the `end` that is not in it; all of some schemas may bound it."""
+        """Return an expression for a text, bounded by all `schemas`, and the `end` that it does not contain."""
         first, *rest = self._split(end)
         tail = " ".join(f"<[{each}]>" if isinstance(each, int) else _quoted(each) for each in rest)
         inner = [pattern for each in schemas for pattern in _patterns(each)] or [_ANY_TEXT]
         if isinstance(first, int):
-            # No text has a special token in it.
+            # A text contains no special token.
             name = self._add("TEXT", " & ".join(f"/{each}/" for each in inner))
             return f"{name}{'?' if all(map(_may_be_empty, inner)) else ''} <[{first}]> {tail}".strip()
         ends = _escaped(first)
@@ -63,13 +63,13 @@ class Rules:
         return f"{self._add('TEXT', f'{bounded} & ~/{_ANY_TEXT}{ends}(?s:.+)/')} {tail}".strip()
 
     def name(self, others: Others) -> str:
-        """An expression for the name of a member that its schema does not name."""
+        """Return an expression for the name of an additional member."""
         refused = [_found(each) for each in others.beside] + [_escaped(each) for each in others.names]
         conditions = [f"/{_found(each)}/" for each in others.patterns] + [f"~/({each})/" for each in refused]
         return self._add("NAME", " & ".join([f"/{_NAME}/", *conditions]))
 
     def fields(self, values: Mapping[str, str], needed: Collection[str], others: Sequence[str], comma: str) -> str:
-        """Values with commas: the needed, others at most once (one in all without needed ones), then `others`."""
+        """Return an expression for members: needed ones, optional ones (one if none is needed), then `others`."""
         first = [value for name, value in values.items() if name in needed]
         more = [value for name, value in values.items() if name not in needed]
         between = self.mark(comma)
@@ -81,13 +81,13 @@ class Rules:
     def one_of(self, expressions: Sequence[str]) -> str:
         if not expressions:
             raise TooManyRules
-        return self._rule(" | ".join(expressions))
+        return self._add("rule", " | ".join(expressions))
 
     def once(self, schema: Any, root: Root, make: Callable[[], str]) -> str:
-        """An expression for a schema that may stand within itself."""
+        """Return an expression for a schema that may be recursive."""
         key = id(schema), id(root)
         if key not in self._made:
-            # Both are kept, since the ids of what is gone come again.
+            # References to both keep their ids unique.
             self._made[key] = f"value_{len(self._made)}", schema, root
             self._lines.append(f"{self._made[key][0]}: {make()}")
         return self._made[key][0]
@@ -95,11 +95,8 @@ class Rules:
     def grammar(self, start: str) -> str:
         return "\n".join([f"start: {start}", *self._lines])
 
-    def _rule(self, expression: str) -> str:
-        return self._add("rule", expression)
-
     def _add(self, kind: str, expression: str) -> str:
-        """The name of a new rule, or of a kind of token in capitals."""
+        """Add a rule, or a terminal (in capitals), and return its name."""
         name = f"{kind}_{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")
         self._letters += len(expression)
@@ -109,7 +106,7 @@ class Rules:
 
 
 def ascii_classes(pattern: str) -> str:
-    """A regular expression of ECMAScript or xgrammar as one of Rust: classes are those of ASCII."""
+    """Convert a regular expression of ECMAScript or xgrammar to Rust: classes are ASCII."""
     return re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), pattern, flags=re.DOTALL)
 
 
@@ -123,7 +120,7 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _found(pattern: str) -> str:
-    """A regular expression for all texts in which another one is found."""
+    """Return a regular expression that searches for another one."""
     begin = "" if pattern.startswith("^") else _ANY_TEXT
     end = "" if pattern.endswith("$") and not pattern.endswith(r"\$") else _ANY_TEXT
     inner = pattern.removeprefix("^")
@@ -133,7 +130,7 @@ def _found(pattern: str) -> str:
 
 
 def _may_be_empty(pattern: str) -> bool:
-    """True if a regular expression matches nothing at all; one unknown to Python needs a letter."""
+    """Return whether a regular expression matches the empty text; false if Python cannot read it."""
     try:
         return re.fullmatch(pattern, "") is not None
     except (re.error, OverflowError, RecursionError):
@@ -145,5 +142,5 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """A text as a regular expression of Rust between slashes."""
+    """Return a text as a regular expression of Rust between slashes."""
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")

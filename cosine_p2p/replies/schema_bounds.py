@@ -1,7 +1,7 @@
-"""Bounds of numbers in JSON schemas, as llguidance 1.9 holds them. Pure.
+"""A correction of number bounds in JSON schemas for llguidance 1.9. Pure.
 
-llguidance takes 0 for {"exclusiveMinimum": 0, "maximum": 0.5}: an exclusive whole bound within one of the other is
-allowed itself. Such a bound is moved by less than anybody writes.
+llguidance accepts 0 for {"exclusiveMinimum": 0, "maximum": 0.5}: an exclusive integer bound within one of the other
+bound counts as inclusive. Such a bound is moved by a tiny step.
 """
 
 from collections.abc import Mapping
@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from cosine_p2p.replies.schemas import each_within
 
-STEP: Final = 1e-9  # How far a bound is moved: numbers so near it are lost.
+STEP: Final = 1e-9  # Numbers this close to a moved bound are excluded.
 
 
 def with_sound_bounds(schema: Any) -> Any:
-    """The schema as llguidance has to read it. Raises `RecursionError` for one nested too deeply."""
+    """Return the schema with corrected bounds. Raises `RecursionError` for one nested too deeply."""
     if not isinstance(schema, Mapping):
         return schema
     sound = each_within(schema, with_sound_bounds)

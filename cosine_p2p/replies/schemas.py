@@ -1,7 +1,7 @@
-"""JSON schemas taken apart: what a value may be, what members an object may have, what a part refers to. Pure.
+"""An analysis of JSON schemas: types of values, members of objects, and references. Pure.
 
-References are JSON pointers (RFC 6901) or names (`$anchor`, `$id`), looked up in a `Root`: the whole schema of a
-function's arguments. A schema is a number of `Form`s, of which a value must have one.
+References are JSON pointers (RFC 6901) or names (`$anchor`, `$id`), resolved in a `Root`: the whole schema of a
+function's arguments. A schema is a set of alternative `Form`s.
 """
 
 import re
@@ -12,27 +12,27 @@ from itertools import chain, islice, product
 from typing import Any, Final
 from urllib.parse import unquote
 
-MAX_FORMS: Final = 256  # Alternatives of one value; those beyond are left out.
+MAX_FORMS: Final = 256  # Alternatives of one value; further ones are ignored.
 MAX_SCHEMAS: Final = 1024
-MAX_DEPTH: Final = 32  # Bounds of the schemas looked into for one value.
+MAX_DEPTH: Final = 32  # Bounds of the schemas examined for one value.
 _MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""What holds schemas by names that are no keywords."""
-_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # What holds no schemas.
+"""Keywords with schemas by name."""
+_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # Keywords without schemas.
 _NAMING: Final = frozenset({"$defs", "definitions", "$id", "$anchor"})
 _COMBINING: Final = _NAMING | {"$ref", "allOf", "anyOf", "oneOf"}
-_ANY_NAME: Final = ("propertyNames", {"type": "string"})  # What Zod writes of a map; llguidance lacks it.
+_ANY_NAME: Final = ("propertyNames", {"type": "string"})  # Zod's form of a map; llguidance does not support it.
 _HINTS: Final = {
     "string": ("pattern", "minLength", "maxLength", "format"),
     "object": ("properties", "patternProperties", "additionalProperties", "required"),
     "array": ("items", "prefixItems", "minItems", "maxItems"),
     "number": ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf"),
 }
-"""The types that schemas without one are about."""
+"""The types implied by keywords in schemas without a type."""
 
 
 @dataclass(frozen=True, slots=True)
 class Others:
-    """Members of an object by other names than `names`: all of `patterns` match such a name, none of `beside`."""
+    """Additional members, with names that are not in `names` and match all of `patterns` and none of `beside`."""
 
     names: tuple[str, ...]
     patterns: tuple[str, ...]
@@ -42,13 +42,13 @@ class Others:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """One way in which a value may be: all of these schemas hold, which combine no others and refer to none."""
+    """One alternative of a value: all of these schemas hold, which have no combinations or references."""
 
     schemas: tuple[Mapping[str, Any], ...] = ()
 
     @property
     def kinds(self) -> frozenset[str]:
-        """The types of JSON that are named, "integer" with "number"; none where none is named."""
+        """The JSON types that the schemas state or imply, "integer" with "number"; empty for any type."""
         stated = [kinds for each in self.schemas for kinds in _stated(each)]
         if stated:
             return frozenset.intersection(*stated)
@@ -62,12 +62,12 @@ class Form:
 
     @property
     def listed(self) -> list[Any] | None:
-        """The values of which it must be one, None where they are not listed."""
+        """The allowed values, None if they are not enumerated."""
         lists = [values for each in self.schemas for values in _lists(each)]
         return [value for value in lists[0] if all(value in other for other in lists)] if lists else None
 
     def without(self, kind: str) -> Any:
-        """A schema for the values of other types than `kind`; None for none."""
+        """Return a schema for the values of other types than `kind`; None for none."""
         if kind not in self.kinds:
             return joined([*self.schemas])
         if self.listed is not None:
@@ -81,7 +81,7 @@ class Form:
         return frozenset(name for each in self.schemas for name in _texts(each.get("required")))
 
     def members(self) -> dict[str, Any]:
-        """The schemas of possible members by their names, in the order of the schemas."""
+        """Return the schemas of possible members by name, in the order of the schemas."""
         names = [name for each in self.schemas for name in _mapping(each.get("properties"))]
         names += [name for each in self.schemas for name in _texts(_mapping(each.get("propertyNames")).get("enum"))]
         names += [name for each in self.schemas for name in _texts(each.get("required"))]
@@ -92,7 +92,7 @@ class Form:
         return joined([of for each in self.schemas for of in _said(each, name)])
 
     def others(self) -> Iterator[Others]:
-        """Further members, only where one of the schemas mentions such."""
+        """Yield additional members, if exactly one of the schemas allows them."""
         open_ones = [each for each in self.schemas if {"patternProperties", "additionalProperties"} & each.keys()]
         if len(open_ones) != 1:
             return
@@ -108,13 +108,13 @@ class Form:
 
 
 class Root:
-    """The whole schema in which references are looked up."""
+    """The whole schema, in which references are resolved."""
 
     def __init__(self, schema: Any) -> None:
         self.schema = schema
 
     def target(self, reference: Any) -> Any:
-        """What a reference names, or None."""
+        """Return the target of a reference, or None."""
         if not isinstance(reference, str):
             return None
         pointer = unquote(reference[1:])
@@ -148,7 +148,7 @@ def joined(schemas: list[Any]) -> Any:
 
 
 def forms(schema: Any, root: Root) -> list[Form]:
-    """The ways in which a value may be by a schema; none where it allows no value, or is too large."""
+    """Return the alternatives of a schema; none if it allows no value or is too large."""
     left = iter(range(MAX_SCHEMAS))
 
     def found(schema: Any, above: frozenset[int]) -> list[tuple[Mapping[str, Any], ...]]:
@@ -171,7 +171,7 @@ def forms(schema: Any, root: Root) -> list[Form]:
 
 
 def member_forms(root: Root, name: str) -> list[Form]:
-    """The forms of a member of an object by the whole schema."""
+    """Return the forms of a member of an object by the whole schema."""
     objects = forms(root.schema, root)
     for condition in ("if", "then", "else", "dependentSchemas"):
         own = _mapping(root.schema).get(condition)
@@ -182,7 +182,7 @@ def member_forms(root: Root, name: str) -> list[Form]:
 
 
 def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """A schema in which each one directly within it is changed."""
+    """Return a schema with `change` applied to each direct subschema."""
 
     def changed(name: str, value: Any) -> Any:
         if name in _VALUES:
@@ -197,7 +197,7 @@ def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict
 
 
 def self_contained(schema: Any, root: Root) -> Any:
-    """A schema with all that it refers to in its root, each once. Raises `RecursionError`."""
+    """Return a schema with its references' targets included, each once. Raises `RecursionError`."""
     names: dict[int, str] = {}
     moved: dict[str, Any] = {}
 
@@ -225,7 +225,7 @@ def _said(schema: Mapping[str, Any], name: str) -> list[Any]:
 
 
 def _may_match(pattern: str, name: str) -> bool:
-    """Whether a regular expression finds something in a name; true also where finding out could take long."""
+    """Return whether a regular expression matches in a name; true if it is too complex to try."""
     if len(re.findall(r"[*+{]", pattern)) > 2 or re.search(r"\)[*+?{]|\\\d", pattern):
         return True
     try:

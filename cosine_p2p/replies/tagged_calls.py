@@ -1,4 +1,4 @@
-"""Calls whose arguments stand one by one in tags: Qwen3-Coder, GLM, MiniMax M2, DeepSeek V3.2, Seed, Kimi K3."""
+"""Calls with arguments in tags: Qwen3-Coder, GLM, MiniMax M2, DeepSeek V3.2, Seed, Kimi K3."""
 
 import ast
 import json
@@ -14,14 +14,13 @@ from cosine_p2p.replies.schemas import Root, forms, member_forms
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaggedCalls:
-    """`begins` name `name_ends`, then for each argument `key` its name `key_ends` value `value_ends`; then `ends`.
+    """The format `begins` name `name_ends`, for each argument `key` name `key_ends` value `value_ends`, `ends`.
 
-    `opens` and `closes` stand around one call or several. Where nothing ends a name, the first argument does. A
-    quote ends names too, and what follows it may say the type of the value. Values `on_lines` have a line break
-    before and after them.
+    `opens` and `closes` enclose one call or several. Without `name_ends` the first argument ends the name. A quote
+    ends names too, and the text after it may state the value's type. Values `on_lines` are between line breaks.
 
-    For grammars: tags are `lined`, several calls share a section `in_section`, `after_name` follows a call's name,
-    and `says_kind` that of an argument: of a text, and of another value.
+    For grammars: tags are on separate lines if `lined`, several calls share a section if `in_section`, `after_name`
+    follows a call's name, and `says_kind` an argument's: for a text, and for another value.
     """
 
     begins: str
@@ -76,7 +75,7 @@ class TaggedCalls:
         return calls.begun > begun
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """Arguments come in the order of the schema, unnamed ones at the end."""
+        """Return an expression for calls with arguments in the order of the schema, additional ones at the end."""
         line = "\n" if self.lined else ""
         calls = []
         for name, schema in tools.items():
@@ -99,7 +98,7 @@ class TaggedCalls:
         return f"{opens} {call} {closes} {f'({again} {opens} {call} {closes})*' if several else ''}"
 
     def _argument(self, rules: Rules, name: str, schema: Any, root: Root) -> str:
-        """An expression for an argument, in brackets; `name` is one for its name."""
+        """Return an expression for an argument, in brackets; `name` is the one for its name."""
         line, inner = "\n" if self.lined else "", "\n" if self.on_lines else ""
         end = f"{inner}{self.value_ends}"
         values = {True: list[str](), False: list[str]()}
@@ -119,7 +118,7 @@ class TaggedCalls:
         return f"({rules.mark(self.key)} {name} {rules.one_of(told)} {rules.mark(line)})"
 
     def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
-        """The arguments of a call, as an object; false where the text ends before the call."""
+        """Read the arguments of a call as an object; return false if the text ends before the call."""
         between, root = "{", Root(schema)
         while True:
             _, mark = yield from intake.until((self.key, self.ends), most=len(self.key) << 16)
@@ -192,20 +191,20 @@ class TaggedCalls:
 
 
 def json_of(text: str, kinds: Collection[str]) -> str:
-    """The JSON of a value that stands without quotes, by its possible types; else a text."""
+    """Return the JSON of a value without quotes, by its possible types; otherwise it is a text."""
     try:
         value: Any = json.loads(text, parse_constant=_refuse)
         written(value)
         found = text.strip()
     except (ValueError, RecursionError):
         try:
-            # Some templates write lists and truth values as Python does, and models after them.
+            # Some templates, and thus models, write lists and booleans in Python's syntax.
             value = ast.literal_eval(text.strip())
             found = written(value)
         except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
             return written(text)
         if not kinds and isinstance(value, int | float) and not isinstance(value, bool):
-            # A number of Python's alone, such as 0x1F, where nobody asks for a number.
+            # A number only in Python, such as 0x1F, where no number is required.
             return written(text)
     if isinstance(value, str) or ("string" in kinds and not _is_of(value, kinds)):
         return written(text if kinds else value)

@@ -1,1 +1,1 @@
-"""In come a program's values, checked before anybody is asked; out go typed options, defaults and results."""
+"""Requests: a program's values are checked and become typed options; results are values."""

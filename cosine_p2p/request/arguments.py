@@ -1,4 +1,4 @@
-"""Arguments as programs give them: made plain values, or refused in one sentence that says what is allowed."""
+"""Arguments of programs: converted to plain values, or refused with a sentence that names the allowed values."""
 
 import math
 import reprlib
@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ArgumentKind(Generic[_T]):
-    """The values that an argument may have, and how they are read.
+    """The valid values of an argument, and their conversion.
 
-    `meaning` completes "... must be"; `read` gives the plain value, and raises `ValueError` or `TypeError`. `low`
-    and `high` are bounds of numbers; `choices` are all the values of an argument that has few.
+    `meaning` completes "... must be"; `read` returns the plain value, or raises `ValueError` or `TypeError`. `low`
+    and `high` are bounds of numbers; `choices` are all values of an enumeration.
     """
 
     meaning: str
@@ -31,17 +31,17 @@ class ArgumentKind(Generic[_T]):
 
 
 def read_argument(name: str, value: object, kind: ArgumentKind[_T]) -> _T:
-    """The plain value of an argument. Raises `UsageError` naming the argument and what is allowed."""
+    """Return the plain value of an argument. Raises `UsageError` with its name and the allowed values."""
     try:
         return kind.read(value)
     except (TypeError, ValueError, OverflowError) as error:
-        # A reader says more only where the usual sentence would leave a user wondering.
+        # Only for frequent mistakes.
         advice = f"; {error}" if isinstance(error, _Advice) else ""
         raise UsageError(f"{name} must be {kind.meaning}, not {reprlib.repr(value)}{advice}.") from None
 
 
 def refuse_unknown(name: str, known: Iterable[str]) -> None:
-    """Raises `UsageError` for an unknown name, with the nearest or all known ones."""
+    """Raises `UsageError` for an unknown name, with similar or all known ones."""
     names = list(known)
     if name not in names:
         nearest = get_close_matches(name, names, n=1) or names
@@ -49,14 +49,14 @@ def refuse_unknown(name: str, known: Iterable[str]) -> None:
 
 
 def plain_number(value: object) -> int | float:
-    """A Python number for any real one, also numpy's. Raises `TypeError`, also for a bool."""
+    """Return a Python number for any real one, also numpy's. Raises `TypeError`, also for a bool."""
     if isinstance(value, bool) or not isinstance(value, Real):
         raise TypeError
     return int(value) if isinstance(value, Integral) else float(value)
 
 
 def whole(low: int, high: int | None = None) -> ArgumentKind[int]:
-    """Whole numbers between two bounds, both included; a float is none."""
+    """Whole numbers between two inclusive bounds; floats are refused."""
 
     def read(value: object) -> int:
         number = plain_number(value)
@@ -69,7 +69,7 @@ def whole(low: int, high: int | None = None) -> ArgumentKind[int]:
 
 
 def one_of(*choices: str) -> ArgumentKind[str]:
-    """One of a few words."""
+    """An enumeration of words."""
 
     def read(value: object) -> str:
         if not isinstance(value, str) or value not in choices:
@@ -81,7 +81,7 @@ def one_of(*choices: str) -> ArgumentKind[str]:
 
 
 def text(noun: str) -> ArgumentKind[str]:
-    """Text that is not empty."""
+    """Non-empty text."""
 
     def read(value: object) -> str:
         if isinstance(value, bytes | bytearray):
@@ -96,7 +96,7 @@ def text(noun: str) -> ArgumentKind[str]:
 
 
 def texts(noun: str) -> ArgumentKind[tuple[str, ...]]:
-    """Texts in a list, tuple or set; one text alone would be taken for its letters."""
+    """Texts in a list, tuple or set; a single text is refused."""
 
     def read(value: object) -> tuple[str, ...]:
         if isinstance(value, str):
@@ -149,7 +149,7 @@ def _items(value: object) -> Collection[Any]:
 
 
 class _Advice(ValueError):
-    """What to do about a value that many a user gives by mistake."""
+    """Advice about a frequent mistake."""
 
 
 FLAG = ArgumentKind("True or False", _read_flag, bool)

@@ -1,10 +1,10 @@
-"""Words that must not be written, as the sequences of tokens that write them."""
+"""Excluded words as sequences of tokens."""
 
 from collections.abc import Callable, Iterable
 
 
 def word_tokens(words: Iterable[str], encode: Callable[[str], tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """The tokens of each word, alone and after a space where that is another token: as vLLM finds them."""
+    """Return the tokens of each word, alone and after a space if these differ, as vLLM does."""
     found: dict[tuple[int, ...], None] = {}
     for word in words:
         alone, spaced = encode(word.lstrip()), encode(" " + word.lstrip())

@@ -1,17 +1,17 @@
-"""A chat as a program asks for it: its messages, and how the target's template shall be used."""
+"""A chat as a prompt: its messages, and options of the target's chat template."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
 from typing import Any, Final
 
-Message = Mapping[str, Any]  # `{"role", "content"}`, and what else a template may read, such as `tool_calls`.
+Message = Mapping[str, Any]  # `{"role", "content"}`, and further keys for the template, such as `tool_calls`.
 RESERVED: Final = frozenset({"add_generation_prompt", "continue_final_message", "messages", "template", "tools"})
-"""Names that options of a template may not have."""
+"""Names that template options may not have."""
 
 
 class ToolChoice(Enum):
-    """Whether the answer calls tools: optionally, never, or at least once."""
+    """The rule for tool calls in the answer: optional, none, or at least one."""
 
     AUTO = "auto"
     NONE = "none"
@@ -20,7 +20,7 @@ class ToolChoice(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NamedTool:
-    """The answer calls the function of this name."""
+    """The rule that the answer calls the function of this name."""
 
     name: str
 
@@ -29,11 +29,10 @@ class NamedTool:
 class Chat:
     """A prompt of messages, for the target's chat template.
 
-    `tools` are functions as in OpenAI's chats; `tool_choice` says if one may, must or must not be called, or names
-    one that must. Without `calls_in_parallel` at most one is called. `documents` are objects with title and text,
-    `template_options` further arguments of the template; `template` names one of several. With
-    `continue_final_message` the answer continues the last message; None: if that is the assistant's. Without
-    `add_generation_prompt` nobody is asked to speak.
+    `tools` are functions as in OpenAI's API; `tool_choice` is the rule for calls. Without `calls_in_parallel` at
+    most one is called. `documents` are objects with title and text, `template_options` further arguments of the
+    template; `template` names one of several. With `continue_final_message` the answer continues the last message;
+    None: if that is the assistant's. Without `add_generation_prompt` the text does not begin an answer.
     """
 
     messages: Sequence[Message]

@@ -1,4 +1,4 @@
-"""A model's own generation config, read as transformers does; verifiers publish it (docs/generate.md)."""
+"""A model's generation config, read as transformers does; verifiers publish it (docs/generate.md)."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,10 +14,10 @@ from cosine_protocol.limits import MAX_NEW_TOKENS, MAX_NOT_HONOURED
 from cosine_protocol.records import GenerationDefaults
 
 FILE_NAME: Final = "generation_config.json"  # As `save_pretrained` writes it.
-FILTERS: Final = ("top_k", "top_p", "min_p")  # Parameters that mean nothing at temperature 0.
+FILTERS: Final = ("top_k", "top_p", "min_p")  # Parameters without effect at temperature 0.
 VALUES: Final = ("temperature", *FILTERS, "repetition_penalty", "max_new_tokens")
 """The options of a request that a config may set; vLLM takes the same six."""
-SAMPLED_TEMPERATURE: Final = 1.0  # What transformers samples at where a config has `do_sample` and no temperature.
+SAMPLED_TEMPERATURE: Final = 1.0  # Default of transformers if a config has `do_sample` and no temperature.
 ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
     "num_beams": 1,
     "num_beam_groups": 1,
@@ -32,28 +32,27 @@ ASKS_FOR_NOTHING: Final[Mapping[str, object]] = {
     "no_repeat_ngram_size": 0,
     "typical_p": 1.0,
 }
-"""Values with which an option that changes the text does nothing; None, False and what is empty never do."""
+"""Values that disable an option; None, False and empty values always do."""
 NOT_HONOURED: Final = frozenset({
     *ASKS_FOR_NOTHING, "bad_words_ids", "begin_suppress_tokens", "constraints", "dola_layers",
     "exponential_decay_length_penalty", "force_words_ids", "forced_bos_token_id", "forced_eos_token_id",
     "max_time", "penalty_alpha", "sequence_bias", "suppress_tokens", "token_healing", "top_h",
     "watermarking_config",
 })  # fmt: skip
-"""Options of a config that change which tokens come, in ways that a swarm cannot follow."""
+"""Options of a config that change the tokens and that a swarm does not support."""
 
 
 def asks_for_nothing(name: str, value: Any) -> bool:
-    """True if an option of transformers with this value changes nothing."""
+    """Return whether an option of transformers with this value has no effect."""
     if value is None or value is False or value == ASKS_FOR_NOTHING.get(name):
         return True
     return hasattr(value, "__len__") and len(value) == 0
 
 
 def read_eos(folder: Path) -> tuple[int, ...]:
-    """The end-of-sequence ids of a model: of its generation config, else of its config, else of the part for text.
+    """Return a model's end-of-sequence ids, from its generation config, its config, or its text config.
 
-    Null says nothing, and a negative id that no token ends a text. Raises `UsageError` if any of them cannot be
-    read: no engine could load the model.
+    Null is ignored; a negative id means none. Raises `UsageError` if any of them cannot be read.
     """
     found: tuple[int, ...] | None = None
     model = read_model_config(folder)
@@ -62,21 +61,18 @@ def read_eos(folder: Path) -> tuple[int, ...]:
         ids = config.get("eos_token_id")
         if ids is None:
             continue
-        listed = [token for token in (ids if isinstance(ids, list) else [ids]) if not _is_negative(token)]
+        listed = ids if isinstance(ids, list) else [ids]
+        valid = [token for token in listed if not (isinstance(token, int) and token < 0)]
         try:
-            read = read_argument("eos_token_id", listed, TOKEN_IDS)
+            read = read_argument("eos_token_id", valid, TOKEN_IDS)
         except UsageError as error:
             raise UsageError(f"{folder / name} cannot be read ({error}); fetch the model again.") from None
         found = read if found is None else found
     return found or ()
 
 
-def _is_negative(token: object) -> bool:
-    return isinstance(token, int) and token < 0
-
-
 def read_generation_config(folder: Path) -> GenerationDefaults | None:
-    """None if there is none; invalid values count as not honoured. Raises `UsageError` if unreadable."""
+    """Return a folder's generation config, if any; invalid values count as unsupported. Raises `UsageError`."""
     config = read_config_object(folder / FILE_NAME)
     set_options = {name: value for name, value in config.items() if value is not None}
     values: dict[str, Any] = {}
@@ -96,16 +92,16 @@ def _read_value(name: str, value: Any) -> Any:
         return read_argument(name, value, FLAG)
     if name == "max_new_tokens":
         return min(read_argument(name, value, whole(1)), MAX_NEW_TOKENS)
-    # -1 is vLLM's way to switch top_k off.
+    # vLLM disables top_k by -1.
     return 0 if name == "top_k" and value == -1 else read_option(name, value)
 
 
 def apply_defaults(
     published: GenerationDefaults | None, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> AppliedConfig:
-    """The options that a request takes from a config: those not asked for, before `otherwise`.
+    """Return the options that a request takes from a config: those not in `asked`, before `otherwise`.
 
-    A temperature counts where sampling is the default: by the config's `do_sample`, or by `otherwise`.
+    A temperature is taken only if sampling is the default, by the config's `do_sample` or by `otherwise`.
     """
     if published is None:
         return AppliedConfig()

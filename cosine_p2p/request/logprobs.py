@@ -1,4 +1,4 @@
-"""Log-probabilities of a text's tokens as a program gets them."""
+"""Log-probabilities of tokens."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from cosine_protocol.likelihoods import Likelihood, log_probability_of
 
 @dataclass(frozen=True, slots=True)
 class NamedToken:
-    """A token: `text` has U+FFFD for bytes that are no character; a special one adds no `utf8`."""
+    """A token; `text` has U+FFFD for invalid bytes, and `utf8` is empty for special tokens."""
 
     token_id: int
     text: str
@@ -18,7 +18,7 @@ class NamedToken:
 
 @dataclass(frozen=True, slots=True)
 class LikelyToken(NamedToken):
-    """One of the likeliest tokens at a place, and its natural log-probability."""
+    """A token with its natural log-probability."""
 
     logprob: float
 
@@ -27,14 +27,14 @@ class LikelyToken(NamedToken):
 class TokenLogprob(LikelyToken):
     """A token of a text with its log-probability, and the likeliest tokens at its place, the likeliest first.
 
-    They are those of the target alone, before sampling parameters, shaping and constraints.
+    These are the target's, before sampling parameters, shaping and constraints.
     """
 
     top: tuple[LikelyToken, ...] = ()
 
 
 class TokenNames(Protocol):
-    """A tokenizer, as far as it names single tokens."""
+    """The methods of a tokenizer that name tokens."""
 
     def token_bytes(self, token: int) -> bytes: ...
 
@@ -42,7 +42,7 @@ class TokenNames(Protocol):
 
 
 class ToldLogprobs:
-    """Turns what a verifier tells into log-probabilities; `of_output` and `of_prompt` are the options."""
+    """Converts a verifier's likelihoods; `of_output` and `of_prompt` are the options."""
 
     def __init__(self, codec: TokenNames, *, of_output: int | None = None, of_prompt: int | None = None) -> None:
         self._codec = codec
@@ -53,7 +53,7 @@ class ToldLogprobs:
         return () if top is None else self._of(tokens, told, top)
 
     def of_prompt(self, prompt: Sequence[int], told: Sequence[Likelihood]) -> tuple[NamedToken, ...]:
-        """Those of the prompt's tokens, of which the first has none; empty before they are told."""
+        """Return those of the prompt, the first token without one; empty before they arrive."""
         top = self._of_prompt
         if top is None or len(told) < len(prompt) - 1:
             return ()

@@ -1,4 +1,4 @@
-"""A model's config.json as transformers reads it, without transformers."""
+"""A model's config.json, read as transformers does, without transformers."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,16 +9,16 @@ from cosine_protocol.errors import UsageError
 
 FILE_NAME: Final = "config.json"  # As `save_pretrained` writes it.
 TEXT_PARTS: Final = ("text_config", "thinker_config", "llm_config", "language_config", "decoder", "generator")
-"""The names under which models that also see or hear keep the configuration of their language model."""
+"""The keys of the language model's configuration in multimodal models."""
 
 
 def read_model_config(folder: Path) -> Mapping[str, Any]:
-    """The object in a folder's config.json, empty where there is no such file. Raises `UsageError`."""
+    """Return the object in a folder's config.json, empty without the file. Raises `UsageError`."""
     return read_config_object(folder / FILE_NAME)
 
 
 def read_config_object(file: Path) -> Mapping[str, Any]:
-    """The object in a file of JSON, empty where there is no such file. Raises `UsageError`."""
+    """Return the object in a JSON file, empty without the file. Raises `UsageError`."""
     if not file.is_file():
         return {}
     try:
@@ -31,7 +31,7 @@ def read_config_object(file: Path) -> Mapping[str, Any]:
 
 
 def text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The configuration of the language model: the inner part, completed by what is around it."""
+    """Return the configuration of the language model: the inner object, merged over the outer ones."""
     found, parts = dict(config), [config]
     for part in parts:
         inner = next((part[name] for name in TEXT_PARTS if isinstance(part.get(name), dict)), None)

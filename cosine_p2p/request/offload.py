@@ -1,4 +1,4 @@
-"""Threads for work that would hold up the event loop."""
+"""Threads for work that would block the event loop."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,14 +9,14 @@ _T = TypeVar("_T")
 
 
 class Offload(Protocol):
-    """Runs blocking work away from the event loop."""
+    """A function that runs blocking work outside the event loop."""
 
     def __call__(self, work: Callable[[], _T], /) -> Awaitable[_T]:
-        """Return what the work returns. Raises what it raises."""
+        """Return the result of the work. Raises what it raises."""
 
 
 class Threads:
-    """An `Offload`: runs each piece of work in one of `count` threads. End it with `close`."""
+    """An `Offload` that runs work in `count` threads. End it with `close`."""
 
     def __init__(self, name: str, count: int) -> None:
         self._executor = ThreadPoolExecutor(max_workers=count, thread_name_prefix=name)
@@ -25,5 +25,5 @@ class Threads:
         return await asyncio.get_running_loop().run_in_executor(self._executor, work)
 
     def close(self) -> None:
-        """Begin nothing more; what runs goes on."""
+        """Start no further work; running work continues."""
         self._executor.shutdown(wait=False, cancel_futures=True)

@@ -1,4 +1,4 @@
-"""Options, each declared once: types, checks, help and defaults come of `OPTIONS`; and seeds of outputs."""
+"""Options, each declared once with type, check, help and default (`OPTIONS`); and seeds of outputs."""
 
 import inspect
 import json
@@ -38,7 +38,7 @@ from cosine_protocol.limits import MAX_BIAS, MAX_BIASES, MAX_PROMPT_TOKENS, MAX_
 from cosine_protocol.request import Sampling, Shaping
 
 Prompt = str | Sequence[int] | Sequence[Message] | Chat
-"""Plain text, the target's token ids, or a chat: its messages, or they and how the template shall be used."""
+"""Plain text, the target's token ids, or a chat: its messages, or a `Chat` with options of the template."""
 
 AUTO: Final = "auto"
 NONE: Final = "none"
@@ -46,7 +46,7 @@ COORDINATORS: Final = tuple(each.value for each in Coordination)
 
 
 class Purpose(StrEnum):
-    """The part of a generation that an option is for; the command line's help has a panel for each."""
+    """The topic of an option; the command line's help has a panel for each."""
 
     TEXT = "Text"
     PEERS = "Who serves"
@@ -59,7 +59,7 @@ TEXT, PEERS, NETWORK, RUN = Purpose
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """Values, purpose, a sentence and default (None: later) of an option; `yields` to the model's own config."""
+    """The declaration of an option. `yields`: the model's generation config overrides the default."""
 
     kind: ArgumentKind[Any]
     purpose: Purpose
@@ -69,7 +69,7 @@ class Option:
 
 
 def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
-    """The values of a parameter of `Sampling` or `Shaping`, which itself refuses others."""
+    """Return the values of a parameter of `Sampling` or `Shaping`, which checks them."""
     (field,) = (of for each, of in fields_of(kind) if each == name)
     assert isinstance(field, Whole | Real)
 
@@ -108,7 +108,7 @@ def _read_prediction(value: object) -> str | tuple[int, ...]:
 
 
 def _read_schema(value: object) -> str:
-    """The text of a schema, with properties in the order written."""
+    """Return the text of a schema, with properties in their order."""
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         if not isinstance(schema, Mapping | bool):
@@ -139,7 +139,7 @@ def _read_observer(value: object) -> object:
 
 
 class GenerationOptions(TypedDict, total=False):
-    """Options of one generation. Those of a client hold where a call gives no other; None is absent."""
+    """Options of one generation. A client's options are the defaults of its calls; None means absent."""
 
     max_new_tokens: Annotated[
         int | None,
@@ -383,21 +383,21 @@ OPTIONS: Final[Mapping[str, Option]] = {
 TEXT_DEFAULTS: Final = cast(
     GenerationOptions, {name: option.default for name, option in OPTIONS.items() if option.yields}
 )
-"""Where neither a user nor the model's generation config says otherwise: greedy."""
+"""Defaults of options that the model's generation config may set: greedy."""
 DEFAULTS: Final = cast(
     ClientOptions,
     {name: option.default for name, option in OPTIONS.items() if option.default is not None and not option.yields},
 )
-"""The options of a client that is given none."""
+"""Defaults of the other options."""
 
 
 def read_option(name: str, value: object) -> Any:
-    """Raises `UsageError` for an invalid value."""
+    """Return the plain value of an option. Raises `UsageError`."""
     return read_argument(name, value, OPTIONS[name].kind)
 
 
 def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> ClientOptions:
-    """`base` with `given`; `kind` has the valid names. Raises `UsageError` naming an unknown or invalid one."""
+    """Return `base` updated by `given`; `kind` has the valid names. Raises `UsageError`."""
     known = kind.__annotations__
     merged: dict[str, Any] = dict(base)
     for name, value in given.items():
@@ -410,7 +410,7 @@ def merge_options(base: ClientOptions, given: Mapping[str, Any], kind: type) -> 
 
 
 def shares_feedback(options: ClientOptions) -> bool:
-    """True if drafters may keep the text. Default: in a private swarm."""
+    """Return whether drafters may keep the text. Default: in a private swarm."""
     given = options.get("share_feedback")
     return bool(options.get("swarm")) if given is None else given
 
@@ -419,7 +419,7 @@ USUAL_WINDOW_TOKENS: Final = 256  # Measured (decision 34): small models draft a
 
 
 def window_of(options: ClientOptions) -> int | None:
-    """Tokens of the prompt's end that drafters see; None for all, as trusted and private peers do by default."""
+    """Return the number of prompt tokens that drafters see; None for all, as trusted and private peers."""
     given = options.get("prompt_window_tokens")
     if given is None:
         given = 0 if options["trust"] or options.get("swarm") else USUAL_WINDOW_TOKENS
@@ -430,7 +430,7 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 
 
 def lists_options(kind: type) -> Callable[[_Function], _Function]:
-    """Make `help` and `inspect` list the options of a TypedDict in place of `**options`."""
+    """Make `help` and `inspect` list the options of a TypedDict instead of `**options`."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)
@@ -446,20 +446,20 @@ def lists_options(kind: type) -> Callable[[_Function], _Function]:
 
 
 SEED_BYTES: Final = 8  # The width of a seed.
-DRAWN_SEED_BITS: Final = 53  # JSON is often read with float64, exact for no larger numbers.
-_MARK: Final = b"cosine/choice/1"  # keeps these hashes apart from others
+DRAWN_SEED_BITS: Final = 53  # JSON is often read as float64, which is exact up to that size.
+_MARK: Final = b"cosine/choice/1"  # Domain separation.
 
 
 def draw_seed() -> int:
-    """A seed for a request that names none."""
+    """Return a random seed for a request without one."""
     return secrets.randbits(DRAWN_SEED_BITS)
 
 
 def choice_seed(seed: int, index: int) -> int:
-    """The seed of choice `index`; choice 0 has the request's own.
+    """Return the seed of choice `index`; choice 0 has the request's seed.
 
-    For the others it is BLAKE2b with a digest of 8 bytes over a mark and both numbers in 8 bytes each, all
-    big-endian, so that anybody can ask for one choice alone.
+    For others it is the 8-byte BLAKE2b digest of a mark and both numbers, 8 bytes each, all big-endian, so that a
+    single choice can be requested.
     """
     if index == 0:
         return seed

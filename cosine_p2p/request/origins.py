@@ -1,4 +1,4 @@
-"""The origins of a text: whose tokens it is made of. They add up to all of it."""
+"""The origins of a text: the number of tokens by source."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -7,19 +7,19 @@ from typing import Final
 
 from cosine_protocol.limits import FORCED_AUTHOR, HOME_AUTHOR
 
-TARGET_SOURCE: Final = "target"  # The `source` of tokens nobody drafted.
-HOME_SOURCE: Final = "home"  # The `source` of tokens that the verifier's own drafter drafted.
-FORCED_SOURCE: Final = "forced"  # Of tokens that the verifier drafted, as the constraint left no choice.
+TARGET_SOURCE: Final = "target"  # The `source` of tokens that were not drafted.
+HOME_SOURCE: Final = "home"  # The `source` of tokens of the verifier's own drafter.
+FORCED_SOURCE: Final = "forced"  # The `source` of tokens that a constraint forces.
 OWN_SOURCES: Final[Mapping[int, str]] = {0: TARGET_SOURCE, HOME_AUTHOR: HOME_SOURCE, FORCED_AUTHOR: FORCED_SOURCE}
-"""By the author byte of a token, the source of all that no drafter of the swarm drafted."""
+"""The sources of tokens that no drafter of the swarm drafted, by the author byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenOrigin:
-    """One token of a text, and whose it is: `source` and `is_copied` are those of a `Chunk`.
+    """The origin of one token of a text; `source` and `is_copied` are those of a `Chunk`.
 
-    `round` counts the passes of verifiers, from 1. `confidence` is the drafter's, where what it signed is known.
-    `content` and `reasoning` are what became certain of the text with it, and may be empty.
+    `round` counts the passes of verifiers, from 1. `confidence` is the drafter's, if its signed draft is known.
+    `content` and `reasoning` are the text that became certain with the token, and may be empty.
     """
 
     token: int
@@ -65,14 +65,14 @@ class OriginCount:
             self._drafted[source] += tokens
 
     def own(self) -> tuple[Origin, ...]:
-        """The verifier's own tokens, also where there are none yet."""
+        """Return the verifier's own origins, also those without tokens."""
         return tuple(
             Origin(source=source, is_copied=is_copied, tokens=tokens)
             for (source, is_copied), tokens in self._own.items()
         )
 
     def origins(self, domains: Mapping[str, str]) -> tuple[Origin, ...]:
-        """All that gave tokens: drafters, most tokens first, then the verifier. `domains` are by peer id."""
+        """Return origins with tokens: drafters, most tokens first, then the verifier. `domains`: by peer id."""
         drafted = (
             Origin(source=source, domain=domains.get(source, ""), tokens=tokens)
             for source, tokens in self._drafted.most_common()
@@ -89,5 +89,5 @@ def joined_origins(texts: Iterable[Iterable[Origin]]) -> tuple[Origin, ...]:
 
 
 def told_origins(origins: Iterable[Origin]) -> str:
-    """The origins of a text for people: `code 30, copied 43, target alone 40`."""
+    """Return the origins of a text as text: `code 30, copied 43, target alone 40`."""
     return ", ".join(f"{one.name} {one.tokens}" for one in origins) or "none"

@@ -1,4 +1,4 @@
-"""The result of a generation: the fields of the command line's JSON, as values."""
+"""The result of a generation, with the fields of the command line's JSON."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,12 +13,12 @@ from cosine_p2p.trust.evidence import Evidence
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Text as it comes, from one `source`: a drafter's peer id, `"home"`, `"forced"` or `"target"`.
+    """New text from one `source`: a drafter's peer id, `"home"`, `"forced"` or `"target"`.
 
-    `"home"` is the verifier's own drafter; `"forced"` is where a constraint left no choice. Tokens of the target
-    with `is_copied` were found earlier in the text and verified. `text` may be empty while a character or a
-    possible stop string is incomplete. `parts` separate content, reasoning and calls. `logprobs`, where asked for,
-    and `origins` have one for each token.
+    `"home"` is the verifier's own drafter; `"forced"` tokens are the only ones that a constraint allows. Tokens of
+    the target with `is_copied` were drafted from earlier text. `text` may be empty while a character or a possible
+    stop string is incomplete. `parts` separate content, reasoning and calls. `logprobs`, if requested, and
+    `origins` have an entry for each token.
     """
 
     text: str
@@ -32,7 +32,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class DrafterReport:
-    """One drafter's part: nodes received and nodes committed."""
+    """One drafter's part: the numbers of nodes received and committed."""
 
     peer_id: str
     domain: str
@@ -43,7 +43,7 @@ class DrafterReport:
 
 @dataclass(frozen=True, slots=True)
 class VerifierReport:
-    """One verifier's part: output tokens it committed. `drafts` says why drafts do not pay there, if so."""
+    """One verifier's part: the number of committed tokens. `drafts` explains why drafts do not pay there, if so."""
 
     peer_id: str
     rtt_ms: float
@@ -53,9 +53,9 @@ class VerifierReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AppliedConfig:
-    """The part of the model's own generation config in a text.
+    """The effect of the model's generation config on a text.
 
-    `options` are those that it gave; `not_honoured` names those that a swarm cannot follow, so that the text is not
+    `options` were applied; `not_honoured` names those that a swarm does not support, so that the text differs from
     that of `generate` of transformers.
     """
 
@@ -68,7 +68,7 @@ class AppliedConfig:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """The audit of a generation so far: for each part that a verifier signed, what auditors said."""
+    """The audit of a generation so far, with auditors' statements for each part that a verifier signed."""
 
     state: AuditState
     evidence: tuple[Evidence, ...]
@@ -76,11 +76,11 @@ class AuditReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """A generation under way.
+    """The progress of a generation.
 
     `serving` are the verifiers that have the request now, `tried` those that refused it or were lost, with the
-    reason, `why` the latest of `decisions` decisions. `plain_pass_s` is a pass without drafts, None before any;
-    without `has_plain_pass` it is an upper bound.
+    reason, `why` the latest of `decisions` decisions. `plain_pass_s` is the time of a pass without drafts, None
+    before any; without `has_plain_pass` it is an upper bound.
     """
 
     tokens: int
@@ -99,23 +99,22 @@ class Progress:
 class Generation:
     """A finished generation. `rounds` counts the verifier's passes, `accepted` committed tokens that were drafted.
 
-    `drafted` counts the nodes that drafters sent, `offered` the output positions for which one had come: accepted
-    by offered is the acceptance rate. `home_tokens` were drafted by the verifier's own drafter alone.
-    `cached_tokens` of the prompt the first verifier knew, by its own word. `origins` counts the tokens of the text
-    by source.
+    `drafted` counts the nodes that drafters sent, `offered` the output positions with such a node: accepted by
+    offered is the acceptance rate. `home_tokens` counts those of the verifier's own drafter. `cached_tokens` of the
+    prompt were cached at the first verifier, by its statement. `origins` counts the tokens of the text by source.
 
-    `coordinator` is `"verifier"` where one coordinated by a mandate to the end, else `"client"`. Then `drafted`,
-    `offered` and round-trip times are the verifier's word; accepted tokens are proven by signatures.
+    `coordinator` is `"verifier"` if one coordinated by a mandate to the end, else `"client"`. A verifier reports
+    `drafted`, `offered` and round-trip times itself; signatures prove accepted tokens.
 
-    `near_ties` counts committed tokens whose two best scores lay so close that rounding may decide: within 1e-4 in
-    float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `audit` is None where a client
-    audits nothing. `plain_pass_s` is a pass without drafts, None without any.
+    `near_ties` counts committed tokens whose two best scores are so close that rounding may decide: within 1e-4 in
+    float32. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `audit` is None if a client audits
+    nothing. `plain_pass_s` is the time of a pass without drafts, None without any.
 
-    `text` is all that was written, without special tokens. Of a chat's reply `content` is what it says, `reasoning`
-    what it thinks before, in `reasoning_tokens`, and `tool_calls` its calls; else `content` is the text.
-    `stop_text` is the stop text that ended it. `accepted_prediction_tokens` of a prediction came in the text,
-    others did not. `logprobs` has one for each of `token_ids`, `prompt_logprobs` for each token of the prompt, the
-    first without a log-probability; both are empty unless asked for.
+    `text` is the whole text without special tokens. A chat's reply has `content`, `reasoning` of
+    `reasoning_tokens` tokens, and `tool_calls`; otherwise `content` is the text. `stop_text` is the stop text that
+    ended it. `accepted_prediction_tokens` counts tokens of a prediction in the text. `logprobs` has an entry for
+    each of `token_ids`, `prompt_logprobs` for each token of the prompt, the first without a log-probability; both
+    are empty unless requested.
     """
 
     text: str
@@ -157,9 +156,9 @@ class Generation:
 
 
 class Observer(Protocol):
-    """Told of every generation once, however it ends."""
+    """An object that is notified once of every generation."""
 
     def observe(self, done: Generation) -> None: ...
 
     def observe_abandoned(self, part: Generation) -> None:
-        """Its user left, or it failed; its end means nothing."""
+        """Note a generation that failed or whose user left."""

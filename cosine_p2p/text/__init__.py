@@ -1,1 +1,1 @@
-"""Files of a model and chats come in; token ids go out, and text that no later token can change."""
+"""Tokenizers, chat templates, prompts, and the identity of models."""

@@ -1,4 +1,4 @@
-"""Chat templates: which of a tokenizer's is taken, and what it is given, as transformers 5.24 does it."""
+"""Chat templates: the choice among those of a tokenizer, and their input, as in transformers 5.24."""
 
 import json
 import re
@@ -12,18 +12,18 @@ from cosine_p2p.text.template_process import TemplateProcesses
 from cosine_p2p.text.tokenizer_files import ADDITIONAL_TEMPLATES
 from cosine_protocol.errors import PromptRefused
 
-TOOL_USE: Final = "tool_use"  # The template taken where a chat has tools; else it is `DEFAULT`.
+TOOL_USE: Final = "tool_use"  # The template for chats with tools; otherwise `DEFAULT`.
 DEFAULT: Final = "default"
 REASONING: Final = ("reasoning_content", "thinking", "reasoning")
-"""The fields of a message that hold reasoning, the standard one first: templates read one of them."""
+"""The fields of a message with reasoning, the standard one first; a template reads one of them."""
 _OWN_FILE: Final = "chat_template.jinja"
 _MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
-"""Stands where the message ends that is continued; transformers' own, since a template may look at its text."""
+"""The mark at the end of the continued message, the same as in transformers, since templates may read it."""
 _KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
 
 
 class ChatTemplates:
-    """The chat templates of a tokenizer, by name, rendered in processes of their own at the time `now`."""
+    """The chat templates of a tokenizer, by name, rendered in separate processes at the time `now`."""
 
     def __init__(self, named: Mapping[str, str], *, now: Callable[[], datetime] = datetime.now) -> None:
         self._named = named
@@ -32,7 +32,7 @@ class ChatTemplates:
 
     @classmethod
     def read(cls, files: Mapping[str, bytes]) -> "ChatTemplates":
-        """Those of own files, else of configs, in transformers' order. Raises `ValueError`, `RecursionError`."""
+        """Read templates from files, else from configs, as transformers. Raises `ValueError`, `RecursionError`."""
         own: dict[str, str] = {}
         for name in (_OWN_FILE, *(name for name in files if name.startswith(ADDITIONAL_TEMPLATES))):
             plain = name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja")
@@ -42,7 +42,7 @@ class ChatTemplates:
         return cls(own or next((named for each in stated if (named := _by_name(each))), {}))
 
     def chosen(self, name: str | None, *, has_tools: bool) -> str:
-        """The template with a name; any other text is one itself. Raises `PromptRefused`."""
+        """Return the template of a name; any other text is a template itself. Raises `PromptRefused`."""
         if name is not None:
             return self._named.get(name, name)
         if not self._named:
@@ -65,7 +65,7 @@ class ChatTemplates:
         template: str | None,
         values: Mapping[str, Any],
     ) -> str:
-        """Raises `PromptRefused`, with the template's own sentence where it has one."""
+        """Return the text of a chat. Raises `PromptRefused`, with the template's message if any."""
         text = self.chosen(template, has_tools=tools is not None)
         try:
             chat, given, sources, more = json.loads(
@@ -96,7 +96,7 @@ class ChatTemplates:
 
 
 def knows_developer(template: str) -> bool:
-    """True if a template names the role `developer`."""
+    """Return whether a template contains the role `developer`."""
     return _KNOWS_DEVELOPER.search(template) is not None
 
 
@@ -108,7 +108,7 @@ def _text(files: Mapping[str, bytes], name: str) -> str:
 
 
 def _by_name(stated: Any) -> dict[str, str]:
-    """Templates as a file states them: one, by name, or a list of `{"name", "template"}`."""
+    """Return the templates of a file: one, a mapping by name, or a list of `{"name", "template"}`."""
     if isinstance(stated, str):
         return {DEFAULT: stated}
     if isinstance(stated, list):
@@ -119,12 +119,12 @@ def _by_name(stated: Any) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """What a template sees of an object that is none of JSON's."""
+    """Convert an object that JSON does not support for a template."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
-    for method in ("model_dump", "item"):  # of pydantic and numpy
+    for method in ("model_dump", "item"):  # Of pydantic and numpy.
         if callable(found := getattr(value, method, None)):
             return found()
     return f"<{type(value).__name__}>"
@@ -138,7 +138,7 @@ def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _mark(message: dict[str, Any], field: str, template: str) -> str:
-    """Mark the end of a message's field; returns its text. Raises `PromptRefused` if there is none to continue."""
+    """Mark the end of a message's field and return its text. Raises `PromptRefused` if it cannot be continued."""
     said = message.get(field)
     names = [name for name in REASONING if message.get(name) == said] if field in REASONING else [field]
     if said is None or not any(name in template for name in names):
@@ -155,11 +155,11 @@ def _mark(message: dict[str, Any], field: str, template: str) -> str:
 
 
 def _cut(rendered: str, said: str) -> str:
-    """A rendered chat up to its mark. Raises `PromptRefused` if the template has changed what stands there."""
+    """Return a rendered chat up to its mark. Raises `PromptRefused` if the template has changed the message."""
     mark = _MARK.strip()
     if said.strip() not in rendered or mark not in rendered:
         raise PromptRefused("The final message cannot be continued: the target's chat template changes its text.")
     place = rendered.rindex(mark)
     before = rendered[:place]
-    # Where the template strips a text, it would have stripped the space before the mark as well.
+    # A template that strips texts also strips the space of the mark.
     return before if rendered.startswith(_MARK, place) else before.rstrip()

@@ -1,4 +1,4 @@
-"""Text of a stream of tokens as soon as it is certain: no later token, and no stop string, takes anything back."""
+"""Incremental detokenization: text is yielded once no later token or stop string can change it."""
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from typing import Final, Protocol
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
 
 MAX_HALF_BYTES: Final = 3  # A character has at most four bytes.
-CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2  # Half a character before these changes nothing at the end.
+CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2  # An incomplete character before these has no effect at the end.
 SETTLED_AFTER_TOKENS: Final = 32  # A few times the context; each token is decoded a few dozen times.
 
 
 class Codec(Protocol):
-    """A tokenizer, as far as text is made from tokens."""
+    """The methods of a tokenizer for text from tokens."""
 
     def decode(self, tokens: Sequence[int]) -> str: ...
 
@@ -25,13 +25,13 @@ class Codec(Protocol):
 
 
 class Detokenizer:
-    """Text is decode(prompt + output) without what it has in common with the beginning of decode(prompt).
+    """The text of an output: decode(prompt + output) without its common prefix with decode(prompt).
 
-    Half a character at the end of the prompt so belongs to the output that completes it. Only the tokens since the
-    text became certain are decoded, after a few before them.
+    An incomplete character at the end of the prompt thus belongs to the output that completes it. Only the tokens
+    since the last certain text, and a few before them, are decoded.
 
-    `tokenizers.decoders.DecodeStream` (0.23) does not meet this: under byte fallback it raises where bytes are no
-    character, loses half a character of the prompt, and never gives what it holds at the end.
+    `tokenizers.decoders.DecodeStream` (0.23) is not used: with byte fallback it raises for invalid bytes, loses an
+    incomplete character of the prompt, and does not return what it holds at the end.
     """
 
     def __init__(self, codec: Codec, prompt: Sequence[int]) -> None:
@@ -41,7 +41,7 @@ class Detokenizer:
         while settled and codec.effect(tokens[settled - 1]) is TokenEffect.OPEN:
             settled -= 1
         self._window = [*self._context(tokens[:settled]), *tokens[settled:]]
-        # The text of the window that needs not be given: the prompt's at first, then what was given.
+        # The text of the window that was returned before, at first that of the prompt.
         self._passed = codec.decode(self._window)
 
     def add(self, token: int) -> str:
@@ -58,7 +58,7 @@ class Detokenizer:
         return new
 
     def pending(self) -> str:
-        """The text held back so far, as it is if no token follows."""
+        """Return the text that is held back, as it is without further tokens."""
         return self._beyond_passed(self._codec.decode(self._window))
 
     def finish(self) -> str:
@@ -79,13 +79,13 @@ class Detokenizer:
     def _beyond_passed(self, text: str) -> str:
         common = len(self._passed)
         if not text.startswith(self._passed):
-            # The output has completed half a character of the prompt; or it has not, and there is nothing yet.
+            # The output has completed a character of the prompt; or it has not, and there is no text yet.
             pairs = zip(text, self._passed, strict=False)
             common = next((index for index, (one, other) in enumerate(pairs) if one != other), len(text))
         return text[common:]
 
     def _context(self, tokens: list[int]) -> list[int]:
-        """The end of a text that decodes what follows as all of it does: never empty, so not a beginning."""
+        """Return enough tokens at the end of a text to decode those that follow, at least one."""
         size = 1
         while size < len(tokens) and len(self._codec.decode(tokens[-size:])) < CONTEXT_CHARACTERS:
             size *= 2
@@ -94,7 +94,7 @@ class Detokenizer:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A part of the text with special tokens: plain text, or the text of one special token."""
+    """A part of the text including special tokens: plain text, or one special token."""
 
     text: str
     is_special: bool = False
@@ -102,7 +102,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Text that became certain. `stop`: the stop string that ended the output. `shown`: with special tokens."""
+    """Text that became certain. `stop` is the stop string that ended the output; `shown` has special tokens."""
 
     text: str
     stop: str | None = None
@@ -114,7 +114,7 @@ class Piece:
 
 
 class _Kind(Enum):
-    """The origin of a character of the output; `SOUGHT` is a special token of a stop string."""
+    """The origin of a character; `SOUGHT` is a special token of a stop string."""
 
     PLAIN = auto()
     SOUGHT = auto()
@@ -123,7 +123,7 @@ class _Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class _Character:
-    """A character of the output. The first one of a special token has all its text as `token`."""
+    """A character of the output. The first one of a special token has the whole text as `token`."""
 
     text: str
     kind: _Kind
@@ -131,11 +131,11 @@ class _Character:
 
 
 class TextAssembler:
-    """The text of a `Detokenizer`, cut where the first stop string begins.
+    """The text of a `Detokenizer`, cut before the first stop string.
 
-    It is cut at the first token with which a stop string is certain to occur. `add` holds back what could begin
-    one; `finish` gives the rest. A stop string with a special token is looked for in the text with the special
-    tokens that stop strings have. With `shows_special` the pieces have every special token in its place.
+    The text ends with the first token that certainly completes a stop string. `add` holds back the possible begin
+    of one; `finish` returns the rest. Stop strings with special tokens are searched in the text with the special
+    tokens of stop strings. With `shows_special` pieces contain all special tokens.
     """
 
     def __init__(
@@ -145,13 +145,13 @@ class TextAssembler:
         self._detokenizer = Detokenizer(codec, prompt)
         self._stop = tuple(stop)
         self._shows_special = shows_special
-        self._special_stop: set[str] = set()  # of the stop strings, those with a special token that has come
+        self._special_stop: set[str] = set()  # The stop strings with a special token that has occurred.
         self._held: list[_Character] = []
-        # Special tokens that came after text which is not certain yet, by the characters before them.
+        # Special tokens after text that is not certain yet, with the number of characters before them.
         self._waiting: list[tuple[int, list[_Character]]] = []
 
     def add(self, token: int) -> Piece:
-        """One more token; a stopped piece is the last."""
+        """Add a token; a stopped piece is the last."""
         new = self._detokenizer.add(token)
         special = self._codec.special_text(token) if self._stop or self._shows_special else ""
         stops = {stop for stop in self._stop if special and special in stop}
@@ -178,7 +178,7 @@ class TextAssembler:
         return given
 
     def finish(self) -> Piece:
-        """The rest. A stop string may be in what was not certain before."""
+        """Return the rest, which may contain a stop string."""
         self._held += self._characters(self._detokenizer.finish())
         return self._cut(self._held) or self._piece(self._held)
 
@@ -191,7 +191,7 @@ class TextAssembler:
         return [*characters, *_plain(new[begun:])]
 
     def _cut(self, characters: Sequence[_Character]) -> Piece | None:
-        """The text before the first stop string; None if there is none."""
+        """Return the text before the first stop string; None if there is none."""
         cuts = []
         for stops, kinds in self._searches():
             places, text = _searched(characters, kinds)
@@ -202,7 +202,7 @@ class TextAssembler:
         return self._piece(characters[:end], stop)
 
     def _certain(self) -> int:
-        """The number of characters before anything that could begin a stop string."""
+        """Return the number of characters before a possible begin of a stop string."""
         certain = len(self._held)
         for stops, kinds in self._searches():
             places, text = _searched(self._held, kinds)
@@ -214,7 +214,7 @@ class TextAssembler:
         return certain
 
     def _searches(self) -> Iterator[tuple[Collection[str], Collection[_Kind]]]:
-        """The stop strings, and in which kinds of characters each is looked for."""
+        """Yield stop strings with the kinds of characters in which they are searched."""
         yield self._stop, (_Kind.PLAIN,)
         if self._special_stop:
             yield self._special_stop, (_Kind.PLAIN, _Kind.SOUGHT)

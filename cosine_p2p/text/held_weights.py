@@ -1,4 +1,4 @@
-"""What a machine holds of a model: its manifest, its small files, and its tensors, all of them or some."""
+"""The local part of a model: its manifest, its small files, and all or some of its tensors."""
 
 import hashlib
 import json
@@ -19,11 +19,11 @@ from cosine_protocol.errors import LocalProtocolError, MalformedMessage, UsageEr
 from cosine_protocol.limits import MAX_FILE_BYTES, MAX_MANIFEST_BYTES
 from cosine_protocol.manifest import Manifest, ManifestPart, manifest_digest
 
-MANIFEST: Final = "weights.manifest"  # The file that lies in a folder which holds a part of a model.
-GGUF_LINK: Final = "model.gguf"  # A GGUF file beside what was unfolded from it, without safetensors.
-METADATA: Final = "metadata"  # The one part of a GGUF file's model.
-_DESCRIBING: Final = ("general.", "quantize.", "split.")  # begin the keys of metadata that change no text
-_DECISIVE: Final = ("general.architecture", "general.sampling.")  # begin those that do all the same
+MANIFEST: Final = "weights.manifest"  # The manifest file in a folder with a part of a model.
+GGUF_LINK: Final = "model.gguf"  # The link to a GGUF file in its folder (`gguf_folder`).
+METADATA: Final = "metadata"  # The only part of a GGUF file's model.
+_DESCRIBING: Final = ("general.", "quantize.", "split.")  # Prefixes of metadata keys without effect on texts.
+_DECISIVE: Final = ("general.architecture", "general.sampling.")  # Exceptions among those.
 _PART: Final = re.compile(
     rf"\w[\w.-]{{0,199}}{re.escape(TIKTOKEN)}|{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.A
 )
@@ -31,7 +31,7 @@ _PART: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class PlacedTensor:
-    """A tensor that is here, in a file."""
+    """A local tensor and its file."""
 
     file: Path
     tensor: HashedTensor
@@ -39,7 +39,7 @@ class PlacedTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldWeights:
-    """A model by content. `parts` are the small files by their names, `tensors` those that are here."""
+    """A model by content. `parts` are the small files by name, `tensors` the local ones."""
 
     manifest: Manifest
     encoded: bytes = field(repr=False)
@@ -56,10 +56,10 @@ class HeldWeights:
 
     @classmethod
     def read(cls, path: Path, *, cache_folder: Path | None = None) -> "HeldWeights":
-        """Those of a GGUF file, or of a model's folder (config.json and *.safetensors).
+        """Read those of a GGUF file, or of a model's folder (config.json and *.safetensors).
 
-        In a folder with a manifest all is proved against it. Hashes of tensors are cached by path, size and mtime.
-        Raises `UsageError` if there is no such model, or the manifest says otherwise.
+        A manifest in the folder is checked. Hashes of tensors are cached by path, size and mtime. Raises
+        `UsageError` without such a model, or if it differs from the manifest.
         """
         cache = HashCache(cache_folder)
         if path.is_file() and is_gguf(path):
@@ -76,7 +76,7 @@ class HeldWeights:
 
     @classmethod
     def _of_gguf(cls, file: Path, cache: HashCache) -> "HeldWeights":
-        """The metadata without what only describes the file, and the tensors in whatever parts."""
+        """Read a GGUF file: metadata without descriptions, and the tensors of all parts."""
         header = read_header(file)
         decisive = {
             key: value
@@ -131,7 +131,7 @@ def _read_part(file: Path) -> bytes:
 
 
 def read_manifest(file: Path) -> tuple[Manifest, bytes]:
-    """The manifest in a file, and its encoding. Raises `UsageError`."""
+    """Return the manifest in a file, and its encoding. Raises `UsageError`."""
     try:
         with file.open("rb") as opened:
             encoded = opened.read(MAX_MANIFEST_BYTES + 1)
@@ -147,13 +147,13 @@ def is_of_gguf(manifest: Manifest) -> bool:
 
 
 def part_names(folder: Path) -> list[str]:
-    """The small files of a model's folder that decide about its texts, whether they exist or not."""
+    """Return the names of a model's small files that affect its texts, whether they exist or not."""
     sources = [] if (folder / TOKENIZER).is_file() else other_names(folder)
     return [MODEL_CONFIG, GENERATION_CONFIG, *names_in(folder), *sources]
 
 
 def is_part_name(name: str) -> bool:
-    """True for a name that `part_names` may have, or a GGUF file's: none leads out of the folder."""
+    """Return whether a name is one of `part_names` or of a GGUF file, and thus within the folder."""
     known = (METADATA, MODEL_CONFIG, GENERATION_CONFIG, *NAMES, *OTHER_NAMES)
     return name in known or _PART.fullmatch(name) is not None
 
@@ -163,7 +163,7 @@ def _row(name: str, data: bytes) -> ManifestPart:
 
 
 def _placed(place: Path, files: Sequence[Path], cache: HashCache) -> dict[str, PlacedTensor]:
-    """The tensors of several files by name. Raises `UsageError` for duplicates."""
+    """Return the tensors of several files by name. Raises `UsageError` for duplicates."""
     found: dict[str, PlacedTensor] = {}
     for file in files:
         for tensor in cache.tensors(file):

@@ -1,4 +1,4 @@
-"""A prompt as a program gives it: text, token ids or a chat; checked before anybody is asked, then encoded."""
+"""Prompts: text, token ids or a chat; checked, then encoded."""
 
 import asyncio
 import json
@@ -19,18 +19,18 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.limits import MAX_PROMPT_TOKENS, MAX_TOKEN_ID
 
-LONG_CHARACTERS: Final = 100_000  # Reading so many takes some tenths of a second.
+LONG_CHARACTERS: Final = 100_000  # Encoding these takes some tenths of a second.
 TEXT_PARTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("text", "input_text", "output_text"), "text"),
     "refusal": "refusal",
 }
-"""The types of a message's parts that are text in OpenAI's APIs, and the fields that hold it."""
-DEVELOPER: Final = "developer"  # The role that newer clients write where most models were trained on `system`.
-ENCODE_TIMEOUT_S: Final = 60.0  # The longest take some seconds; endless expressions are stopped.
+"""The text types of a message's parts in OpenAI's APIs, and their fields."""
+DEVELOPER: Final = "developer"  # The role of newer clients; most models were trained on `system`.
+ENCODE_TIMEOUT_S: Final = 60.0  # The longest prompts take some seconds; endless expressions are stopped.
 
 
 def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
-    """The prompt that a value is; arrays become lists. Raises `PromptRefused` saying what to give instead."""
+    """Return a value as a prompt; arrays become lists. Raises `PromptRefused` with the expected form."""
     if isinstance(value, Chat):
         if taken := RESERVED & value.template_options.keys():
             raise PromptRefused(f"{min(taken)} is no option of a template; give it to the Chat itself.")
@@ -56,7 +56,7 @@ def read_prompt(value: object) -> str | tuple[int, ...] | Chat:
 
 
 def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) -> tuple[int, ...]:
-    """The token ids of a checked prompt, at least one. Raises `PromptRefused` for ids that the target lacks."""
+    """Return the token ids of a checked prompt, at least one. Raises `PromptRefused` for unknown ids."""
     if isinstance(prompt, Chat):
         return _some(codec.encode(render(codec, prompt).text, add_special_tokens=False))
     if isinstance(prompt, str):
@@ -69,27 +69,27 @@ def encode_prompt(codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat) ->
 
 @dataclass(frozen=True, slots=True)
 class RenderedChat:
-    """The text of a chat; `is_told`: its tools are told in words, since the template does not tell them."""
+    """The text of a chat; `is_told`: its tools are described as text, since the template omits them."""
 
     text: str
     is_told: bool = False
 
 
 def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
-    """The text of a checked chat, as programs mean it that were written for other models or servers.
+    """Return the text of a checked chat, adapted to the template.
 
-    A developer's message is the system's where the template does not know that role. Arguments of tool calls are
-    objects, or text where the template refuses them; contents are text, or parts where the template leaves text
-    out. The assistant's last text is continued by default, if the template leaves it as it is. Tools that the
-    template does not tell are told in words, with earlier calls and results. Raises `PromptRefused`.
+    A developer's message becomes the system's if the template does not know that role. Arguments of tool calls are
+    objects, or text if the template refuses them; contents are text, or parts if the template omits text. By
+    default the assistant's last text is continued, if the template does not change it. Tools that the template
+    omits are described as text, with earlier calls and results. Raises `PromptRefused`.
     """
     tools = usable_tools(chat)
     names = schemas_of(tools)
     messages: list[dict[str, Any]] = [dict(message) for message in chat.messages]
     template = codec.chat_template(chat.template, has_tools=bool(tools))
     if not knows_developer(template):
-        messages = list(map(_by_system, messages))
-    # Without any tools a chat is what the template makes of it, also where that leaves out calls of earlier turns.
+        messages = [each | {"role": "system"} if each["role"] == DEVELOPER else each for each in messages]
+    # Without any tools the template decides, even if it omits calls of earlier turns.
     has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)
     if not tools and not (chat.tools and has_calls and "tool" not in template):
         return RenderedChat(_render(codec, chat, messages, None))
@@ -116,7 +116,7 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
 def _render(
     codec: TextTokenizer, chat: Chat, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> str:
-    """The text of messages in the first form that the template takes. Raises `PromptRefused`."""
+    """Return the text of messages in the first form that the template accepts. Raises `PromptRefused`."""
     given: dict[str, Any] = {
         "tools": tools,
         "documents": chat.documents,
@@ -138,7 +138,7 @@ def _render(
     if text is None or asked not in text:
         typed = [message | {"content": [{"type": "text", "text": message["content"]}]} for message in messages]
         of_parts, _ = _first_rendered(codec, [(typed, way | given) for way in ways])
-        # One that writes its parts with their types is not written for them.
+        # A template that prints the types of parts does not support parts.
         if of_parts is not None and asked in of_parts and "'type': 'text'" not in of_parts:
             return of_parts
     if text is None:
@@ -162,14 +162,14 @@ def _first_rendered(
 
 @dataclass(frozen=True, slots=True)
 class EncodedPrompt:
-    """The tokens of a prompt, and of a chat how its reply will be written."""
+    """The tokens of a prompt, and the form of the reply to a chat."""
 
     tokens: tuple[int, ...]
     reply: ReplyForm | None = None
 
 
 class PromptEncoder:
-    """Encodes prompts off the event loop, long ones apart, and renders chats apart from both."""
+    """Encodes prompts, long prompts, and renders chats, in separate threads."""
 
     def __init__(self, offload: Offload, offload_long: Offload, offload_chats: Offload) -> None:
         self._offload = offload
@@ -179,7 +179,7 @@ class PromptEncoder:
     async def encode(
         self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, *, most_tokens: int = MAX_PROMPT_TOKENS
     ) -> EncodedPrompt:
-        """As `encode_prompt`, within `most_tokens`. Raises `PromptRefused` also after `ENCODE_TIMEOUT_S`."""
+        """Encode a prompt of at most `most_tokens`. Raises `PromptRefused`, also after `ENCODE_TIMEOUT_S`."""
         try:
             async with asyncio.timeout(ENCODE_TIMEOUT_S):
                 work: Callable[[], EncodedPrompt]
@@ -211,12 +211,8 @@ def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
     return tokens
 
 
-def _by_system(message: dict[str, Any]) -> dict[str, Any]:
-    return message | {"role": "system"} if message["role"] == DEVELOPER else message
-
-
 def _with_objects(message: Message) -> dict[str, Any]:
-    """A message whose tool calls have objects as arguments, which most templates expect."""
+    """Return a message whose tool calls have objects as arguments, which most templates expect."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return dict(message)
@@ -256,7 +252,7 @@ def _messages(items: Sequence[Any]) -> list[Message]:
 
 
 def _message(number: int, message: Any) -> Message:
-    """A message whose content is text: parts that are all text are joined by line breaks."""
+    """Return a message whose content is text: text parts are joined by line breaks."""
     if not isinstance(message, Mapping):
         raise PromptRefused(f"Message {number} of the chat must have a role and a content.")
     role = message.get("role")
@@ -277,7 +273,7 @@ def _message(number: int, message: Any) -> Message:
 
 
 def text_of(content: object) -> str:
-    """The text of a message's content, joined as vLLM does. Raises `ValueError` for what is not all text."""
+    """Return the text of a message's content, joined as in vLLM. Raises `ValueError` for other parts."""
     if content is None:
         return ""
     if isinstance(content, str):

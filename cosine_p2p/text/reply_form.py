@@ -1,4 +1,4 @@
-"""How the reply to a chat will be written: by the target's template, and by what the chat asks for."""
+"""The form of the reply to a chat, by the target's template and the chat's options."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from cosine_protocol.errors import OptionRefused, PromptRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplyForm:
-    """How a reply is read: the dialect, its tools, whether it begins in reasoning; a `grammar` forces a call."""
+    """The form of a reply: dialect, tools, whether it begins within reasoning; `grammar` forces a call."""
 
     dialect: Dialect
     tools: Mapping[str, Any]
@@ -37,7 +37,7 @@ def usable_tools(chat: Chat) -> Sequence[Mapping[str, Any]]:
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The schemas of arguments, by the names of functions. Raises `PromptRefused` for what is no function."""
+    """Return the schemas of arguments by function name. Raises `PromptRefused` for other tools."""
     found = {}
     for tool in tools:
         function = tool.get("function", tool) if isinstance(tool, Mapping) else None
@@ -49,7 +49,7 @@ def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def check_choice(chat: Chat) -> None:
-    """Raise `OptionRefused` for a tool that must be called and is not there."""
+    """Raises `OptionRefused` for a required tool that does not exist."""
     names = schemas_of(chat.tools or ())
     choice = chat.tool_choice
     if isinstance(choice, NamedTool) and choice.name not in names:
@@ -59,7 +59,7 @@ def check_choice(chat: Chat) -> None:
 
 
 def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) -> ReplyForm:
-    """The form of the reply to a checked chat with this text; `is_told`: its tools are told in words alone."""
+    """Return the form of the reply to a checked chat with this text; `is_told`: its tools are described as text."""
     tools = schemas_of(usable_tools(chat))
     dialect = Dialect.of(codec.chat_template(chat.template, has_tools=bool(tools) and not is_told))
     if is_told:

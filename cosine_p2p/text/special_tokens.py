@@ -1,6 +1,6 @@
-"""The tokens that the files beside a tokenizer.json name: which are special, what for, and which it lacks.
+"""Special tokens of the files next to a tokenizer.json.
 
-Read as transformers 5.24 reads them (`PreTrainedTokenizerBase._from_pretrained`, `TokenizersBackend.__init__`).
+Read as in transformers 5.24 (`PreTrainedTokenizerBase._from_pretrained`, `TokenizersBackend.__init__`).
 """
 
 import json
@@ -14,7 +14,7 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 
 CONFIG: Final = "tokenizer_config.json"
 STANDARD: Final = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-"""The names that every tokenizer has; others end in `_token` too, or are in `extra_special_tokens`."""
+"""The standard names; others also end in `_token`, or are in `extra_special_tokens`."""
 _EXTRA: Final = "extra_special_tokens"
 _NUMBERED: Final = "added_tokens_decoder"
 _ENDS: Final = "<|endoftext|>"
@@ -24,12 +24,12 @@ CLASS_DEFAULTS: Final[Mapping[str, Mapping[str, str]]] = {
         ("Qwen2Tokenizer", "Qwen2TokenizerFast"), dict.fromkeys(("eos_token", "unk_token", "pad_token"), _ENDS)
     ),
 }
-"""What classes of transformers name where the config says nothing, not even null."""
+"""Defaults of transformers' classes for keys that the config lacks (null is no default)."""
 _FLAGS: Final = ("single_word", "lstrip", "rstrip", "normalized", "special")
 
 
 def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
-    """The object in a file, empty without the file or byte order mark. Raises `ValueError` or `RecursionError`."""
+    """Return the object in a file, empty without the file. Raises `ValueError` or `RecursionError`."""
     try:
         value = json.loads(files.get(name, b"{}").decode("utf-8-sig"))
     except ValueError as error:
@@ -41,10 +41,10 @@ def read_json_object(files: Mapping[str, bytes], name: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class SpecialTokens:
-    """Special tokens: `named` has their texts by use, as chat templates get them.
+    """Special tokens; `named` has their texts by use, for chat templates.
 
-    `stated` replaces the tokenizer's own flags, unless None. `missing` tokens are added where the tokenizer lacks
-    them. With `are_split` special tokens in a text are read as text.
+    `stated` replaces the tokenizer's flags, unless None. `missing` tokens are added if the tokenizer lacks them.
+    With `are_split` special tokens in a text are read as text.
     """
 
     named: Mapping[str, str]
@@ -60,12 +60,12 @@ class SpecialTokens:
         extra = config.get(_EXTRA) or {}
         more = dict(extra) if isinstance(extra, dict) else {}
         if isinstance(extra, dict):
-            # The older name of the list.
+            # The former name of the list.
             config[_EXTRA] = config.get("additional_special_tokens")
         numbered = {int(number): _token(value) for number, value in config.get(_NUMBERED, {}).items()}
         texts: dict[str, Any] = {}
         if _NUMBERED not in config:
-            # Two files of an older form, which that list replaces.
+            # Two files of a former version, which that list replaces.
             config |= read_json_object(files, "special_tokens_map.json")
             more |= config.pop(_EXTRA) if isinstance(config.get(_EXTRA), dict) else {}
             texts = read_json_object(files, "added_tokens.json")
@@ -87,7 +87,7 @@ class SpecialTokens:
         )
 
     def add_to(self, tokenizer: Tokenizer) -> None:
-        """Make a tokenizer know them. A new one gets the next number."""
+        """Add them to a tokenizer. New ones get the next ids."""
         own = tokenizer.get_added_tokens_decoder().values()
         known = {token.content for token in own}
         tokens = {token.content: token for token in (own if self.stated is None else self.stated)}
@@ -97,13 +97,13 @@ class SpecialTokens:
         for text in self.named.values():
             if text in tokens and not tokens[text].special:
                 tokens[text].special = True
-        # Those that are as they were are passed over there.
+        # The tokenizer ignores unchanged ones.
         tokenizer.add_tokens(list(tokens.values()))
         tokenizer.encode_special_tokens = self.are_split
 
 
 def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:
-    """The token that a tokenizer's files call its EOS token, if any."""
+    """Return the EOS token of a tokenizer's files, if any."""
     try:
         text = SpecialTokens.read(files).named.get("eos_token")
         tokenizer = read_json_object(files, "tokenizer.json")
@@ -111,7 +111,7 @@ def tokenizer_eos(files: Mapping[str, bytes]) -> tuple[int, ...]:
         vocabulary = tokenizer.get("model", {}).get("vocab", {})
         found = added.get(text, vocabulary.get(text) if isinstance(vocabulary, dict) else None)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        # Whoever makes a tokenizer of them says what is wrong.
+        # Loading the tokenizer reports the error.
         return ()
     return (found,) if isinstance(found, int) and 0 <= found <= MAX_TOKEN_ID else ()
 

@@ -1,4 +1,4 @@
-"""The identity of a model: the digests of its folder, and the digest a name stands for on this machine."""
+"""The identity of a model: the digests of its folder, and the digests of names on this machine."""
 
 import json
 import logging
@@ -30,14 +30,14 @@ KNOWN_TARGETS: Final[Mapping[str, bytes]] = {
     "zoo:target": bytes.fromhex("9915d6507b42a4ce4d1eae68df22bbc75a0a57156a26bc1b74a35763deb8ba0e"),
     "zoo:smol-target": bytes.fromhex("000d2ff9d1d73bb98b5b73f4eea7536098635f40dfbeca52f5b141a05c852010"),
 }
-"""The targets of the families at hand, so that nobody can stand for them under their names."""
+"""The targets of the embedded families; other models cannot take their names."""
 RECOMMENDED: Final[Mapping[bytes, GenerationDefaults]] = {
     KNOWN_TARGETS["zoo:target"]: GenerationDefaults(temperature=0.6, top_p=0.9, repetition_penalty=1.1),
     KNOWN_TARGETS["zoo:smol-target"]: GenerationDefaults(temperature=0.2, top_p=0.9, repetition_penalty=1.1),
 }
-"""Sampling for those, whose own configs do not say it: at temperature 1 small models write word salad, below
-without a penalty they repeat themselves."""
-QUORUM: Final = 2 / 3  # Of the verifiers of a new name; one liar among three changes nothing.
+"""Sampling parameters for those, whose configs have none: small models are incoherent at temperature 1, and
+repetitive below it without a penalty."""
+QUORUM: Final = 2 / 3  # Share of the verifiers of a new name; one liar among three has no effect.
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class TargetIdentity:
 def default_sampling(
     verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> GenerationDefaults | None:
-    """What a verifier publishes, else what suits its target where one samples at no given temperature."""
+    """Return the verifier's published parameters, else recommended ones for sampling without a temperature."""
     if asked.get("generation_config") == NONE:
         return None
     is_open = bool(otherwise["temperature"]) and "temperature" not in asked
@@ -58,11 +58,11 @@ def default_sampling(
 
 
 def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
-    """Digest a GGUF file, or a model folder as `save_pretrained` writes it (config.json and *.safetensors).
+    """Return the digests of a GGUF file, or of a model folder with config.json and *.safetensors.
 
-    The content digest is that of the manifest (`cosine_protocol.manifest`), so that sharding does not matter. A
-    folder with a part and the manifest has the digest of the whole model. A GGUF file has no tokenizer digest.
-    Raises `UsageError` as `HeldWeights.read`.
+    The content digest is that of the manifest (`cosine_protocol.manifest`), independent of sharding; a folder with
+    a part and the manifest has the digest of the whole model. A GGUF file has no tokenizer digest. Raises
+    `UsageError` as `HeldWeights.read`.
     """
     is_file = folder.is_file() and is_gguf(folder)
     tokenizer = None if is_file else TokenizerFiles.read(folder)
@@ -71,7 +71,7 @@ def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None
 
 
 def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
-    """What decides about a target's texts; None without a tokenizer. Raises `UsageError` where unreadable."""
+    """Return the facts that determine a target's texts; None without a tokenizer. Raises `UsageError`."""
     identity = identify_target(folder, name=name)
     if identity.tokenizer_digest is None:
         return None
@@ -84,7 +84,7 @@ def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
 
 
 def read_ends(folder: Path) -> tuple[int, ...]:
-    """Those of `read_eos` and the tokenizer's EOS, as vLLM: configs of chats may lack it. Raises `UsageError`."""
+    """Return the ids of `read_eos` and the tokenizer's EOS, as in vLLM. Raises `UsageError`."""
     tokenizer = TokenizerFiles.read(folder)
     ends = (*read_eos(folder), *(() if tokenizer is None else tokenizer_eos(tokenizer.files)))
     return tuple(dict.fromkeys(ends))[:MAX_EOS_TOKENS]
@@ -100,11 +100,11 @@ class Target:
 
     @classmethod
     def parse(cls, text: str) -> "Target":
-        """A folder or a GGUF file (looked up by digest), `NAME[@DIGEST]`, or `ALL_TARGETS`. Raises `UsageError`."""
+        """Parse a folder or GGUF file (looked up by digest) or `NAME[@DIGEST]`. Raises `UsageError`."""
         if text == ALL_TARGETS:
             return cls(ALL_TARGETS)
         path = Path(os.path.expanduser(text))
-        # Held to the end, so that all who look into the file share one reading of it.
+        # A reference keeps the header cached.
         header = read_header(path) if os.path.isfile(path) and is_gguf(path) else None
         if header is not None:
             path = unfold(path, tokenizer_files(path))
@@ -118,7 +118,7 @@ class Target:
 
 
 def is_name(text: str) -> bool:
-    """True if `Target.parse` takes a peer's text for a name alone: for no file here, and no digest."""
+    """Return whether `Target.parse` reads a peer's text as a name, not as a local file or with a digest."""
     return "@" not in text and not os.path.exists(os.path.expanduser(text))
 
 
@@ -134,15 +134,15 @@ def parse_target(text: str) -> tuple[str, bytes | None]:
 
 
 def settled_digest(name: str, pins_file: Path | None = None) -> bytes | None:
-    """The digest that `name` is known or pinned to stand for; None for neither. Raises `UsageError`."""
+    """Return the known or pinned digest of `name`; None for neither. Raises `UsageError`."""
     return KNOWN_TARGETS.get(name) or _read_pins(pins_file or _pins_file()).get(name)
 
 
 def choose_digest(name: str, offered: Mapping[bytes, int], pins_file: Path | None = None) -> bytes:
-    """The digest that `name` stands for among those that the network offers, by numbers of verifiers.
+    """Return the digest of `name` among those of the network, given with numbers of verifiers.
 
-    In this order: that of `KNOWN_TARGETS`, the one pinned when the name was first used, and the one that at least
-    `QUORUM` of the verifiers name, which is then pinned. Raises `UsageError` if none of the offered is.
+    In this order: that of `KNOWN_TARGETS`, the one pinned at the first use of the name, and the one of at least
+    `QUORUM` of the verifiers, which is then pinned. Raises `UsageError` if none of these is offered.
     """
     known = KNOWN_TARGETS.get(name)
     if known is not None:
@@ -179,19 +179,13 @@ def _pins_file() -> Path:
 
 def _read_pins(file: Path) -> dict[str, bytes]:
     """Raises `UsageError` for a damaged file."""
-    stored = _read_json(file) if file.exists() else {}
+    if not file.exists():
+        return {}
     try:
-        return {str(name): parse_digest(digest) for name, digest in stored.items()}
-    except (AttributeError, TypeError, ValueError):
+        return {str(name): parse_digest(digest) for name, digest in read_json(file).items()}
+    except (OSError, AttributeError, TypeError, ValueError, RecursionError):
         raise UsageError(f"{file} is damaged; repair or remove it.") from None
 
 
 def _listed(digests: Iterable[bytes]) -> str:
     return ", ".join(digest.hex() for digest in sorted(digests)) or "nothing"
-
-
-def _read_json(file: Path) -> Any:
-    try:
-        return read_json(file)
-    except (OSError, ValueError, RecursionError):
-        return None

@@ -1,4 +1,4 @@
-"""Processes that render chat templates and can be ended: a template may loop for ever or fill memory."""
+"""Processes that render chat templates, which may loop forever or exhaust memory."""
 
 import json
 import os
@@ -15,26 +15,25 @@ from cosine_protocol.errors import PromptRefused
 
 RENDER_TIMEOUT_S: Final = 2.0  # Templates take milliseconds.
 START_TIMEOUT_S: Final = 10.0  # A process takes tenths of a second to start.
-PLACES: Final = 6  # Renderings at once.
-KEPT_PROCESSES: Final = 2  # Those that stay between renderings, at some ten MiB each.
-MAX_TEXT_CHARACTERS: Final = 8 << 20  # More than the prompts of the longest contexts have.
-MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024
-"""Bound: JSON writes a character in at most 6 bytes, or 12 for one that counts as two here."""
+PLACES: Final = 6  # Number of concurrent renderings.
+KEPT_PROCESSES: Final = 2  # Idle processes, of about ten MiB each.
+MAX_TEXT_CHARACTERS: Final = 8 << 20  # More than the prompts of the longest contexts.
+MAX_ANSWER_BYTES: Final = 6 * MAX_TEXT_CHARACTERS + 1024  # JSON writes a UTF-16 unit in at most 6 bytes.
 
 
 class TemplateStopped(PromptRefused):
-    """A template was ended, and asking it again takes as long."""
+    """A template was stopped; another try would take as long."""
 
 
 class TemplateProcesses:
-    """Renders templates of jinja2, several at a time. Processes start when needed and end with the object."""
+    """Renders templates of jinja2 concurrently. Processes start when needed and end with the object."""
 
     def __init__(self) -> None:
         self._idle: list[_Process] = []
         self._places = Semaphore(PLACES)
 
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
-        """Rendered at a time (ISO 8601), in turn. Raises `TemplateStopped` if slow, else `PromptRefused`."""
+        """Render a template for the time `now` (ISO 8601). Raises `PromptRefused`, `TemplateStopped` if slow."""
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
         question = json.dumps(asked).encode() + b"\n"
         with self._places:
@@ -60,13 +59,13 @@ class TemplateProcesses:
 
 
 class _Process:
-    """The process of `template_worker`. It ends with this object, or once nobody holds its stdin."""
+    """A process of `template_worker`. It ends with this object, or when its stdin is closed."""
 
     def __init__(self) -> None:
         jinja2 = find_spec("jinja2")
         if jinja2 is None or jinja2.origin is None:
             raise PromptRefused("Chats need jinja2, which is not installed; install it, or send plain text.")
-        # Isolated from the user's environment: nothing of it concerns a template.
+        # Isolated from the user's environment.
         self._process = subprocess.Popen(
             [sys.executable, "-I", template_worker.__file__, str(Path(jinja2.origin).parents[1])],
             stdin=subprocess.PIPE,
@@ -79,11 +78,11 @@ class _Process:
 
     @property
     def is_ours(self) -> bool:
-        """False in a child that was forked."""
+        """False in a forked child."""
         return self._pid == os.getpid()
 
     def ask(self, question: bytes) -> bytes:
-        """The line that answers; incomplete if the process failed or took too long."""
+        """Return the line of the answer; incomplete if the process failed or took too long."""
         try:
             assert self._process.stdin is not None
             self._process.stdin.write(question)
@@ -105,7 +104,7 @@ class _Process:
 
 def _end(process: "subprocess.Popen[bytes]", pid: int) -> None:
     if os.getpid() != pid:
-        # In a child that was forked: the process is its parent's.
+        # In a forked child the process belongs to the parent.
         return
     process.kill()
     for pipe in (process.stdin, process.stdout):

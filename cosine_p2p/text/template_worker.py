@@ -1,8 +1,8 @@
-"""A process that renders chat templates, which are strangers' programs. `template_process.py` bounds it.
+"""A process that renders chat templates, which are untrusted programs. `template_process.py` bounds it.
 
-Run by its path, so that it imports nothing of ours: the folder of jinja2 is its argument. It reads one JSON line a
-question from stdin, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`.
-Templates get what transformers 5.24 gives them (`utils/chat_template_utils.py`).
+It is run by its path, without imports of this project; its argument is the folder of jinja2. It reads requests from
+stdin, one JSON line each, `{"template", "values", "now", "max_characters"}`, and answers `{"text"}` or `{"error"}`.
+Templates have the environment of transformers 5.24 (`utils/chat_template_utils.py`).
 """
 
 import json
@@ -14,12 +14,12 @@ from functools import cache, lru_cache
 from typing import Any, Final
 
 MAX_MEMORY_BYTES: Final = 1 << 30  # Address space; Python takes some ten MiB.
-MAX_CPU_S: Final = 60  # Each question: where the asker is gone, nobody else ends an endless loop.
-MAX_ERROR: Final = 300  # Bounds what a template says of its failure; characters.
+MAX_CPU_S: Final = 60  # Per request: ends an endless loop when the parent has died.
+MAX_ERROR: Final = 300  # Maximum length of a template's error, in characters.
 
 
 def confine() -> None:
-    """Bound what this process may use, where the system has such limits."""
+    """Limit the resources of this process, if the system supports it."""
     with suppress(ImportError):
         import resource
 
@@ -40,12 +40,12 @@ def allow_more_time() -> None:
 def tojson(
     value: Any, ensure_ascii: bool = False, indent: Any = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """The filter of this name: jinja2's own writes HTML and sorts keys."""
+    """The filter of this name; jinja2's writes HTML and sorts keys."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 class Dictionaries:
-    """The global `dict` of templates: makes dictionaries, and is no class by which to reach others."""
+    """The global `dict` of templates: creates dictionaries, but gives no access to classes."""
 
     def __call__(self, *values: Any, **named: Any) -> dict[Any, Any]:
         return dict(*values, **named)
@@ -56,8 +56,8 @@ class Dictionaries:
 
 @cache
 def environment() -> Any:
-    """jinja2's sandbox with the settings, globals and tags that chat templates are written for."""
-    # Found once `main` has named their folder.
+    """Return jinja2's sandbox with the settings, globals and tags that chat templates expect."""
+    # Importable once `main` has added their folder.
     from jinja2 import nodes
     from jinja2.exceptions import SecurityError, TemplateError
     from jinja2.ext import Extension, LoopControlExtension
@@ -65,14 +65,14 @@ def environment() -> Any:
     from jinja2.utils import Namespace
 
     class Generation(Extension):
-        """The tag `generation`, by which training finds the assistant's texts: here its body alone."""
+        """The tag `generation`, which marks assistant texts for training: only its body is rendered."""
 
         tags = {"generation"}  # noqa: RUF012 -- jinja2 declares it so
 
         def parse(self, parser: Any) -> Any:
             line = next(parser.stream).lineno
             body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-            # A call, and so a scope of its own: what the body sets ends with it, as in transformers.
+            # A call, and so a separate scope for assignments, as in transformers.
             return nodes.CallBlock(self.call_method("written"), [], [], body).set_lineno(line)
 
         def written(self, caller: Callable[[], str]) -> str:
@@ -80,7 +80,7 @@ def environment() -> Any:
 
     class PlainNamespace(Namespace):
         def __init__(*given: Any, **named: Any) -> None:
-            # As in jinja2, so that a template may name an attribute `self`.
+            # As in jinja2, so that a template may use an attribute `self`.
             self, values = given[0], dict(*given[1:], **named)
             for name in values:
                 PlainNamespace.check(name)
@@ -134,7 +134,7 @@ def main() -> None:
     sys.path.append(sys.argv[1])
     compiled("")
     confine()
-    # From here on a template's own time counts.
+    # From here on the time counts for a template.
     sys.stdout.write("\n")
     sys.stdout.flush()
     for line in sys.stdin:

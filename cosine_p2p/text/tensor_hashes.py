@@ -1,4 +1,4 @@
-"""Hashes of the pieces of a model's tensors, file by file, kept on disk."""
+"""Hashes of the pieces of a model's tensors, by file, cached on disk."""
 
 import hashlib
 import json
@@ -17,13 +17,13 @@ from cosine_protocol.limits import CONTENT_DIGEST_BYTES
 from cosine_protocol.manifest import PIECE_BYTES, ManifestTensor, pieces_root
 
 LOG = logging.getLogger(__name__)
-CACHE_VERSION: Final = 2  # Of what stands in the cache; entries of another one are never looked at.
-MAX_HEADER_BYTES: Final = 16 << 20  # Above 100,000 tensors'; safetensors' 100 MB may mean 2 GB of objects.
+CACHE_VERSION: Final = 2  # Entries of other versions are ignored.
+MAX_HEADER_BYTES: Final = 16 << 20  # Enough for 100,000 tensors; safetensors' 100 MB may need 2 GB of objects.
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class HashedTensor:
-    """A tensor in a file, from the byte `start` on, with the SHA-256 of each of its pieces."""
+    """A tensor in a file, from the byte `start`, with the SHA-256 of each of its pieces."""
 
     name: str
     dtype: str
@@ -56,7 +56,7 @@ def read_tensors(file: Path) -> list[HashedTensor]:
 
 
 def _placed(handle: BinaryIO, size_bytes: int) -> Iterator[tuple[str, str, tuple[int, ...], int, int]]:
-    """safetensors: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
+    """Read a safetensors file: 8 bytes little-endian header length, a JSON header, then the tensors' bytes."""
     header_bytes = int.from_bytes(handle.read(8), "little")
     data_start = 8 + header_bytes
     if not 2 <= header_bytes <= min(MAX_HEADER_BYTES, size_bytes - 8):
@@ -99,7 +99,7 @@ class HashCache:
         try:
             replace_text(entry, json.dumps(rows, indent=0))
         except OSError as error:
-            LOG.warning("%s: what was computed of %s is not kept there", error, file)
+            LOG.warning("%s: the hashes of %s are not cached", error, file)
         return tensors
 
 

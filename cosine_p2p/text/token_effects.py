@@ -1,4 +1,4 @@
-"""Tokens' effects on the text before them: from which token on the text of a tokenizer can no longer change."""
+"""The effects of tokens on the text before them, which decide when text is certain."""
 
 import json
 import re
@@ -9,22 +9,22 @@ from typing import Any, Final
 
 from tokenizers import Tokenizer
 
-REPLACEMENT: Final = "\ufffd"  # What decoding puts for bytes that are no character, or not yet.
-_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")  # The name of a byte's token under byte fallback.
+REPLACEMENT: Final = "\ufffd"  # The decoded text of invalid or incomplete bytes.
+_BYTE: Final = re.compile("<0x[0-9A-Fa-f]{2}>")  # The name of a byte's token with byte fallback.
 Step = Mapping[str, Any]  # A step of a decoder in tokenizer.json, as in tokenizers 0.23, `src/decoders`.
 
 
 class TokenEffect(Enum):
-    """The part of the text that is certain, whatever follows, once a token has come."""
+    """The part of the text that is certain after a token."""
 
-    SILENT = auto()  # As much as before it: a special token, or none of the vocabulary.
-    OPEN = auto()  # Nothing more for now: the text from it on depends on the tokens up to one that is not open.
-    BYTES = auto()  # All of it but U+FFFD at its end, which may stand for half a character.
+    SILENT = auto()  # As much as before: a special or unknown token.
+    OPEN = auto()  # Nothing more: the text depends on the tokens up to one that is not open.
+    BYTES = auto()  # All but U+FFFD at the end, which may be an incomplete character.
     WHOLE = auto()  # All of it.
 
 
 class TokenEffects:
-    """Effects of a tokenizer's tokens without special ones; all `OPEN` where a decoder's step is unknown."""
+    """The effects of a tokenizer's tokens; all `OPEN` if a decoder's step is unknown."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
@@ -36,7 +36,7 @@ class TokenEffects:
         self._is_local = _is_local(steps)
         self._joins_bytes = "ByteLevel" in kinds
         self.has_fallback = "ByteFallback" in kinds
-        """True if single bytes have tokens, such as `<0xF0>`, beside those of text."""
+        """True if single bytes have tokens such as `<0xF0>`."""
         self._suffix = next((str(step["suffix"]) for step in steps if step["type"] == "BPEDecoder"), "")
         self._replaced = list(_replacements(steps))
         self._known: dict[int, TokenEffect] = {}
@@ -48,12 +48,12 @@ class TokenEffects:
         return effect
 
     def special_text(self, token: int) -> str:
-        """The text of a special token, empty for any other."""
+        """Return the text of a special token, empty for any other."""
         name = self._tokenizer.id_to_token(token)
         return name if name in self._special else ""
 
     def decoded_by_character(self, tokens: Sequence[int]) -> str:
-        """As SentencePiece: U+FFFD for each byte of no character; the library gives up a whole run."""
+        """Decode as SentencePiece: U+FFFD for each invalid byte; the library replaces a whole run."""
         found = map(self._tokenizer.id_to_token, tokens)
         names = [name for name in found if name is not None and name not in self._special]
         apart: list[str] = []
@@ -69,7 +69,7 @@ class TokenEffects:
         return text
 
     def bytes_of(self, token: int) -> bytes:
-        """The bytes that a token adds to a text, with a space before a word; none for a special one."""
+        """Return the bytes that a token adds to a text, with a space before a word; none for a special one."""
         name = self._tokenizer.id_to_token(token)
         if name is None or name in self._special:
             return b""
@@ -87,7 +87,7 @@ class TokenEffects:
         if not self._is_local:
             return TokenEffect.OPEN
         if self._suffix and name.find(self._suffix) not in (-1, len(name) - len(self._suffix)):
-            # The last token of a text loses its suffix, the others get a space for it: here, in their middle.
+            # The suffix becomes a space, except in the last token of a text.
             return TokenEffect.OPEN
         is_byte = self.has_fallback and _BYTE.fullmatch(name)
         return TokenEffect.BYTES if self._joins_bytes or is_byte else TokenEffect.WHOLE
@@ -113,7 +113,7 @@ def _replacements(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
 
 
 def _letters_of_bytes() -> dict[str, int]:
-    """The bytes by their letters in a byte-level vocabulary, as GPT-2 has them."""
+    """Return the bytes by their letters in a byte-level vocabulary, as in GPT-2."""
     shown = [*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), 256)]
     hidden = [byte for byte in range(256) if byte not in shown]
     return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
@@ -123,20 +123,19 @@ BYTE_OF: Final = _letters_of_bytes()
 
 
 def _is_local(steps: Sequence[Step]) -> bool:
-    """True if no token changes text before it, but for bytes that are joined to characters."""
+    """Return whether no token changes text before it, except for bytes that are joined to characters."""
     kinds = [step["type"] for step in steps]
     if "BPEDecoder" in kinds:
-        # The text of the last token ends otherwise than that of others: no step may look at it again.
+        # The text of the last token ends differently, so no other step may process it.
         return len(steps) == 1 and bool(steps[0]["suffix"])
-    # Steps before all tokens become one text may change each by itself, treat the first otherwise, or join bytes
-    # side by side.
+    # Steps before tokens are joined may change each separately, or the first differently, or join adjacent bytes.
     by_token = {"ByteFallback", "Metaspace", "Replace", "Strip", "WordPiece"}
     joined_at = next((index for index, kind in enumerate(kinds) if kind in ("ByteLevel", "Fuse")), len(steps))
     return by_token.issuperset(kinds[:joined_at]) and all(map(_is_by_character, steps[joined_at + 1 :]))
 
 
 def _is_by_character(step: Step) -> bool:
-    """True if a step on all the text changes characters one by one, or the first alone."""
+    """Return whether a step on the whole text changes characters separately, or only the first."""
     match step:
         case {"type": "Fuse" | "Metaspace"}:
             return True

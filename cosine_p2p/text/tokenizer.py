@@ -19,12 +19,12 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import CosineError, GenerationFailed, PromptRefused, PromptTooLong, UsageError
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
 
-BLOCKING_CHARACTERS: Final = 10_000  # Reading so many takes some milliseconds, in which no other thread runs.
+BLOCKING_CHARACTERS: Final = 10_000  # Encoding these takes some milliseconds, during which no other thread runs.
 
 
 @contextmanager
 def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
-    """Raise `error` where the tokenizer's library raises a bare `Exception`, or panics (pyo3)."""
+    """Convert a bare `Exception` or panic (pyo3) of the tokenizer's library to `error`."""
     try:
         yield
     except BaseException as failure:
@@ -34,7 +34,7 @@ def failures_as(error: type[CosineError], sentence: str) -> Iterator[None]:
 
 
 def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
-    """The tokenizer in a model's folder or GGUF file, with or without weights. Raises `UsageError`."""
+    """Return the tokenizer of a model's folder or GGUF file, with or without weights. Raises `UsageError`."""
     place = Path(path).expanduser()
     if is_gguf(place):
         return TextTokenizer(tokenizer_files(place))
@@ -45,10 +45,10 @@ def load_tokenizer(path: str | PathLike[str]) -> "TextTokenizer":
 
 
 class TextTokenizer:
-    """Text and chats to token ids and back, built from tokenizer files (name -> bytes).
+    """A tokenizer for text and chats, built from tokenizer files (name -> bytes).
 
-    The files may be a stranger's: reading and encoding may take long and belong into a thread. Raises `UsageError`
-    if the files hold no usable tokenizer.
+    The files may be untrusted: reading and encoding may take long and belong in a thread. Raises `UsageError` if
+    the files have no usable tokenizer.
     """
 
     def __init__(self, files: Mapping[str, bytes]) -> None:
@@ -59,7 +59,7 @@ class TextTokenizer:
             self._templates = ChatTemplates.read(files)
             with failures_as(UsageError, "The target's tokenizer.json cannot be read."):
                 self.library = Tokenizer.from_buffer(files["tokenizer.json"].removeprefix(BOM_UTF8))
-                # A prompt is read as it is, as transformers reads it, whatever length a tokenizer was trained with.
+                # As in transformers, a prompt is not cut to the length of the tokenizer's training.
                 self.library.no_padding()
                 self.library.no_truncation()
                 special.add_to(self.library)
@@ -69,16 +69,16 @@ class TextTokenizer:
 
     @cached_property
     def vocab_tokens(self) -> int:
-        """One more than the highest token id."""
+        """The highest token id plus one."""
         return 1 + max(self.library.get_vocab().values(), default=-1)
 
     @cached_property
     def longest_token(self) -> int:
-        """Characters of the longest token, which bounds the characters per token."""
+        """The length of the longest token in characters, which bounds the characters per token."""
         return max(map(len, self.library.get_vocab()), default=1)
 
     def check_length(self, text: str, most_tokens: int = MAX_PROMPT_TOKENS) -> None:
-        """Raise `PromptTooLong` for a text whose characters alone say that it has more tokens."""
+        """Raises `PromptTooLong` for a text that has more tokens by its number of characters."""
         most = most_tokens * self.longest_token
         if len(text) > most:
             raise PromptTooLong(
@@ -87,16 +87,16 @@ class TextTokenizer:
             )
 
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
-        """Token ids of a text, with special tokens by default. Raises `PromptTooLong`, and `PromptRefused`."""
+        """Return the token ids of a text, by default with special tokens. Raises `PromptRefused`."""
         self.check_length(text)
         with failures_as(PromptRefused, "The target's tokenizer failed on the prompt."):
             if len(text) < BLOCKING_CHARACTERS:
                 return tuple(self.library.encode(text, add_special_tokens=add_special_tokens).ids)
-            # Alone among its calls this lets other threads run meanwhile, and it keeps no offsets in memory.
+            # The only call that releases the GIL; it also stores no offsets.
             return tuple(self.library.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids without special tokens; U+FFFD stands for bytes that are no character."""
+        """Return the text of token ids without special tokens, with U+FFFD for invalid bytes."""
         with failures_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):
             text: str = self.library.decode(list(tokens), skip_special_tokens=True)
             if self._effects.has_fallback and REPLACEMENT in text:
@@ -107,15 +107,15 @@ class TextTokenizer:
         return self._effects.of(token)
 
     def special_text(self, token: int) -> str:
-        """The text of a special token, which `decode` leaves out; empty for any other."""
+        """Return the text of a special token, which `decode` leaves out; empty for any other."""
         return self._effects.special_text(token)
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token adds to a text, maybe half a character; none for a special one."""
+        """Return the bytes that a token adds to a text, which may be an incomplete character."""
         return self._effects.bytes_of(token)
 
     def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
-        """Raises `PromptRefused` if there is none."""
+        """Return a chat template. Raises `PromptRefused` if there is none."""
         return self._templates.chosen(name, has_tools=has_tools)
 
     def render_chat(
@@ -129,11 +129,11 @@ class TextTokenizer:
         template: str | None = None,
         **template_options: Any,
     ) -> str:
-        """The text of a chat by a template of the tokenizer, character by character what transformers renders.
+        """Return the text of a chat, identical to that of transformers.
 
         `tools` are JSON schemas, `documents` objects with title and text. With `continue_final_message` (True or a
-        field's name) the text ends where the final message does, else ready for the assistant's turn. `template` is
-        the name of one, or the text of any. Raises `PromptRefused`, with the template's own sentence.
+        field's name) the text ends with the final message, else ready for the assistant's turn. `template` is a
+        template's name or text. Raises `PromptRefused`, with the template's message if any.
         """
         return self._templates.render(
             messages,
@@ -146,7 +146,7 @@ class TextTokenizer:
         )
 
     def encode_chat(self, messages: Sequence[Any], **options: Any) -> tuple[int, ...]:
-        """Token ids of a chat; as `render_chat`."""
+        """Return the token ids of a chat; arguments as of `render_chat`."""
         return self.encode(self.render_chat(messages, **options), add_special_tokens=False)
 
     @cached_property

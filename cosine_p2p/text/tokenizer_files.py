@@ -1,4 +1,4 @@
-"""The files a tokenizer is made of: their digest, their cache, and fetching them from a peer."""
+"""The files of a tokenizer: their digest, their cache, and their download from a peer."""
 
 import asyncio
 import hashlib
@@ -34,23 +34,26 @@ NAMES: Final = (
     "special_tokens_map.json", "spiece.model", "tokenizer.json", "tokenizer.model", "tokenizer_config.json",
     "vocab.json", "vocab.txt",
 )  # fmt: skip
-"""The files that the tokenizers of transformers are saved as."""
+"""The files of transformers' tokenizers."""
 TEMPLATE_FOLDER: Final = "additional_chat_templates"
-"""A folder for further chat templates. As a file it is the list of them, one name a line."""
+"""The folder of further chat templates. Requested as a file it is their list, one name per line."""
 ADDITIONAL_TEMPLATES: Final = f"{TEMPLATE_FOLDER}/"
-MAX_TEMPLATES: Final = 16  # For chats, for tools, for documents; each is asked for by itself.
+MAX_TEMPLATES: Final = 16  # Each is requested separately.
 _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
-ANSWER_TIMEOUT_S: Final = 10.0  # A piece is at most `MAX_CHUNK_BYTES`.
-MAX_ASKED_PIECES: Final = 15  # Of the largest pieces 3.75 MiB, which a channel queues.
-FORESEEN_OFFSETS: Final = (limits.MAX_CHUNK_BYTES, 2 * limits.MAX_CHUNK_BYTES)  # The rest, asked for at once.
-FETCH_S: Final = 20.0  # The time for all files, beside that for their bytes.
-READ_FACTOR: Final = 16.0  # A KiB of a file is copied, where one of a message is read number by number.
-LEAST_BYTES_PER_S: Final = 50_000  # A slow link; who sends more slowly is left for another peer.
+ANSWER_TIMEOUT_S: Final = 10.0  # For a piece of at most `MAX_CHUNK_BYTES`.
+MAX_ASKED_PIECES: Final = 15  # 3.75 MiB of the largest pieces, which a channel can queue.
+FORESEEN_OFFSETS: Final = (
+    limits.MAX_CHUNK_BYTES,
+    2 * limits.MAX_CHUNK_BYTES,
+)  # Requested before the size is known.
+FETCH_S: Final = 20.0  # The time for all files, in addition to that for their bytes.
+READ_FACTOR: Final = 16.0  # A file is copied, while a message is decoded.
+LEAST_BYTES_PER_S: Final = 50_000  # A slower peer is replaced by another.
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerFiles:
-    """Name to content, of `NAMES` and templates in `TEMPLATE_FOLDER`. An empty file counts as none."""
+    """The contents of `NAMES` and templates in `TEMPLATE_FOLDER`, by name. Empty files are ignored."""
 
     files: Mapping[str, bytes] = field(repr=False)
 
@@ -60,27 +63,27 @@ class TokenizerFiles:
 
     @property
     def digest(self) -> bytes:
-        """The digest of all files in the order of their names."""
+        """The digest of all files, ordered by name."""
         return counted_digest(b"cosine/tokenizer/1", self.files.items())
 
     def answer(self, name: str) -> bytes:
-        """The answer to a request for a name: a file, the list of templates, or nothing."""
+        """Return the answer to a request for a name: a file, the list of templates, or nothing."""
         if name == TEMPLATE_FOLDER:
             return "\n".join(each for each in self.files if each.startswith(ADDITIONAL_TEMPLATES)).encode()
         return self.files.get(name, b"")
 
     @classmethod
     def stored(cls, folder: Path) -> "TokenizerFiles":
-        """The files of these names in a folder. Raises `UsageError` as `read`."""
+        """Return the tokenizer files in a folder. Raises `UsageError` as `read`."""
         return cls(_read(folder, names_in(folder)))
 
     @classmethod
     def read(cls, folder: Path) -> "TokenizerFiles | None":
-        """The tokenizer of a model's folder, with a tokenizer.json; None if the folder has no vocabulary.
+        """Return the tokenizer files of a model's folder; None if the folder has no vocabulary.
 
-        Without a tokenizer.json it is what a node has made of its files. Raises `UsageError` if none has, the files
-        are too big, or one is a link to elsewhere: they may be served to strangers. Links to blobs of Hugging
-        Face's cache are followed.
+        Without a tokenizer.json it is the one that a node has converted. Raises `UsageError` if there is none, the
+        files are too large, or one is a link out of the folder, since they may be served to other peers. Links to
+        blobs of Hugging Face's cache are allowed.
         """
         sources = unconverted(folder)
         if sources is None:
@@ -96,7 +99,7 @@ class TokenizerFiles:
         return cls.stored(made)
 
     def write(self, folder: Path) -> None:
-        """Put the files into a new folder, which appears whole or not at all. Raises `OSError`."""
+        """Write the files to a new folder, atomically. Raises `OSError`."""
         folder.parent.mkdir(parents=True, exist_ok=True)
         draft = folder.with_name(f".{folder.name}.{secrets.token_hex(8)}")
         try:
@@ -133,20 +136,20 @@ def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
 
 
 def unconverted(folder: Path) -> TokenizerSources | None:
-    """What a folder's tokenizer is to be made of; None for nothing. Raises `UsageError` as `read` does."""
+    """Return the sources of a folder's tokenizer that must be converted; None for none. Raises `UsageError`."""
     if (folder / TOKENIZER).is_file():
         return None
     return TokenizerSources.of(_read(folder, [*names_in(folder), *other_names(folder)]), folder=folder)
 
 
 def names_in(folder: Path) -> list[str]:
-    """The files of a folder that may belong to its tokenizer, whether they exist or not."""
+    """Return the names of files that may belong to a folder's tokenizer, whether they exist or not."""
     found = sorted(f"{ADDITIONAL_TEMPLATES}{file.name}" for file in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
     return [*NAMES, *[name for name in found if _TEMPLATE.fullmatch(name)][:MAX_TEMPLATES]]
 
 
 def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
-    """SHA-256 over a mark and each part's name and content, both preceded by their length in 8 bytes."""
+    """Return the SHA-256 of a mark and each part's name and content, both preceded by their length in 8 bytes."""
     total = hashlib.sha256(mark)
     for name, content in parts:
         for counted in (name.encode(), content):
@@ -156,7 +159,7 @@ def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
 
 
 class TokenizerCache:
-    """Tokenizer files by digest, each in a folder of its own that tokenizer libraries can load."""
+    """A cache of tokenizer files by digest, each in a folder that tokenizer libraries can load."""
 
     def __init__(self, folder: Path | None = None) -> None:
         self._folder = folder or Path(user_cache_dir("cosine-p2p")) / "tokenizers"
@@ -165,7 +168,7 @@ class TokenizerCache:
         return self._folder / digest.hex()
 
     def get(self, digest: bytes) -> TokenizerFiles | None:
-        """The files of a digest; None if they are missing or damaged."""
+        """Return the files of a digest; None if they are missing or damaged."""
         folder = self.folder_of(digest)
         if not folder.is_dir():
             return None
@@ -173,7 +176,7 @@ class TokenizerCache:
         return found if found.digest == digest else None
 
     def put(self, files: TokenizerFiles) -> Path:
-        """Keep the files; returns their folder. Raises `OSError`."""
+        """Store the files and return their folder. Raises `OSError`."""
         folder = self.folder_of(files.digest)
         if self.get(files.digest) is None:
             if folder.is_dir():
@@ -185,7 +188,7 @@ class TokenizerCache:
 async def fetch_tokenizer_files(
     transport: Transport, peer_id: str, digest: bytes, *, cache: TokenizerCache | None = None
 ) -> TokenizerFiles:
-    """Raises `PeerLost`, `PeerError`, and `RemoteProtocolError` for other files, or more than allowed."""
+    """Download tokenizer files from a peer. Raises `PeerLost`, `PeerError`, and `RemoteProtocolError`."""
     cached = cache.get(digest) if cache is not None else None
     if cached is not None:
         return cached
@@ -198,12 +201,12 @@ async def fetch_tokenizer_files(
         try:
             cache.put(files)
         except OSError as error:
-            LOG.warning("%s: the tokenizer is not kept there and will be fetched again", error)
+            LOG.warning("%s: the tokenizer is not cached", error)
     return files
 
 
 class _Fetch:
-    """One fetch, within one budget of bytes: each piece is asked for as soon as it is known of."""
+    """One download within a budget of bytes; each piece is requested as soon as it is known."""
 
     def __init__(self, channel: Channel, digest: bytes) -> None:
         self._channel = channel
@@ -221,10 +224,10 @@ class _Fetch:
         return TokenizerFiles(files | await self._read(templates))
 
     async def _read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """The files' contents, empty if the peer does not have them."""
+        """Return the files' contents, empty if the peer does not have them."""
         waiting = deque((name, 0) for name in names)
         if TOKENIZER in names:
-            # Nearly always longer than one piece: further ones are asked for before it is known.
+            # Usually longer than one piece: further ones are requested before the size is known.
             waiting.extend((TOKENIZER, offset) for offset in FORESEEN_OFFSETS)
         asked: deque[tuple[int, str, int]] = deque()
         files: dict[str, bytearray] = {name: bytearray() for name in names}
@@ -244,7 +247,7 @@ class _Fetch:
                 more = range(limits.MAX_CHUNK_BYTES, piece.total_bytes, limits.MAX_CHUNK_BYTES)
                 foreseen = FORESEEN_OFFSETS if name == TOKENIZER else ()
                 waiting.extend((name, later) for later in more if later not in foreseen)
-            # Only the last piece may be short, else a peer could draw the fetch out for ever.
+            # Only the last piece may be short, else a peer could prolong the download forever.
             due_bytes = max(0, min(sizes_bytes[name] - offset, limits.MAX_CHUNK_BYTES))
             data = expanded(piece, most_bytes=due_bytes)
             if piece.total_bytes != sizes_bytes[name] or data is None or len(data) != due_bytes:
@@ -268,7 +271,7 @@ class _Fetch:
 
 
 def expanded(piece: FilePiece, *, most_bytes: int) -> bytes | None:
-    """The bytes of a piece; None where they are more than `most_bytes`, or damaged."""
+    """Return the bytes of a piece; None if they are more than `most_bytes`, or damaged."""
     if not piece.is_compressed:
         return piece.data
     expansion = zlib.decompressobj()
@@ -280,7 +283,7 @@ def expanded(piece: FilePiece, *, most_bytes: int) -> bytes | None:
 
 
 def parse_digest(text: str) -> bytes:
-    """32 bytes from 64 hex digits. Raises `ValueError`."""
+    """Return 32 bytes from 64 hex digits. Raises `ValueError`."""
     if not re.fullmatch(r"[0-9a-f]{64}", text.lower()):
         raise ValueError("a digest is 64 hex digits")
     return bytes.fromhex(text)

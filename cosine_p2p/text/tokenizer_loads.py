@@ -1,4 +1,4 @@
-"""The tokenizer of a client's target, loaded once and early: from a folder, the cache, or a verifier."""
+"""The tokenizer of a client's target, loaded once and early from a folder, the cache, or a verifier."""
 
 import asyncio
 import logging
@@ -23,24 +23,24 @@ logger = logging.getLogger(__name__)
 
 
 class TokenizerLoads:
-    """Loads what is asked for, and one that may be, before. With a `folder` all comes from there."""
+    """Loads tokenizers, also one in advance. With `folder` only from there."""
 
     def __init__(self, folder: Path | None, *, cache: TokenizerCache | None = None) -> None:
         self._folder = folder
         self._cache = cache or TokenizerCache()
-        # Of a client's one target; another digest means that it was told of another one.
+        # For the client's target; another digest replaces it.
         self._loads: dict[bytes, asyncio.Task[TextTokenizer]] = {}
 
     def begin(self, digest: bytes, *, transport: Transport | None = None, peer_id: str = "") -> None:
-        """Load a tokenizer, from a peer if needed, unless one is loaded or under way."""
+        """Start to load a tokenizer, from a peer if needed, unless one is loaded or in progress."""
         if not self._loads:
             task = asyncio.ensure_future(self._load(digest, transport, (peer_id,)))
             self._loads[digest] = task
-            # It may never be asked for.
+            # It may never be used.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
 
     async def of(self, verifiers: Sequence[NodeRecord], transport: Transport) -> TextTokenizer:
-        """Raises `UsageError` for a folder with another one, `GenerationFailed` where no verifier gives it."""
+        """Return the tokenizer. Raises `UsageError` if the folder has another one, and `GenerationFailed`."""
         digest = verifiers[0].tokenizer_digest
         begun = self._loads.get(digest)
         if begun is not None:

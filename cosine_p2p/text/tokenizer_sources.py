@@ -1,4 +1,4 @@
-"""Tokenizers that are no tokenizer.json: nodes convert and keep them (docs/python.md), clients read that."""
+"""Tokenizers without a tokenizer.json: nodes convert and cache them (docs/python.md)."""
 
 import hashlib
 from collections.abc import Mapping
@@ -12,25 +12,25 @@ from platformdirs import user_cache_dir
 from cosine_p2p.storage.bounded_file import read_bounded
 from cosine_protocol.errors import UsageError
 
-TOKENIZER: Final = "tokenizer.json"  # The file that clients read; nothing is converted where it is.
-MODEL_CONFIG: Final = "config.json"  # A model's kind decides about its tokenizer, where nothing else does.
+TOKENIZER: Final = "tokenizer.json"  # The file that clients read; a folder with it needs no conversion.
+MODEL_CONFIG: Final = "config.json"  # The model's type may determine its tokenizer.
 OTHER_NAMES: Final = ("sentencepiece.model", "spm.model", "tekken.json", "tiktoken.model")
-"""Files that hold tokens and are never served."""
-TIKTOKEN: Final = ".tiktoken"  # The end of the name of a file of tiktoken's.
+"""Vocabulary files that are never served."""
+TIKTOKEN: Final = ".tiktoken"  # The file name extension of tiktoken.
 _FIRST: Final = ("tekken.json", "tokenizer.model", "sentencepiece.bpe.model", "spiece.model", *OTHER_NAMES)
 _LAST: Final = ("vocab.json", "vocab.txt")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizerSources:
-    """The files that a tokenizer is made of, by name; `vocabulary` is the one with its tokens."""
+    """The source files of a tokenizer, by name; `vocabulary` is the one with its tokens."""
 
     vocabulary: str
     files: Mapping[str, bytes] = field(repr=False)
 
     @classmethod
     def of(cls, files: Mapping[str, bytes], *, folder: Path) -> "TokenizerSources | None":
-        """None where no file holds tokens: Mistral's, SentencePiece's, tiktoken's, words. Raises `UsageError`."""
+        """Return the sources; None without a vocabulary. Raises `UsageError`."""
         names = (*_FIRST, *sorted(name for name in files if name.endswith(TIKTOKEN)), *_LAST)
         vocabulary = next((name for name in names if files.get(name)), None)
         if vocabulary is None:
@@ -46,7 +46,7 @@ class TokenizerSources:
         return _cache() / f"{self._digest}-{library_version}"
 
     def converted(self) -> Path | None:
-        """The folder of a tokenizer that was made here: by the transformers installed, else by any."""
+        """Return the folder of a converted tokenizer: by the installed transformers, else by any version."""
         installed = installed_version()
         if installed is not None:
             found = [self.folder_of(installed)]
@@ -64,12 +64,12 @@ class TokenizerSources:
 
 
 def other_names(folder: Path) -> list[str]:
-    """The names that files with tokens may have in a folder, beside those of every tokenizer."""
+    """Return the further names that vocabulary files may have in a folder."""
     return [*OTHER_NAMES, *sorted(file.name for file in folder.glob(f"*{TIKTOKEN}"))]
 
 
 def installed_version() -> str | None:
-    """The version of transformers here; None without it."""
+    """Return the installed version of transformers, if any."""
     try:
         return version("transformers")
     except PackageNotFoundError:
