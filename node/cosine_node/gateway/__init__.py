@@ -1,4 +1,4 @@
-"""The gateway: requests for text in, generations of one shared swarm client out.
+"""The gateway: an HTTP server that answers requests for text by one shared swarm client.
 
-Here is what all its APIs have in common, and OpenAI's chats and completions.
+This folder has the parts that all its APIs share, and OpenAI's chats and completions.
 """

@@ -1,4 +1,4 @@
-"""Admission: as many generations run at once as may, and as many more wait, in turns between API keys."""
+"""Admission: limits on the generations that run and wait at once, shared fairly between API keys."""
 
 import asyncio
 from collections import Counter, OrderedDict, deque
@@ -14,19 +14,19 @@ from cosine_node.gateway.body import parse_object, read_body
 from cosine_node.passes.fair_places import Turns, User
 
 Spend = Callable[[int], None]
-"""Counts tokens that a generation has read or written, as they come."""
+"""Counts tokens that a generation has read or written."""
 
 Slots = Callable[[], AbstractAsyncContextManager[Spend]]
-"""Gives each generation of a request a slot to run in, once one is free."""
+"""Waits for a free slot and holds it while one generation of a request runs."""
 
 
 class Admission:
-    """`max_running` generations run at a time; `max_waiting` more are kept, and at least `max_running` of each key.
+    """A queue of generations: `max_running` run at a time, `max_waiting` more wait.
 
-    Of those that wait, one of the key comes next that was given the fewest tokens. With several keys none has all
-    slots: it leaves a quarter of them to the others. A key of which nothing runs never waits for the texts of
-    others: so at most as many more run as there are keys. A request of several choices comes in whole, even where
-    that makes more wait than may.
+    Each key may have at least `max_running` admitted. The next slot goes to the waiting key that has used the
+    fewest tokens. With several keys, one key gets at most three quarters of the slots, and a key with nothing
+    running gets one at once, which can exceed `max_running` by one for each key. A request for several choices is
+    admitted whole, even if that exceeds `max_waiting`.
     """
 
     def __init__(self, *, max_running: int, max_waiting: int, keys: int = 1) -> None:
@@ -40,23 +40,23 @@ class Admission:
 
     @property
     def running(self) -> int:
-        """Generations under way."""
+        """The number of running generations."""
         return self._running.total()
 
     @property
     def waiting(self) -> int:
-        """Generations that were admitted and are not under way."""
+        """The number of generations that are admitted but not running."""
         return self._admitted.total() - self.running
 
     def check(self, key: str) -> None:
-        """Raise `ApiError` if too many generations of a key wait already."""
+        """Raise `ApiError` if too many generations of a key are admitted already."""
         if self._admitted[key] >= self._max_admitted_each:
             waiting = self._admitted[key] - self._running[key]
             raise unavailable(f"{waiting} generations wait already; try again later.", code="overloaded")
 
     @contextmanager
     def admitted(self, count: int, *, key: str = "") -> Iterator[Slots]:
-        """Slots for `count` generations of a key. Raises as `check`."""
+        """Admit `count` generations of a key. Raises `ApiError`."""
         self.check(key)
         self._admitted[key] += count
         not_begun = count
@@ -75,7 +75,7 @@ class Admission:
                 finally:
                     self._admitted[key] -= 1
             finally:
-                # Also of who left in the instant in which the slot was given.
+                # This includes a waiter that was cancelled just after it got the slot.
                 if free.done() and not free.cancelled():
                     self._running[key] -= 1
                     self._fill_slots()
@@ -102,16 +102,16 @@ class Admission:
                 return
             key = min(able, key=lambda key: (self._turns.of(User(key)), self._running[key]))
             self._waiting[key].popleft().set_result(None)
-            # Of keys that are alike, the one served last comes last.
+            # Among equal keys, the least recently served comes first.
             self._waiting.move_to_end(key)
             self._running[key] += 1
 
 
 @asynccontextmanager
 async def admitted_object(request: Request, admission: Admission) -> AsyncIterator[dict[str, Any]]:
-    """The JSON object of a request that holds a slot, as a generation of one token. Raises `ApiError`.
+    """Yield the JSON object of a request while it holds a slot, counted as one token. Raises `ApiError`.
 
-    A full line is refused before the body is read; the body is parsed in the slot.
+    A full queue is refused before the body is read; the body is parsed in the slot.
     """
     key = request.state.key.hex()
     admission.check(key)

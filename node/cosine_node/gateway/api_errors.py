@@ -1,4 +1,4 @@
-"""Errors as OpenAI's clients expect them: a status and `{"error": {"message", "type", "param", "code"}}`."""
+"""Errors in OpenAI's format: a status and `{"error": {"message", "type", "param", "code"}}`."""
 
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -16,7 +16,7 @@ from cosine_protocol.errors import (
 
 
 class ApiError(Exception):
-    """An answer other than text. `param` names the field of the request that is at fault."""
+    """An error response. `param` names the request field that caused it."""
 
     def __init__(
         self,
@@ -36,35 +36,35 @@ class ApiError(Exception):
 
     @property
     def body(self) -> dict[str, Any]:
-        """The JSON that is sent."""
+        """The JSON body of the response."""
         kind = "server_error" if self.status >= HTTPStatus.INTERNAL_SERVER_ERROR else "invalid_request_error"
         return {"error": {"message": self.message, "type": kind, "param": self.param, "code": self.code}}
 
 
 def bad_value(param: str, message: str) -> ApiError:
-    """A field whose value means nothing."""
+    """The error for a field with an invalid value."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, code="invalid_value", param=param)
 
 
 def unsupported(param: str, message: str) -> ApiError:
-    """A field that would change the text in a way the swarm cannot."""
+    """The error for a field that the swarm cannot honour."""
     return ApiError(HTTPStatus.BAD_REQUEST, message, code="unsupported_parameter", param=param)
 
 
 def unavailable(message: str, *, code: str) -> ApiError:
-    """A request that nobody can serve now; it may be otherwise soon."""
-    # A slot is free again, or a verifier found, within a few seconds or not for long.
+    """The error for a request that cannot be served now but may be soon."""
+    # A slot or a verifier is usually available again within seconds, or not for a long time.
     return ApiError(HTTPStatus.SERVICE_UNAVAILABLE, message, code=code, headers={"Retry-After": "2"})
 
 
 def internal() -> ApiError:
-    """A fault of the gateway itself, about which its log says more."""
-    message = "The gateway failed; its operator's log says why under this X-Request-Id."
+    """The error for a fault of the gateway itself."""
+    message = "The gateway failed; its log has the reason under this X-Request-Id."
     return ApiError(HTTPStatus.INTERNAL_SERVER_ERROR, message, code="internal_error")
 
 
 def of_failure(error: CosineError, *, param: str) -> ApiError:
-    """The answer to a request whose generation failed; `param` is the field that holds the prompt."""
+    """The error for a failed generation; `param` is the field that holds the prompt."""
     match error:
         case PromptTooLong():
             return ApiError(HTTPStatus.BAD_REQUEST, str(error), code="context_length_exceeded", param=param)
@@ -73,13 +73,12 @@ def of_failure(error: CosineError, *, param: str) -> ApiError:
         case OptionRefused(name=name):
             return bad_value(name, str(error))
         case GenerationTimedOut():
-            # Asked again it would take as long again.
+            # A retry would take as long.
             headers = {"X-Should-Retry": "false"}
             return ApiError(HTTPStatus.GATEWAY_TIMEOUT, str(error), code="timeout", headers=headers)
         case GenerationFailed() | PeerLost():
             return unavailable(str(error), code="no_verifier")
         case _:
-            # Such a sentence is for the operator: it may name files of this machine.
-            return unavailable(
-                "The gateway cannot serve its target now; its operator's log says why.", code="target_unavailable"
-            )
+            # The error's own text is for the operator: it may name local files.
+            message = "The gateway cannot serve its target now; its log has the reason."
+            return unavailable(message, code="target_unavailable")

@@ -1,4 +1,4 @@
-"""Bodies of requests: bounded strict JSON, and checks of single fields, which raise `ApiError` by their name."""
+"""Request bodies: bounded strict JSON, and checks of fields, which raise an `ApiError` that names the field."""
 
 import asyncio
 import json
@@ -16,16 +16,16 @@ from cosine_protocol.limits import MAX_TOKEN_ID
 MAX_BODY_BYTES: Final = 4 << 20
 """Bounds memory: several times the text of the longest contexts, in UTF-8 and escaped."""
 BODY_TIMEOUT_S: Final = 30.0
-"""The largest body over 1 Mbit/s; a client that sends a byte now and then is not waited for."""
+"""Enough for the largest body over 1 Mbit/s; stops clients that send very slowly."""
 
 NUMBER: Final = re.compile(r"-?(0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?")
-"""A decimal number as JSON writes it, without an exponent."""
+"""A decimal number in JSON syntax, without an exponent."""
 
 Body = Mapping[str, Any]
 
 
 async def read_body(request: Request) -> bytes:
-    """The body of a request, at most `MAX_BODY_BYTES`, which has to come within `BODY_TIMEOUT_S`."""
+    """Read a body of at most `MAX_BODY_BYTES` within `BODY_TIMEOUT_S`. Raises `ApiError`."""
     data = bytearray()
     try:
         async with asyncio.timeout(BODY_TIMEOUT_S):
@@ -35,13 +35,13 @@ async def read_body(request: Request) -> bytes:
                     message = f"The body has more than {MAX_BODY_BYTES} bytes."
                     raise ApiError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message, code="body_too_large")
     except TimeoutError:
-        message = f"The body was not there within {BODY_TIMEOUT_S:g} s."
+        message = f"The body did not arrive within {BODY_TIMEOUT_S:g} s."
         raise ApiError(HTTPStatus.REQUEST_TIMEOUT, message, code="body_too_slow") from None
     return bytes(data)
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
-    """Bytes as a JSON object. Numbers that JSON does not have, but Python writes, are refused by their field."""
+    """Parse a JSON object, and reject NaN and infinity, which Python's parser accepts. Raises `ApiError`."""
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
@@ -50,12 +50,12 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise ApiError(HTTPStatus.BAD_REQUEST, "The body must be a JSON object.", code="invalid_json")
     for name, inner in value.items():
         if not is_finite_throughout(inner):
-            raise bad_value(ascii_name(name), f"{ascii_name(name)} holds NaN, or a number beyond all bounds.")
+            raise bad_value(ascii_name(name), f"{ascii_name(name)} contains NaN or an infinite number.")
     return value
 
 
 def is_finite_throughout(value: Any) -> bool:
-    """False if a value of JSON holds NaN or infinity."""
+    """Return False if a JSON value contains NaN or infinity."""
     waiting = [value]
     while waiting:
         match waiting.pop():
@@ -69,12 +69,12 @@ def is_finite_throughout(value: Any) -> bool:
 
 
 def ascii_name(name: str) -> str:
-    """A stranger's name of a field as an error can tell it: in ASCII, and not long."""
+    """A field name from a client, escaped and truncated for an error message."""
     return name.encode("ascii", "backslashreplace").decode()[:64]
 
 
 def required(body: Body, name: str, *, path: str = "") -> Any:
-    """A field that must be there; `path` is how errors name it, by default `name`."""
+    """Return a required field; errors call it `path`, by default `name`."""
     value = body.get(name)
     if value is None:
         raise bad_value(path or name, f"{path or name} is required.")
@@ -82,13 +82,13 @@ def required(body: Body, name: str, *, path: str = "") -> Any:
 
 
 def whole(body: Body, name: str, default: int, *, low: int, high: int) -> int:
-    """A whole number from `low` to `high`; 8.0 is one too, as JSON has one kind of number."""
+    """Return an integer field from `low` to `high`; 8.0 counts as 8, as JSON has one kind of number."""
     value = body.get(name)
     return default if value is None else whole_value(value, name, low=low, high=high)
 
 
 def whole_value(value: Any, name: str, *, low: int, high: int) -> int:
-    """As `whole`, of a value that must be there."""
+    """Check one value as `whole` does."""
     value = number_in(value)
     if isinstance(value, float) and value.is_integer():
         value = int(value)
@@ -98,19 +98,19 @@ def whole_value(value: Any, name: str, *, low: int, high: int) -> int:
 
 
 def number_in(value: Any) -> Any:
-    """The number in a text that JSON would read as one, as clients with fields of text send it; else the value."""
+    """Convert a string that contains a number, as some clients send it; return other values unchanged."""
     return json.loads(value) if isinstance(value, str) and NUMBER.fullmatch(value) else value
 
 
 def token_ids(value: Any, name: str, *, high: int) -> tuple[int, ...]:
-    """A list of at most so many token ids."""
+    """Check a list of at most `high` token ids."""
     if not isinstance(value, list) or len(value) > high:
         raise bad_value(name, f"{name} must be a list of at most {high} token ids.")
     return tuple(whole_value(each, name, low=0, high=MAX_TOKEN_ID) for each in value)
 
 
 def real(body: Body, name: str, default: float) -> float:
-    """A number of any size."""
+    """Return a number field of any size."""
     value = body.get(name)
     if value is None:
         return default
@@ -124,12 +124,12 @@ def real(body: Body, name: str, default: float) -> float:
 
 
 def flag(body: Body, name: str) -> bool:
-    """True or false, the default."""
+    """Return a boolean field. Default: false."""
     return bool(stated_flag(body, name))
 
 
 def stated_flag(body: Body, name: str) -> bool | None:
-    """True, false, or None where the body does not say."""
+    """Return a boolean field, or None if it is absent."""
     value = body.get(name)
     if not (value is None or isinstance(value, bool)):
         raise bad_value(name, f"{name} must be true or false.")
@@ -137,27 +137,34 @@ def stated_flag(body: Body, name: str) -> bool | None:
 
 
 def text(value: Any, name: str) -> str:
-    """A string that can be written as UTF-8, which half a surrogate pair cannot."""
+    """Check a string that can be encoded as UTF-8: it has no lone surrogates."""
     if not isinstance(value, str):
         raise bad_value(name, f"{name} must be a string.")
     if not is_unicode(value):
-        raise bad_value(name, f"{name} holds half of a surrogate pair.")
+        raise bad_value(name, f"{name} contains a lone surrogate.")
+    return value
+
+
+def objects(value: Any, name: str) -> list[dict[str, Any]]:
+    """Check a list of JSON objects."""
+    if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):
+        raise bad_value(name, f"{name} must be a list of objects.")
     return value
 
 
 def unicode_throughout(value: Any, name: str) -> Any:
-    """A value of JSON none of whose strings holds half of a surrogate pair."""
+    """Check a JSON value whose strings have no lone surrogates."""
     try:
         written = json.dumps(value, ensure_ascii=False)
     except RecursionError:
         raise bad_value(name, f"{name} is nested too deeply.") from None
     if not is_unicode(written):
-        raise bad_value(name, f"{name} holds half of a surrogate pair.")
+        raise bad_value(name, f"{name} contains a lone surrogate.")
     return value
 
 
 def is_unicode(value: str) -> bool:
-    """True if a string can be written as UTF-8."""
+    """Return True if a string can be encoded as UTF-8."""
     try:
         value.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""The choices of one request, generated side by side."""
+"""The choices of one request, generated concurrently."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Sequence
@@ -23,7 +23,7 @@ from cosine_protocol.request import Request
 
 @dataclass(frozen=True, slots=True)
 class ChoiceStarted:
-    """A verifier is about to be asked for this choice."""
+    """The event before a verifier is asked for this choice."""
 
     choice: RequestedChoice
     request: Request
@@ -31,10 +31,10 @@ class ChoiceStarted:
 
 @dataclass(frozen=True, slots=True)
 class ChoicePart:
-    """More of this choice; of a completion it is always `Content`.
+    """The next part of this choice; always `Content` in a completion.
 
-    `logprobs` are those of the tokens that came with it, where they are asked for, `origins` say whose they are;
-    its text may then be empty.
+    `logprobs` and `origins` describe the tokens that came with it, if they were requested; the text may then be
+    empty.
     """
 
     choice: RequestedChoice
@@ -45,7 +45,7 @@ class ChoicePart:
 
 @dataclass(frozen=True, slots=True)
 class ChoiceFinished:
-    """This choice has all its text."""
+    """The event after the last part of this choice."""
 
     choice: RequestedChoice
     generation: Generation
@@ -63,9 +63,9 @@ async def generated(
     *,
     cache_scope: bytes | None = None,
 ) -> AsyncGenerator[ChoiceEvent, None]:
-    """Events as they happen, until all choices have finished. Raises the error of the first that fails.
+    """Yield events until all choices have finished. Raises the error of the first choice that fails.
 
-    Closing the generator cancels those that have not finished.
+    Closing the generator cancels the unfinished choices.
     """
     events: asyncio.Queue[ChoiceEvent | asyncio.Task[None]] = asyncio.Queue()
     # The choices of a prompt share its encoding.
@@ -109,7 +109,7 @@ async def _events_of(
     spend: Spend,
     cache_scope: bytes | None,
 ) -> AsyncGenerator[ChoiceEvent, None]:
-    """The events of one choice. Raises as the client."""
+    """Yield the events of one choice. Raises as the client does."""
     echo = ""
     tokens: tuple[int, ...] = ()
     if not wanted.is_plain:
@@ -122,7 +122,7 @@ async def _events_of(
     prompt = prompt if wanted.adds_special_tokens else tokens
     options: dict[str, Any] = {**wanted.asked, "seed": choice.seed}
     if not wanted.is_generating:
-        # Whoever is asked how likely a prompt is writes one token more, which is not told.
+        # Scoring a prompt generates one token, which is dropped.
         options |= {"max_new_tokens": 1, "min_tokens": None}
     run = await client.start(prompt, otherwise=wanted.otherwise, cache_scope=cache_scope, **options)
     spend(len(run.request.prompt))
@@ -150,7 +150,7 @@ async def _events_of(
 
 
 def _parts_of(choice: RequestedChoice, chunk: Chunk, *, tells_origins: bool) -> Iterator[ChoicePart]:
-    """The parts of a chunk, the first of which has all its log-probabilities and origins."""
+    """Yield the parts of a chunk; the first has all log-probabilities and origins."""
     origins = chunk.origins if tells_origins else ()
     parts = chunk.parts or ((Content(""),) if chunk.logprobs or origins else ())
     for index, part in enumerate(parts):
@@ -158,7 +158,7 @@ def _parts_of(choice: RequestedChoice, chunk: Chunk, *, tells_origins: bool) -> 
 
 
 def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tuple[int, ...], str]:
-    """The token ids of a prompt, and its text. Raises `PromptRefused`."""
+    """Return the token ids of a prompt and, if it is echoed, its text. Raises `PromptRefused`."""
     checked = read_prompt(prompt)
     if isinstance(checked, str):
         adds = wanted.adds_special_tokens
@@ -169,7 +169,7 @@ def _read(wanted: TextRequest, prompt: Prompt, codec: TextTokenizer) -> tuple[tu
 
 
 def _nothing_after(prompt: Sequence[int], seed: int) -> Generation:
-    """The generation of no token, which nobody is asked for."""
+    """The result of a request for no tokens, which needs no verifier."""
     return Generation(
         text="",
         token_ids=(),

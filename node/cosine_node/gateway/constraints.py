@@ -1,22 +1,22 @@
-"""What a text must be, as bodies say it: `response_format`, and the fields of vLLM, SGLang and llama.cpp."""
+"""Constraints on the text: `response_format`, and the fields of vLLM, SGLang and llama.cpp."""
 
 import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
+from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.body import Body, ascii_name, flag, text, unicode_throughout
 
 MAX_CHOICES: Final = 1024
-"""Texts of which one is to be written; the protocol bounds all of them together."""
+"""Maximum number of alternative texts; the protocol bounds their total size."""
 ANY_OBJECT: Final = {"type": "object"}
 
 Option = tuple[str, Any]
-"""The name of an option of a client, and its value."""
+"""The name and value of a client option."""
 
 
 def read_constraint(body: Body) -> dict[str, Any]:
-    """The option for what the text must be, none if nothing is said. Raises `ApiError`."""
+    """Return the client option for the constraint of a body, if it has one. Raises `ApiError`."""
     found = {}
     for name, read in _READERS.items():
         value = body.get(name)
@@ -25,12 +25,12 @@ def read_constraint(body: Body) -> dict[str, Any]:
         if (option := read(value, name)) is not None:
             found[name] = option
     if len(found) > 1:
-        raise bad_value(next(iter(found)), f"{' and '.join(found)} say what the text must be: send one of them.")
+        raise bad_value(next(iter(found)), f"{' and '.join(found)} all constrain the text: send one of them.")
     return dict(found.values())
 
 
 def schema(value: Any, name: str) -> Option:
-    """A JSON schema, as an object or its text."""
+    """Read a JSON schema, an object or its text."""
     if isinstance(value, str):
         try:
             value = json.loads(value)
@@ -38,10 +38,7 @@ def schema(value: Any, name: str) -> Option:
             raise bad_value(name, f"{name} must be a JSON schema.") from None
     if not isinstance(value, dict):
         raise bad_value(name, f"{name} must be a JSON schema: an object.")
-    try:
-        return "schema", json.dumps(unicode_throughout(value, name), ensure_ascii=False)
-    except RecursionError:
-        raise bad_value(name, f"{name} is nested too deeply.") from None
+    return "schema", json.dumps(unicode_throughout(value, name), ensure_ascii=False)
 
 
 def _regex(value: Any, name: str) -> Option | None:
@@ -53,7 +50,7 @@ def _grammar(value: Any, name: str) -> Option | None:
 
 
 def _choice(value: Any, name: str) -> Option | None:
-    """One of several texts."""
+    """Read a list of alternative texts as a grammar."""
     if not isinstance(value, list) or len(value) > MAX_CHOICES:
         raise bad_value(name, f"{name} must be a list of at most {MAX_CHOICES} texts.")
     texts = [text(each, name) for each in value]
@@ -67,14 +64,13 @@ def _any_object(value: Any, name: str) -> Option | None:
 
 
 def _response_format(value: Any, name: str) -> Option | None:
-    """OpenAI's; llama.cpp's server has a schema beside `json_object`."""
-    kind = value.get("type") if isinstance(value, dict) else None
-    match kind:
-        case "text":
+    """Read OpenAI's field; llama.cpp's server also allows a schema in `json_object`."""
+    match value:
+        case {"type": "text"}:
             return None
-        case "json_object":
+        case {"type": "json_object"}:
             return schema(value.get("schema") or ANY_OBJECT, f"{name}.schema")
-        case "json_schema":
+        case {"type": "json_schema"}:
             given = value.get("json_schema")
             stated = given.get("schema") if isinstance(given, dict) else None
             return schema(ANY_OBJECT if stated is None else stated, f"{name}.json_schema.schema")
@@ -82,20 +78,17 @@ def _response_format(value: Any, name: str) -> Option | None:
 
 
 def _structured_outputs(value: Any, name: str) -> Option | None:
-    """vLLM's object, of which one field is set."""
+    """Read vLLM's object, in which one field is set."""
     if not isinstance(value, dict):
         raise bad_value(name, f"{name} must be an object.")
     given = {field: inner for field, inner in value.items() if inner not in (None, False)}
     for field in given:
         if field not in _STRUCTURED:
-            raise _unknown(f"{name}.{ascii_name(field)}")
+            path = f"{name}.{ascii_name(field)}"
+            raise unsupported(path, f"{path} is not supported here.")
     if len(given) > 1:
         raise bad_value(name, f"{name} must have one of {', '.join(_STRUCTURED)}.")
     return next((_STRUCTURED[field](inner, f"{name}.{field}") for field, inner in given.items()), None)
-
-
-def _unknown(name: str) -> ApiError:
-    return unsupported(name, f"{name} is not supported here.")
 
 
 _STRUCTURED: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
@@ -117,4 +110,4 @@ _READERS: Final[Mapping[str, Callable[[Any, str], Option | None]]] = {
     "regex": _regex,
 }
 CONSTRAINTS: Final = frozenset(_READERS)
-"""The fields that say what a text must be."""
+"""The fields that constrain the text."""

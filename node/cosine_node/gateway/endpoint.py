@@ -39,9 +39,9 @@ LOG = logging.getLogger(__name__)
 class Service:
     """The parts that all endpoints share.
 
-    `readings` admits what the target's tokenizer answers by itself, `admission` all that generates. `model_names`
-    are those a request may use; `unix_s` tells the time of day. Requests still under way when
-    `closing` is set end with an error. The `secret` separates the cached prefixes of API keys.
+    `admission` admits generations, `readings` requests that need only the tokenizer. `model_names` are the names
+    that requests may use; the first is the target's. `unix_s` is the clock. When `closing` is set, running requests
+    end with an error. `secret` separates the cached prefixes of API keys.
     """
 
     client: AsyncClient
@@ -54,7 +54,7 @@ class Service:
     secret: bytes = field(default_factory=lambda: secrets.token_bytes(16), repr=False)
 
     def model_named(self, name: str | None) -> str:
-        """The name of the model that a request means; without one it is the gateway's own. Raises `ApiError`."""
+        """Return the model name of a request. Default: the gateway's own. Raises `ApiError`."""
         if name and name not in self.model_names:
             raise no_such_model(name, self.model_names)
         return name or self.model_names[0]
@@ -70,7 +70,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        # A full line costs no parsing.
+        # A full queue refuses a request before its body is parsed.
         self._service.admission.check(request.state.key.hex())
         body = parse_object(await read_body(request))
         wanted = self._parse(body)
@@ -97,16 +97,13 @@ class Endpoint:
             except Exception:
                 if not writer.stream.is_begun:
                     raise
-                # The status is sent already, but the stream can still say that it is not whole.
+                # The status has been sent, but the stream can still end with an error.
                 LOG.exception("request %s failed", request.state.request_id)
                 log_fields["error"] = "internal"
                 await writer.fail(internal())
 
     async def _fitted(self, wanted: TextRequest) -> TextRequest:
-        """The request with what its chats wish of their template, as far as that reads it.
-
-        Raises `ApiError` for what they ask of it in vain.
-        """
+        """Fit the template options of chats to the target's template. Raises `ApiError` for those it ignores."""
         prompts = list(wanted.prompts)
         for index, prompt in enumerate(prompts):
             if isinstance(prompt, Chat) and (prompt.template_options or prompt.documents or wanted.wishes):
@@ -117,7 +114,7 @@ class Endpoint:
     async def _reply(
         self, wanted: TextRequest, writer: ReplyWriter, receive: Receive, log_fields: dict[str, object], key: bytes
     ) -> None:
-        """Generate and write until the reply is whole, its client has hung up, or the gateway closes."""
+        """Generate and write until the reply is complete, its client hangs up, or the gateway closes."""
         service = self._service
         request_names: list[str] = []
         log_fields["requests"] = request_names
@@ -154,10 +151,10 @@ class Endpoint:
 
 
 def cache_scope_of(key: bytes, salt: bytes, *, secret: bytes) -> bytes | None:
-    """A scope for the prefixes of a key's prompts, so that no other key's times tell of them; None without a key.
+    """Return the scope of a key's cached prefixes, or None without key and salt.
 
-    Those of a salt are apart, for who shares a key with others. It begins with the name of the key as a user: to a
-    verifier one of many salts is no more than another.
+    Prefixes are shared only within a scope, so that response times reveal nothing about prompts of other keys or
+    salts. The scope begins with a pseudonym of the key, so that verifiers count a key with many salts once.
     """
     if not (key or salt):
         return None
@@ -168,13 +165,13 @@ def cache_scope_of(key: bytes, salt: bytes, *, secret: bytes) -> bytes | None:
 
 
 def no_such_model(name: str, names: Sequence[str]) -> ApiError:
-    """Another model than the gateway's target was named."""
+    """The error for a model that the gateway does not serve."""
     message = f"There is no model {reprlib.repr(name)} here; there is {', '.join(names)}."
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
 
 
 class Ending(Enum):
-    """The reason why work ended: it is done, its client has hung up, or the gateway is closing."""
+    """The reason why work ended."""
 
     DONE = "done"
     HUNG_UP = "hung up"
@@ -182,7 +179,7 @@ class Ending(Enum):
 
 
 async def until_ended(work: Coroutine[Any, Any, None], *, receive: Receive, closing: asyncio.Event) -> Ending:
-    """Run `work` to its end, or cancel it for another ending. Raises what `work` raises."""
+    """Run `work`; cancel it if the client hangs up or `closing` is set. Raises what `work` raises."""
 
     async def hang_up() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,4 +1,4 @@
-"""Server-sent events to one client, which is never left without a byte for long."""
+"""Streams of server-sent events, kept alive by comments."""
 
 import asyncio
 import json
@@ -11,23 +11,23 @@ from starlette.types import Send
 SILENCE_S: Final = 10.0
 """Proxies cut an answer after 60 s without a byte (nginx, AWS), some after 15."""
 WAITING: Final = b": waiting\n\n"
-"""A comment, which every reader of such streams passes over (WHATWG HTML, 9.2.6)."""
+"""A comment, which readers ignore (WHATWG HTML, 9.2.6)."""
 HEADERS: Final = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    # No proxy may keep pieces back, or all; the last header is nginx's own for that.
+    # Disable buffering and caching in proxies; the last header is nginx's own.
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
 
 
 def sent_event(body: Mapping[str, Any] | str, *, name: str = "") -> bytes:
-    """One server-sent event, with its name where it has one."""
+    """Encode one server-sent event."""
     data = body if isinstance(body, str) else json.dumps(body, ensure_ascii=False, separators=(",", ":"))
     return (f"event: {name}\n" if name else "").encode() + f"data: {data}\n\n".encode()
 
 
 class EventStream:
-    """Writes one stream. The status is sent with the first bytes; from then on `is_begun` is true."""
+    """A stream to one client. The first write sends the status and sets `is_begun`."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -36,7 +36,7 @@ class EventStream:
         self.is_begun = False
 
     async def write(self, data: bytes, *, is_last: bool = False) -> None:
-        """Send some bytes, after all that were written before."""
+        """Send bytes in order."""
         async with self._writing:
             if not self.is_begun:
                 self.is_begun = True
@@ -46,7 +46,7 @@ class EventStream:
 
     @asynccontextmanager
     async def kept_alive(self) -> AsyncIterator[None]:
-        """Write a comment within the context after each `SILENCE_S` without a byte, also before the first one."""
+        """Within the context, write a comment after each `SILENCE_S` without output, even at the start."""
         loop = asyncio.get_running_loop()
         self._written_at_s = loop.time()
 

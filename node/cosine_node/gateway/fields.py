@@ -1,7 +1,7 @@
-"""The fields of a body: which are honoured, which change nothing, and which are refused, each by name.
+"""Tables of request fields: honoured, harmless and refused.
 
-Besides OpenAI's own they are those of vLLM, llama.cpp's server, SGLang, TGI, and of clients written for these.
-A field that is in none of the tables is refused too (docs/decisions/0045-fields-of-requests.md).
+They cover OpenAI's API, vLLM, llama.cpp's server, SGLang, TGI and their clients. A field in none of the tables is
+refused (docs/decisions/0045-fields-of-requests.md).
 """
 
 from collections.abc import Mapping, Set
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
 
-from cosine_node.gateway.api_errors import ApiError, unsupported
+from cosine_node.gateway.api_errors import unsupported
 from cosine_node.gateway.body import Body, ascii_name
 from cosine_node.gateway.constraints import CONSTRAINTS
 
@@ -18,7 +18,7 @@ HONOURED: Final = CONSTRAINTS | frozenset({
     "max_tokens", "min_p", "min_tokens", "model", "n", "prediction", "presence_penalty", "repetition_penalty",
     "seed", "stop", "stop_token_ids", "stream", "stream_options", "temperature", "top_k", "top_p",
 })  # fmt: skip
-"""The fields that both kinds of bodies may have."""
+"""The fields that chats and completions both honour."""
 HONOURED_IN_CHATS: Final = HONOURED | {
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "logprobs", "messages",
     "parallel_tool_calls", "provenance", "reasoning_effort", "tool_choice", "tools", "top_logprobs",
@@ -26,24 +26,24 @@ HONOURED_IN_CHATS: Final = HONOURED | {
 HONOURED_IN_COMPLETIONS: Final = HONOURED | {"add_special_tokens", "echo", "logprobs", "prompt"}
 
 HARMLESS: Final = frozenset({
-    # For the accounts, logs and caches of whoever serves, or for how fast a text comes.
+    # For the server's accounting, logs and caches, or for latency.
     "cache_prompt", "id_slot", "keep_alive", "metadata", "n_keep", "priority", "prompt_cache_key",
     "prompt_cache_options", "prompt_cache_retention", "request_id", "return_progress", "safety_identifier",
     "service_tier", "session_id", "slot_id", "speculative.n_max", "speculative.n_min", "speculative.p_min", "store",
     "timings_per_token", "usage", "user",
-    # Names of features and versions of an API, for gateways that cannot read them from headers.
+    # Features and versions of an API, for gateways that cannot read them from headers.
     "anthropic-beta", "anthropic-version", "anthropic_beta", "anthropic_version", "betas",
-    # What proxies, routers and clients of several servers tell of a request, of its caching, or of their machine.
+    # Metadata of proxies, routers and multi-server clients.
     "bootstrap_host", "bootstrap_port", "bootstrap_room", "cache_control", "client_metadata", "data_parallel_rank",
     "kv_transfer_params", "litellm_call_id", "litellm_metadata", "litellm_session_id", "litellm_trace_id",
     "main_gpu", "num_batch", "num_gpu", "num_keep", "num_thread", "rid", "tags", "trace", "use_mlock", "use_mmap",
-    # Of samplers that are refused themselves: without these, their parameters change nothing.
+    # Parameters of samplers that are refused: alone they change nothing.
     "adaptive_decay", "dry_allowed_length", "dry_base", "dry_penalty_last_n", "dry_range", "dry_sequence_breakers",
     "dynamic_temperature", "dynatemp_exponent", "mirostat_eta", "mirostat_tau", "smoothing_curve", "xtc_threshold",
-    # Special tokens are left out of texts, with whatever stands between them.
+    # Texts have no special tokens, and so no spaces between them.
     "spaces_between_special_tokens",
 })  # fmt: skip
-"""The fields that cannot change a text, whatever their value."""
+"""The fields that cannot change the text, so that any value is accepted and ignored."""
 
 NOTHING: Final[tuple[Any, ...]] = (False, "", [], {})
 OFF: Final[tuple[Any, ...]] = (0, False)
@@ -51,7 +51,7 @@ OFF: Final[tuple[Any, ...]] = (0, False)
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """Why a field is refused, but with the `neutral` values, which ask for what is done anyway."""
+    """The reason to refuse a field, except for its `neutral` values, which ask for the default behaviour."""
 
     reason: str
     neutral: tuple[Any, ...] = ()
@@ -61,15 +61,15 @@ def refused(reason: str, **fields: tuple[Any, ...]) -> dict[str, Refusal]:
     return {name: Refusal(reason, neutral) for name, neutral in fields.items()}
 
 
-_NO_SAMPLER: Final = "every peer of a request applies the same few samplers, and this is none of them"
-_NO_GRAMMAR: Final = "a text is constrained by response_format or structured_outputs, and by grammars of Lark"
+_NO_SAMPLER: Final = "all peers of a request apply the same few samplers, and this is not one of them"
+_NO_GRAMMAR: Final = "use response_format or structured_outputs, with grammars in Lark's syntax"
 _LOGPROBS: Final = (
-    "log-probabilities are told by logprobs and top_logprobs, and of a prompt by echo in a completion"
+    "use logprobs and top_logprobs for log-probabilities, and echo in a completion for those of the prompt"
 )
-_TEXT_ALONE: Final = "the target reads and writes text alone"
-_OWN_TEMPLATE: Final = "chats are written by the target's own template; its options go into chat_template_kwargs"
-_ONE_MODEL: Final = "the target is served as it is"
-_SHAPE: Final = "replies have OpenAI's shape, with the text as it is"
+_TEXT_ALONE: Final = "the target reads and writes only text"
+_OWN_TEMPLATE: Final = "chats use the target's own template; its options go into chat_template_kwargs"
+_ONE_MODEL: Final = "the target is served unchanged"
+_SHAPE: Final = "replies have OpenAI's format, with the text unchanged"
 
 REFUSED: Final[Mapping[str, Refusal]] = {
     **refused(
@@ -138,7 +138,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         functions=NOTHING,
         tool_prompt=NOTHING,
     ),
-    **refused("the target calls the functions of whoever asks, and none of the gateway's", web_search_options=()),
+    **refused("the target calls only functions of the client, and the gateway has none", web_search_options=()),
     **refused(
         _LOGPROBS,
         decoder_input_details=(False,),
@@ -186,7 +186,7 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         transforms=NOTHING,
     ),
     **refused(
-        "a prompt is read as it is, or refused where it is too long",
+        "a prompt is used unchanged, or refused if it is too long",
         input_ids=NOTHING,
         raw=(False,),
         truncate=OFF,
@@ -210,29 +210,29 @@ REFUSED: Final[Mapping[str, Refusal]] = {
         t_max_predict_ms=OFF,
         with_pieces=(False,),
     ),
-    **refused("calls are told apart wherever there are tools", parse_tool_calls=(True,)),
+    **refused("calls are always parsed when there are tools", parse_tool_calls=(True,)),
     **refused(
-        "reasoning is told apart from what is said, as it comes",
+        "reasoning is always separated from the content, and streamed",
         include_reasoning=(True,),
         reasoning_format=("auto", "deepseek"),
         separate_reasoning=(True,),
         stream_reasoning=(True,),
     ),
-    **refused("texts are written from their beginning to their end", suffix=NOTHING),
+    **refused("infilling is not available", suffix=NOTHING),
     **refused("its name here is max_tokens", max_new_tokens=(), n_predict=()),
     **refused("its name here is min_tokens", min_new_tokens=OFF),
-    **refused("repetition_penalty is about all that was written; send that", repeat_penalty=(1,), rep_pen=(1,)),
-    **refused("ask with temperature 0 instead", greedy=(False,)),
+    **refused("send repetition_penalty, which covers the whole text", repeat_penalty=(1,), rep_pen=(1,)),
+    **refused("send temperature 0 instead", greedy=(False,)),
 }
-"""The fields that would change a text, or how it is told, in a way that is not to be had here."""
+"""The fields that would change the text or its format in a way that is not supported."""
 
 _ONLY: Final[Mapping[str, Refusal]] = {
     **refused(_OWN_TEMPLATE, add_special_tokens=(False,)),
-    **refused("a chat is not told again; ask for a completion", echo=(False,)),
+    **refused("a chat is not echoed; use a completion", echo=(False,)),
     **refused("it is for completions; send messages", prompt=()),
     **refused("it is for chats; send a prompt", messages=()),
     **refused("log-probabilities are for chats and completions", logprobs=(False,)),
-    **refused("log-probabilities are for chats, and for completions by logprobs alone", top_logprobs=(0,)),
+    **refused("it is for chats; completions have only logprobs", top_logprobs=(0,)),
     **refused(
         "it is for chats, which have a template",
         add_generation_prompt=(),
@@ -245,7 +245,7 @@ _ONLY: Final[Mapping[str, Refusal]] = {
         tools=NOTHING,
     ),
 }
-"""What is said of a field that the other kind of bodies may have."""
+"""The refusals of fields that belong to another kind of body."""
 
 
 def refuse_others(
@@ -255,35 +255,30 @@ def refuse_others(
     harmless: Set[str] = HARMLESS,
     refusals: Mapping[str, Refusal] = REFUSED,
 ) -> None:
-    """Raise `ApiError` for the first field that is neither honoured nor harmless, nor asks for nothing."""
+    """Raise `ApiError` for the first field that is not honoured, harmless or neutral."""
     for name, value in body.items():
         if value is None or name in honoured or name in harmless:
             continue
         refusal = refusals.get(name) or _ONLY.get(name)
         if refusal is None:
-            raise _unknown(name, honoured)
+            # An unknown field might change the text.
+            shown = ascii_name(name)
+            nearest = get_close_matches(name, sorted(honoured), n=1)
+            hint = f"; did you mean {nearest[0]}?" if nearest else "."
+            raise unsupported(shown, f"{shown} is not a known parameter{hint}")
+        # In JSON, 1 equals 1.0, but false does not equal 0.
+        is_neutral = any(
+            value == each and isinstance(value, bool) == isinstance(each, bool) for each in refusal.neutral
+        )
         # The best n of n are all of them.
-        if not _is_among(value, refusal.neutral) and not (name == "best_of" and value == body.get("n")):
+        if not is_neutral and not (name == "best_of" and value == body.get("n")):
             raise unsupported(name, f"{name} is not supported here: {refusal.reason}.")
 
 
-def _unknown(name: str, honoured: Set[str]) -> ApiError:
-    """Of a field that nobody knows, nobody knows whether it would change the text."""
-    shown = ascii_name(name)
-    nearest = get_close_matches(name, sorted(honoured), n=1)
-    hint = f"; there is {nearest[0]}" if nearest else ""
-    return unsupported(shown, f"{shown} is no parameter that is known here{hint}.")
-
-
-def _is_among(value: Any, values: tuple[Any, ...]) -> bool:
-    """Equality of JSON, where false is not 0, and 1 is 1.0."""
-    return any(value == each and isinstance(value, bool) == isinstance(each, bool) for each in values)
-
-
 def refuse_stream_options(options: Body) -> None:
-    """Raise `ApiError` for an option of a stream that is not honoured."""
+    """Raise `ApiError` for a stream option that is not honoured."""
     for name, value in options.items():
-        # Sizes tell whoever sees the wire how long a text is; what hides them from others changes no text.
+        # Obfuscation only pads messages, so that their sizes do not reveal the length of the text.
         if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
             shown = ascii_name(name)
             raise unsupported(f"stream_options.{shown}", f"stream_options.{shown} is not supported here.")

@@ -1,4 +1,4 @@
-"""Log-probabilities as OpenAI's bodies ask for them, and as its replies show them."""
+"""Log-probabilities in OpenAI's requests and replies."""
 
 from codecs import getincrementaldecoder
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ UTF8: Final = getincrementaldecoder("utf-8")
 
 
 def read_chat_logprobs(body: Body) -> dict[str, int]:
-    """The option that a chat names: `logprobs` is true or false, `top_logprobs` a number. Raises `ApiError`."""
+    """Read a chat's boolean `logprobs` and its number `top_logprobs`. Raises `ApiError`."""
     top = body.get("top_logprobs")
     count = 0 if top is None else whole_value(top, "top_logprobs", low=0, high=MAX_TOP_LOGPROBS)
     if flag(body, "logprobs"):
@@ -25,10 +25,7 @@ def read_chat_logprobs(body: Body) -> dict[str, int]:
 
 
 def read_completion_logprobs(body: Body) -> dict[str, int]:
-    """The options that a completion names: `logprobs` is a number, and holds for the prompt where that is echoed.
-
-    Raises `ApiError`.
-    """
+    """Read a completion's number `logprobs`; with `echo` it includes the prompt. Raises `ApiError`."""
     count = body.get("logprobs")
     if count is None or count is False:
         return {}
@@ -37,10 +34,10 @@ def read_completion_logprobs(body: Body) -> dict[str, int]:
 
 
 class ChatLogprobs:
-    """The tokens of one chat's reply in the shape of chats, one piece after the other."""
+    """Formats the log-probabilities of a chat."""
 
     def of(self, told: Sequence[NamedToken], text: str) -> Json:
-        """Some tokens; where they stand in the `text` of the same piece is not told."""
+        """Format the tokens of one piece; its `text` is not needed here."""
         content = [
             {**_of_chat(each), "top_logprobs": [_of_chat(likely) for likely in each.top]}
             for each in told
@@ -54,9 +51,9 @@ def _of_chat(token: LikelyToken) -> Json:
 
 
 class CompletionLogprobs:
-    """The tokens of one completion in the shape of completions, one piece after the other.
+    """Formats the log-probabilities of one completion, piece by piece.
 
-    An offset counts the characters of the whole text before its token.
+    An offset is the number of characters of the whole text before the token.
     """
 
     def __init__(self) -> None:
@@ -65,18 +62,21 @@ class CompletionLogprobs:
         self._decoder = UTF8(errors="replace")
 
     def of(self, told: Sequence[NamedToken], text: str) -> Json:
-        """Some tokens; a prompt's all come with its whole `text`."""
+        """Format the tokens of one piece; a prompt is one piece with its whole `text`."""
         is_prompt = bool(told) and not isinstance(told[0], TokenLogprob)
         offsets = []
         for each in told:
             offsets.append(self._offset)
-            self._offset += _length(each, text[self._offset :]) if is_prompt else self._decoded(each)
+            if is_prompt:
+                self._offset += _length(each, text[self._offset :])
+            else:
+                self._offset += len(self._decoder.decode(bytes(each.utf8)))
         if is_prompt:
             self._offset = len(text)
         return {
             "tokens": [_name(each) for each in told],
             "token_logprobs": [each.logprob if isinstance(each, TokenLogprob) else None for each in told],
-            # As OpenAI has it, the text's own token is always there.
+            # As in OpenAI's API, the chosen token is always included.
             "top_logprobs": [
                 {_name(likely): likely.logprob for likely in (*each.top, each)}
                 if isinstance(each, TokenLogprob)
@@ -86,16 +86,11 @@ class CompletionLogprobs:
             "text_offset": offsets,
         }
 
-    def _decoded(self, token: NamedToken) -> int:
-        """The characters that are whole with one more token."""
-        return len(self._decoder.decode(bytes(token.utf8)))
-
 
 def _length(token: NamedToken, rest: str) -> int:
-    """The characters of a prompt's token, where the rest of the text begins with it.
+    """The number of characters of a prompt's token at the beginning of the rest of the text.
 
-    Special tokens stand in the text of a prompt that was sent as tokens, and in none that was sent as text; the
-    first word may have lost its space.
+    The text of a prompt contains special tokens only if it was sent as tokens; the first word may lack its space.
     """
     stands = (token.text, token.text.removeprefix(" "))
     return next(
@@ -104,7 +99,7 @@ def _length(token: NamedToken, rest: str) -> int:
 
 
 def _name(token: NamedToken) -> str:
-    """The text of a token; of bytes that are no text by themselves, as OpenAI writes them."""
+    """The text of a token, or its bytes in OpenAI's notation if they are not valid UTF-8."""
     try:
         bytes(token.utf8).decode()
     except UnicodeDecodeError:

@@ -1,8 +1,8 @@
-"""Response bodies of the chat and completion endpoints, whole and in pieces, and who writes them."""
+"""Writers of the replies of the chat and completion endpoints, whole and streamed."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError
@@ -10,7 +10,7 @@ from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished
 from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
-from cosine_node.gateway.provenance import account_of, as_objects
+from cosine_node.gateway.provenance import account_of
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
@@ -21,7 +21,10 @@ from cosine_p2p.request.results import Generation
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Style:
-    """The shape of an endpoint's choices: whole, in pieces (None is the last), and what comes before the pieces."""
+    """The format of an endpoint's choices.
+
+    `whole` formats a complete reply, `piece` one part of a stream, None at its end; `first` precedes the parts.
+    """
 
     id_prefix: str
     whole_kind: str
@@ -33,12 +36,12 @@ class Style:
 
 
 def _reasoning(text: str) -> Json:
-    """Reasoning by both names that clients read: DeepSeek's, and the one that vLLM and OpenRouter have."""
+    """Reasoning under both names that clients read: DeepSeek's, and that of vLLM and OpenRouter."""
     return {"reasoning_content": text, "reasoning": text} if text else {}
 
 
 def _message(reply: Reply) -> Json:
-    """A whole answer of a chat."""
+    """The complete message of a chat."""
     calls = [
         {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
         for call in reply.tool_calls
@@ -49,7 +52,7 @@ def _message(reply: Reply) -> Json:
 
 
 def _delta(part: Part | None) -> Json:
-    """More of an answer. A call begins with its name; more of its arguments has its index alone."""
+    """One part of a chat's stream. A call begins with its name; its arguments follow under its index."""
     match part:
         case Content(text):
             return {"delta": {"content": text}}
@@ -84,7 +87,7 @@ COMPLETION: Final = Style(
 
 
 def usage(finished: Sequence[ChoiceFinished]) -> Json:
-    """Tokens, each prompt counted once, however many choices it has, and what its verifier knew of it before."""
+    """Token counts; a prompt counts once for all its choices, with the tokens that its verifier had cached."""
     prompt = sum(each.generation.prompt_tokens for each in finished if each.choice.number == 0)
     cached = sum(each.generation.cached_tokens for each in finished if each.choice.number == 0)
     completion = sum(each.generation.tokens for each in finished)
@@ -103,9 +106,9 @@ def usage(finished: Sequence[ChoiceFinished]) -> Json:
 
 @dataclass(kw_only=True)
 class ChoicesWriter(ReplyWriter):
-    """What whole replies of several choices and streamed ones have in common.
+    """The common part of the writers of choices.
 
-    With `tells_provenance` choices have the `provenance` of their tokens, and in the end an `account` of all.
+    With `tells_provenance`, choices have the `provenance` of their tokens and finally an `account`.
     """
 
     style: Style
@@ -120,12 +123,12 @@ class ChoicesWriter(ReplyWriter):
         before = self._told.setdefault(index, told)
         if before is not told:
             for name, values in told.items():
-                # Lists, but for what a chat has of refusals.
+                # All values are lists except a chat's `refusal`.
                 if values is not None:
                     before[name] += values
 
     def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
-        self._provenance.setdefault(index, []).extend(as_objects(origins))
+        self._provenance.setdefault(index, []).extend(map(asdict, origins))
 
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {
@@ -147,7 +150,7 @@ class ChoicesWriter(ReplyWriter):
 
 @dataclass(kw_only=True)
 class WholeReplyWriter(ChoicesWriter):
-    """Writes one JSON body once it is ended."""
+    """Writes one JSON body at the end."""
 
     parts: defaultdict[int, list[Part]] = field(default_factory=lambda: defaultdict(list))
 
@@ -174,9 +177,9 @@ class WholeReplyWriter(ChoicesWriter):
 
 @dataclass(kw_only=True)
 class StreamedReplyWriter(ChoicesWriter):
-    """Writes the events of all choices as they come.
+    """Streams the events of all choices.
 
-    The last piece carries the metrics; with `includes_usage` it is one more, without choices.
+    The last piece has the metrics; with `includes_usage` it is an additional one without choices.
     """
 
     choices: int
@@ -200,14 +203,14 @@ class StreamedReplyWriter(ChoicesWriter):
         await self._close(sent_event("[DONE]"))
 
     async def fail(self, problem: ApiError) -> None:
-        """End with an error: in the stream, or by raising it while no status has been sent."""
+        """End the stream with an error, or raise it if no status has been sent."""
         if not self.stream.is_begun:
             raise problem
         await self._write_event(problem.body)
         await self._close(sent_event("[DONE]"))
 
     async def _open(self, index: int) -> None:
-        """Write what comes before the first piece of a choice."""
+        """Write the style's first event of a choice."""
         if index not in self.opened:
             self.opened.add(index)
             if self.style.first:
@@ -222,7 +225,7 @@ class StreamedReplyWriter(ChoicesWriter):
 
 
 def choices_writer(style: Style) -> MakeWriter:
-    """Makes the writers of an endpoint whose replies are choices of this style."""
+    """Return the `MakeWriter` of an endpoint whose replies are choices of this style."""
 
     def make(_: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter:
         about["tells_provenance"] = wanted.tells_provenance

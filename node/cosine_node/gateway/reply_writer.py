@@ -1,19 +1,17 @@
-"""Who writes a reply, whatever the API: takes the events of its choices, and sends it whole or as it comes."""
+"""Base classes of the writers of replies, and the fields that the replies of all APIs share."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any, Protocol
+from typing import Any
 
 from starlette.responses import JSONResponse
 from starlette.types import Send
 
 from cosine_node.gateway.api_errors import ApiError
-from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.event_stream import EventStream, sent_event
-from cosine_node.gateway.text_request import TextRequest
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
 from cosine_p2p.request.logprobs import NamedToken
@@ -28,8 +26,7 @@ Json = dict[str, Any]
 class ReplyWriter(ABC):
     """Takes the events of all choices and writes the reply.
 
-    `created_s` is Unix time. `asked` is the request as a verifier sees it, once one is about to be asked. A reply
-    that comes in pieces is the `stream`.
+    `created_s` is Unix time. `asked` is the request to the verifier, once it is known.
     """
 
     request_id: str
@@ -58,11 +55,11 @@ class ReplyWriter(ABC):
                 await self._take_finished(event)
 
     def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
-        """Keep what is told of the tokens of the part that comes next; APIs that show none leave it."""
+        """Keep the log-probabilities of the next part. Default: ignore them."""
         return
 
     def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
-        """Keep whose the tokens of the part that comes next are, likewise."""
+        """Keep the origins of the next part's tokens. Default: ignore them."""
         return
 
     @abstractmethod
@@ -73,18 +70,18 @@ class ReplyWriter(ABC):
 
     @abstractmethod
     async def end(self) -> None:
-        """Write what is left, now that all choices have finished."""
+        """Write the rest after all choices have finished."""
 
     async def fail(self, problem: ApiError) -> None:
-        """End with an error: raise it, while no status has been sent."""
+        """End with an error: raise it, as no status has been sent."""
         raise problem
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal weights and numerics, so that equal requests give equal text."""
+        """A fingerprint of weights and numerics: if it is equal, equal requests give equal texts."""
         if self.asked is None:
             return ""
-        # 48 bits, as git abbreviates: enough to tell apart the few models that one client meets.
+        # 48 bits distinguish the few models that one client uses.
         return f"fp_{sha256(self.asked.target_digest + self.asked.numerics.encode()).hexdigest()[:12]}"
 
     def _metrics(self) -> Json:
@@ -92,7 +89,7 @@ class ReplyWriter(ABC):
 
     async def _write_whole(self, body: Json) -> None:
         response = JSONResponse(body)
-        # Sent by hand: a Response takes the scope of a request, which has no part in this.
+        # Sent manually: calling a Response needs the scope of the request.
         start = {"type": "http.response.start", "status": response.status_code, "headers": response.raw_headers}
         await self.send(start)
         await self.send({"type": "http.response.body", "body": response.body})
@@ -108,9 +105,9 @@ class ReplyWriter(ABC):
 
 @dataclass(kw_only=True)
 class OneTextWriter(ReplyWriter):
-    """Writes a reply of one text: one JSON body or, if `is_streamed`, its events as they come.
+    """Writes a reply of one text: one JSON body or, if `is_streamed`, events.
 
-    Once `is_opened`, the events before the text have been told.
+    `is_opened` is set once the events before the text have been sent.
     """
 
     is_streamed: bool
@@ -122,11 +119,11 @@ class OneTextWriter(ReplyWriter):
 
     @abstractmethod
     def _added(self, part: Part) -> Iterable[Json]:
-        """Take one more part; the events that tell it."""
+        """Take one more part and return its events."""
 
     @abstractmethod
     def _ended(self, done: Generation) -> Iterable[Json]:
-        """End the text; the events that tell it."""
+        """End the text and return the events of its end."""
 
     @abstractmethod
     def _closing(self, done: Generation) -> Iterable[Json]:
@@ -155,7 +152,7 @@ class OneTextWriter(ReplyWriter):
         await self._close()
 
     async def fail(self, problem: ApiError) -> None:
-        """End with an error: in the stream, or by raising it while no status has been sent."""
+        """End the stream with an error, or raise it if no status has been sent."""
         if not self.stream.is_begun:
             raise problem
         await self._tell(self._failure(problem))
@@ -173,10 +170,8 @@ class OneTextWriter(ReplyWriter):
                 await self._write_event(event, name=event["type"])
 
 
-class MakeWriter(Protocol):
-    """Makes the writer of the reply to a request; `about` are fields that all writers have."""
-
-    def __call__(self, body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWriter: ...
+MakeWriter = Callable[..., ReplyWriter]
+"""Makes the writer of a reply from the `Body`, its `TextRequest` and the keyword fields that all writers have."""
 
 
 def reason_of(finished: ChoiceFinished) -> str:
@@ -186,7 +181,7 @@ def reason_of(finished: ChoiceFinished) -> str:
 
 
 def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
-    """The `metrics` of a response: speculative decoding over all its choices, and the defaults of the model."""
+    """The `metrics` of a response: speculative decoding over all choices, and the model's generation config."""
     drafters: dict[str, Json] = {}
     for report in (report for each in generations for report in each.drafters):
         entry = {"peer_id": report.peer_id, "domain": report.domain, "drafted": 0, "accepted": 0}
@@ -216,5 +211,5 @@ def metrics(generations: Sequence[Generation], *, seed: int) -> Json:
 
 
 def own_config(applied: AppliedConfig) -> Json:
-    """The part of the model's own generation config in a text, of what it gave and of what is not honoured."""
+    """The options that the model's own generation config set, and those that are not honoured."""
     return {"options": dict(applied.options), "not_honoured": list(applied.not_honoured)}

@@ -1,4 +1,4 @@
-"""The options of a text as bodies name them: OpenAI's fields, and those of vLLM and llama.cpp's server."""
+"""Sampling options in request bodies: the fields of OpenAI, vLLM and llama.cpp's server."""
 
 from typing import Any, Final
 
@@ -18,21 +18,21 @@ from cosine_protocol.limits import (
 )
 
 MAX_STOPS: Final = 64
-"""OpenAI's reference has 4, other servers no bound; each is searched for in all the text."""
+"""OpenAI's API allows 4, other servers any number; the whole text is searched for each."""
 MAX_STOP_CHARACTERS: Final = 1024
-"""Bounds the work too, and what is held back of a text."""
+"""Bounds the work, and the text that is held back."""
 MAX_WORDS: Final = MAX_BAD_WORDS // 2
-"""A word may be one sequence of tokens alone and another one after a space."""
+"""A word may be two token sequences: one alone and one after a space."""
 NO_BOUND: Final = -1
-"""As a length it means none, as a seed that one is drawn: so read it llama.cpp's server, Ollama and vLLM."""
+"""No length limit, or a random seed, as in llama.cpp's server, Ollama and vLLM."""
 
-# OpenAI's temperature is 1 by default. Its reference has no bound for a chat, but a model that never ends would
-# hold a slot for minutes; the 16 tokens of a completion are its own.
+# OpenAI's defaults, except the length of a chat: OpenAI sets no limit, but a model that never ends would hold a
+# slot for minutes.
 CHAT_DEFAULTS: Final[GenerationOptions] = {**TEXT_DEFAULTS, "temperature": 1.0, "max_new_tokens": 1024}
 COMPLETION_DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 16}
 
 MOST_TOKENS: Final = (1 << 63) - 1
-"""Clients write the largest number that they have where they mean no bound."""
+"""Clients that want no limit send their largest integer."""
 
 REALS: Final = (
     *("temperature", "top_p", "min_p", "repetition_penalty"),
@@ -41,13 +41,13 @@ REALS: Final = (
 
 
 def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
-    """The options that a body names, of a client's generation; at least so many tokens. Raises `ApiError`."""
+    """Read the generation options of a body; a length must be at least `least_tokens`. Raises `ApiError`."""
     options: dict[str, Any] = {name: real(body, name, 0.0) for name in REALS if body.get(name) is not None}
     if options.get("top_p") == 0:
-        # OpenAI's reference has it: of all tokens only the best one stays.
+        # OpenAI's API allows 0: only the best token remains.
         options["top_p"] = MIN_TOP_P
     if body.get("top_k") is not None:
-        # -1 is vLLM's way to switch it off.
+        # -1 disables it in vLLM.
         options["top_k"] = max(0, whole(body, "top_k", 0, low=-1, high=MAX_TOKEN_ID))
     found: dict[str, Any] = {
         "logit_bias": _biases(body),
@@ -67,7 +67,7 @@ def read_options(body: Body, *, least_tokens: int) -> dict[str, Any]:
 
 
 def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
-    """The bounds of the text's length; the newer of the two names in OpenAI's chats counts before the other."""
+    """Read the limits of the length; OpenAI's newer names take precedence over `max_tokens`."""
     lengths: dict[str, int] = {}
     for name in ("max_tokens", "max_completion_tokens", "max_output_tokens"):
         if body.get(name) is None:
@@ -75,17 +75,17 @@ def _lengths(body: Body, least_tokens: int) -> dict[str, int]:
         limit = whole(body, name, 0, low=NO_BOUND, high=MOST_TOKENS)
         if NO_BOUND < limit < least_tokens:
             raise bad_value(name, f"{name} must be at least {least_tokens}, or {NO_BOUND} for no bound.")
-        # More than the protocol's limit is the limit: the context ends before.
+        # The context ends before the protocol's limit.
         lengths["max_new_tokens"] = MAX_NEW_TOKENS if limit == NO_BOUND else min(limit, MAX_NEW_TOKENS)
     if least := whole(body, "min_tokens", 0, low=0, high=MAX_NEW_TOKENS):
         if least > lengths.get("max_new_tokens", MAX_NEW_TOKENS):
-            raise bad_value("min_tokens", "min_tokens must be no more than max_tokens.")
+            raise bad_value("min_tokens", "min_tokens must be at most max_tokens.")
         lengths["min_tokens"] = least
     return lengths
 
 
 def _prediction(body: Body) -> str:
-    """The text that the user expects, as OpenAI has it: a content that is text, or parts that are."""
+    """Read OpenAI's predicted text: a string, or parts of type text."""
     prediction = body.get("prediction")
     if prediction is None:
         return ""
@@ -99,7 +99,7 @@ def _prediction(body: Body) -> str:
 
 
 def _stops(body: Body) -> tuple[str, ...]:
-    """The texts that end an output; an empty one is none, as for llama.cpp's server."""
+    """Read the stop texts; empty ones are ignored, as in llama.cpp's server."""
     name = "stop" if body.get("stop_sequences") is None else "stop_sequences"
     stop = body.get(name)
     stops = stop if isinstance(stop, list) else [] if stop is None else [stop]
@@ -112,7 +112,7 @@ def _stops(body: Body) -> tuple[str, ...]:
 
 
 def _words(body: Body) -> tuple[str, ...]:
-    """The words that must not be written."""
+    """Read the words that the text must not contain."""
     words = body.get("bad_words")
     if words is None:
         return ()
@@ -125,7 +125,7 @@ def _words(body: Body) -> tuple[str, ...]:
 
 
 def _biases(body: Body) -> dict[int, float]:
-    """The biases of tokens: an object as OpenAI has it, or pairs as llama.cpp has them, where false is never."""
+    """Read token biases: OpenAI's object, or llama.cpp's pairs, in which false bans a token."""
     biases = body.get("logit_bias") or {}
     pairs = list(biases.items()) if isinstance(biases, dict) else biases
     if not isinstance(pairs, list) or len(pairs) > MAX_BIASES:

@@ -1,4 +1,4 @@
-"""Requests for text: the bodies of chat and plain completions, checked and made alike."""
+"""Requests for text, parsed from the bodies of chats and completions."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -9,6 +9,7 @@ from cosine_node.gateway.body import (
     Body,
     flag,
     is_unicode,
+    objects,
     required,
     stated_flag,
     text,
@@ -33,14 +34,14 @@ from cosine_protocol.limits import MAX_PROMPT_TOKENS
 from cosine_protocol.request import MAX_SEED
 
 MAX_CHOICES: Final = 64
-"""Bounds the work of one request: four times the generations that a gateway runs at once by default."""
+"""Bounds the work of one request: four times a gateway's default number of concurrent generations."""
 OWN_FIELDS: Final = {"documents": "documents", "reasoning_effort": "reasoning_effort"}
-"""Options of a template that have a field of a chat's body to themselves."""
+"""The template options that have their own field in a chat's body."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestedChoice:
-    """One text to generate: `index` among all of the request, `number` among those for its prompt."""
+    """One text to generate: number `index` of the request, number `number` of its prompt."""
 
     index: int
     number: int
@@ -50,14 +51,19 @@ class RequestedChoice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextRequest:
-    """One request. Without a `model` the gateway's is meant; without `seed` one is drawn.
+    """A parsed request.
 
-    `asked` are the options of the text that the body names; the model's own generation config sets the defaults of
-    the others, and `otherwise` holds where it says nothing. With `is_echoed` the text begins with the prompt.
-    Without `adds_special_tokens` prompts are read without those that the tokenizer adds. Only requests of the same
-    `cache_salt` share cached prefixes. `wishes` are options of a chat's template that are left out where it does
-    not read them, `template_fields` the fields of the body that hold an option of it, by its name. With
-    `tells_provenance` the reply says whose each token is, and proves it.
+    model: Default: the gateway's own.
+    prompt_field: The body's field for the prompt, for errors.
+    n: The number of texts for each prompt.
+    asked: The generation options in the body. Defaults come from the model's generation config, then `otherwise`.
+    seed: Default: random.
+    is_echoed: The text begins with the prompt.
+    tells_provenance: The reply has the origin of each token and the proof.
+    adds_special_tokens: The tokenizer adds its special tokens to prompts.
+    cache_salt: Only requests with the same salt share cached prefixes.
+    wishes: Options of the chat template that are dropped if it does not read them.
+    template_fields: The body's field for each option of the chat template that has its own.
     """
 
     model: str | None
@@ -78,16 +84,16 @@ class TextRequest:
 
     @property
     def is_generating(self) -> bool:
-        """False where no token is wanted after the prompt."""
+        """False if no tokens are requested after the prompt."""
         return self.asked.get("max_new_tokens") != 0
 
     @property
     def is_plain(self) -> bool:
-        """True if each choice is the text after its prompt, read as the target has it, and no more."""
+        """True if each choice is only the text after a prompt in the target's usual encoding."""
         return self.is_generating and self.adds_special_tokens and not self.is_echoed
 
     def choices(self, seed: int) -> tuple[RequestedChoice, ...]:
-        """All texts to generate: n for the first prompt, then n for the next; each prompt's seeds begin anew."""
+        """All texts to generate: `n` for each prompt in turn, with the same seeds for each prompt."""
         return tuple(
             RequestedChoice(
                 index=row * self.n + number, number=number, prompt=prompt, seed=choice_seed(seed, number)
@@ -101,7 +107,7 @@ Parse = Callable[[Body], TextRequest]
 
 
 def parse_chat(body: Body) -> TextRequest:
-    """The body of `/v1/chat/completions`. Raises `ApiError`."""
+    """Parse the body of `/v1/chat/completions`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_CHATS)
     request = text_request(
         body, prompt_field="messages", prompts=(read_chat(body),), least_tokens=1, otherwise=CHAT_DEFAULTS
@@ -114,23 +120,22 @@ def parse_chat(body: Body) -> TextRequest:
 
 
 def parse_completion(body: Body) -> TextRequest:
-    """The body of `/v1/completions`. Raises `ApiError`."""
+    """Parse the body of `/v1/completions`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_COMPLETIONS)
     prompts = _prompts(required(body, "prompt"))
     request = text_request(
         body, prompt_field="prompt", prompts=prompts, least_tokens=0, otherwise=COMPLETION_DEFAULTS
     )
-    adds_special_tokens = stated_flag(body, "add_special_tokens") is not False
     return replace(
         request,
         asked={**request.asked, **read_completion_logprobs(body)},
         is_echoed=flag(body, "echo"),
-        adds_special_tokens=adds_special_tokens,
+        adds_special_tokens=stated_flag(body, "add_special_tokens") is not False,
     )
 
 
 def _prompts(prompt: Any) -> tuple[Prompt, ...]:
-    """A text or token ids, or several of either."""
+    """Read one prompt or several, each a text or token ids."""
     several = prompt if isinstance(prompt, list) else [prompt]
     if isinstance(prompt, list) and prompt and all(isinstance(each, int | float) for each in prompt):
         several = [prompt]
@@ -147,7 +152,7 @@ def _prompts(prompt: Any) -> tuple[Prompt, ...]:
 def text_request(
     body: Body, *, prompt_field: str, prompts: Sequence[Prompt], least_tokens: int, otherwise: GenerationOptions
 ) -> TextRequest:
-    """The fields that bodies of all kinds have. Raises `ApiError`."""
+    """Parse the fields that bodies of all kinds share. Raises `ApiError`."""
     n = whole(body, "n", 1, low=1, high=MAX_CHOICES)
     if n * len(prompts) > MAX_CHOICES:
         raise bad_value("n", f"One request may ask for at most {MAX_CHOICES} texts; send several.")
@@ -172,7 +177,7 @@ def text_request(
 
 
 def read_chat(body: Body) -> Chat:
-    """The chat of a body, and how its template is used, by vLLM's names for it. Raises `ApiError`."""
+    """Read the chat of a body with its template options, by vLLM's names. Raises `ApiError`."""
     given = required(body, "messages")
     if not isinstance(given, list) or not given:
         raise bad_value("messages", "messages must be a list of at least one message.")
@@ -181,7 +186,7 @@ def read_chat(body: Body) -> Chat:
     if begins and continues:
         raise bad_value(
             "continue_final_message",
-            "continue_final_message goes on with the last message, add_generation_prompt begins one; set one.",
+            "continue_final_message and add_generation_prompt exclude each other; set one.",
         )
     options = body.get("chat_template_kwargs")
     if not isinstance(options, dict | None) or not RESERVED.isdisjoint(options or {}):
@@ -191,8 +196,8 @@ def read_chat(body: Body) -> Chat:
     if effort is not None:
         options = {"reasoning_effort": text(effort, "reasoning_effort"), **(options or {})}
     documents = body.get("documents")
-    if not isinstance(documents, list | None) or not all(isinstance(each, dict) for each in documents or []):
-        raise bad_value("documents", "documents must be a list of objects.")
+    if documents is not None:
+        objects(documents, "documents")
     tool_choice, tools = read_tool_choice(body, read_tools(body))
     return Chat(
         messages,
@@ -207,7 +212,7 @@ def read_chat(body: Body) -> Chat:
 
 
 def _message(message: Any, path: str) -> Message:
-    """The fields that templates read; what a role means is up to the target's."""
+    """Read the message fields that templates read; roles are left to the target's template."""
     if not isinstance(message, dict):
         raise bad_value(path, f"{path} must be an object with role and content.")
     for known in ("function_call", "audio"):
@@ -220,14 +225,12 @@ def _message(message: Any, path: str) -> Message:
     for known in ("name", "tool_call_id", *REASONING):
         if message.get(known) is not None:
             fields[known] = text(message[known], f"{path}.{known}")
-    calls = message.get("tool_calls") or []
-    if not isinstance(calls, list) or not all(isinstance(call, dict) for call in calls):
-        raise bad_value(f"{path}.tool_calls", f"{path}.tool_calls must be a list of objects.")
+    calls = objects(message.get("tool_calls") or [], f"{path}.tool_calls")
     return fields | ({"tool_calls": unicode_throughout(calls, f"{path}.tool_calls")} if calls else {})
 
 
 def read_content(content: Any, path: str) -> str:
-    """Text; none is empty, and parts that are all text are joined by line breaks as vLLM does."""
+    """Read the text of a content; text parts are joined by line breaks, as in vLLM."""
     if content is None:
         return ""
     if not isinstance(content, list):
@@ -244,6 +247,6 @@ def read_content(content: Any, path: str) -> str:
         field = TEXT_PARTS.get(kind) if isinstance(kind, str) else None
         if field is None:
             shown = kind if isinstance(kind, str) and is_unicode(kind) else "that"
-            raise unsupported(f"{part_path}.type", f"{part_path} is of type {shown}; the target reads text alone.")
+            raise unsupported(f"{part_path}.type", f"{part_path} is of type {shown}; the target reads only text.")
         texts.append(text(part.get(field), f"{part_path}.{field}"))
     return "\n".join(texts)

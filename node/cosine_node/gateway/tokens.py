@@ -1,4 +1,4 @@
-"""Texts as token ids and back, by the target's own tokenizer and template: vLLM's and llama.cpp's endpoints."""
+"""The tokenizer endpoints of vLLM and llama.cpp, answered by the target's tokenizer and template."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from cosine_protocol.limits import MAX_PROMPT_TOKENS
 
 Json = dict[str, Any]
 Answer = Callable[[Body, TextTokenizer], Json]
-"""Reads a body and answers it by the target's tokenizer."""
+"""Answers a body by the target's tokenizer."""
 
 OF_CHATS: Final = frozenset({
     "add_generation_prompt", "chat_template_kwargs", "continue_final_message", "documents", "messages", "model",
@@ -27,7 +27,7 @@ OF_TEXTS: Final = frozenset({"add_special", "add_special_tokens", "content", "mo
 
 
 def text_of_tokens(codec: TextTokenizer, tokens: Sequence[int]) -> str:
-    """The text of token ids, special ones with theirs."""
+    """Decode token ids, special ones included."""
     parts = groupby(tokens, key=lambda token: bool(codec.special_text(token)))
     return "".join(
         "".join(map(codec.special_text, run)) if is_special else codec.decode(list(run))
@@ -36,10 +36,9 @@ def text_of_tokens(codec: TextTokenizer, tokens: Sequence[int]) -> str:
 
 
 def tokenized(body: Body, codec: TextTokenizer) -> Json:
-    """The answer to `/tokenize`: the token ids of a chat, or of a text.
+    """Answer `/tokenize`: the token ids of a chat or a text.
 
-    A `prompt`, as vLLM calls it, gets the special tokens that the tokenizer adds, a `content`, as llama.cpp calls
-    it, does not, unless the body says otherwise.
+    By default the tokenizer adds its special tokens to vLLM's `prompt` but not to llama.cpp's `content`.
     """
     if body.get("messages") is not None:
         refuse_others(body, OF_CHATS)
@@ -48,7 +47,7 @@ def tokenized(body: Body, codec: TextTokenizer) -> Json:
         refuse_others(body, OF_TEXTS)
         name = "content" if body.get("content") is not None else "prompt"
         if stated_flag(body, "parse_special") is False:
-            raise bad_value("parse_special", "Special tokens in a text are always read as such.")
+            raise bad_value("parse_special", "Special tokens in a text are always parsed.")
         asked = stated_flag(body, "add_special" if name == "content" else "add_special_tokens")
         adds = name == "prompt" if asked is None else asked
         tokens = codec.encode(text(required(body, name), name), add_special_tokens=adds)
@@ -56,7 +55,7 @@ def tokenized(body: Body, codec: TextTokenizer) -> Json:
 
 
 def detokenized(body: Body, codec: TextTokenizer) -> Json:
-    """The answer to `/detokenize`: a text by both names."""
+    """Answer `/detokenize`: the text under both names."""
     refuse_others(body, frozenset({"model", "tokens"}))
     tokens = token_ids(required(body, "tokens"), "tokens", high=MAX_PROMPT_TOKENS)
     if tokens and max(tokens) >= codec.vocab_tokens:
@@ -66,30 +65,29 @@ def detokenized(body: Body, codec: TextTokenizer) -> Json:
 
 
 def rendered(body: Body, codec: TextTokenizer) -> Json:
-    """The answer to `/apply-template`: the text of a chat."""
+    """Answer `/apply-template`: the text of a chat."""
     refuse_others(body, OF_CHATS)
     return {"prompt": render(codec, _chat(body)).text}
 
 
 def described(codec: TextTokenizer) -> Json:
-    """The answer to `/tokenizer_info`: what special tokens are called, and the chat template.
+    """Answer `/tokenizer_info`: the names of special tokens, and the chat template.
 
-    Programs that measure models, such as lm-eval, read it instead of a copy of the tokenizer.
+    Benchmarks such as lm-eval read it instead of a copy of the tokenizer.
     """
     try:
         template = codec.chat_template()
     except PromptRefused:
-        # None, or several with names.
+        # The target has no template, or only named ones.
         template = None
     return {"bos_token": None, "eos_token": None, **codec.named_tokens, "chat_template": template or None}
 
 
 def fitted(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], fields: Mapping[str, str]) -> Chat:
-    """The chat with those of the wishes that its template reads.
+    """Add the wishes that a chat's template reads to its template options.
 
-    Raises `ApiError` for an option of its own that the template does not read, unless it asks for nothing: whoever
-    sends documents, or an effort, would get an answer without. `fields` hold such options in the body, by their
-    names; any other is one of `chat_template_kwargs`.
+    Raises `ApiError` if the template does not read one of the chat's own options, such as documents, which would be
+    ignored silently. `fields` names the body's field for each option. Default: `chat_template_kwargs`.
     """
     template = codec.chat_template(chat.template, has_tools=chat.tools is not None)
     for name, value in {**chat.template_options, "documents": chat.documents}.items():
@@ -101,7 +99,7 @@ def fitted(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], field
 
 
 def chat_tokens(chat: Chat, codec: TextTokenizer, *, wishes: Mapping[str, Any], fields: Mapping[str, str]) -> int:
-    """The number of tokens of a chat that is `fitted`. Raises as that, and `PromptRefused`."""
+    """Count the tokens of a chat after `fitted`. Raises `ApiError` and `PromptRefused`."""
     return len(encode_prompt(codec, read_prompt(fitted(chat, codec, wishes=wishes, fields=fields))))
 
 

@@ -1,4 +1,4 @@
-"""The tools of a chat, and whether they are called, as bodies say it."""
+"""The fields of a chat for tools and their choice."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -8,11 +8,11 @@ from cosine_node.gateway.body import Body, ascii_name, is_unicode, text, unicode
 from cosine_p2p.request.chat import NamedTool, ToolChoice
 
 MAX_TOOLS: Final = 128
-"""As OpenAI's API."""
+"""The limit of OpenAI's API."""
 
 
 def read_tools(body: Body) -> list[dict[str, Any]] | None:
-    """The functions that may be called; none where the list is empty. Raises `ApiError`."""
+    """Read the functions, None if there are none. Raises `ApiError`."""
     tools = body.get("tools")
     if not tools:
         return None
@@ -25,7 +25,7 @@ def read_tools(body: Body) -> list[dict[str, Any]] | None:
             raise bad_value(path, f"{path} must be an object of type function.")
         if kind != "function":
             shown = kind if is_unicode(kind) else "that"
-            raise unsupported(f"{path}.type", f"{path} is of type {shown}; a target calls functions alone.")
+            raise unsupported(f"{path}.type", f"{path} is of type {shown}; a target calls only functions.")
         function = tool.get("function")
         if not isinstance(function, dict) or not text(function.get("name"), f"{path}.function.name"):
             raise bad_value(f"{path}.function", f"{path}.function must be an object with a name.")
@@ -38,7 +38,7 @@ def read_tools(body: Body) -> list[dict[str, Any]] | None:
 def read_tool_choice(
     body: Body, tools: Sequence[dict[str, Any]] | None
 ) -> tuple[ToolChoice | NamedTool, Sequence[dict[str, Any]] | None]:
-    """Whether functions are called, and which of the tools may be. Raises `ApiError`."""
+    """Read the choice, and the tools that it allows. Raises `ApiError`."""
     choice = body.get("tool_choice")
     match choice:
         case None:
@@ -67,5 +67,5 @@ def _name_of(tool: Any) -> str:
 
 def _known(name: str, tools: Sequence[dict[str, Any]] | None) -> str:
     if name not in {each["function"]["name"] for each in tools or ()}:
-        raise bad_value("tool_choice", f"tool_choice names {ascii_name(name)}, which is none of the tools.")
+        raise bad_value("tool_choice", f"tool_choice names {ascii_name(name)}, which is not one of the tools.")
     return name

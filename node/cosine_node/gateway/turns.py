@@ -1,7 +1,7 @@
-"""The turns of a conversation as chat templates know them, put together of the smaller pieces of other APIs.
+"""The turns of a conversation for chat templates, assembled from the smaller items of other APIs.
 
-A template knows one message of the system, which comes first, and then turns that alternate: many refuse others,
-and some leave out in silence what stands where they expect something else. Pure.
+A template expects one system message and then alternating turns: many refuse anything else, and some silently drop
+it. Pure.
 """
 
 from typing import Any, Final
@@ -9,14 +9,13 @@ from typing import Any, Final
 from cosine_p2p.request.chat import Message
 
 BETWEEN: Final = "\n"
-"""Stands between the pieces of a turn, as between the parts of a chat's message."""
+"""The separator between the pieces of a turn."""
 
 
 class Turns:
-    """Takes pieces in their order; `messages` are the turns they make.
+    """Collects pieces in order; `messages` are the resulting turns.
 
-    Pieces of the same speaker that follow each other are one turn. What the system says after the conversation has
-    begun is part of the user's turn.
+    Consecutive pieces of a speaker form one turn. System text after the first turn becomes part of a user turn.
     """
 
     def __init__(self) -> None:
@@ -26,34 +25,34 @@ class Turns:
 
     @property
     def messages(self) -> list[Message]:
-        """All turns, after the system's."""
+        """The system message, if any, and all turns."""
         head = [{"role": "system", "content": BETWEEN.join(self._instructions)}] if self._instructions else []
         return [*head, *self._turns]
 
     def instruct(self, text: str) -> None:
-        """The system says something."""
+        """Add text of the system."""
         if self._turns:
             self.say("user", text)
         else:
             self._instructions.append(text)
 
     def say(self, role: str, text: str) -> None:
-        """The user or the assistant says something."""
+        """Add text of the user or the assistant."""
         self._add(role, "content", text)
 
     def reason(self, text: str) -> None:
-        """The assistant thinks something."""
+        """Add reasoning of the assistant."""
         self._add("assistant", "reasoning_content", text)
 
     def call(self, call_id: str, name: str, arguments: str) -> None:
-        """The assistant calls a function with arguments in JSON."""
+        """Add a function call with JSON arguments."""
         self._called[call_id] = name
         function = {"name": name, "arguments": arguments}
         calls = self._turn_of("assistant").setdefault("tool_calls", [])
         calls.append({"id": call_id, "type": "function", "function": function})
 
     def answer(self, call_id: str, text: str) -> None:
-        """A call has a result; some templates want to know of which function."""
+        """Add the result of a call, with the function's name, which some templates need."""
         name = {"name": self._called[call_id]} if call_id in self._called else {}
         self._turns.append({"role": "tool", "tool_call_id": call_id, **name, "content": text})
 
@@ -62,7 +61,7 @@ class Turns:
         turn[field] = BETWEEN.join(each for each in (turn.get(field), text) if each)
 
     def _turn_of(self, role: str) -> dict[str, Any]:
-        """The turn of a speaker that is under way, or a new one."""
+        """Return the current turn of a speaker, or a new one."""
         if not self._turns or self._turns[-1]["role"] != role:
             self._turns.append({"role": role, "content": ""})
         return self._turns[-1]

@@ -199,7 +199,7 @@ def test_health_counts_the_verifiers_that_answer() -> None:
 
     (one, none) = with_gateway(use, verifiers=2)
     assert one == (200, {"status": "ok", "verifiers": 1})
-    assert none[0] == 503 and "2 that are announced" in none[1]["reason"]
+    assert none[0] == 503 and "None of 2 announced" in none[1]["reason"]
 
 
 def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:

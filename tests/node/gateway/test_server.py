@@ -175,7 +175,7 @@ def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pyt
         return [wire.is_closed for wire in (first, *wires)]
 
     assert run_virtual(run()) == [False, True, True, False, False, False, False]
-    (said,) = (each for each in caplog.messages if "the oldest are closed" in each)
+    (said,) = (each for each in caplog.messages if "closing the oldest" in each)
     assert said.startswith("5 of ")
 
 

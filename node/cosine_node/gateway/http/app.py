@@ -1,4 +1,4 @@
-"""The gateway as a Starlette application over a swarm client."""
+"""The gateway's Starlette application."""
 
 import asyncio
 import time
@@ -45,21 +45,21 @@ from cosine_p2p.text.target import default_sampling
 from cosine_protocol.errors import CosineError, GenerationFailed
 from cosine_protocol.records import NodeRecord
 
-# Probes come every few seconds, and each look-up asks several peers: between fresh news and little traffic.
+# Probes come every few seconds, and each look-up asks several peers: a compromise between freshness and traffic.
 FRESH_S: Final = 15.0
 RETRY_S: Final = 2.0
 LOOK_UP_TIMEOUT_S: Final = 6.0
 """Less than the 10 s after which most load balancers give up a probe."""
 ANSWER_S: Final = 3.0
-"""Of a verifier that is asked whether it is there; half of what a look-up may take."""
+"""The timeout for the status of a verifier: half of a look-up's."""
 READINGS: Final = 2
-"""Texts that are made tokens at once for one key: each of the longest takes some 100 MiB meanwhile."""
+"""Maximum number of texts tokenized at once: each of the longest takes about 100 MiB."""
 
 
 class VerifierWatch:
-    """Remembers for `FRESH_S` that verifiers were found, for `RETRY_S` that none were.
+    """Caches found verifiers for `FRESH_S`, and their absence for `RETRY_S`.
 
-    `find_verifiers` is a client's; it may raise a `CosineError`.
+    `find_verifiers` may raise a `CosineError`.
     """
 
     def __init__(self, find_verifiers: Callable[[], Awaitable[Sequence[NodeRecord]]]) -> None:
@@ -70,7 +70,7 @@ class VerifierWatch:
         self._reason = ""
 
     async def look(self) -> tuple[Sequence[NodeRecord], str]:
-        """The verifiers found most recently, best first, and why there are none, "" if there are."""
+        """Return the latest verifiers, best first, and the reason if there are none, else ""."""
         loop = asyncio.get_running_loop()
         async with self._looking:
             if loop.time() >= self._valid_until_s:
@@ -86,7 +86,7 @@ class VerifierWatch:
 
 
 async def find_answering(client: AsyncClient) -> list[NodeRecord]:
-    """The verifiers of a client that answer now; never empty. Raises as `AsyncClient.find_verifiers`."""
+    """Return the verifiers that answer now, at least one. Raises as `AsyncClient.find_verifiers`."""
     announced = await client.find_verifiers()
     surveyor = Surveyor(client.swarm, target=client.target, ask_timeout_s=ANSWER_S)
     try:
@@ -94,18 +94,20 @@ async def find_answering(client: AsyncClient) -> list[NodeRecord]:
     finally:
         await surveyor.close()
     if not found:
-        raise GenerationFailed(f"No verifier answers, of {len(announced)} that are announced.")
+        raise GenerationFailed(f"None of {len(announced)} announced verifiers answers.")
     return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """An operator's options. Without `api_keys` everybody may generate; `max_requests` run at a time.
+    """An operator's options.
 
-    `model_name` is what requests call the target, "" for its own name.
-
-    `host_names` are further names under which the gateway is asked, `cors_origins` of pages that are not local.
-    `entrance` are the options of a node that joins the same network, beside its initial peers.
+    model_name: The name of the target in requests. Default: its own.
+    api_keys: Without any, everybody may generate.
+    cors_origins: Allowed origins of pages besides local ones.
+    host_names: Allowed `Host` names besides private ones.
+    entrance: The options, besides initial peers, of a node that joins the same network.
+    max_requests: Maximum number of generations at once.
     """
 
     model_name: str
@@ -124,19 +126,19 @@ def make_app(
     closing: asyncio.Event,
     unix_s: Callable[[], float] = time.time,
 ) -> Starlette:
-    """The application. Requests still under way when `closing` is set end with an error."""
+    """Return the application. When `closing` is set, running requests end with an error."""
     registry = CollectorRegistry()
     keys = len(set(options.api_keys)) or 1
     admission = Admission(
         max_running=options.max_requests,
-        # Who waits longer than for four generations of others is served sooner by another gateway.
+        # A client that would wait for more than four generations is better served by another gateway.
         max_waiting=4 * options.max_requests,
         keys=keys,
     )
     trend = Trend(GenerationMetrics(registry, model_name=options.model_name), unix_s=unix_s)
     service = Service(
         client=client,
-        # The second always means the gateway's target.
+        # "cosine" always names the gateway's target.
         model_names=tuple(dict.fromkeys((options.model_name, "cosine"))),
         admission=admission,
         readings=Admission(max_running=READINGS, max_waiting=16 * READINGS, keys=keys),
@@ -169,7 +171,7 @@ def make_app(
         allow_origin_regex=LOCAL_ORIGIN,
         allow_methods=["GET", "POST"],
         allow_headers=["*"],
-        # The gateway mostly has an address of the local network, and a page that may ask one of the internet.
+        # An allowed page from the internet may ask a gateway at a local address.
         allow_private_network=True,
         expose_headers=["X-Request-Id", "Request-Id", "Retry-After"],
     )
@@ -179,7 +181,7 @@ def make_app(
             Mount("/v1", routes=[*watched.routes(), *_v1_routes(service, watch)], middleware=checks),
             Route("/health", health, middleware=open_to_all),
             Route("/metrics", metrics, middleware=open_to_all),
-            # vLLM and llama.cpp have them here, and clients that know one base alone look for them under it.
+            # vLLM and llama.cpp serve them here; clients with a single base URL expect them under /v1.
             *_token_routes(service, watch, checks),
             *(Route(route.path, route.endpoint, middleware=open_to_all) for route in asset_routes()),
         ],
@@ -194,7 +196,7 @@ def make_app(
 
 
 def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
-    """OpenAI's API and Anthropic's, all that needs a key."""
+    """The routes of OpenAI's and Anthropic's APIs, which need a key."""
     began_s = int(service.unix_s())
 
     async def describe(name: str) -> Json:
@@ -212,7 +214,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
             "created_at": datetime.fromtimestamp(began_s, UTC).isoformat(),
             "owned_by": "cosine",
             "root": service.model_names[0],
-            # By the names of vLLM, OpenRouter and llama.cpp: clients read one of them.
+            # The names of vLLM, OpenRouter and llama.cpp.
             "max_model_len": context,
             "context_length": context,
             "meta": {"n_ctx": context, "n_ctx_train": context},
@@ -221,7 +223,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
     async def models(_: Request) -> Response:
         data = [await describe(name) for name in service.model_names]
-        # Anthropic's clients ask for pages: this is the only one.
+        # Anthropic's clients request pages; this is the only one.
         pages = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}
         return JSONResponse({"object": "list", "data": data, **pages})
 
@@ -250,7 +252,7 @@ def _v1_routes(service: Service, watch: VerifierWatch) -> list[BaseRoute]:
 
 
 def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middleware] = ()) -> list[BaseRoute]:
-    """What the target's tokenizer and template answer by themselves."""
+    """The routes of the target's tokenizer and template."""
 
     async def info(_: Request) -> Response:
         return JSONResponse(await service.client.with_tokenizer(described))
@@ -271,7 +273,7 @@ def _token_routes(service: Service, watch: VerifierWatch, checks: Sequence[Middl
 def _answered(
     service: Service, watch: VerifierWatch, path: str, answer: Answer, checks: Sequence[Middleware] = ()
 ) -> BaseRoute:
-    """A route to what the target's tokenizer answers by itself."""
+    """A route whose requests the target's tokenizer answers."""
 
     async def reply(request: Request) -> Response:
         async with admitted_object(request, service.readings) as body:
@@ -289,33 +291,33 @@ def _answered(
 
 
 def count_requests(registry: CollectorRegistry, admission: Admission, model_name: str) -> Callable[[int], None]:
-    """Show in a registry the generations that run and wait; the function returned counts a response's status."""
-    for name, told, count in (
-        ("num_requests_running", "Generations under way.", lambda: admission.running),
-        ("num_requests_waiting", "Generations that wait for a place.", lambda: admission.waiting),
+    """Register gauges of running and waiting generations; return a function that counts a response's status."""
+    for name, help_text, count in (
+        ("num_requests_running", "Generations that run.", lambda: admission.running),
+        ("num_requests_waiting", "Generations that wait for a slot.", lambda: admission.waiting),
     ):
-        gauge = Gauge(f"cosine:{name}", told, ("model_name",), registry=registry)
+        gauge = Gauge(f"cosine:{name}", help_text, ("model_name",), registry=registry)
         gauge.labels(model_name).set_function(count)
     responses = Counter("cosine:http_responses", "HTTP responses, by status.", ("status",), registry=registry)
     return lambda status: responses.labels(str(status)).inc()
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """Answer with an error in the shape of the API that was asked."""
+    """Answer with an error in the format of the requested API."""
     assert isinstance(error, ApiError)
     request.state.log_fields.setdefault("error", error.message)
     return refusal(error, path=request.url.path, request_id=request.state.request_id)
 
 
 async def _refuse_failure(request: Request, error: Exception) -> Response:
-    """Answer that the network, or the target, cannot serve what was asked."""
+    """Answer a failure of the network or the target."""
     assert isinstance(error, CosineError)
     request.state.log_fields["error"] = str(error)
     return await _refuse(request, of_failure(error, param="model"))
 
 
 async def _refuse_http(request: Request, error: Exception) -> Response:
-    """Answer with an error of the router, in the shape of all others."""
+    """Answer an error of the router."""
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     allowed = (error.headers or {}).get("Allow")
@@ -325,6 +327,6 @@ async def _refuse_http(request: Request, error: Exception) -> Response:
 
 
 async def _hung_up(request: Request, _: Exception) -> Response:
-    """Log a client whose body never came whole; nobody reads this answer."""
+    """Log a client that hung up while it sent its body; nobody reads this answer."""
     request.state.log_fields["error"] = "the client hung up"
     return Response(status_code=HTTPStatus.BAD_REQUEST)

@@ -1,4 +1,4 @@
-"""ASGI middleware: an id, a line in the log and an answer for every request; a key for those that need one."""
+"""ASGI middleware: request ids and logs, and checks of lengths, hosts, origins and API keys."""
 
 import asyncio
 import logging
@@ -22,25 +22,21 @@ from cosine_node.terminal.events import Emit
 LOG = logging.getLogger(__name__)
 
 REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:-]{1,128}")
-"""Ids that fit into a header and a line of the log as they are: UUIDs and what tracing tools write."""
+"""Ids that need no escaping in a header or a log line, such as UUIDs."""
 
 NO_RESPONSE: Final = 499
-"""The status in the log of a request whose client did not wait, as nginx has it."""
+"""The status in the log, as in nginx, of a request whose client hung up."""
 
 
 def request_id(given: str) -> str:
-    """The caller's own id if it is short and plain, else a new one.
-
-    It has 96 random bits: among a billion requests two are unlikely to get the same.
-    """
+    """Return the client's id if it matches `REQUEST_ID`, else a new one of 96 random bits."""
     return given if REQUEST_ID.fullmatch(given) else secrets.token_hex(12)
 
 
 class RequestLog:
-    """Sets `request.state.request_id`, and `request.state.log_fields` for what the log shall say besides.
+    """Sets `request.state.request_id`, and `request.state.log_fields` for further fields of the log.
 
-    Each request is told to `emit` as a `request` event and its status to `count_response`. A fault of the gateway
-    is answered too.
+    Emits each request as a `request` event, counts its status, and answers after an unexpected exception.
     """
 
     def __init__(self, app: ASGIApp, *, emit: Emit, count_response: Callable[[int], None]) -> None:
@@ -76,7 +72,7 @@ class RequestLog:
             fields = {
                 "id": identifier,
                 "method": scope["method"],
-                # Quoted, so that no path can break a line.
+                # Quoted, so that a path cannot contain a line break.
                 "path": quote(scope["path"]),
                 "status": status,
                 "seconds": round(loop.time() - began_s, 4),
@@ -85,9 +81,7 @@ class RequestLog:
 
 
 class LengthCheck:
-    """Raises `ApiError` for a body with two lengths (RFC 9112, 6.3): a proxy may go by the other one than this
-    server does, and take the rest of the body for somebody's next request.
-    """
+    """Raises `ApiError` for a body with two lengths, which enable request smuggling (RFC 9112, 6.3)."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -97,7 +91,7 @@ class LengthCheck:
         if {b"content-length", b"transfer-encoding"} <= names:
             raise ApiError(
                 HTTPStatus.BAD_REQUEST,
-                "A body has one length: send Content-Length or Transfer-Encoding, not both.",
+                "Send either Content-Length or Transfer-Encoding, not both.",
                 code="two_lengths",
                 headers={"Connection": "close"},
             )
@@ -105,15 +99,14 @@ class LengthCheck:
 
 
 def key_digest(key: str) -> bytes:
-    """An API key as it is kept and compared."""
+    """The SHA-256 digest of an API key, by which keys are stored and compared."""
     return sha256(key.encode("utf-8", "surrogateescape")).digest()
 
 
 def matched_key(known: Sequence[bytes], authorization: str, api_key: str = "") -> bytes | None:
-    """The digest of the key in an `Authorization` header, or else in an `x-api-key` one, as Anthropic has it.
+    """Return the digest of the key in an `Authorization` header, or else in Anthropic's `x-api-key`.
 
-    None if it is none of those known; `b""` without any. Keys are compared in constant time whatever their number
-    and length.
+    Return None if the key is unknown, `b""` if no keys are known. The comparison takes constant time.
     """
     scheme, _, token = authorization.partition(" ")
     given = [token.strip() if scheme.lower() == "bearer" else "", api_key.strip()]
@@ -125,7 +118,7 @@ def matched_key(known: Sequence[bytes], authorization: str, api_key: str = "") -
 
 
 class KeyCheck:
-    """Raises `ApiError` for a request without one of the keys; `request.state.key` is the digest of the others'."""
+    """Raises `ApiError` for a request without one of the keys, and sets `request.state.key` to the key's digest."""
 
     def __init__(self, app: ASGIApp, *, keys: Sequence[str]) -> None:
         self._app = app
@@ -145,29 +138,28 @@ class KeyCheck:
         await self._app(scope, receive, send)
 
 
-# A page can be asked for under any name that its owner may point to the gateway's address (DNS rebinding). Nobody
-# on the internet owns these: `localhost` is the loopback (RFC 6761), `local` is asked of the link alone (RFC 6762),
-# `home.arpa` and `internal` are never delegated (RFC 8375, ICANN 2024), a public name has a dot in it (RFC 7085).
-# Containers have names of the last kinds: those of services, and `host.docker.internal` for their machine.
+# An attacker can point a name that he owns to the gateway's address (DNS rebinding). Nobody on the internet owns
+# these names: `localhost` is the loopback (RFC 6761), `local` is resolved on the link (RFC 6762), `home.arpa` and
+# `internal` are never delegated (RFC 8375, ICANN 2024), and public names contain a dot (RFC 7085). Containers use
+# names of the last two kinds: those of services, and `host.docker.internal`.
 PRIVATE_NAME: Final = re.compile(r"(?:[a-z0-9_-]+\.)+(?:localhost|local|home\.arpa|internal)|[a-z0-9_-]+")
 
 LOCAL_ORIGIN: Final = (
     r"https?://(?:(?:[a-z0-9_-]+\.)*localhost|127(?:\.[0-9]{1,3}){3}|0\.0\.0\.0|\[::1\])(?::[0-9]{1,5})?"
     r"|(?:app|tauri|vscode-file|vscode-webview)://[^/]*"
 )
-"""Origins of pages that programs of this machine serve, and of applications on it; Ollama lets in the same.
+"""Origins of local pages and applications, as in Ollama. No website can have one.
 
-No website can have one, and such a program could ask without a browser. `null` is none of them, which browsers
-write for files: any website can show a page that has it.
+`null`, the origin of files, is not included: any website can show a page that has it.
 """
 
 
 class HostCheck:
-    """Raises `ApiError` for a `Host` that may be a stranger's: no IP address, no private name, none of `names`.
+    """Raises `ApiError` for a foreign `Host` or `Origin`.
 
-    And for an `Origin` that is neither local, the gateway itself, nor one of `origins`. A page in a browser may
-    have its own name point to the gateway's address, but the browser then sends that name as `Host`; and a page may
-    send simple requests anywhere, but with its own `Origin`.
+    An allowed `Host` is an IP address, a private name or one of `names`: after DNS rebinding a browser sends the
+    attacker's name. An allowed `Origin` is local, the gateway itself or one of `origins`: pages can send simple
+    requests anywhere, but with their own `Origin`.
     """
 
     def __init__(self, app: ASGIApp, *, names: Sequence[str], origins: Sequence[str]) -> None:
@@ -177,12 +169,12 @@ class HostCheck:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers = Headers(scope=scope)
-        # Without it, as in HTTP/1.0, no browser asks.
+        # Browsers always send a host.
         host = headers.get("host")
         if host is not None and not is_own_name(host, self._names):
             raise ApiError(
                 HTTPStatus.MISDIRECTED_REQUEST,
-                "The gateway is not asked under this name; its operator allows one with --host-name.",
+                "The gateway does not accept this host name; its operator can allow it with --host-name.",
                 code="unknown_host",
             )
         origin = headers.get("origin")
@@ -191,14 +183,14 @@ class HostCheck:
         ):
             raise ApiError(
                 HTTPStatus.FORBIDDEN,
-                "Pages of this origin may not ask; the gateway's operator allows one with --cors-origin.",
+                "The gateway does not accept this origin; its operator can allow it with --cors-origin.",
                 code="unknown_origin",
             )
         await self._app(scope, receive, send)
 
 
 def is_own_name(host: str, names: Collection[str]) -> bool:
-    """True for a `Host` header with any IP address, a private name, or one of `names`, at whatever port."""
+    """Return True for a `Host` with an IP address, a private name or one of `names`, and any port."""
     try:
         name = (urlsplit(f"//{host}").hostname or "").lower().removesuffix(".")
         return name in names or bool(PRIVATE_NAME.fullmatch(name)) or bool(ip_address(name))
@@ -207,12 +199,12 @@ def is_own_name(host: str, names: Collection[str]) -> bool:
 
 
 def is_local(origin: str) -> bool:
-    """True for the `Origin` of a page, or an application, of this machine."""
+    """Return True for the `Origin` of a local page or application."""
     return bool(re.fullmatch(LOCAL_ORIGIN, origin))
 
 
 def _is_at(origin: str, host: str) -> bool:
-    """True if a page of this origin came from the host it asks."""
+    """Return True if a page of this origin comes from this host."""
     try:
         return bool(host) and urlsplit(origin).netloc.lower() == host.lower()
     except ValueError:

@@ -1,4 +1,4 @@
-"""Answers that are errors, each in the shape of the API that was asked."""
+"""Error responses in the format of the requested API."""
 
 from typing import Final
 
@@ -8,11 +8,11 @@ from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.messages.errors import error_body, status_of
 
 MESSAGES: Final = "/v1/messages"
-"""Paths that begin so are Anthropic's, all others OpenAI's."""
+"""The prefix of the paths of Anthropic's API; all others are OpenAI's."""
 
 
 def refusal(problem: ApiError, *, path: str, request_id: str) -> JSONResponse:
-    """The answer to a request for this path."""
+    """Return the error response to a request for this path."""
     headers = dict(problem.headers)
     if path.startswith(MESSAGES):
         return JSONResponse(error_body(problem, request_id=request_id), status_of(problem), headers=headers)

@@ -1,4 +1,4 @@
-"""The gateway on a socket: it joins the network, serves until stopped, and lets streams finish."""
+"""The gateway's server process: joins the network, serves until stopped, and lets streams finish."""
 
 import asyncio
 import logging
@@ -26,24 +26,24 @@ from cosine_protocol.errors import GenerationFailed, UsageError
 LOG = logging.getLogger(__name__)
 
 DRAIN_S: Final = 20.0
-"""As long as a node drains, so that a generation on a node that stops too ends with it."""
+"""The same as for nodes, so that a generation on a node that stops too can finish."""
 
 LOOK_AGAIN_S: Final = 2.0
-"""For a first verifier in the network."""
+"""The pause between look-ups of a first verifier."""
 HEADER_S: Final = 10.0
-"""A header is one packet or two; longer than uvicorn keeps a connection open between requests."""
+"""The timeout for a header, which is one or two packets; longer than uvicorn's keep-alive."""
 
 
 MAX_IDLE_EACH: Final = 4096
-"""Of one address, which may be a proxy that keeps connections for others; each takes some 10 KiB."""
+"""Maximum number of idle connections of an address, which may be a proxy; each takes about 10 KiB."""
 SAY_AGAIN_S: Final = 60.0
 
 
 class IdleConnections:
-    """The connections that ask nothing now, by address, the oldest first.
+    """The idle connections by address, oldest first.
 
-    One address has a quarter of the `files` that this process may open. Of all connections there are three
-    quarters of them: the rest is for the gateway's own work. Beyond either the oldest idle ones are closed.
+    Of the `files` that this process may open, idle connections of one address may use a quarter, and all
+    connections three quarters. Beyond either limit, the oldest idle connections are closed.
     """
 
     def __init__(self, files: int) -> None:
@@ -53,7 +53,7 @@ class IdleConnections:
         self._silent_until_s = 0.0
 
     def add(self, connection: "DeadlineProtocol", *, connections: int) -> None:
-        """One has become idle; there are so many connections, idle or not."""
+        """Add an idle connection; `connections` is the number of all connections."""
         line = self._of[connection.address]
         line[connection] = None
         if len(line) <= self._most_each:
@@ -65,13 +65,13 @@ class IdleConnections:
             self._silent_until_s = now_s + SAY_AGAIN_S
             oldest = next(iter(line))
             LOG.warning(
-                "%d of %d connections are of %s and ask nothing: the oldest are closed, to keep files for others",
+                "%d of %d connections are idle connections of %s: closing the oldest to free file descriptors",
                 *(len(line), connections, oldest.address),
             )
         next(iter(line)).close()
 
     def discard(self, connection: "DeadlineProtocol") -> None:
-        """One asks something, or is closed."""
+        """Remove a connection that is no longer idle."""
         line = self._of[connection.address]
         line.pop(connection, None)
         if not line:
@@ -79,10 +79,7 @@ class IdleConnections:
 
 
 class DeadlineProtocol(H11Protocol):
-    """uvicorn's own has no such deadline: half a header holds a connection, and so a file, for ever.
-
-    While it asks nothing it is among the `idle` ones.
-    """
+    """uvicorn's protocol with a deadline for headers; it registers its idle connections in `idle`."""
 
     def __init__(self, idle: IdleConnections, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -115,7 +112,7 @@ class DeadlineProtocol(H11Protocol):
         return self.client[0] if self.client else ""
 
     def close(self) -> None:
-        """Close it while it is idle."""
+        """Close the idle connection."""
         self._forget_deadline()
         self.transport.close()
 
@@ -132,19 +129,19 @@ class DeadlineProtocol(H11Protocol):
 
 
 def listening(host: str, port: int) -> socket.socket:
-    """A socket that listens there; port 0 is any free one. Raises `UsageError` if it cannot."""
+    """Return a listening socket; port 0 means any free one. Raises `UsageError`."""
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
-        # The backlog bounds the connections that wait to be accepted: more than a gateway admits by default.
+        # The backlog is larger than the number of requests that a gateway admits by default.
         return socket.create_server((host, port), family=family, backlog=256)
     except (OSError, OverflowError) as error:
-        # What follows in parentheses says the address again.
+        # The parentheses that follow repeat the address.
         reason = (getattr(error, "strerror", None) or str(error)).partition(" (")[0]
         raise UsageError(f"The gateway cannot listen on {host} port {port} ({reason}); choose another.") from None
 
 
 def url_of(listener: socket.socket, host: str) -> str:
-    """The URL at which a listening socket is reached."""
+    """Return the URL of a listening socket."""
     shown = f"[{host}]" if ":" in host else host
     return f"http://{shown}:{listener.getsockname()[1]}"
 
@@ -158,7 +155,7 @@ async def serve_app(
     on_ready: Callable[[], None],
     drain_s: float = DRAIN_S,
 ) -> None:
-    """Serve until `stop`, then finish what is under way; after `drain_s` set `closing` to end the rest."""
+    """Serve until `stop`, then finish running requests; after `drain_s` set `closing` to end the rest."""
 
     async def drain_when_stopped() -> None:
         await stop.wait()
@@ -171,11 +168,11 @@ async def serve_app(
         log_config=None,
         access_log=False,
         lifespan="off",
-        # Called for each connection, as a class would be.
+        # Called once for each connection.
         http=cast("type[asyncio.Protocol]", partial(DeadlineProtocol, IdleConnections(raise_open_files()))),
         ws="none",
         server_header=False,
-        # What is closed after the drain still writes its error.
+        # Requests that are closed after the drain still write an error.
         timeout_graceful_shutdown=math.ceil(drain_s) + 3,
     )
     server = _SignalFreeServer(config, on_ready)
@@ -195,9 +192,9 @@ async def serve_gateway(
     emit: Emit,
     stop: asyncio.Event,
 ) -> None:
-    """Join the network as one client for all requests and serve.
+    """Join the network with one client for all requests, and serve until `stop`.
 
-    Where no target is named it waits until the network serves one. Raises as `AsyncClient` when it cannot join.
+    Without a named target, wait until the network serves one. Raises as `AsyncClient` does if it cannot join.
     """
     shutting_down = asyncio.Event()
     with closing(listener):
@@ -212,7 +209,7 @@ async def serve_gateway(
                             AsyncClient(evidence_file=evidence, **client_options)
                         )
                     except GenerationFailed as error:
-                        # Nobody serves a target yet, and none is named.
+                        # No target is named, and the network serves none yet.
                         if said != (said := str(error)):
                             emit("waiting", {"said": said})
                         await asyncio.sleep(LOOK_AGAIN_S)
@@ -229,7 +226,7 @@ async def serve_gateway(
 
 
 class _SignalFreeServer(uvicorn.Server):
-    """Leaves signals to the command, and says when it is ready."""
+    """A uvicorn server that leaves signals to the command and reports when it is ready."""
 
     def __init__(self, config: uvicorn.Config, on_ready: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,1 +1,1 @@
-"""Anthropic's messages: bodies of `/v1/messages` in, and their blocks, events and errors out."""
+"""Anthropic's messages API: `/v1/messages`."""

@@ -1,4 +1,4 @@
-"""The content of a message as it grows: parts of a reply become blocks, and events that tell of them. Pure."""
+"""The content of a message: converts parts of a reply to blocks and their events. Pure."""
 
 import json
 from collections.abc import Iterator
@@ -14,12 +14,12 @@ _DELTAS: Final = {
     "thinking": ("thinking_delta", "thinking"),
     "tool_use": ("input_json_delta", "partial_json"),
 }
-"""For each kind of block the kind of its deltas, and their field."""
+"""The type and field of the deltas of each kind of block."""
 
 
 @dataclass
 class Block:
-    """One block under way, as its beginning tells it."""
+    """A block that grows; `begun` is its initial state."""
 
     index: int
     begun: Json
@@ -30,7 +30,7 @@ class Block:
         return str(self.begun["type"])
 
     def whole(self) -> Json:
-        """The block with all that came."""
+        """The complete block."""
         said = "".join(self.pieces)
         match self.kind:
             case "tool_use":
@@ -40,10 +40,10 @@ class Block:
 
 
 class Blocks:
-    """The blocks that parts make, one after the other.
+    """Converts parts to blocks.
 
-    `signature` stands in blocks of thinking: clients send back none without. Thinking that is not shown is a block
-    without its text.
+    Blocks of thinking have a `signature`, without which clients do not send them back. Thinking that is not shown
+    is a block without text.
     """
 
     def __init__(self, *, signature: str, shows_thinking: bool = True) -> None:
@@ -54,7 +54,7 @@ class Blocks:
         self.has_calls = False
 
     def add(self, part: Part) -> Iterator[Json]:
-        """The events of one more part."""
+        """Yield the events of one more part."""
         match part:
             case Content(said):
                 yield from self._go_on({"type": "text", "text": ""})
@@ -74,7 +74,7 @@ class Blocks:
         yield self._event("delta", delta={"type": kind, name: said})
 
     def end(self) -> Iterator[Json]:
-        """The events that end the content."""
+        """Yield the events that end the content."""
         if self._open is not None:
             if self._open.kind == "thinking":
                 yield self._event("delta", delta={"type": "signature_delta", "signature": self._signature})
@@ -89,7 +89,7 @@ class Blocks:
     def _begin(self, begun: Json) -> Iterator[Json]:
         yield from self.end()
         self._open = Block(len(self.content), begun)
-        # Clients put the signature after what comes with its delta.
+        # Clients append the signature's delta to this one.
         told = begun | ({"signature": ""} if "signature" in begun else {})
         yield self._event("start", content_block=told)
 
@@ -99,7 +99,7 @@ class Blocks:
 
 
 def call_input(arguments: str) -> Json:
-    """The arguments of a call as an object; what the model wrote instead of one is its `input`."""
+    """Parse the arguments of a call; anything but an object is wrapped as `input`."""
     try:
         found = json.loads(arguments or "{}")
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Errors as Anthropic's clients expect them: `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
+"""Errors in Anthropic's format: `{"type": "error", "error": {"type", "message"}, "request_id"}`."""
 
 from http import HTTPStatus
 from typing import Any, Final
@@ -6,7 +6,7 @@ from typing import Any, Final
 from cosine_node.gateway.api_errors import ApiError
 
 OVERLOADED: Final = 529
-"""Anthropic's own status for it."""
+"""Anthropic's HTTP status for an overloaded server."""
 _KINDS: Final = {
     HTTPStatus.UNAUTHORIZED: "authentication_error",
     HTTPStatus.FORBIDDEN: "permission_error",

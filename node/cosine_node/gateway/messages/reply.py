@@ -1,4 +1,4 @@
-"""Replies of messages, whole and as events, and who writes them."""
+"""The writer of messages, whole and streamed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from cosine_p2p.request.results import Generation
 
 @dataclass(kw_only=True)
 class MessageWriter(OneTextWriter):
-    """Writes one message; `most_tokens` is its bound."""
+    """Writes one message of at most `most_tokens`."""
 
     blocks: Blocks
     most_tokens: int
 
     def _opening(self) -> Iterator[Json]:
         prompt_tokens = len(self.asked.prompt) if self.asked is not None else 0
-        # What the verifier knew of it before is told at the end.
+        # The cached part of the prompt is known only at the end.
         begun = {"input_tokens": prompt_tokens, "output_tokens": 0}
         yield {"type": "message_start", "message": self._message() | {"usage": begun}}
         yield {"type": "ping"}
@@ -47,7 +47,7 @@ class MessageWriter(OneTextWriter):
         return self._message() | self._ending(done) | {"usage": usage(done)} | self._metrics()
 
     def _message(self) -> Json:
-        """The message as it is now; that it has not ended, its reason to stop says."""
+        """The message so far, without a reason to stop."""
         return {
             "id": f"msg_{self.request_id}",
             "type": "message",
@@ -61,7 +61,6 @@ class MessageWriter(OneTextWriter):
     def _ending(self, done: Generation) -> Json:
         reason, sequence = "end_turn", None
         if done.finish_reason == "length":
-            # The bound, or else the end of the context.
             is_bound = done.tokens >= self.most_tokens
             reason = "max_tokens" if is_bound else "model_context_window_exceeded"
         elif self.blocks.has_calls:
@@ -78,7 +77,7 @@ def message_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWri
 
 
 def usage(done: Generation) -> Json:
-    """Tokens in and out. Those that the verifier knew before are counted apart; keeping them costs nothing."""
+    """Token counts; cached prompt tokens are counted separately, and writing them to the cache is free."""
     return {
         "input_tokens": done.prompt_tokens - done.cached_tokens,
         "cache_creation_input_tokens": 0,

@@ -1,4 +1,4 @@
-"""Bodies of messages: what is asked, checked and made a request for text."""
+"""Parses the bodies of messages."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text, unicode_throughout
+from cosine_node.gateway.body import Body, ascii_name, objects, required, stated_flag, text, unicode_throughout
 from cosine_node.gateway.constraints import CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, NOTHING, REFUSED, Refusal, refuse_others, refused
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
@@ -28,51 +28,51 @@ HARMLESS_IN_MESSAGES: Final = HARMLESS | {
 }  # fmt: skip
 REFUSED_IN_MESSAGES: Final[Mapping[str, Refusal]] = {
     **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_MESSAGES},
-    **refused("nothing is stored or run here", container=NOTHING, mcp_servers=NOTHING, thread=()),
-    **refused("a conversation is read as it is; shorten it yourself", compaction=NOTHING),
-    **refused("the target is served as it is", fallbacks=NOTHING),
-    **refused("peers are where they are", inference_geo=("global",)),
+    **refused("the gateway stores and runs nothing", container=NOTHING, mcp_servers=NOTHING, thread=()),
+    **refused("a conversation is used unchanged; shorten it yourself", compaction=NOTHING),
+    **refused("the target is served unchanged", fallbacks=NOTHING),
+    **refused("the location of peers cannot be chosen", inference_geo=("global",)),
     **refused("its name here is max_tokens", max_completion_tokens=(), max_output_tokens=()),
     **refused("a message is one text; send several requests", n=(1,)),
     **refused("its name here is stop_sequences", stop=()),
-    **refused("a stream always tells its usage", stream_options=NOTHING),
+    **refused("a stream always includes its usage", stream_options=NOTHING),
     **refused("its name here is output_config.format", response_format=()),
     **refused("its name here is output_config.effort", reasoning_effort=()),
 }
 
 EFFORTS: Final = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "max": "high"}
-"""Anthropic's words for how hard a model thinks, and those that templates know."""
+"""Anthropic's levels of effort, and the equivalent levels of templates."""
 
 _BILLING: Final = "x-anthropic-billing-header:"
-"""Begins a block in which Claude Code tells its version. It is no instruction, and another from time to time: with
-it no prefix of the prompt would be known."""
+"""The beginning of a block with Claude Code's version, which is dropped: it changes, so the prompt's prefix would
+not be found in the cache."""
 
 
 def parse_message(body: Body) -> TextRequest:
-    """The body of `/v1/messages`. Raises `ApiError`."""
+    """Parse the body of `/v1/messages`. Raises `ApiError`."""
     chat, wishes = _read(body)
     required(body, "max_tokens")
     form = _format(body)
     if form and chat.tool_choice not in (ToolChoice.AUTO, ToolChoice.NONE):
-        message = "Where a tool must be called the text is nothing else: leave output_config.format out."
+        message = "output_config.format cannot be combined with a tool_choice that requires a call."
         raise bad_value("output_config.format", message)
     request = text_request(body, prompt_field="messages", prompts=(chat,), least_tokens=1, otherwise=CHAT_DEFAULTS)
     return replace(request, asked={**request.asked, **form}, wishes=wishes)
 
 
 def counted(body: Body, codec: TextTokenizer) -> Json:
-    """The answer to `/v1/messages/count_tokens`: the tokens of a prompt, tools included. Raises `ApiError`."""
+    """Answer `/v1/messages/count_tokens`: the tokens of a prompt with its tools. Raises `ApiError`."""
     chat, wishes = _read(body)
     return {"input_tokens": chat_tokens(chat, codec, wishes=wishes, fields={})}
 
 
 def shows_thinking(body: Body) -> bool:
-    """False if a checked body wants to know only that the model thinks."""
+    """Return False if a body asks to omit the text of the thinking."""
     return not isinstance(body.get("thinking"), dict) or body["thinking"].get("display") != "omitted"
 
 
 def _read(body: Body) -> tuple[Chat, Json]:
-    """The chat of a body, and what is wished of its template. Raises `ApiError`."""
+    """Read the chat of a body, and the wishes for its template. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_MESSAGES, harmless=HARMLESS_IN_MESSAGES, refusals=REFUSED_IN_MESSAGES)
     _check_context_management(body)
     tools = _tools(body)
@@ -87,7 +87,7 @@ def _read(body: Body) -> tuple[Chat, Json]:
 
 
 def _check_context_management(body: Body) -> None:
-    """Raise `ApiError` for what would shorten a conversation; Claude Code says each time that nothing shall."""
+    """Raise `ApiError` for edits that would shorten a conversation; Claude Code always sends one that keeps all."""
     match body.get("context_management"):
         case None | {"edits": None}:
             return
@@ -96,17 +96,17 @@ def _check_context_management(body: Body) -> None:
             for edit in edits
         ):
             return
-    raise unsupported("context_management", "context_management is not supported here: nothing is cleared.")
+    raise unsupported("context_management", "context_management is not supported here.")
 
 
 def _wishes(body: Body) -> Json:
-    """What the body wishes of the template. Clients send it whatever the model, so it asks nothing of that."""
+    """Read the wishes for the template. Clients send them to any model, so it need not support them."""
     wishes: Json = {}
     match body.get("thinking"):
         case None | {"type": "adaptive"}:
             pass
         case {"type": "enabled" | "disabled" as kind}:
-            # By the names of most templates, and of DeepSeek's and Granite's.
+            # The names in most templates, and in DeepSeek's and Granite's.
             wishes = dict.fromkeys(("enable_thinking", "thinking"), kind == "enabled")
         case _:
             raise bad_value("thinking", "thinking must be of type enabled, adaptive or disabled.")
@@ -130,7 +130,7 @@ def _output_config(body: Body) -> Json:
 
 
 def _format(body: Body) -> Json:
-    """The option for what the text must be; `output_format` is its older name."""
+    """Read the constraint of the text; `output_format` is its older name."""
     inner = _output_config(body).get("format")
     name, value = ("output_format", body.get("output_format")) if inner is None else ("output_config.format", inner)
     match value:
@@ -142,15 +142,12 @@ def _format(body: Body) -> Json:
 
 
 def _tools(body: Body) -> dict[str, Json]:
-    """The tools by their names, as functions of a chat."""
-    given = body.get("tools") or []
-    if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-        raise bad_value("tools", "tools must be a list of objects.")
+    """Read the tools by name, as functions of a chat."""
     found: dict[str, Json] = {}
-    for index, tool in enumerate(given):
+    for index, tool in enumerate(objects(body.get("tools") or [], "tools")):
         path = f"tools[{index}]"
         if tool.get("type") not in (None, "custom"):
-            reason = "nothing here runs tools, and the target knows those alone that it is told"
+            reason = "the gateway runs no tools, and the target knows only those that are defined"
             raise unsupported(f"{path}.type", f"{path} is of type {_shown(tool['type'])}: {reason}.")
         name = text(required(tool, "name", path=f"{path}.name"), f"{path}.name")
         parameters = required(tool, "input_schema", path=f"{path}.input_schema")
@@ -169,7 +166,7 @@ def _tools(body: Body) -> dict[str, Json]:
 
 
 def _choice(body: Body, tools: Mapping[str, Json]) -> tuple[ToolChoice | NamedTool, bool]:
-    """Whether a tool must be called, or which, and whether several may be."""
+    """Read the tool choice, and whether calls may be parallel."""
     choice = body.get("tool_choice") or {"type": "auto"}
     if not isinstance(choice, dict):
         raise bad_value("tool_choice", "tool_choice must be an object.")
@@ -189,7 +186,7 @@ def _choice(body: Body, tools: Mapping[str, Json]) -> tuple[ToolChoice | NamedTo
 
 
 def _turns(body: Body) -> Turns:
-    """The turns of the system's words and of all messages."""
+    """Read the turns of the system prompt and of all messages."""
     turns = Turns()
     for words in _texts(body.get("system"), "system"):
         if not words.startswith(_BILLING):
@@ -215,7 +212,7 @@ def _turns(body: Body) -> Turns:
 
 
 def _blocks(content: Any, path: str) -> Iterator[tuple[Json, str]]:
-    """The blocks of a content, each with its path; a text is one."""
+    """Yield the blocks of a content with their paths; a string is one block."""
     if isinstance(content, str):
         yield {"type": "text", "text": content}, path
         return
@@ -226,7 +223,7 @@ def _blocks(content: Any, path: str) -> Iterator[tuple[Json, str]]:
 
 
 def _texts(content: Any, path: str) -> Iterator[str]:
-    """The texts of a content that is nothing else."""
+    """Yield the texts of a content of only text blocks."""
     for block, block_path in _blocks([] if content is None else content, path):
         if block.get("type") != "text":
             raise _no_such_block(block, block_path)
@@ -241,7 +238,7 @@ def _add(turns: Turns, role: str, block: Json, path: str) -> None:
             if thought := text(block.get("thinking") or "", f"{path}.thinking"):
                 turns.reason(thought)
         case "assistant", "redacted_thinking":
-            # Only who wrote it can read it.
+            # Only the server that encrypted it can read it.
             pass
         case "assistant", "tool_use":
             call_id = text(required(block, "id", path=f"{path}.id"), f"{path}.id")
@@ -251,14 +248,14 @@ def _add(turns: Turns, role: str, block: Json, path: str) -> None:
         case "user", "tool_result":
             call_id = text(required(block, "tool_use_id", path=f"{path}.tool_use_id"), f"{path}.tool_use_id")
             said = BETWEEN.join(_texts(block.get("content"), f"{path}.content"))
-            # Templates have no place for it.
+            # Templates have no field for errors.
             turns.answer(call_id, f"Error: {said}" if stated_flag(block, "is_error") else said)
         case _:
             raise _no_such_block(block, path)
 
 
 def _no_such_block(block: Json, path: str) -> ApiError:
-    reason = "the target reads text, and calls of tools"
+    reason = "the target reads only text and tool calls"
     return unsupported(f"{path}.type", f"{path} is of type {_shown(block.get('type'))}: {reason}.")
 
 

@@ -1,4 +1,1 @@
-"""OpenAI's responses: bodies of `/v1/responses` in, and their items and events out.
-
-Nothing is stored: a request brings its whole conversation.
-"""
+"""OpenAI's responses API: `/v1/responses`. Nothing is stored: a request contains its whole conversation."""

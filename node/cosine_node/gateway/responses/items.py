@@ -1,9 +1,9 @@
-"""The output of a response as it grows: parts of a reply become items, and events that tell of them. Pure."""
+"""The output of a response: converts parts of a reply to items and their events. Pure."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from cosine_node.gateway.responses.kept_reasoning import kept
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_input
@@ -14,7 +14,7 @@ Json = dict[str, Any]
 
 @dataclass
 class Item(ABC):
-    """One item of the output, `index` among all; its text comes in pieces."""
+    """Item number `index` of the output; its text comes in pieces."""
 
     id: str
     index: int
@@ -22,37 +22,37 @@ class Item(ABC):
 
     @property
     def text(self) -> str:
-        """All text so far."""
+        """The text so far."""
         return "".join(self.pieces)
 
     @abstractmethod
     def told(self, status: str) -> Json:
-        """The item with the text that it has when it has this status; one in progress has none yet."""
+        """The item's JSON with a status; while it is in progress, without its text."""
 
     @abstractmethod
     def opened(self) -> Iterator[Json]:
-        """Events after that which adds the item."""
+        """Yield the events after the item is added."""
 
     @abstractmethod
     def grown(self, delta: str) -> Iterator[Json]:
-        """Events of more text."""
+        """Yield the events of more text."""
 
     @abstractmethod
     def closed(self) -> Iterator[Json]:
-        """Events before that which ends the item."""
+        """Yield the events before the item is done."""
 
     def begin(self) -> Iterator[Json]:
-        """The events that begin the item."""
+        """Yield the events that begin the item."""
         yield {"type": "response.output_item.added", "output_index": self.index, "item": self.told("in_progress")}
         yield from self.opened()
 
     def add(self, delta: str) -> Iterator[Json]:
-        """The events of more text."""
+        """Add text and yield its events."""
         self.pieces.append(delta)
         yield from self.grown(delta)
 
     def end(self, status: str) -> Iterator[Json]:
-        """The events that end the item."""
+        """Yield the events that end the item."""
         yield from self.closed()
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.told(status)}
 
@@ -62,13 +62,13 @@ class Item(ABC):
 
 @dataclass
 class Message(Item):
-    """What the model says, with the log-probabilities of its tokens where they are asked for."""
+    """A message of the model, with the log-probabilities of its tokens if requested."""
 
     logprobs: list[Json] = field(default_factory=list)
     _new: list[Json] = field(default_factory=list)
 
     def weigh(self, logprobs: Sequence[Json]) -> None:
-        """Take the log-probabilities of tokens, to be told with more text."""
+        """Take the log-probabilities of the next text."""
         self._new += logprobs
         self.logprobs += logprobs
 
@@ -90,46 +90,47 @@ class Message(Item):
 
 @dataclass
 class OpenReasoning(Item):
-    """What the model thinks, as it is; if it `is_kept` once more, for clients that send back nothing else."""
+    """Reasoning of the model; with `is_kept`, also in the one field that some clients send back."""
+
+    field_name: ClassVar[str] = "content"
+    part_type: ClassVar[str] = "reasoning_text"
+    part_event: ClassVar[str] = "content_part"
+    text_event: ClassVar[str] = "reasoning_text"
 
     is_kept: bool = False
 
     def told(self, status: str) -> Json:
-        content = [] if status == "in_progress" else [_reasoning_text(self.text)]
-        return self._reasoning(status) | {"summary": [], "content": content}
+        item = {"id": self.id, "type": "reasoning", "status": status}
+        if status == "in_progress":
+            return item | {"summary": [], self.field_name: []}
+        if self.is_kept:
+            item["encrypted_content"] = kept(self.text)
+        return item | {"summary": [], self.field_name: [self._part(self.text)]}
 
     def opened(self) -> Iterator[Json]:
-        yield self._event("content_part.added", content_index=0, part=_reasoning_text(""))
+        yield self._part_event(f"{self.part_event}.added", part=self._part(""))
 
     def grown(self, delta: str) -> Iterator[Json]:
-        yield self._event("reasoning_text.delta", content_index=0, delta=delta)
+        yield self._part_event(f"{self.text_event}.delta", delta=delta)
 
     def closed(self) -> Iterator[Json]:
-        yield self._event("reasoning_text.done", content_index=0, text=self.text)
-        yield self._event("content_part.done", content_index=0, part=_reasoning_text(self.text))
+        yield self._part_event(f"{self.text_event}.done", text=self.text)
+        yield self._part_event(f"{self.part_event}.done", part=self._part(self.text))
 
-    def _reasoning(self, status: str) -> Json:
-        is_ended = self.is_kept and status != "in_progress"
-        field = {"encrypted_content": kept(self.text)} if is_ended else {}
-        return {"id": self.id, "type": "reasoning", "status": status, **field}
+    def _part(self, text: str) -> Json:
+        return {"type": self.part_type, "text": text}
+
+    def _part_event(self, kind: str, **fields: Any) -> Json:
+        return self._event(kind, **{f"{self.field_name}_index": 0}, **fields)
 
 
 class SummarizedReasoning(OpenReasoning):
-    """What the model thinks, whole, in the place of its summary: who asks for that reads nothing else."""
+    """The whole reasoning in the field of its summary, for clients that read only that."""
 
-    def told(self, status: str) -> Json:
-        summary = [] if status == "in_progress" else [_summary_text(self.text)]
-        return self._reasoning(status) | {"summary": summary}
-
-    def opened(self) -> Iterator[Json]:
-        yield self._event("reasoning_summary_part.added", summary_index=0, part=_summary_text(""))
-
-    def grown(self, delta: str) -> Iterator[Json]:
-        yield self._event("reasoning_summary_text.delta", summary_index=0, delta=delta)
-
-    def closed(self) -> Iterator[Json]:
-        yield self._event("reasoning_summary_text.done", summary_index=0, text=self.text)
-        yield self._event("reasoning_summary_part.done", summary_index=0, part=_summary_text(self.text))
+    field_name = "summary"
+    part_type = "summary_text"
+    part_event = "reasoning_summary_part"
+    text_event = "reasoning_summary_text"
 
 
 @dataclass
@@ -158,7 +159,7 @@ class Call(Item):
 
 
 class CustomCall(Call):
-    """A call of a custom tool, whose input is told once it is whole: it is a string within JSON."""
+    """A call of a custom tool; its input, a string within JSON, is sent once it is complete."""
 
     def told(self, status: str) -> Json:
         said = "" if status == "in_progress" else custom_input(self.text)
@@ -174,7 +175,7 @@ class CustomCall(Call):
 
 
 class Items:
-    """The items that parts make, one after the other, under ids of their own."""
+    """Converts parts to items."""
 
     def __init__(
         self, response_id: str, tools: Tools, *, is_summarized: bool = False, is_kept: bool = False
@@ -188,15 +189,15 @@ class Items:
         self.output: list[Json] = []
 
     def weigh(self, logprobs: Sequence[Json]) -> None:
-        """Take the log-probabilities of the tokens of the next part; those of what is no message are not told."""
+        """Take the log-probabilities of the next part; they are dropped unless it belongs to a message."""
         self._logprobs += logprobs
 
     def add(self, part: Part) -> Iterator[Json]:
-        """The events of one more part."""
+        """Yield the events of one more part."""
         logprobs, self._logprobs = self._logprobs, []
         match part:
             case Content(""):
-                # Tokens whose text is held back.
+                # The text of these tokens is held back.
                 self._logprobs = logprobs
                 return
             case Content(text):
@@ -208,7 +209,7 @@ class Items:
             case CallArguments(_, text):
                 assert isinstance(self._open, Call)
             case CallBegun(_, call_id, name):
-                # One that the model made up has no namespace either.
+                # The model may call a tool that does not exist.
                 tool = self._tools.by_name.get(name, Tool(name))
                 kind, prefix = (CustomCall, "ctc") if tool.is_custom else (Call, "fc")
                 item_id, index = self._next(prefix)
@@ -218,7 +219,7 @@ class Items:
         yield from self._open.add(text)
 
     def end(self, status: str) -> Iterator[Json]:
-        """The events that end the output, whose last item has this status; there is at least one."""
+        """Yield the events that end the output, which has at least one item; `status` is that of the last."""
         if self._open is None:
             yield from self._go_on(Message, "msg")
         yield from self._end(status)
@@ -246,11 +247,3 @@ class Items:
 
 def _output_text(text: str, logprobs: Sequence[Json] = ()) -> Json:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
-
-
-def _reasoning_text(text: str) -> Json:
-    return {"type": "reasoning_text", "text": text}
-
-
-def _summary_text(text: str) -> Json:
-    return {"type": "summary_text", "text": text}

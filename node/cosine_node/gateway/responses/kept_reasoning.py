@@ -1,6 +1,6 @@
-"""Reasoning in the field in which OpenAI encrypts it, for clients that keep a conversation. Pure.
+"""Reasoning in OpenAI's field for encrypted content, the only one that some clients send back. Pure.
 
-Some of them send back reasoning in no other field. Ours can be read by everybody, as that which stands beside it.
+It is encoded, not encrypted.
 """
 
 from base64 import b64decode, b64encode
@@ -10,12 +10,12 @@ _OURS: Final = "cosine:"
 
 
 def kept(text: str) -> str:
-    """The field for a text."""
+    """Encode a text."""
     return _OURS + b64encode(text.encode()).decode()
 
 
 def kept_text(field: str) -> str | None:
-    """The text in a field, None where another server wrote it."""
+    """Decode a field; return None if another server wrote it."""
     if not field.startswith(_OURS):
         return None
     try:

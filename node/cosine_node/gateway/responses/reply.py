@@ -1,4 +1,4 @@
-"""Replies of responses, whole and as events, and who writes them."""
+"""The writer of responses, whole and streamed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from cosine_p2p.request.results import Generation
 
 @dataclass(kw_only=True)
 class ResponseWriter(OneTextWriter):
-    """Writes one response: its items, and `told_again`, what it repeats of the request; `events` are counted."""
+    """Writes one response; `told_again` are fields repeated from the request, `events` counts the events sent."""
 
     items: Items
     told_again: Json
@@ -55,7 +55,7 @@ class ResponseWriter(OneTextWriter):
         await super()._write_event(numbered, name=name)
 
     def _response(self, status: str, done: Generation | None = None, problem: ApiError | None = None) -> Json:
-        """The response as it is now, with what is known of it once it has ended."""
+        """The response so far; `done` and `problem` are its end."""
         sampling = self.asked.sampling if self.asked is not None else None
         is_cut = status == "incomplete"
         return {
@@ -89,7 +89,7 @@ def response_writer(body: Body, wanted: TextRequest, /, **about: Any) -> ReplyWr
 
 
 def told_again(body: Body, tools: Tools) -> Json:
-    """What a response repeats of its request, of the tools those that the model was told."""
+    """Return the fields that a response repeats from its request, with only the tools given to the model."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     return {
         "instructions": body.get("instructions"),
@@ -112,7 +112,7 @@ def told_again(body: Body, tools: Tools) -> Json:
 
 
 def usage(done: Generation) -> Json:
-    """Tokens in and out; nothing is paid for what a verifier keeps, and it is not counted."""
+    """Token counts; writing prompt tokens to the cache is free and not counted."""
     return {
         "input_tokens": done.prompt_tokens,
         "input_tokens_details": {"cached_tokens": done.cached_tokens, "cache_write_tokens": 0},
@@ -123,7 +123,7 @@ def usage(done: Generation) -> Json:
 
 
 def _weighed(token: Json) -> Json:
-    """A token of a chat's log-probabilities; a response always has its bytes, special ones none."""
+    """Convert a token of a chat's log-probabilities; in a response, bytes are never null."""
     top = [each | {"bytes": each["bytes"] or []} for each in token["top_logprobs"]]
     return token | {"bytes": token["bytes"] or [], "top_logprobs": top}
 

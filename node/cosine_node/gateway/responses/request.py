@@ -1,11 +1,11 @@
-"""Bodies of responses: what is asked, checked and made a request for text."""
+"""Parses the bodies of responses."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, required, stated_flag, text, whole
+from cosine_node.gateway.body import Body, ascii_name, objects, required, stated_flag, text, whole
 from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
 from cosine_node.gateway.responses.kept_reasoning import kept_text
@@ -21,7 +21,7 @@ from cosine_protocol.limits import MAX_TOP_LOGPROBS
 
 Json = dict[str, Any]
 
-# Agents say nothing of a length, and write whole files: one of some hundred lines.
+# Agents send no length and write whole files; this is enough for some hundred lines.
 DEFAULTS: Final[GenerationOptions] = {**CHAT_DEFAULTS, "max_new_tokens": 8192}
 
 HONOURED_IN_RESPONSES: Final = (HONOURED - CONSTRAINTS - {"max_completion_tokens", "max_tokens", "n"}) | {
@@ -29,20 +29,20 @@ HONOURED_IN_RESPONSES: Final = (HONOURED - CONSTRAINTS - {"max_completion_tokens
     "tool_choice", "tools", "top_logprobs",
 }  # fmt: skip
 HARMLESS_IN_RESPONSES: Final = (HARMLESS - HONOURED_IN_RESPONSES) | {
-    # Of images, of tools that a server runs, and of what is stored: there are none.
+    # For images and for tools that a server runs, which do not exist here.
     "image", "max_tool_calls",
-    # Of what may be talked about; nobody here judges that.
+    # For moderation, which does not exist here.
     "access_programs",
-    # What is too long is refused, in an error that says so.
+    # A prompt that is too long is refused with an error.
     "truncation",
 }  # fmt: skip
 LOGPROBS: Final = "message.output_text.logprobs"
 KEPT_REASONING: Final = "reasoning.encrypted_content"
-_NOTHING_STORED: Final = "nothing is stored here; send the whole conversation as input"
+_NOTHING_STORED: Final = "the gateway stores nothing; send the whole conversation as input"
 REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
     **{name: why for name, why in REFUSED.items() if name not in HONOURED_IN_RESPONSES},
     **refused(_NOTHING_STORED, background=(False,), conversation=(), previous_response_id=("",), prompt=()),
-    **refused("a conversation is read as it is; shorten it yourself", context_management=([],)),
+    **refused("a conversation is used unchanged; shorten it yourself", context_management=([],)),
     **refused("its name here is input", messages=()),
     **refused("its name here is max_output_tokens", max_tokens=(), max_completion_tokens=()),
     **refused("a response is one text; send several requests", n=(1,)),
@@ -52,14 +52,13 @@ REFUSED_IN_RESPONSES: Final[Mapping[str, Refusal]] = {
 
 
 def parse_response(body: Body) -> TextRequest:
-    """The body of `/v1/responses`. Raises `ApiError`."""
+    """Parse the body of `/v1/responses`. Raises `ApiError`."""
     refuse_others(body, HONOURED_IN_RESPONSES, harmless=HARMLESS_IN_RESPONSES, refusals=REFUSED_IN_RESPONSES)
     tools = Tools.read(body)
     choice, usable = tools.chosen(body)
     effort, form = _effort(body), _format(body)
     if form and choice not in (ToolChoice.AUTO, ToolChoice.NONE):
-        message = "Where a tool must be called the text is nothing else: leave text.format out."
-        raise bad_value("text.format", message)
+        raise bad_value("text.format", "text.format cannot be combined with a tool_choice that requires a call.")
     chat = Chat(
         _turns(body).messages,
         tools=list(usable) or None,
@@ -76,7 +75,7 @@ def parse_response(body: Body) -> TextRequest:
 
 
 def input_tokens(body: Body, codec: TextTokenizer) -> Json:
-    """The answer to `/v1/responses/input_tokens`: the tokens of a prompt, tools included. Raises `ApiError`."""
+    """Answer `/v1/responses/input_tokens`: the tokens of a prompt with its tools. Raises `ApiError`."""
     wanted = parse_response(body)
     (chat,) = wanted.prompts
     assert isinstance(chat, Chat)
@@ -85,7 +84,7 @@ def input_tokens(body: Body, codec: TextTokenizer) -> Json:
 
 
 def _logprobs(body: Body) -> dict[str, Any]:
-    """The option for log-probabilities. All else that can be included is of tools that are not there."""
+    """Read the option for log-probabilities; other `include` values concern tools that do not exist here."""
     included = body.get("include") or []
     if not isinstance(included, list) or not all(isinstance(each, str) for each in included):
         raise bad_value("include", "include must be a list of names.")
@@ -94,12 +93,12 @@ def _logprobs(body: Body) -> dict[str, Any]:
 
 
 def _effort(body: Body) -> dict[str, Any]:
-    """The options of a template for how hard the model shall think."""
+    """Read the template options for the effort of reasoning."""
     reasoning = body.get("reasoning")
     if not isinstance(reasoning, dict | None):
         raise bad_value("reasoning", "reasoning must be an object.")
     for name, value in (reasoning or {}).items():
-        # All reasoning that was sent goes to the template.
+        # The template gets all reasoning that was sent.
         is_done_anyway = (name, value) in (("context", "auto"), ("context", "all_turns"), ("mode", "standard"))
         if value is not None and name not in ("effort", "summary", "generate_summary") and not is_done_anyway:
             shown = ascii_name(name)
@@ -108,13 +107,13 @@ def _effort(body: Body) -> dict[str, Any]:
     if effort is None:
         return {}
     effort = text(effort, "reasoning.effort")
-    # Templates that know no effort have a switch.
+    # Templates without levels of effort have a switch.
     switch = {"enable_thinking": False} if effort == "none" else {}
     return {"reasoning_effort": effort, **switch}
 
 
 def _format(body: Body) -> dict[str, Any]:
-    """The option for what the text must be."""
+    """Read the constraint of the text."""
     asked = body.get("text")
     if not isinstance(asked, dict | None):
         raise bad_value("text", "text must be an object.")
@@ -123,7 +122,7 @@ def _format(body: Body) -> dict[str, Any]:
             shown = ascii_name(name)
             raise unsupported(f"text.{shown}", f"text.{shown} is not supported here.")
         if name == "verbosity" and value not in (None, "medium"):
-            raise unsupported("text.verbosity", "text.verbosity is not supported here: ask for it in words.")
+            raise unsupported("text.verbosity", "text.verbosity is not supported here: use the prompt.")
     match (asked or {}).get("format"):
         case None | {"type": "text"}:
             return {}
@@ -135,7 +134,7 @@ def _format(body: Body) -> dict[str, Any]:
 
 
 def _turns(body: Body) -> Turns:
-    """The turns of the instructions and the input."""
+    """Read the turns of the instructions and the input."""
     turns = Turns()
     if body.get("instructions") is not None:
         turns.instruct(text(body["instructions"], "instructions"))
@@ -172,11 +171,9 @@ def _message(item: Body, path: str, turns: Turns) -> None:
 
 
 def _reasoning(item: Body, path: str, turns: Turns) -> None:
-    """What the model thought, or else its summary; what another server has encrypted nobody here can read."""
+    """Read reasoning or else its summary; text that another server encrypted is dropped."""
     for name in ("content", "summary"):
-        parts = item.get(name) or []
-        if not isinstance(parts, list) or not all(isinstance(part, dict) for part in parts):
-            raise bad_value(f"{path}.{name}", f"{path}.{name} must be a list of objects.")
+        parts = objects(item.get(name) or [], f"{path}.{name}")
         for index, part in enumerate(parts):
             turns.reason(text(part.get("text"), f"{path}.{name}[{index}].text"))
         if parts:
@@ -205,7 +202,7 @@ def _call_id(item: Body, path: str) -> str:
 
 
 def _called(item: Body, path: str) -> str:
-    """The name by which the model knows a tool that was called, which need not be there any more."""
+    """Return the flat name of a called tool, which may no longer be among the tools."""
     name = text(required(item, "name", path=f"{path}.name"), f"{path}.name")
     namespace = item.get("namespace")
     return Tool(name, None if namespace is None else text(namespace, f"{path}.namespace")).flat_name
@@ -219,4 +216,4 @@ _ITEMS: Final[Mapping[str, Callable[[Body, str, Turns], None]]] = {
     "custom_tool_call": _custom_call,
     "custom_tool_call_output": _output,
 }
-"""What may stand in a conversation."""
+"""The readers of the items of a conversation."""

@@ -1,4 +1,4 @@
-"""The tools of a response: functions, functions in a namespace, and custom tools, all told as functions. Pure."""
+"""The tools of a response: functions, namespaces and custom tools, all converted to functions. Pure."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, required, text, unicode_throughout
+from cosine_node.gateway.body import Body, ascii_name, objects, required, text, unicode_throughout
 from cosine_p2p.request.chat import NamedTool, ToolChoice
 
 Json = dict[str, Any]
@@ -15,20 +15,20 @@ LEFT_OUT: Final = (
     "image_generation", "web_search", "web_search_2025_08_26", "web_search_preview",
     "web_search_preview_2025_03_11",
 )  # fmt: skip
-"""Tools that a server runs where the model wants them. Codex sends them unasked; a response names those told. A
-type in a body may be no string, which no set could look up."""
+"""Tools that OpenAI's server runs, which are ignored because Codex always sends them. A tuple, as a type in a body
+may be unhashable."""
 INPUT: Final[Json] = {
     "type": "object",
     "properties": {"input": {"type": "string"}},
     "required": ["input"],
     "additionalProperties": False,
 }
-"""The arguments of a custom tool, whose input is text."""
+"""The parameters of a custom tool, whose input is text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool under its own name; the model knows it by `flat_name`, in which its namespace stands too."""
+    """A tool; the model knows it by its `flat_name`, which includes the namespace."""
 
     name: str
     namespace: str | None = None
@@ -36,13 +36,13 @@ class Tool:
 
     @property
     def flat_name(self) -> str:
-        # Names of functions have letters, digits, _ and - alone in OpenAI's API, and in most ways to write calls.
+        # In OpenAI's API and most call formats, names consist of letters, digits, _ and -.
         return self.name if self.namespace is None else f"{self.namespace}__{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Tools:
-    """All tools of a response: `told` are definitions for a chat, `shown` those of the body that were told."""
+    """The tools of a response: `told` are definitions for a chat, `shown` the body's definitions of the same."""
 
     told: tuple[Json, ...] = ()
     shown: tuple[Json, ...] = ()
@@ -50,14 +50,11 @@ class Tools:
 
     @classmethod
     def read(cls, body: Body) -> "Tools":
-        """Those of a body. Raises `ApiError`."""
-        given = body.get("tools") or []
-        if not isinstance(given, list) or not all(isinstance(each, dict) for each in given):
-            raise bad_value("tools", "tools must be a list of objects.")
+        """Read the tools of a body. Raises `ApiError`."""
         told: list[Json] = []
         by_name: dict[str, Tool] = {}
         shown = []
-        for index, definition in enumerate(given):
+        for index, definition in enumerate(objects(body.get("tools") or [], "tools")):
             if definition.get("type") in LEFT_OUT:
                 continue
             shown.append(definition)
@@ -69,7 +66,7 @@ class Tools:
         return cls(tuple(told), tuple(shown), by_name)
 
     def chosen(self, body: Body) -> tuple[ToolChoice | NamedTool, tuple[Json, ...]]:
-        """Whether a tool must be called, or which, and the definitions of those that may. Raises `ApiError`."""
+        """Read the tool choice, and return the definitions of the allowed tools. Raises `ApiError`."""
         choice = body.get("tool_choice")
         match choice:
             case None:
@@ -84,7 +81,7 @@ class Tools:
         raise unsupported("tool_choice", "tool_choice must be auto, none, required, a function or allowed_tools.")
 
     def _known(self, choice: Any) -> str:
-        """The name by which the model knows a tool that a choice names."""
+        """Return the flat name of a tool that a choice names."""
         name = choice.get("name") if isinstance(choice, dict) else None
         namespace = choice.get("namespace") if isinstance(choice, dict) else None
         found = next(
@@ -101,7 +98,7 @@ class Tools:
 
 
 def _functions(definition: Json, path: str) -> Iterator[tuple[Tool, Json]]:
-    """The functions of one definition, each with all but its name. Raises `ApiError`."""
+    """Yield the tools of one definition with their functions, without names. Raises `ApiError`."""
     match _type(definition):
         case "function":
             yield Tool(_name(definition, path)), _described(definition, path)
@@ -110,9 +107,7 @@ def _functions(definition: Json, path: str) -> Iterator[tuple[Tool, Json]]:
         case "namespace":
             namespace = _name(definition, path)
             inner = required(definition, "tools", path=f"{path}.tools")
-            if not isinstance(inner, list) or not all(isinstance(each, dict) for each in inner):
-                raise bad_value(f"{path}.tools", f"{path}.tools must be a list of objects.")
-            for index, each in enumerate(inner):
+            for index, each in enumerate(objects(inner, f"{path}.tools")):
                 inner_path = f"{path}.tools[{index}]"
                 if _type(each) == "namespace":
                     raise unsupported(f"{inner_path}.type", f"{inner_path} is a namespace in a namespace.")
@@ -120,7 +115,7 @@ def _functions(definition: Json, path: str) -> Iterator[tuple[Tool, Json]]:
                     yield Tool(tool.name, namespace, tool.is_custom), function
         case kind:
             shown = ascii_name(kind) if isinstance(kind, str) else "that"
-            reason = "there are function, custom and namespace, and nothing here runs other tools"
+            reason = "only function, custom and namespace are supported"
             raise unsupported(f"{path}.type", f"{path} is of type {shown}: {reason}.")
 
 
@@ -136,7 +131,7 @@ def _name(definition: Json, path: str) -> str:
 
 
 def _described(definition: Json, path: str) -> Json:
-    """What a function is for, and its parameters."""
+    """Read the description and parameters of a function."""
     found: Json = {}
     if definition.get("description") is not None:
         found["description"] = text(definition["description"], f"{path}.description")
@@ -149,7 +144,7 @@ def _described(definition: Json, path: str) -> Json:
 
 
 def _custom(definition: Json, path: str) -> Json:
-    """A custom tool as a function of one text; the grammar of its input is told, and not forced."""
+    """Convert a custom tool to a function of one text; the grammar of its input is described, not enforced."""
     described = definition.get("description")
     told = [] if described is None else [text(described, f"{path}.description")]
     match definition.get("format"):
@@ -164,7 +159,7 @@ def _custom(definition: Json, path: str) -> Json:
 
 
 def custom_input(arguments: str) -> str:
-    """The input of a custom tool in the arguments of its call, or these as they are where they are nothing else."""
+    """Return the input of a custom tool from the arguments of its call, or else the arguments unchanged."""
     try:
         match json.loads(arguments):
             case {"input": str(said)}:
@@ -175,5 +170,5 @@ def custom_input(arguments: str) -> str:
 
 
 def custom_arguments(said: str) -> str:
-    """The arguments of a custom tool's call with this input."""
+    """Return the arguments of a custom tool's call."""
     return json.dumps({"input": said}, ensure_ascii=False)
