@@ -20,7 +20,6 @@ from cosine_node.engine.constraints.grammars import Tried
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
-from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
@@ -110,28 +109,11 @@ def test_what_the_grammar_forces_takes_no_pass_of_its_own() -> None:
     assert told_origins(done.origins) == "forced 7, target alone 3"
 
 
-def test_a_drafter_spends_no_pass_on_each_token_that_is_forced() -> None:
-    text = "([a-f]{2}[0-9]truefalse){3}"
-    engines = [constrained_engine(1.0, 1, waits=False, obeys=knows) for knows in (True, False)]
-    for engine in engines:
-        done = reference.generated(
-            PROMPT, target=constrained_engine, drafters=[engine], eos=(END,), max_new_tokens=TOKENS, regex=text
-        )
-        assert done.token_ids == plain(ConstraintKind.REGEX, text)
-    assert engines[0].passes < 0.6 * engines[1].passes
-
-
 def test_a_schema_may_be_an_object_and_its_keys_come_in_that_order() -> None:
     schema = {"type": "object", "properties": {"b": {"const": 1}, "a": {"const": 2}}, "required": ["b", "a"]}
     compact = {"additionalProperties": False, "x-guidance": {"whitespace_flexible": False}}
     done = generated(schema={**schema, **compact})
     assert list(json.loads(text_of(done.token_ids)).items()) == [("b", 1), ("a", 2)]
-
-
-def test_the_verifier_that_continues_a_text_stays_within_the_grammar() -> None:
-    text = "(ab|[0-9]{2}){12}"
-    done = generated(is_lost=True, regex=text)
-    assert done.token_ids == plain(ConstraintKind.REGEX, text) and len(done.verifiers) == 2
 
 
 @pytest.mark.parametrize(
@@ -155,13 +137,6 @@ def test_a_verifier_that_applies_no_constraints_is_left_for_another() -> None:
         PROMPT, target=lambda: next(engines), verifiers=2, eos=(END,), max_new_tokens=TOKENS, schema=SCHEMA
     )
     assert done.token_ids == plain(ConstraintKind.SCHEMA, SCHEMA)
-
-
-def test_peers_without_constraints_are_not_asked_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "constraint"))
-    assert generated(0.9).tokens
-    with pytest.raises(GenerationFailed, match="its version knows no constraint"):
-        generated(0.9, schema=SCHEMA)
 
 
 STAGE_CURVE = CostCurve(((1, 0.015), (32, 0.02)))

@@ -182,12 +182,18 @@ def test_a_token_that_stops_the_text_is_no_part_of_it() -> None:
     assert done.text == LETTERS.decode(done.token_ids[:-1])
 
 
-def test_peers_without_shaping_are_not_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "shaping"))
+@pytest.mark.parametrize(
+    ("feature", "option"),
+    [("shaping", {"presence_penalty": 1.0}), ("constraint", {"regex": "a+"}), ("logprobs", {"logprobs": 1})],
+)
+def test_peers_without_a_feature_are_not_asked_for_it(
+    feature: str, option: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != feature))
     prompt = prompt_of(random.Random("older"))
     assert generated(prompt, drafters=draft_engines(0.9), max_new_tokens=TOKENS).tokens == TOKENS
-    with pytest.raises(GenerationFailed, match="its version knows no shaping"):
-        generated(prompt, max_new_tokens=TOKENS, presence_penalty=1.0)
+    with pytest.raises(GenerationFailed, match=f"its version knows no {feature}"):
+        generated(prompt, max_new_tokens=TOKENS, eos=(1,), **option)
 
 
 # Predictions: the better one is, the fewer passes a text takes.

@@ -79,22 +79,6 @@ async def test_a_second_verifier_continues_the_same_stream(
     await assert_freed(swarm)
 
 
-@in_a_swarm
-async def test_both_verifiers_are_named_with_what_they_committed(swarm: SimulatedSwarm) -> None:
-    first = await swarm.verifier(target_engine())
-    second = await swarm.verifier(target_engine(), curve=slower(4.0))
-    client = await swarm.client(strategy="plain")
-    kill = asyncio.ensure_future(later(0.5, first.kill))
-    generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
-    await kill
-    assert [report.peer_id for report in generation.verifiers] == [
-        first.identity.peer_id,
-        second.identity.peer_id,
-    ]
-    assert sum(report.tokens for report in generation.verifiers) == TOKENS == generation.tokens
-    assert all(report.tokens for report in generation.verifiers)
-
-
 @pytest.mark.parametrize("passes", [None, 0, 5])
 @in_a_swarm
 async def test_the_only_verifier_vanishes_or_stalls(swarm: SimulatedSwarm, passes: int | None) -> None:
@@ -230,28 +214,4 @@ async def test_with_every_place_taken_a_request_waits_or_says_so_where_it_has_no
         await hasty.generate(PROMPT, max_new_tokens=TOKENS)
     assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
     assert (await first).token_ids == EXPECTED
-    await assert_freed(swarm)
-
-
-@pytest.mark.parametrize("clients", quick_first([4, 1]))
-@in_a_swarm
-async def test_many_requests_at_once(swarm: SimulatedSwarm, clients: int) -> None:
-    prompts = [prompt_of(random.Random(f"many {n}")) for n in range(8)]
-    await swarm.verifier(target_engine())
-    for number in range(2):
-        await swarm.drafter(draft_engine(0.8, number), domain=f"d{number}")
-    several = [await swarm.client(max_new_tokens=16) for _ in range(clients)]
-    generations = await asyncio.gather(*(several[n % clients].generate(p) for n, p in enumerate(prompts)))
-    await assert_freed(swarm)
-    for prompt, generation in zip(prompts, generations, strict=True):
-        assert generation.token_ids == plain_stream(prompt, Sampling(), tokens=16)
-
-
-@in_a_swarm
-async def test_a_generation_past_its_timeout_ends_with_a_reason(swarm: SimulatedSwarm) -> None:
-    await swarm.verifier(target_engine())
-    client = await swarm.client(strategy="plain", timeout_s=1.0)
-    with pytest.raises(GenerationFailed, match="timeout"):
-        await client.generate(PROMPT, max_new_tokens=1000)
-    assert asyncio.get_running_loop().time() < 2
     await assert_freed(swarm)

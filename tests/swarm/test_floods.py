@@ -5,8 +5,6 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import count
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -16,9 +14,7 @@ from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import Stream
-from cosine_p2p.transport.channel import FLOOD_S, READ_BURST, READ_RATE, Channel, serve_channel
-from cosine_p2p.transport.peer_gate import PeerGate
-from cosine_p2p.trust.denied_peers import APART_S, DISCONNECTED, BanFile, DeniedPeers
+from cosine_p2p.transport.channel import READ_BURST, READ_RATE, Channel, serve_channel
 from cosine_protocol import codec, limits
 from cosine_protocol import messages as m
 from cosine_protocol.codec import encode, encode_frame
@@ -150,32 +146,6 @@ class FloodingDrafter:
         await serve_channel(stream, DRAFT, receive)
 
 
-@pytest.mark.thorough
-@pytest.mark.parametrize(
-    "message_of",
-    soak_rest(
-        [lambda number: m.Started(number, 1.0, 1000), lambda number: m.Busy(number, 1.0), lambda _: m.Ping(1, 1, 1)]
-    ),
-    ids=["Started", "Busy", "Ping"],
-)
-@in_a_swarm
-async def test_a_drafter_that_floods_its_client_costs_no_text(
-    swarm: SimulatedSwarm, message_of: Callable[[int], m.Message], read: Counter[type]
-) -> None:
-    await swarm.verifier(target_engine())
-    await swarm.drafter(draft_engine(0.9))
-    drafter = FloodingDrafter(message_of)
-    await drafter.join(swarm)
-    client = await swarm.client(timeout_s=60.0, seed=0)
-    texts = [await client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(3)]
-    await ended(drafter.attacks)
-    assert drafter.attacks
-    for busy in texts:
-        assert busy.token_ids == EXPECTED
-        assert busy.seconds < 2 * max(quiet.seconds for quiet in QUIET)
-    assert read[type(message_of(1))] < READ_BURST + READ_RATE * (2.0 + sum(busy.seconds for busy in texts))
-
-
 @in_a_swarm
 async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_not_asked_again(
     swarm: SimulatedSwarm, monkeypatch: pytest.MonkeyPatch
@@ -203,31 +173,3 @@ async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_no
         assert done.token_ids == EXPECTED and done.accepted
     assert len(drafter.attacks) == STREAMS
     await ended(drafter.attacks)
-
-
-@pytest.mark.soak
-def test_who_floods_a_verifier_again_each_time_it_lost_its_streams_is_banned(tmp_path: Path) -> None:
-    bans = BanFile(tmp_path / "bans.json")
-    ticks = count(1_700_000_000)
-    denied = DeniedPeers(bans=bans, clock=lambda: float(next(ticks)))
-    for _ in range(DISCONNECTED - 1):
-        ticks = count(next(ticks) + int(APART_S))
-        denied.note_disconnected(FLOODER.peer_id)
-    assert not bans.read()
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(gate_of=lambda _: PeerGate(denied=denied)) as swarm:
-            verifier = await swarm.verifier(target_engine())
-            client = await swarm.client(timeout_s=60.0, seed=0)
-            flooder, message = swarm.join(FLOODER), m.Open(1, LARGEST, (), m.Pacing.FREE, ())
-            streams = [await flooder.dial(verifier.identity.peer_id, VERIFY) for _ in range(STREAMS)]
-            attacks = [asyncio.ensure_future(flood(stream, message, pause_s=1.0)) for stream in streams]
-            await asyncio.sleep(FLOOD_S)
-            text = await client.generate(PROMPT, max_new_tokens=TOKENS)
-            await asyncio.sleep(5.0)
-            await ended(attacks)
-            assert FLOODER.peer_id in denied and numbered_identity(2).peer_id not in denied
-            return text
-
-    assert run_virtual(run()).token_ids == EXPECTED
-    assert list(BanFile(tmp_path / "bans.json", clock=lambda: 1_700_000_000.0).read()) == [FLOODER.peer_id]

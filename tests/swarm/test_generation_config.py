@@ -98,20 +98,3 @@ def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, 
     assert without.generation_config.options == {}
     if penalty == 1.3:
         assert without.token_ids != expected
-
-
-def test_what_is_sampled_by_default_is_what_the_same_options_sample(tmp_path: Path) -> None:
-    made = served(save(tmp_path, penalty=1.2, max_new_tokens=9))
-    given: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "repetition_penalty": 1.2}
-    by_default = generated(made, PROMPTS[0], seed=3)
-    named = generated(made, PROMPTS[0], seed=3, generation_config="none", **given)
-    assert by_default.token_ids == named.token_ids
-    assert by_default.generation_config.options == given
-    greedy = generated(made, PROMPTS[0], seed=3, generation_config="none")
-    assert by_default.token_ids != greedy.token_ids
-
-
-def test_what_no_swarm_can_follow_is_named(tmp_path: Path) -> None:
-    made = served(save(tmp_path, penalty=1.1, no_repeat_ngram_size=2, suppress_tokens=[9]))
-    found = generated(made, PROMPTS[1], seed=1)
-    assert found.generation_config.not_honoured == ("no_repeat_ngram_size", "suppress_tokens")

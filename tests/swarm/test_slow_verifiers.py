@@ -137,13 +137,6 @@ def test_it_is_seldom_asked_again(lie: str) -> None:
     assert sum(generation.seconds > 1.1 * ALONE.seconds for generation in later) <= 2
 
 
-def test_numerics_of_its_own_do_not_keep_a_liar_its_place() -> None:
-    """Before the first commit those of other numerics are others too."""
-    generation = generated(SlowVerifier(1e9, counts=True, pass_us=HOUR_US), numerics="bfloat16")[0]
-    assert generation.token_ids == EXPECTED
-    assert generation.seconds <= ALONE.seconds + COUNTING * STALL_S + 1.0
-
-
 @in_a_swarm
 async def test_the_sole_verifier_is_given_up_within_minutes_and_not_at_the_timeout(swarm: SimulatedSwarm) -> None:
     killed = await swarm.verifier(target_engine())

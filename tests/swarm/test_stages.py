@@ -164,19 +164,6 @@ async def test_a_head_whose_idle_chain_made_room_for_another_joins_again_when_it
         assert await text(swarm, seed, verifier=seed % 2) < 1.2 * QUIET_S
 
 
-@in_stages
-async def test_two_stages_that_die_at_once_are_both_replaced(swarm: ChainSwarm) -> None:
-    for name, part in (("a0", 0), ("a1", 1), ("a2", 2), ("b0", 0), ("b1", 1), ("b2", 2)):
-        await swarm.stage(name, part, parts=3)
-    await swarm.head()
-    asking = asyncio.ensure_future(text(swarm))
-    await asyncio.sleep(0.8)
-    for name in swarm.chosen[:2]:
-        swarm.stages[name].kill()
-    assert await asking < 2.1 * QUIET_S
-    await swarm.still()
-
-
 # Stages that compute something else.
 
 

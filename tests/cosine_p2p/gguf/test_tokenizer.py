@@ -258,9 +258,3 @@ def test_a_file_that_names_no_bos_token_has_that_of_its_kind(
 )
 def test_texts_begin_by_key_by_kind_and_by_pre_tokenizer(kind: str, keys: dict[str, Any], begins: bool) -> None:
     assert vocabulary(kind=kind, **keys).begins_texts is begins
-
-
-@pytest.mark.parametrize("kind", ["bert", "other"])
-def test_other_kinds_are_refused_in_one_sentence(kind: str) -> None:
-    with pytest.raises(UsageError, match=f"kind '{kind}', which cannot be read; gpt2, gemma4, llama can be"):
-        vocabulary(kind=kind)

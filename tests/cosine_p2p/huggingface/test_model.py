@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import LogitsProcessorList, TextIteratorStreamer, TextStreamer, pipeline
+from transformers import LogitsProcessorList, TextIteratorStreamer, pipeline
 
 from cosine_p2p.huggingface import SwarmModelForCausalLM
 from cosine_p2p.huggingface.arrays import plain
@@ -111,17 +111,6 @@ def test_stop_strings_end_an_output_with_their_last_token(
     text = tokenizer.decode(reference.generate(prompt, max_new_tokens=TOKENS)[0, prompt.shape[1] :])
     options = {"max_new_tokens": TOKENS, "stop_strings": [text[10:14]], "tokenizer": tokenizer}
     assert torch.equal(model.generate(prompt, **options), reference.generate(prompt, **options))
-
-
-@pytest.mark.thorough
-def test_a_text_streamer_prints_the_same(
-    model: SwarmModelForCausalLM, reference: Any, tokenizer: Any, prompt: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    printed = []
-    for each in (model, reference):
-        each.generate(prompt, streamer=TextStreamer(tokenizer, skip_prompt=True), max_new_tokens=TOKENS)
-        printed.append(capsys.readouterr().out)
-    assert printed[0] == printed[1] != ""
 
 
 @pytest.mark.parametrize("is_list", [False, True])

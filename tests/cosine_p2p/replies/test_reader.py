@@ -235,20 +235,6 @@ def test_a_value_in_tags_is_of_the_type_that_its_schema_says(
     assert json.loads(call.arguments) == {"p": value}
 
 
-def test_a_reply_is_full_after_the_calls_that_it_may_have() -> None:
-    template, written = WRITTEN["Hermes"]
-    reader = ReplyReader(Dialect.of(template), tools=TOOLS, call_id=str, most_calls=1)
-    parts: list[Part] = []
-    used = 0
-    for letter in written:
-        parts += reader.add(letter)
-        used += 1
-        if reader.is_full:
-            break
-    parts += reader.finish()
-    assert calls_of(Reply.of(parts)) == [PARIS] and used < written.index("now")
-
-
 @pytest.mark.parametrize("marks", KNOWN)
 def test_reasoning_is_told_apart(marks: ReasoningMarks) -> None:
     dialect = Dialect(None, marks)

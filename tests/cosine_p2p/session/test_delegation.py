@@ -5,8 +5,6 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cosine_lab.rivals import ALL_STRATEGIES
 from cosine_p2p.session.delegation import (
@@ -231,16 +229,6 @@ def test_a_node_shows_its_own_author_and_prefix_only() -> None:
     assert [drafts.find(claim) for claim in claims((6,), b"\1")] == [None]
     assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(5, 6))] == [sent]
     assert [drafts.find(claim) for claim in claims((7,), b"\1", after=(6, 5))] == [None]
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=12), st.integers(0, 12), st.data())
-def test_a_chain_shows_each_of_its_tokens_wherever_it_begins(text: list[int], at: int, data: st.DataObject) -> None:
-    at = min(at, len(text) - 1)
-    start = data.draw(st.integers(0, at))
-    drafts, sent = Drafts(), chained(tuple(text[start:]), after=tuple(text[:start]))
-    drafts.add(sent)
-    (claim,) = claims((text[at],), b"\1", after=tuple(text[:at]))
-    assert drafts.find(claim) is sent
 
 
 def test_a_flood_costs_its_author_alone() -> None:

@@ -48,13 +48,8 @@ def committing(
 
 
 def test_silence_is_a_stall() -> None:
-    assert left_at_s(committing()) == (STALL_S, STALLED)
+    assert left_at_s(committing()) == left_at_s(committing(announced_s=HOUR_S)) == (STALL_S, STALLED)
     assert left_at_s(Watch(since_s=7.0)) == (STALL_S, STALLED)
-
-
-@pytest.mark.parametrize("watch", [committing(announced_s=HOUR_S)])
-def test_an_announced_pass_of_an_hour_changes_nothing(watch: Watch) -> None:
-    assert left_at_s(watch) == (STALL_S, STALLED)
 
 
 def test_one_that_only_counts_is_left_for_another_soon_and_otherwise_within_a_bound() -> None:

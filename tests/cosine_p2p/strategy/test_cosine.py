@@ -11,7 +11,6 @@ from cosine_p2p.strategy.base import (
     DrafterStarted,
     RecallDrafter,
     ReleaseDrafter,
-    SendAdvance,
     SendAssign,
     SendTree,
     VerifierOpened,
@@ -81,20 +80,6 @@ def test_drafts_wait_for_a_verifier_and_go_again_to_the_next() -> None:
     assert strategy.on(drafted([1, 2]), 0.0) == []
     for _ in range(2):
         assert sent_tokens(strategy.on(VerifierOpened(0.06, 0.01), 0.0)) == [1, 2]
-
-
-def test_commits_reach_every_drafter() -> None:
-    strategy = opened(1, 2)
-    actions = strategy.on(committed([1]), 0.0)
-    assert {action.author for action in actions if isinstance(action, SendAdvance)} == {1, 2}
-    strategy.on(DrafterLost(2), 0.0)
-    actions = strategy.on(committed([1], after=[1]), 0.0)
-    assert {action.author for action in actions if isinstance(action, SendAdvance)} == {1}
-
-
-def test_hopeless_nodes_stay_here() -> None:
-    strategy = opened(1)
-    assert strategy.on(drafted([1], confidence=0.0), 0.0) == []
 
 
 def test_a_drafter_that_is_always_wrong_is_released() -> None:

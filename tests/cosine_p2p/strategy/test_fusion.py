@@ -48,11 +48,6 @@ def test_the_order_of_arrival_does_not_matter(seed: int) -> None:
         assert ours == pytest.approx(theirs), f"seed {seed}"
 
 
-def test_a_drafter_that_says_the_same_twice_counts_once() -> None:
-    once, twice = tree_of({1: {5: 0.6}, 2: {6: 0.5}}), tree_of({1: {5: 0.6}, 2: {6: 0.5}}, [1, 1, 2, 1])
-    assert view_of(once, 1, 2).conditional(child(once, 5)) == view_of(twice, 1, 2).conditional(child(twice, 5))
-
-
 def test_an_author_far_behind_still_has_a_say() -> None:
     tree = tree_of({1: {5: 0.6}, 2: {6: 0.6}})
     ahead, behind = (Fusion().view(tree, {1: 0.999, 2: 0.001}).conditional(child(tree, token)) for token in (5, 6))
@@ -93,15 +88,6 @@ def test_to_repeat_what_others_drafted_before_is_not_to_speak() -> None:
     tree = tree_of({1: {5: 0.8, 6: 0.1}, 2: {5: 1.0}, 3: {6: 0.1}})
     [likelihoods] = Fusion().learn(tree, [5])
     assert likelihoods == pytest.approx({1: 0.8})
-
-
-def test_certainty_is_worth_what_it_was_worth_before() -> None:
-    fusion = Fusion()
-    for turn in range(100):
-        tree = tree_of({1: {5: 1.0}})
-        fusion.view(tree, {1: 1.0})
-        [likelihoods] = fusion.learn(tree, [5 if turn % 2 else 6])
-    assert 0.4 < likelihoods[1] < 0.6
 
 
 def test_the_credit_goes_to_the_largest_weighted_claim() -> None:

@@ -7,11 +7,9 @@ import pytest
 
 from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.router import (
-    ALARM_NATS,
     PRIOR_NATS,
     DrafterFacts,
     HedgeRouter,
-    LeaderWatch,
     Mixture,
     Round,
 )
@@ -25,21 +23,6 @@ def test_the_prompt_decides_until_there_is_evidence() -> None:
     for _ in range(3):
         router.learn(Round(authors=frozenset((1, 2)), likelihoods=({1: 0.7, 2: 0.05},)))
     assert router.pick(1) == (1,)
-
-
-def test_a_collapse_is_seen_soon_and_steady_text_is_not_one() -> None:
-    watch = LeaderWatch()
-    for _ in range(200):
-        watch.note(0.6)
-        watch.note(0.3)
-    assert not watch.has_collapsed
-    misses = 0
-    while not watch.has_collapsed:
-        watch.note(0.02)
-        misses += 1
-    assert misses <= ALARM_NATS
-    watch.rearm()
-    assert not watch.has_collapsed
 
 
 def test_a_claim_to_know_the_prompt_is_worth_a_few_tokens_at_most() -> None:

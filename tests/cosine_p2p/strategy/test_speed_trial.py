@@ -88,12 +88,6 @@ def test_drafters_that_slow_the_verifier_are_let_go_soon_in_short_requests_too()
     assert world.tokens[3] <= 80
 
 
-def test_a_look_at_plain_decoding_waits_until_it_can_be_paid() -> None:
-    world = World(random.Random(1))
-    world.ask({3: 2.8, 1: 2.8, 0: 1.0}, requests=2)
-    assert not world.tokens[0]
-
-
 def test_drafters_that_become_fast_are_found_again() -> None:
     for seed in range(3):
         world = World(random.Random(seed))

@@ -127,12 +127,6 @@ def test_no_more_is_held_than_a_stop_string_needs(text: str, stop: list[str]) ->
         assert text.startswith(so_far) and (not held or any(one.startswith(held) or one in held for one in stop))
 
 
-def test_what_could_begin_a_stop_string_is_held_back() -> None:
-    assert of_letters("abSTOx", ["STOP"]) == (["a", "b", "", "", "", "STOx", ""], False)
-    assert of_letters("abST", ["STOP"]) == (["a", "b", "", "", "ST"], False)
-    assert of_letters("abSTOPc", ["STOP"]) == (["a", "b", "", "", "", ""], True)
-
-
 class SpecialLetters(LetterCodec):
     """Capitals are special tokens: they are decoded to nothing."""
 
