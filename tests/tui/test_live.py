@@ -7,15 +7,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.records import TARGET
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
 from cosine_p2p.client import Swarm
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.trust.denied_peers import BanFile
-from cosine_protocol.errors import PeerLost, UsageError
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from cosine_train.learning.decision import LearningState
 from cosine_train.learning.home import write_about
@@ -186,17 +184,6 @@ def test_a_network_that_is_not_there_at_first_is_waited_for() -> None:
     assert states(snapshots) == [ConnectionState.JOINING, ConnectionState.LOST, ConnectionState.LIVE]
     (request,) = snapshots[-1].requests
     assert request.state is RequestState.FAILED and "the swarm is not there" in request.error
-
-
-def test_an_address_that_cannot_be_ends_the_source() -> None:
-    async def join() -> Swarm:
-        raise UsageError("That is no address.")
-
-    source = LiveSource(
-        join, network="test", target=TARGET, began_unix_s=0.0, bans=NOBODY_BANNED, memory=ClientMemory()
-    )
-    with pytest.raises(UsageError, match="That is no address"):
-        run_virtual(source.run(lambda _: None))
 
 
 def test_one_look_in_vain_is_not_a_loss() -> None:

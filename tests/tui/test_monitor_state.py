@@ -7,7 +7,7 @@ import pytest
 from cosine_p2p.request.results import Chunk, DrafterReport, Progress
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
-from cosine_tui.state.monitor_state import KEPT_FAILURES, KEPT_REQUESTS, MonitorState, node_events, why_lost
+from cosine_tui.state.monitor_state import KEPT_REQUESTS, MonitorState, node_events, why_lost
 from cosine_tui.state.snapshot import (
     Event,
     EventKind,
@@ -161,17 +161,3 @@ def test_other_learned_weights_are_an_event(before: str, after: str, expected: l
     old, new = (replace(node, record=replace(node.record, model=model)) for model in (before, after))
     title = f"code drafter {CODE[-6:]} "
     assert [(kind, text.removeprefix(title)) for kind, text in told((old,), (new,))] == expected
-
-
-def test_the_standing_of_a_verifier_counts_requests_and_failures() -> None:
-    state = new_state()
-    state.add_survey(survey_of(sight_of(1, Role.VERIFIER)), 1.0)
-    peer_id = peer_id_of(1)
-    log = state.add_request(ASKED, 1.0)
-    state.note_progress(log, progress_of(serving=(peer_id,)), 1.5)
-    for number in range(2 * KEPT_FAILURES):
-        tried = (f"{peer_id} refused: full",) * (number + 1)
-        state.note_progress(log, progress_of(serving=(peer_id,), tried=tried), 2.0 + number)
-    standing = state.snapshot(40.0).nodes[0].standing
-    assert (standing.requests, standing.failed, len(standing.failures)) == (1, 2 * KEPT_FAILURES, KEPT_FAILURES)
-    assert standing.failures[-1].text == "request 1: it refused: full"

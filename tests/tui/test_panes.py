@@ -20,7 +20,6 @@ from cosine_tui.panes.node import node_page
 from cosine_tui.panes.request import (
     PLAIN_LINE,
     PLOT_FROM_HEIGHT,
-    gain_over_plain,
     request_page,
     request_pane,
 )
@@ -176,13 +175,6 @@ def test_who_is_banned_stands_below_the_nodes_with_how_long_and_why() -> None:
     assert "`cosine-node ban` shows all" in swarm(many)
 
 
-def test_a_long_reason_is_wrapped_below_its_node() -> None:
-    for width in (HALF, NARROW):
-        rows = swarm_rows(with_node(1, reason=LONG_REASON), width)
-        assert any("word39" in row.line.plain for row in rows)
-        assert [row.key for row in rows if row.key] == [node.peer_id for node in SNAPSHOT.nodes]
-
-
 def test_a_swarm_of_thousands_is_cut_and_counted() -> None:
     nodes = tuple(drafter_of(peer_id_of(9), "code", 1) for _ in range(MAX_ROWS + 1234))
     text = swarm(replace(SNAPSHOT, nodes=nodes))
@@ -217,17 +209,6 @@ def test_tokens_have_the_tone_of_their_author() -> None:
     assert ("b", styles[Tone.COPIED]) in pieces and ("(a, ", styles[Tone.PLAIN]) in pieces
 
 
-def test_a_page_of_a_request_tells_text_timeline_and_accounts() -> None:
-    over = request_of(7, state=RequestState.FINISHED, account=account_of())
-    text = text_of(request_page(replace(SNAPSHOT, requests=(over,)), 7, NARROW))
-    assert "def add(a, b):\n    return a + b" in text and "tokens/s over time" in text
-    assert f"   1.20 s  verifier {SPARE[-6:]} was lost: the stream ended" in text
-    assert re.search(rf"a code {CODE[-6:]} +120 +5 +4 % +40 ms", text)
-    assert re.search(rf"verifier {VERIFIER[-6:]} +committed 12 tokens", text)
-    assert "10 tokens of the text in time, 8 of them right (80 %)" in text
-    assert "code 5, math 3, copied 1, target alone 3" in text and "812 B sent, 64.2 kB received" in text
-
-
 def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:
     offer = StageOffer(
         first_layer=8,
@@ -248,9 +229,3 @@ def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:
     details = text_of(node_page(snapshot, stage.peer_id))
     for part in ("8:16 of 24", "of the time", "4,096 tokens for a new chain", "for 64 tokens"):
         assert part in details
-
-
-def test_without_a_pass_of_its_own_a_request_is_compared_with_nothing() -> None:
-    assert gain_over_plain(request_of()) == "1.1 times plain (16.1)"
-    assert gain_over_plain(request_of(plain_per_s=None)) == ""
-    assert gain_over_plain(request_of(is_plain_measured=False)).startswith("at most 1.1 times plain")

@@ -67,11 +67,6 @@ def test_options_before_a_prompt_are_its_own() -> None:
     assert read_entry("--max-new-tokens 9 x", given) == PromptEntry("x", Options(top_k=4, max_new_tokens=9))
 
 
-def test_two_dashes_end_the_options() -> None:
-    assert read_entry("-- --verbose is a flag", Options()) == PromptEntry("--verbose is a flag", Options())
-    assert read_entry("--seed 7 -- --x", Options()) == PromptEntry("--x", Options(seed=7))
-
-
 def test_every_command_and_every_example_of_an_option_can_be_typed() -> None:
     for command in COMMANDS:
         entry = read_entry(f"/{command.name}  two words ", Options())

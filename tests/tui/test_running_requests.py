@@ -90,15 +90,6 @@ def test_a_verifier_that_dies_is_an_event_and_the_text_is_the_same() -> None:
     assert "".join(run.text for run in snapshot.requests[0].text) == TEXT
 
 
-def test_without_a_verifier_the_request_fails_with_a_reason() -> None:
-    async def use(swarm: SimulatedSwarm, client: AsyncClient, requests: RunningRequests) -> None:
-        await requests.begin(client, PROMPT, ASKED, max_new_tokens=TOKENS)
-
-    snapshot = watched(use, verifiers=0)
-    assert snapshot.requests[0].state is RequestState.FAILED and "No verifier" in snapshot.requests[0].error
-    assert [event.kind for event in snapshot.events] == [EventKind.FAILED]
-
-
 def test_however_much_happens_there_are_only_so_many_pictures_a_second() -> None:
     snapshots: list[Snapshot] = []
 

@@ -32,28 +32,6 @@ def test_a_request_is_shown_by_itself(requests: Sequence[RequestView], shown: in
     assert number_of(View(), showing(*requests)) == shown
 
 
-def test_a_chosen_request_stays_until_it_is_forgotten_or_another_is_asked_for() -> None:
-    view, snapshot = View(), showing(request_of(1, is_own=False), TWO)
-    view.pin_request(1)
-    assert number_of(view, snapshot) == 1
-    assert number_of(view, showing(TWO, request_of(4))) == 4
-    view.follow_own(snapshot)
-    assert number_of(view, snapshot) == 2
-    view.follow_latest()
-    assert number_of(view, snapshot) == 1
-    view.step_request(showing(), 1)
-
-
-def test_quitting_is_asked_about_once_and_anew_for_what_began_since() -> None:
-    over = request_of(1, state=RequestState.FINISHED)
-    assert View().may_quit(showing(over, request_of(2, is_own=False)))
-    view, one = View(), showing(ONE)
-    assert [view.may_quit(one), view.may_quit(one)] == [False, True]
-    assert not view.may_quit(showing(ONE, TWO))
-    view.forget_warning()
-    assert not view.may_quit(one)
-
-
 @pytest.mark.parametrize(
     ("listing", "expected"),
     [

@@ -41,13 +41,6 @@ def test_curves_rise_with_tokens_context_and_sequences(
     assert all(cost <= min(more) for cost, *more in zip(found, longer, fuller, strict=True))
 
 
-def test_the_best_precision_that_fits_is_chosen() -> None:
-    assert deploy("h200", "32B").precision is Precision.BF16
-    assert deploy("rtx-3060", "8B").precision is Precision.INT8
-    assert deploy("rtx-3090", "32B").precision is Precision.INT4
-    assert deploy("rtx-3060", "8B", precision=Precision.INT4).precision is Precision.INT4
-
-
 @pytest.mark.parametrize(
     ("device", "model", "precision", "count", "published"),
     [

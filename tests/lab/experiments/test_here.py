@@ -1,6 +1,5 @@
 """A running swarm is measured in turns, and what is told follows from the rows."""
 
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,11 +8,9 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.experiments.here import (
     HERE,
     HereOptions,
-    TimedRun,
     findings_of,
     measure,
     questions_of,
-    row_of,
     sentences,
 )
 from cosine_lab.simulation.swarm import SimulatedSwarm
@@ -55,20 +52,6 @@ def test_every_prompt_is_generated_in_every_way_with_equal_texts(tmp_path: Path)
     for found in rows:
         for tokens in found["tokens_by_origin"].values():
             assert sum(tokens.values()) == options.tokens * options.repeats
-
-
-def test_a_prompt_counts_with_one_figure_of_its_runs_and_all_of_its_tokens() -> None:
-    def timed(ms_per_token: float, text: tuple[int, ...], **origins: int) -> TimedRun:
-        return TimedRun(
-            ms_per_token=ms_per_token, token_ids=text, origins=Counter(origins), drafters=("code",), near_ties=1
-        )
-
-    plain = [timed(10.0, (1, 2), target=2), timed(14.0, (1, 2), target=2)]
-    cosine = [timed(8.0, (1, 2), target=1, code=1), timed(5.0, (1, 3), code=2)]
-    found = row_of({"plain": plain, "cosine": cosine}, min)
-    assert found["times_plain"] == {"plain": 1.0, "cosine": 2.0}
-    assert found["tokens_by_origin"] == {"plain": {"target": 4}, "cosine": {"target": 1, "code": 3}}
-    assert (found["is_identical"], found["near_ties"], found["drafters"]) == (False, 4, ["code"])
 
 
 def test_the_worst_ten_prompts_in_a_row_and_texts_that_differ_are_told() -> None:

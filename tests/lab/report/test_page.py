@@ -25,15 +25,6 @@ def test_every_place_of_the_page_has_a_figure() -> None:
     assert [place for place in places if page.figure_at(" ".join(place.split("\n")), results) is None] == []
 
 
-def test_a_figure_is_that_of_the_one_entry_with_these_values() -> None:
-    rows = [{"way": "a, or b", "rtt_ms": 0.0, "speedup": 2.0}, {"way": "a, or b", "rtt_ms": 20.0, "speedup": 1.5}]
-    results = {"x": {"rows": rows, "findings": {"mismatches": 0}}}
-    assert page.figure_at("x > rows > way=a, or b & rtt_ms=20 > speedup", results) == 1.5
-    assert page.figure_at("x > findings > mismatches", results) == 0
-    for place in ("x > rows > way=c > speedup", "x > rows > rtt_ms=20 > none", "y > rows", "x > rows > none=1"):
-        assert page.figure_at(place, results) is None
-
-
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [(None, "There are no results"), ("{}", "is not the result of an experiment"), ("{", "cannot be read")],

@@ -18,8 +18,6 @@ from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 
-CPU = torch.device("cpu")
-
 
 def ranges(*ends: int) -> list[LayerRange]:
     """The parts of a model that end before these layers, the last of which it has no more."""

@@ -98,20 +98,6 @@ def test_a_contradicted_draft_leaves_no_trace(target: PlainTokens, own: PlainTok
     assert choice_after(engine, chain(sequence, [drafted], first=300, parent=last)).candidates
 
 
-@both_ways
-def test_characters_of_many_bytes_are_never_cut_by_the_drafter(target: PlainTokens, own: PlainTokens) -> None:
-    engine, _ = reciting(target, own, "Fish: 🐟🐟, 你好 and 🐟 . . ")
-    wanted = "Fish: 🐟🐟, 你好 and 🐟"
-    sequence = opened(engine)
-    drafted = list(target.encode("Fish"))
-    said = choice_after(engine, chain(sequence, drafted))
-    while said.candidates and len(drafted) < len(target.encode(wanted)):
-        drafted.append(said.token)
-        name = len(drafted) - 1
-        said = choice_after(engine, chain(sequence, [said.token], first=name, parent=name - 1))
-    assert target.decode(drafted) == wanted
-
-
 def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
     class Fickle:
         """One token a letter; but a text that ends in a full stop is written in other tokens from its start on."""

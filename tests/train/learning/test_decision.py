@@ -9,25 +9,16 @@ from random import Random
 import pytest
 
 from cosine_train.learning.decision import (
-    HELD_OUT_TOKENS,
     NAME,
-    NEW_TOKENS,
     Acceptance,
     LearningState,
     goes_live,
-    is_due,
     is_suspect,
     keeps_expertise,
     standard_error,
 )
 
 NONE = Acceptance()
-
-
-def test_a_round_needs_texts_to_learn_from_and_to_measure_by() -> None:
-    assert is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS)
-    assert not is_due(new_tokens=NEW_TOKENS - 1, held_out_tokens=HELD_OUT_TOKENS)
-    assert not is_due(new_tokens=NEW_TOKENS, held_out_tokens=HELD_OUT_TOKENS - 1)
 
 
 def test_weights_go_live_where_they_are_better_by_more_than_the_error_of_independent_draws() -> None:

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from cosine_train.learning.decision import Acceptance
-from cosine_train.learning.home import home_folder, write_about
+from cosine_train.learning.home import write_about
 from cosine_train.learning.learner_report import (
     NAME,
     Activity,
@@ -36,17 +36,3 @@ def test_what_it_does_comes_back_as_it_was_and_what_is_damaged_as_at_the_beginni
     for change in ({"activity": "flying"}, {"live_since": {"right": 3, "tokens": 2}}, {"version": "3"}):
         (tmp_path / NAME).write_text(json.dumps(written | change))
         assert LearnerNow.read(tmp_path) == LearnerNow()
-
-
-def folder_of(
-    model: str = "zoo:draft-code", peer: str = "peer", content: bytes = b"c", target: bytes = b"t"
-) -> Path:
-    return home_folder(peer_id=peer, model_name=model, content_digest=content * 32, target_digest=target * 32)
-
-
-def test_each_identity_model_and_target_has_a_folder_of_its_own_among_all() -> None:
-    folders = [folder_of(), folder_of("m"), folder_of(peer="x"), folder_of(content=b"x"), folder_of(target=b"x")]
-    folders.append(folder_of("../../" + "ä/" * 300))
-    assert len(set(folders)) == 6 and folder_of() == folders[0]
-    assert {folder.parent for folder in folders} == {folders[0].parent}
-    assert folders[0].name.startswith("zoo-draft-code-") and max(len(folder.name) for folder in folders) < 64

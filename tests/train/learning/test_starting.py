@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.models.engine_kind import NGRAM, EngineChoice
+from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_node.serving.node_options import NodeOptions
-from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from cosine_train.learning.home import ABOUT, all_homes
 from cosine_train.learning.starting import learner_maker
@@ -49,10 +48,3 @@ def test_a_drafter_that_can_learn_has_a_folder_of_its_own() -> None:
     for peer_id, homes in (("12D3mine", 1), ("12D3other", 2)):
         make(served, options, peer_id).close()
         assert len(list(all_homes().iterdir())) == homes
-
-
-def test_one_without_weights_cannot_learn() -> None:
-    served, options = loaded(NGRAM)
-    with pytest.raises(UsageError, match="no weights"):
-        make(served, options, "12D3mine")
-    assert not all_homes().exists()

@@ -8,7 +8,7 @@ import transformers as tf
 
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_train.training.new_drafter import adopt, drafter_of
-from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB, build, gemma3_that_sees
+from tests.node.engine.tiny_models import ARCHITECTURES, VOCAB
 
 ALL = DraftVocabulary(tuple(range(VOCAB)))
 SOME = DraftVocabulary((3, 17, 150))
@@ -57,13 +57,3 @@ def test_a_drafter_adopts_what_another_learned_and_keeps_tokens_that_are_new_to_
     rows, old = drafter.get_input_embeddings().weight, earlier.get_input_embeddings().weight
     assert torch.equal(rows[[0, 2, 3]], old[[0, 2, 3]])
     assert torch.equal(rows[1], model.get_input_embeddings().weight[9])
-
-
-def test_the_drafter_of_a_model_that_sees_reads_texts_alone() -> None:
-    model = build(gemma3_that_sees())
-    drafter = drafter_of(model, layers=(0, 1), vocabulary=ALL).eval()
-    assert drafter.config.model_type == "gemma3_text"
-    tokens = torch.arange(9)[None]
-    with torch.no_grad():
-        found, expected = drafter(input_ids=tokens).logits[..., :VOCAB], model(input_ids=tokens).logits
-    assert torch.allclose(found, expected, atol=1e-5)

@@ -16,7 +16,6 @@ from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, TargetPrompt
 from cosine_train.training.local_target import LocalTarget
 from cosine_train.training.own_questions import (
-    OwnQuestions,
     opening_of,
     write_follow_ups,
     write_own_questions,
@@ -105,11 +104,3 @@ def test_after_an_answer_the_user_speaks_again(codec: TextTokenizer, tmp_path: P
     assert again[1]["content"] == codec.decode(answer.tokens[:-1])
     # Written once: the next call finds it in the file.
     assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions
-
-
-def test_a_question_is_taken_once_whatever_its_case() -> None:
-    questions = OwnQuestions()
-    assert questions.take("What is the capital of Peru?")
-    assert not questions.take("what is  the Capital of Peru?")
-    assert not questions.take("Hm?")
-    assert len(questions) == 1

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.llama import library as module
@@ -21,16 +20,15 @@ from cosine_node.engine.llama.loading import (
     find_device,
     load_llama,
 )
-from cosine_node.engine.llama.model import FedToken, LlamaContext, LlamaModel, token_bytes_of
+from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.gguf.file import GgufFile
-from cosine_protocol.errors import LocalProtocolError, UsageError
+from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import llama_engine
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import gguf_with_tower, tiny_gguf
-from tests.node.engine.random_walk import fresh_logits
-from tests.node.engine.tiny_models import VOCAB, tiny_llama
+from tests.node.engine.tiny_models import VOCAB
 
 WITHOUT_TORCH = """
 import sys
@@ -75,27 +73,6 @@ def load(path: Path) -> LlamaModel:
     return LlamaModel(llama_library(), GgufFile.open(path))
 
 
-@pytest.fixture
-def context() -> LlamaContext:
-    return LlamaContext(load(tiny_gguf()), tokens=256, lanes=4, pass_tokens=32, threads=1)
-
-
-def test_a_pass_over_lanes_gives_the_models_own_logits(context: LlamaContext) -> None:
-    text = torch.randint(3, VOCAB, (30,), generator=torch.Generator().manual_seed(1)).tolist()
-    fed = [FedToken(token, position, [2], True) for position, token in enumerate(text)]
-    assert np.abs(context.logits(fed) - fresh_logits(tiny_llama(), text).numpy()).max() < 2e-5
-    context.share(2, 0, 0, 4)
-    other = context.logits([FedToken(50, 4, [0], True)])
-    assert np.allclose(other, fresh_logits(tiny_llama(), [*text[:4], 50])[-1:], atol=1e-5)
-    context.forget(2, 3)
-    again = context.logits([FedToken(140, 3, [2], True)])
-    assert np.allclose(again, fresh_logits(tiny_llama(), [*text[:3], 140])[-1:], atol=1e-5)
-    with pytest.raises(LocalProtocolError, match=r"llama\.cpp refused a pass: .*inconsistent sequence positions"):
-        context.logits([FedToken(5, 9, [1, 2], True)])
-    context.clear()
-    assert context.logits([FedToken(5, 0, [2], True)]).shape == (1, VOCAB)
-
-
 @pytest.mark.parametrize(("weights", "value_bytes"), [("F32", 4), ("Q8_0", 2)])
 def test_a_file_is_served_as_it_is(weights: str, value_bytes: int) -> None:
     # Two layers, two heads of keys and values, 16 wide.
@@ -106,11 +83,6 @@ def test_a_file_is_served_as_it_is(weights: str, value_bytes: int) -> None:
     assert (engine.free_tokens, engine.vocab_tokens, engine.context_tokens) == (304, VOCAB, 256)
     sequence = engine.open(sampling=Sampling(temperature=1.0), prompt_tokens=3)
     assert len(engine.forward([Row.chain(sequence, [3, 4, 5])])[0].choices) == 3
-
-
-def test_too_little_memory_for_a_request_is_refused() -> None:
-    with pytest.raises(UsageError, match="The KV cache would hold 100 tokens, at 512 bytes each"):
-        load_llama(tiny_gguf(), device="cpu", pool_tokens=PoolSize(size_bytes=100 * 512))
 
 
 def test_the_memory_goes_with_the_engine() -> None:
@@ -219,33 +191,6 @@ def test_a_fault_is_refused_in_a_sentence(
         check_exactness(engine, name="tiny", is_exact=weights == "F32")
 
 
-def test_a_tree_with_more_branches_than_lanes_is_fed_in_several_passes() -> None:
-    tokens = tuple(range(10, 70))
-    row = Row(0, tokens, tuple(range(60)), (PREFIX,) * 60)
-    wide, narrow = (llama_engine(pool_tokens=256, lanes=lanes) for lanes in (64, 3))
-    found = []
-    for engine in (wide, narrow):
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
-        found.append([choice.token for choice in engine.forward([row])[0].choices])
-        # A node whose lane was given up long ago leads on as if it had stayed.
-        below = Row(sequence, (5,), (60,), (0,))
-        found[-1].append(engine.forward([below])[0].choices[0].token)
-        engine.keep(sequence, (1,))
-        found[-1].append(engine.forward([Row.chain(sequence, [7])])[0].choices[0].token)
-    assert found[0] == found[1]
-
-
-def test_a_request_takes_the_lane_of_anothers_branch_which_leads_on_as_if_it_had_stayed() -> None:
-    found = []
-    for lanes in (64, 3):
-        engine = llama_engine(pool_tokens=256, lanes=lanes)
-        first, second = (engine.open(sampling=Sampling(), prompt_tokens=1) for _ in range(2))
-        engine.forward([Row(first, (10, 11, 12), (0, 1, 2), (PREFIX,) * 3)])
-        rows = [Row.chain(second, [5, 6]), Row(first, (7,), (3,), (1,)), Row(first, (8,), (4,), (2,))]
-        found.append([engine.forward([row])[0].choices[-1].token for row in rows])
-    assert found[0] == found[1]
-
-
 def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = llama_engine(pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
@@ -274,21 +219,3 @@ def test_a_failing_device_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch)
             engine.forward([Row.chain(sequence, [1, 2, 3])])
     assert (engine.live_tokens, engine.free_lanes) == (0, 64)
     assert engine.forward([Row.chain(sequence, [1, 2, 3])])[0].error is None
-
-
-def test_cached_prefixes_give_their_lanes_to_requests() -> None:
-    engine = llama_engine(pool_tokens=512, lanes=3)
-
-    def serve(first: int) -> int:
-        sequence = engine.open(sampling=Sampling(), prompt_tokens=1, scope="a")
-        engine.forward([Row.chain(sequence, [first] * 20)])
-        engine.keep(sequence, range(20))
-        return sequence
-
-    for first in range(5, 10):
-        engine.release(serve(first))
-    assert engine.cached_tokens == 3 * 16
-    opened = [serve(first) for first in range(20, 23)]
-    assert (engine.cached_tokens, engine.free_lanes) == (0, 0)
-    for sequence in opened:
-        engine.release(sequence)
