@@ -1,4 +1,4 @@
-"""Prometheus metrics of generations, named as vLLM names its own."""
+"""Prometheus metrics of generations, with vLLM's names."""
 
 from typing import Final
 
@@ -7,19 +7,19 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from cosine_p2p.request.results import Generation
 
 ABANDONED: Final = "abort"
-"""The `finished_reason` that vLLM has for it."""
+"""vLLM's `finished_reason` of aborted requests."""
 
 FINISHED_REASONS: Final = {"eos": "stop", "stop": "stop", "length": "length"}
-"""OpenAI's word for each of a generation's."""
+"""OpenAI's `finish_reason` for each of a generation's."""
 
-# Bounds of histograms, in seconds: from an embedded model in one room to a large one across an ocean.
+# Bounds of histograms, in seconds: from an embedded model on a local network to a large one across an ocean.
 FIRST_TOKEN_S: Final = (0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 OUTPUT_TOKEN_S: Final = (0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0, 2.5)
 LATENCY_S: Final = (0.1, 0.3, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0)
 
 
 class GenerationMetrics:
-    """An `Observer` of a client that counts its generations into a registry of the caller's."""
+    """An `Observer` that counts a client's generations in a registry."""
 
     def __init__(self, registry: CollectorRegistry, *, model_name: str) -> None:
         self._model = model_name
@@ -32,9 +32,9 @@ class GenerationMetrics:
 
         self._prompt = counter("prompt_tokens", "Prompt tokens processed.")
         self._output = counter("generation_tokens", "Tokens generated.")
-        self._origins = counter("generation_tokens_by_origin", "Tokens generated, by whose they are.", "origin")
+        self._origins = counter("generation_tokens_by_origin", "Tokens generated, by origin.", "origin")
         self._drafted = counter("spec_decode_num_draft_tokens", "Tokens drafted.")
-        self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens the target agreed with.")
+        self._accepted = counter("spec_decode_num_accepted_tokens", "Drafted tokens that the target accepted.")
         self._rounds = counter("spec_decode_num_rounds", "Passes of verifiers.")
         self._ended = counter("request_success", "Generations that ended, by reason.", "finished_reason")
         self._first = histogram("time_to_first_token_seconds", "Time to the first token.", FIRST_TOKEN_S)
@@ -52,7 +52,7 @@ class GenerationMetrics:
             self._each.labels(self._model).observe(per_token_s)
 
     def observe_abandoned(self, part: Generation) -> None:
-        """Count a generation that failed or whose user left, as far as it came."""
+        """Count the part of a generation that failed or was cancelled."""
         self._count(part, ABANDONED)
 
     def _count(self, generation: Generation, reason: str) -> None:
@@ -65,7 +65,7 @@ class GenerationMetrics:
         ):
             counter.labels(self._model).inc(amount)
         for origin in generation.origins:
-            # Drafters choose the names of their domains: those would make labels without end.
+            # Drafters choose the names of their domains, so these would make an unbounded number of labels.
             name = "copied" if origin.is_copied else origin.source if origin.is_own else "drafter"
             self._origins.labels(self._model, name).inc(origin.tokens)
         self._ended.labels(self._model, reason).inc()

@@ -1,10 +1,10 @@
-"""Prometheus metrics of the nodes in a process, read from what their services count when scraped."""
+"""Prometheus metrics of the nodes in a process, read from the counts of their services when scraped."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, start_http_server
 from prometheus_client.core import (
@@ -25,33 +25,17 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.messages import ReleaseReason
 from cosine_protocol.stage_messages import LayerRange
 
+if TYPE_CHECKING:
+    from cosine_p2p.directory.dht import DhtDirectory
+    from cosine_p2p.transport.full.hivemind import HivemindTransport
+
 LABELS: Final = ("role", "model_name", "peer_id")
-"""The labels of every metric of a node; its peer id tells it from the others of its process."""
-
-
-class NetworkState(Protocol):
-    """A transport's own counts, as far as metrics show them."""
-
-    @property
-    def connected_peers(self) -> int: ...
-
-    @property
-    def open_streams(self) -> int: ...
-
-    @property
-    def restarts(self) -> int: ...
-
-
-class DirectoryState(Protocol):
-    """A directory's own counts, as far as metrics show them."""
-
-    @property
-    def holders(self) -> int: ...
+"""The labels of every metric of a node; the peer id distinguishes the nodes of a process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A node of any role, as far as it is one of a network."""
+    """A node of any role, as its metrics see it."""
 
     role: str
     model_name: str
@@ -59,8 +43,8 @@ class Observed:
     target: str
     numerics: str
     version: str
-    network: NetworkState
-    directory: DirectoryState
+    network: "HivemindTransport"
+    directory: "DhtDirectory"
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -68,13 +52,13 @@ class Observed:
 
     @property
     def facts(self) -> dict[str, str]:
-        """What does not change while it runs."""
+        """Constant facts about the node."""
         return {"version": self.version, "target": self.target, "numerics": self.numerics}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedNode(Observed):
-    """A verifier or drafter of this process. `max_requests` are those it serves at once."""
+    """A verifier or drafter that serves at most `max_requests` at once."""
 
     max_requests: int
     service: VerifierService | DrafterService
@@ -84,7 +68,7 @@ class ObservedNode(Observed):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObservedStage(Observed):
-    """A stage as its metrics see it; its pool holds `pool_tokens`."""
+    """A stage whose pool holds `pool_tokens`."""
 
     layers: LayerRange
     pool_tokens: int
@@ -92,10 +76,10 @@ class ObservedStage(Observed):
 
 
 class LearnerMetrics(Protocol):
-    """A drafter's learner, as far as metrics show it."""
+    """A drafter's learner, as its metrics see it."""
 
     def metrics(self) -> "Sequence[Series[Any]]":
-        """The metrics of all learners of its kind, each read from one of them."""
+        """The metrics of all learners of its kind."""
 
 
 Kind = type[CounterMetricFamily] | type[GaugeMetricFamily] | type[HistogramMetricFamily]
@@ -105,7 +89,7 @@ _Of = TypeVar("_Of")
 
 @dataclass(frozen=True, slots=True)
 class Series(Generic[_Of]):
-    """One metric and how it is read; a mapping has a number for each value of one more `label`."""
+    """One metric and the function that reads it; a mapping has a number for each value of `label`."""
 
     name: str
     kind: Kind
@@ -114,7 +98,7 @@ class Series(Generic[_Of]):
     label: str | None = None
 
     def family(self, nodes: Sequence[tuple[tuple[str, ...], _Of]]) -> Metric:
-        """The values of some nodes now, under their labels."""
+        """Return the current values of nodes, given with their labels."""
         names = LABELS if self.label is None else (*LABELS, self.label)
         family: Any = self.kind(self.name, self.text, labels=names)
         for labels, node in nodes:
@@ -133,21 +117,21 @@ class Series(Generic[_Of]):
 
 
 def counter(name: str, text: str, read: Callable[[_Of], Value], label: str | None = None) -> Series[_Of]:
-    """A number that only grows."""
+    """Return a metric that only increases."""
     return Series(name, CounterMetricFamily, text, read, label)
 
 
 def gauge(name: str, text: str, read: Callable[[_Of], Value], label: str | None = None) -> Series[_Of]:
-    """A number as it is now."""
+    """Return a metric of a current value."""
     return Series(name, GaugeMetricFamily, text, read, label)
 
 
 def histogram(name: str, text: str, read: Callable[[_Of], Value]) -> Series[_Of]:
-    """How often each size was counted."""
+    """Return a metric of a distribution."""
     return Series(name, HistogramMetricFamily, text, read)
 
 
-# The metrics of everything in a network; of verifiers and drafters; of each of them.
+# The metrics of all nodes; of verifiers and drafters; of verifiers; of drafters; of stages.
 NETWORK: Final[tuple[Series[Observed], ...]] = (
     gauge(
         "cosine:node_record_holders",
@@ -191,12 +175,12 @@ NODE: Final[tuple[Series[ObservedNode], ...]] = (
     ),
     gauge(
         "cosine:node_kv_free_tokens",
-        "Tokens for which there is room, retained prefixes given up.",
+        "Tokens that fit, including evictable retained prefixes.",
         lambda n: n.engine.free_tokens,
     ),
     gauge(
         "cosine:node_kv_retained_tokens",
-        "Tokens of prefixes kept for requests to come.",
+        "Tokens of prefixes kept for later requests.",
         lambda n: n.engine.cached_tokens,
     ),
 )
@@ -205,7 +189,7 @@ VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
     counter("cosine:verifier_preemptions", "Requests whose pages were taken.", lambda v: v.counts.preempted),
     counter(
         "cosine:verifier_passes_abandoned",
-        "Passes stopped because nobody wanted them any more.",
+        "Passes stopped because nobody needed them any more.",
         lambda v: v.counts.passes_abandoned,
     ),
     counter(
@@ -246,36 +230,38 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     counter("cosine:drafter_spec_decode_num_draft_tokens", "Draft nodes sent.", lambda d: d.counts.sent_nodes),
     counter(
         "cosine:drafter_text_tokens",
-        "Tokens of requests it had drafted for, by the word of clients.",
+        "Tokens of requests that it drafted for, as reported by clients.",
         lambda d: d.counts.text_tokens,
     ),
     counter(
         "cosine:drafter_accepted_tokens",
-        "Of them, those that were its.",
+        "Those of these tokens that it drafted.",
         lambda d: d.counts.accepted_tokens,
     ),
     counter(
         "cosine:drafter_let_go",
-        "Requests drafted for that let it go, by reason.",
+        "Requests that stopped using the drafter, by reason.",
         lambda d: {reason.name.lower(): d.counts.let_go[reason] for reason in ReleaseReason},
         label="reason",
     ),
     counter(
         "cosine:drafter_offered_positions",
-        "Positions of texts for which it had sent nodes.",
+        "Positions of texts for which it sent nodes.",
         lambda d: d.counts.offered_positions,
     ),
     counter(
-        "cosine:drafter_taken_tokens", "Of these, those that were among its nodes.", lambda d: d.counts.taken_tokens
+        "cosine:drafter_taken_tokens",
+        "Those of these positions whose token was among its nodes.",
+        lambda d: d.counts.taken_tokens,
     ),
     counter(
         "cosine:drafter_first_choices",
-        "Tokens committed after its model had made its first choice.",
+        "Tokens committed after its model made a first choice.",
         lambda d: d.counts.first_choices,
     ),
     counter(
         "cosine:drafter_right_first_choices",
-        "Of these, those that were its first choice.",
+        "Those of these tokens that were its first choice.",
         lambda d: d.counts.right_first_choices,
     ),
     counter("cosine:drafter_fragments", "Fragments sent.", lambda d: d.counts.sent_fragments),
@@ -295,21 +281,21 @@ STAGE: Final[tuple[Series[ObservedStage], ...]] = (
     counter("cosine:stage_fed_tokens", "Tokens in all passes.", lambda s: s.service.counts.fed_tokens),
     counter(
         "cosine:stage_feeds_skipped",
-        "Passes left out, for nobody wanted them any more.",
+        "Passes skipped because nobody needed them any more.",
         lambda s: s.service.counts.skipped_feeds,
     ),
     gauge("cosine:stage_pool_tokens", "Tokens that the pool of all chains holds.", lambda s: s.pool_tokens),
     gauge("cosine:stage_room_tokens", "Tokens for a new head's chain.", lambda s: s.service.room_tokens),
     gauge(
         "cosine:stage_waiting_bytes",
-        "About what the operations take that wait for a pass.",
+        "Approximate size of the operations that wait for a pass.",
         lambda s: s.service.waiting_bytes,
     ),
 )
 
 
 def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
-    """The metrics of some nodes, which their peer ids tell apart, and those of their process."""
+    """Return the metrics of nodes and of their process."""
 
     def families() -> Iterator[Metric]:
         info = InfoMetricFamily("cosine:node", "The node's version, target and numerics.", labels=LABELS)
@@ -331,7 +317,7 @@ def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
 
 
 def stage_registry(stage: ObservedStage) -> CollectorRegistry:
-    """The stage's metrics and those of its process."""
+    """Return the metrics of a stage and of its process."""
 
     def families() -> Iterator[Metric]:
         text = "The stage's version, target, numerics and layers."
@@ -346,7 +332,7 @@ def stage_registry(stage: ObservedStage) -> CollectorRegistry:
 
 
 class Scraped(Collector):
-    """Metrics that are read when they are scraped."""
+    """A collector that reads its metrics at each scrape."""
 
     def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
         self._families = families
@@ -365,7 +351,7 @@ def _registry_of(families: Callable[[], Iterator[Metric]]) -> CollectorRegistry:
 
 @contextmanager
 def serving_metrics(registry: CollectorRegistry, *, host: str, port: int) -> Iterator[int]:
-    """Serve a registry in a thread of its own; the port, a free one for 0. Raises `UsageError` if it cannot."""
+    """Serve a registry in a thread and yield the port; 0 means a free one. Raises `UsageError`."""
     try:
         server, thread = start_http_server(port, addr=host, registry=registry)
     except (OSError, OverflowError) as error:

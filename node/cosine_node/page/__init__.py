@@ -1,5 +1,1 @@
-"""The page: chat, the swarm, proofs, and how to join, in a browser.
-
-The files that `web/` is built into, and what they ask of the gateway that serves them, come from here: surveys and
-generations in, JSON and server-sent events out.
-"""
+"""The web page of a gateway: its files, built from `web/`, and its own API."""

@@ -1,8 +1,9 @@
-"""The files of the page, as `web/` is built into them, with headers that let a browser ask nobody else."""
+"""The static files of the page, built from `web/`, with headers that forbid requests to other servers."""
 
 import gzip
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import sha256
 from http import HTTPStatus
 from pathlib import Path
@@ -39,7 +40,7 @@ POLICY: Final = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Only these files are loaded, only this gateway is asked, and no text can become markup or a script."""
+"""Allows only these files and requests to this gateway; text cannot become markup or a script."""
 HEADERS: Final = MappingProxyType(
     {
         "content-security-policy": POLICY,
@@ -48,7 +49,7 @@ HEADERS: Final = MappingProxyType(
         "permissions-policy": "camera=(), geolocation=(), microphone=()",
         "referrer-policy": "no-referrer",
         "x-content-type-options": "nosniff",
-        # Always asked for again, which costs an answer without a body: an older page may not fit a newer gateway.
+        # Browsers revalidate each file, as an older page may not fit a newer gateway.
         "cache-control": "no-cache",
         "vary": "accept-encoding",
     }
@@ -57,7 +58,7 @@ HEADERS: Final = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Asset:
-    """One file, whole and compressed; `tag` changes with its bytes."""
+    """One file, plain and compressed; `tag` is its ETag."""
 
     media_type: str
     body: bytes
@@ -65,35 +66,28 @@ class Asset:
     tag: str
 
 
-def read_assets(folder: Path = FOLDER) -> Mapping[str, Asset]:
-    """All files of the page by name."""
+def read_assets() -> Mapping[str, Asset]:
+    """Read all files of the page, by name."""
     assets = {}
-    for file in sorted(folder.iterdir()):
+    for file in sorted(FOLDER.iterdir()):
         body = file.read_bytes()
         compressed = gzip.compress(body, mtime=0)
         assets[file.name] = Asset(TYPES[file.suffix], body, compressed, f'"{sha256(body).hexdigest()[:24]}"')
     return assets
 
 
-def asset_routes(folder: Path = FOLDER) -> list[Route]:
-    """The page at `/`, its files below `/page/`; everybody may read them."""
-    files = read_assets(folder)
+def asset_routes() -> list[Route]:
+    """The public routes of the page at `/` and of its files below `/page/`."""
+    return [
+        Route("/" if name == INDEX else f"/page/{name}", partial(_answer, asset))
+        for name, asset in read_assets().items()
+    ]
 
-    def answer(request: Request) -> Response:
-        asset = files[request.path_params.get("name", INDEX)]
-        headers = {**HEADERS, "content-type": asset.media_type, "etag": asset.tag}
-        if request.headers.get("if-none-match") == asset.tag:
-            return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
-        if "gzip" in request.headers.get("accept-encoding", ""):
-            return Response(asset.compressed, headers={**headers, "content-encoding": "gzip"})
-        return Response(asset.body, headers=headers)
 
-    def serving(name: str) -> Callable[[Request], Awaitable[Response]]:
-        async def serve(request: Request) -> Response:
-            request.path_params["name"] = name
-            return answer(request)
-
-        return serve
-
-    own = [Route(f"/page/{name}", serving(name)) for name in files if name != INDEX]
-    return [Route("/", serving(INDEX)), *own]
+async def _answer(asset: Asset, request: Request) -> Response:
+    headers = {**HEADERS, "content-type": asset.media_type, "etag": asset.tag}
+    if request.headers.get("if-none-match") == asset.tag:
+        return Response(status_code=HTTPStatus.NOT_MODIFIED, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        return Response(asset.compressed, headers={**headers, "content-encoding": "gzip"})
+    return Response(asset.body, headers=headers)

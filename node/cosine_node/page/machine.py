@@ -1,4 +1,4 @@
-"""The machine that serves the page, as the doctor sees it, and what of the target it could hold."""
+"""Facts about the machine that serves the page: its resources, and the layers of the target that fit."""
 
 import asyncio
 import os
@@ -30,18 +30,18 @@ from cosine_protocol.records import NodeRecord
 
 Json = dict[str, Any]
 FRESH_S: Final = 30.0
-"""Bounds the work of who asks again and again."""
+"""Bounds the work of repeated requests."""
 MAX_DIALLED: Final = 3
-"""Peers by which the way out is known: as many as initial peers mostly are."""
+"""Maximum number of peers dialled to test reachability: the usual number of initial peers."""
 GPUS: Final = "cosine_node.doctor.machine:gpu_names_and_bytes"
 DRIVERS: Final = (Path("/proc/driver/nvidia/version"), Path("/dev/kfd"))
-"""Without one of these no GPU is looked for, which takes a process that loads PyTorch."""
+"""If none exists, GPUs are not searched for, as that needs a process that loads PyTorch."""
 MEMORY_PART: Final = 0.5
-"""Of what is free, as a stage takes it where nothing else is said (`--memory auto`)."""
+"""The part of free memory that a stage uses with `--memory auto`."""
 
 
 def is_here(request: Request) -> bool:
-    """True if who asks sits at this machine: strangers are not told what it is."""
+    """Return True if a request comes from this machine; others may not read its facts."""
     try:
         return request.client is not None and ip_address(request.client.host).is_loopback
     except ValueError:
@@ -49,7 +49,7 @@ def is_here(request: Request) -> bool:
 
 
 class OwnMachine:
-    """Gathers facts about this machine when asked, at most every `FRESH_S`; what cannot change, once."""
+    """Facts about this machine, cached for `FRESH_S`; GPUs are found only once."""
 
     def __init__(self, target: str) -> None:
         self._target = target if Path(target).expanduser().exists() else parse_target(target)[0]
@@ -59,10 +59,7 @@ class OwnMachine:
         self._devices: tuple[tuple[str, int], ...] | None = None
 
     async def facts(self, records: Sequence[NodeRecord]) -> Json:
-        """What this machine has, how others would reach a node here, and what of the target fits.
-
-        `records` are those of the nodes that answer.
-        """
+        """Return resources, reachability, and the layers that fit; `records` are of the nodes that answer."""
         loop = asyncio.get_running_loop()
         async with self._asking:
             if loop.time() >= self._valid_until_s:
@@ -89,7 +86,7 @@ class OwnMachine:
         }
 
     async def _fits(self, records: Sequence[NodeRecord], memory_bytes: int) -> Json | None:
-        """What of the target fits; None where its sizes are not known here."""
+        """Return the part of the target that fits, or None if its sizes are unknown."""
         serving = [record for record in records if record.stage is not None or not record.expertise]
         dtype = next((each.numerics for each in serving if each.numerics in DTYPES), AUTO)
         needs = await target_sizes(self._target, dtype)
@@ -105,7 +102,7 @@ class OwnMachine:
 
 
 async def _gpus() -> tuple[tuple[str, int], ...]:
-    """The names of GPUs that PyTorch can use, and their free bytes."""
+    """Return the names and free bytes of GPUs that PyTorch can use."""
     if not any(driver.exists() for driver in DRIVERS) or find_spec("torch") is None:
         return ()
     try:
@@ -116,7 +113,7 @@ async def _gpus() -> tuple[tuple[str, int], ...]:
 
 
 async def _reachability(records: Sequence[NodeRecord]) -> Finding:
-    """How others would reach a node here, by the ways to some that are here already."""
+    """Judge how others would reach a node here, by dialling a few nodes."""
     named = [each for record in records if not is_relayed(record.addresses) for each in record.addresses[:1]]
     tried = await asyncio.gather(
         *(asyncio.to_thread(connect, address, option="") for address in named[:MAX_DIALLED])

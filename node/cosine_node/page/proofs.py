@@ -1,4 +1,4 @@
-"""Checks of proofs: every digest and signature of what verifiers and judges signed of one text."""
+"""Checks of proofs: the digests and signatures in the statements of verifiers and auditors about one text."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -14,10 +14,9 @@ Json = dict[str, Any]
 
 
 def checked_proof(pieces: Sequence[Evidence]) -> Json:
-    """What a proof says, in the form of `POST /v1/proofs`. Blocks.
+    """Return the result of `POST /v1/proofs` for at least one piece. Blocks.
 
-    `pieces` are one or more. Raises `RemoteProtocolError` where a part does not hold or is of another request than
-    the first.
+    Raises `RemoteProtocolError` if a piece is invalid or belongs to another request than the first.
     """
     opened = [piece.open() for piece in pieces]
     digest = request_digest(opened[0].claim.request)
@@ -38,7 +37,7 @@ def _part(piece: Evidence, opened: OpenedEvidence, digest: bytes) -> Json:
         "author": claim.author,
         "digest": digest.hex(),
         "prompt_tokens": len(request.prompt),
-        # A number of 64 bits, which JSON readers round.
+        # A string, as many JSON readers round 64-bit numbers.
         "seed": str(request.sampling.seed),
         "temperature": request.sampling.temperature,
         "numerics": request.numerics,

@@ -1,4 +1,4 @@
-"""What the page asks of the gateway that serves it: the swarm, its machine, proofs and audits."""
+"""The page's own API: the swarm, the machine, proofs and audits."""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, Final
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from cosine_node.gateway.admission import Admission, admitted_object
 from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
@@ -18,7 +18,7 @@ from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.proofs import checked_proof
-from cosine_node.page.swarm_facts import OwnNotes, swarm_facts
+from cosine_node.page.swarm_facts import swarm_facts
 from cosine_node.page.trend import Trend
 from cosine_node.page.watch import SwarmWatch
 from cosine_p2p.client import AsyncClient
@@ -29,17 +29,17 @@ from cosine_protocol.records import NodeRecord
 
 Json = dict[str, Any]
 MAX_PIECES: Final = 4
-"""Bounds the work of one request: a text has as many pieces as verifiers wrote it, mostly one."""
+"""Bounds the work of one request: a text has one piece for each of its verifiers, usually one."""
 MAX_AUDITS: Final = 4
-"""Each asks several peers, which leave look-ups of who asks more without an answer."""
+"""Maximum number of audits at once: each asks several peers, which limit questions."""
 MAX_CHECKS: Final = 2
-"""Proofs checked at a time; each check keeps a thread busy."""
+"""Maximum number of proofs checked at once; each occupies a thread."""
 
 
 class Watched:
-    """A client's swarm as the page asks for it; `trend` knows how its generations went.
+    """The handlers of the page's API over a client's swarm.
 
-    `entrance` are the options of a node that joins it. Audits and checks of proofs are made in turns between `keys`
+    `entrance` are the options of a node that joins it. Audits and checks of proofs are shared fairly between `keys`
     API keys. Streams end when `closing` is set.
     """
 
@@ -62,51 +62,54 @@ class Watched:
             self._surveyor = Surveyor(self._client.swarm, target=self._client.target)
         survey = await self._surveyor.survey()
         self._records = [sight.record for sight in survey.nodes if not sight.reason]
-        notes = OwnNotes(convicted=self._client.convicted, checks=self._client.checks())
-        return swarm_facts(survey, notes) | {"entrance": self._entrance, "trend": self._trend.as_objects()}
+        facts = swarm_facts(survey, convicted=self._client.convicted, checks=self._client.checks())
+        return facts | {"entrance": self._entrance, "trend": list(self._trend.points)}
 
     async def _rest(self) -> None:
-        """Let go of the links to all nodes: each costs both ends a heartbeat."""
+        """Close the links to all nodes, as each costs both ends heartbeats."""
         surveyor, self._surveyor = self._surveyor, None
         if surveyor is not None:
             await surveyor.close()
 
     async def swarm(self, _: Request) -> Response:
-        """The swarm as it is now."""
+        """The current state of the swarm."""
         return JSONResponse(await self._watch.now())
 
-    async def events(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The swarm, and then each change, until the client hangs up."""
+    async def events(self, _: Request) -> ASGIApp:
+        """A stream of the swarm's state and then each change, until the client hangs up."""
         if self._watch.is_full:
-            raise unavailable("Too many watch this swarm here.", code="overloaded")
+            raise unavailable("Too many clients watch this swarm.", code="overloaded")
 
-        stream = EventStream(send)
+        async def respond(_: Scope, receive: Receive, send: Send) -> None:
+            stream = EventStream(send)
 
-        async def tell() -> None:
-            async with aclosing(self._watch.watch()) as events:
-                async for name, body in events:
-                    await stream.write(sent_event(body, name=name))
+            async def tell() -> None:
+                async with aclosing(self._watch.watch()) as events:
+                    async for name, body in events:
+                        await stream.write(sent_event(body, name=name))
 
-        async with stream.kept_alive():
-            await until_ended(tell(), receive=receive, closing=self._closing)
-            await stream.write(b"", is_last=True)
+            async with stream.kept_alive():
+                await until_ended(tell(), receive=receive, closing=self._closing)
+                await stream.write(b"", is_last=True)
+
+        return respond
 
     async def machine(self, request: Request) -> Response:
-        """What this machine could give to the swarm, for who sits at it."""
+        """The resources of this machine, only for requests from it."""
         if not is_here(request):
-            message = "What this machine is, is told to who asks from it."
+            message = "Facts about this machine can be read only from this machine."
             raise ApiError(HTTPStatus.FORBIDDEN, message, code="not_here")
         await self._watch.now()
         return JSONResponse(await self._machine.facts(self._records))
 
     async def audits(self, request: Request) -> Response:
-        """The evidence of a proof, judged by other verifiers now."""
+        """The evidence of a proof after an audit by other verifiers."""
         async with admitted_object(request, self._audits) as body:
             judged = await self._client.audit(_pieces_of(body))
         return JSONResponse({"evidence": [asdict(piece) for piece in judged]})
 
     async def proofs(self, request: Request) -> Response:
-        """The result of checking a proof; `problem` says why it proves nothing."""
+        """The result of checking a proof; `problem` is the reason if it is invalid."""
         async with admitted_object(request, self._checks) as body:
             try:
                 return JSONResponse(await asyncio.to_thread(checked_proof, _pieces_of(body)))
@@ -114,10 +117,10 @@ class Watched:
                 return JSONResponse({"problem": str(error)})
 
     def routes(self) -> list[BaseRoute]:
-        """What the page asks."""
+        """The routes of the page's API."""
         return [
             Route("/swarm", self.swarm),
-            Route("/swarm/events", _Events(self)),
+            Route("/swarm/events", self.events),
             Route("/machine", self.machine),
             Route("/proofs", self.proofs, methods=["POST"]),
             Route("/audits", self.audits, methods=["POST"]),
@@ -125,19 +128,9 @@ class Watched:
 
 
 def _pieces_of(body: Json) -> tuple[Evidence, ...]:
-    """The evidence in a body. Raises `ApiError`."""
+    """Read the evidence of a body. Raises `ApiError`."""
     evidence = body.get("evidence", [])
     pieces = evidence_of_json(evidence)
     if not 0 < len(pieces) == len(evidence) <= MAX_PIECES:
         raise bad_value("evidence", f"evidence must be a list of 1 to {MAX_PIECES} pieces of a proof.")
     return pieces
-
-
-class _Events:
-    """An ASGI application, for which a route takes an object and no function."""
-
-    def __init__(self, watched: Watched) -> None:
-        self._watched = watched
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._watched.events(scope, receive, send)

@@ -1,4 +1,4 @@
-"""The sizes of a target's parts, found in a child process, for a gateway has no other need of PyTorch."""
+"""The sizes of a target's parts, found in a child process, so that a gateway need not load PyTorch."""
 
 import asyncio
 import logging
@@ -13,13 +13,13 @@ from cosine_protocol.errors import UsageError
 
 LOG = logging.getLogger(__name__)
 POOL_TOKENS: Final = 8192
-"""Room for the texts of a few requests, as `cosine-node plan` has it."""
+"""Enough for a few requests, as in `cosine-node plan`."""
 PROBE_S: Final = 45.0
 """Long enough to import PyTorch on a slow disk."""
 
 
 async def target_sizes(model: str, dtype: str) -> ModelNeeds | None:
-    """What the target takes, None where nobody can tell here: PyTorch or the configuration is not there."""
+    """Return the memory that the target needs, or None if PyTorch or the model's configuration is missing."""
     if find_spec("torch") is None:
         return None
     try:
@@ -32,7 +32,7 @@ async def target_sizes(model: str, dtype: str) -> ModelNeeds | None:
 
 
 def needs_of(model: str, dtype: str) -> dict[str, Any]:
-    """The fields of `ModelNeeds`, for that child process. Raises `UsageError`."""
+    """Return the fields of `ModelNeeds`; runs in the child process. Raises `UsageError`."""
     from cosine_node.chains.model_needs import model_needs
 
     return asdict(model_needs(model, dtype, POOL_TOKENS)[0])

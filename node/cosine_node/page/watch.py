@@ -1,4 +1,4 @@
-"""A swarm while somebody watches it: looked at every few seconds, each change told to all who watch."""
+"""Polls a swarm while clients watch it, and sends each change to all of them."""
 
 import asyncio
 import logging
@@ -8,9 +8,9 @@ from typing import Any, Final
 from cosine_node.page.swarm_facts import changes
 
 WATCH_EVERY_S: Final = 2.0
-"""Often enough to see a node leave, and little work for a node: as `cosine-node status --watch`."""
+"""A compromise between freshness and the load of nodes, as in `cosine-node status --watch`."""
 MAX_WATCHERS: Final = 64
-"""Bounds the open connections of a gateway that many look at."""
+"""Bounds the open connections of a gateway."""
 
 LOG = logging.getLogger(__name__)
 
@@ -18,9 +18,9 @@ Json = dict[str, Any]
 
 
 class SwarmWatch:
-    """Calls `look`, which tells a swarm as `swarm_facts` does, while anybody watches, and never twice at a time.
+    """Polls the state of a swarm by `look` while there are watchers, one call at a time.
 
-    `rest` is called once nobody does.
+    `rest` is called after the last watcher leaves.
     """
 
     def __init__(
@@ -40,11 +40,11 @@ class SwarmWatch:
 
     @property
     def is_full(self) -> bool:
-        """True if nobody else may watch."""
+        """True if no further watcher is allowed."""
         return len(self._watchers) >= MAX_WATCHERS
 
     async def now(self) -> Json:
-        """The swarm as it is now, or as it was seen last while somebody watches."""
+        """Return the current state, or the latest one if there are watchers."""
         if self._watchers and self._state is not None:
             return self._state
         try:
@@ -53,7 +53,7 @@ class SwarmWatch:
             await self._rest_unless_watched()
 
     async def watch(self) -> AsyncGenerator[tuple[str, Json], None]:
-        """First `("swarm", all of it)`, then `("change", changes)` as they come, until the generator is closed."""
+        """Yield `("swarm", state)`, then `("change", changes)`, until the generator is closed."""
         inbox: asyncio.Queue[Json] = asyncio.Queue()
         self._watchers.add(inbox)
         try:
@@ -63,7 +63,7 @@ class SwarmWatch:
             yield "swarm", state
             while True:
                 seen = await inbox.get()
-                # Who reads slowly is told of the last of what has come meanwhile.
+                # A slow reader skips to the latest state.
                 while not inbox.empty():
                     seen = inbox.get_nowait()
                 told, state = changes(state, seen), seen

@@ -1,4 +1,4 @@
-"""A node that runs, whatever it serves: streams answered, a record kept announced, an orderly stop."""
+"""The common part of all running nodes: joins the network, answers streams, announces the record, and drains."""
 
 import asyncio
 import logging
@@ -43,26 +43,26 @@ from cosine_protocol.records import SCHEMA, NodeRecord, Role
 LOG = logging.getLogger(__name__)
 
 LOAD_CHECK_S: Final = 5.0
-"""The announcer changes a record no more often."""
+"""The announcer changes a record at most this often."""
 
 DRAIN_S: Final = 20.0
-"""Most generations end in this time; the others go on at another node, where clients keep their text."""
+"""Most generations end in this time; clients continue the others at another node."""
 
 TELL_WORK_EVERY_S: Final = 60.0
-"""A volunteer who looks now and then sees that something happens."""
+"""The interval of reports of work to the volunteer."""
 
 FAREWELL_S: Final = 0.5
-"""Longer than the last messages take to leave."""
+"""Enough for the last messages to be sent."""
 
 
 class NodeService(Protocol):
-    """What a node does for others. `pass_s` is the time of a one-token pass that it tells."""
+    """The service of a node. `pass_s` is the time of a one-token pass that it reports to clients."""
 
     pass_s: float
 
     @property
     def requests(self) -> int:
-        """Requests, of a stage chains, served now."""
+        """The number of requests, or of a stage's chains, served now."""
 
     @property
     def progress(self) -> StepCounts: ...
@@ -74,14 +74,14 @@ class NodeService(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class JoinedNetwork:
-    """A node's way into a network: its transport and identity, and the options that it came with."""
+    """A node's transport, identity and options in a network that it has joined."""
 
     transport: HivemindTransport
     identity: Identity
     network: NetworkOptions
 
     def directory(self) -> DhtDirectory:
-        """The directory of the network, as the node sees and signs it."""
+        """Return the network's directory for this node."""
         return DhtDirectory(
             self.transport,
             self.identity,
@@ -92,22 +92,22 @@ class JoinedNetwork:
         )
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
-        """The records in one cell of the DHT, for those who take no part in it."""
+        """Return the records in one cell of the DHT."""
         return list((await self.transport.read([cell])).get(cell, {}).values())
 
     def held_in(self, cell: str) -> Sequence[bytes]:
-        """The records in one cell that this node stores itself."""
+        """Return the records in one cell that this node stores itself."""
         return self.transport.held_in(cell)
 
     async def ready_fields(self, role: str) -> dict[str, object]:
-        """The fields of the event of a node that serves: how it is reached, the address for others in front."""
+        """Return the fields of the `ready` event; the first address is the one to give to others."""
         reach = self.transport.reach
         maddrs = best_first((*reach.addresses, *await self.transport.visible_maddrs()), local=local_hosts(()))
         return {"peer_id": self.transport.peer_id, "role": role, "maddrs": maddrs, **reach_fields(reach)}
 
 
 def reach_fields(reach: Reachable) -> dict[str, object]:
-    """How a node is reached, as an event has it."""
+    """Return the fields of an event for the reachability of a node."""
     return {"reach": reach.kind, "relays": list(reach.relays), "said": f"{str(reach)[:1].upper()}{str(reach)[1:]}."}
 
 
@@ -121,9 +121,9 @@ async def join(
     *,
     is_relay: bool = False,
 ) -> JoinedNetwork | None:
-    """A node's way into the network, until the stack is left; None where `stop` is set before one is found.
+    """Join the network until the stack is left. Return None if `stop` is set before that.
 
-    Raises `UsageError`, and `PeerLost` where nobody answers for long.
+    Raises `UsageError`, and `PeerLost` if no peer answers for long.
     """
     emit("joining", {"network": network.access.network, "initial_peers": list(network.initial_peers)})
     start = partial(HivemindTransport.start, network.transport_config(claimed.file, gate, is_relay=is_relay))
@@ -135,11 +135,11 @@ async def join(
 
 
 class AnnouncedNode(ABC):
-    """A node's streams, loops and record. Subclasses set `service` and say what else is theirs."""
+    """A running node: its streams, loops and record. Subclasses set `service`."""
 
     service: NodeService
     weights: WeightsService | None = None
-    """What serves the target's weights to others, where they are shared."""
+    """Serves the target's weights to others, if they are shared."""
 
     def __init__(
         self,
@@ -167,41 +167,41 @@ class AnnouncedNode(ABC):
 
     @property
     def coordinate(self) -> NetworkCoordinate:
-        """Where the node is, by its own measurements."""
+        """The node's network coordinate, by its own measurements."""
         return self._vivaldi.coordinate
 
     @abstractmethod
     def _handlers(self) -> dict[str, StreamHandler]:
-        """What answers streams, by protocol."""
+        """The stream handlers by protocol."""
 
     @abstractmethod
     def _record_fields(self) -> dict[str, Any]:
-        """The fields of the record that are not those of every node."""
+        """The fields of the record that depend on the role."""
 
     @abstractmethod
     def _work_done(self) -> Work:
-        """What has been done so far."""
+        """The work done so far."""
 
     @abstractmethod
     def _end(self) -> None:
-        """Give back what the service runs on."""
+        """Release the resources of the service."""
 
     def _accepted(self) -> tuple[int, int] | None:
-        """Of a drafter, the tokens that clients accepted from it, and all of those texts."""
+        """For a drafter: the tokens that clients accepted from it, and all tokens of their texts."""
         return None
 
     def _beside(self, emit: Emit) -> Sequence[Awaitable[None]]:
-        """What else runs until the node stops."""
+        """Further loops that run until the node stops."""
         return ()
 
     def _one_way_s(self) -> float:
-        """The delay added to every stream's way, of an emulated link."""
+        """The one-way delay of an emulated link."""
         return 0.0
 
     async def live(self, emit: Emit, stop: asyncio.Event) -> None:
-        """Serve until `stop` is set and everything begun is finished.
+        """Serve until `stop` is set, then finish running requests.
 
-        The node answers streams and is in the directory before anybody is told that it is ready.
+        The `ready` event follows once the node answers streams and is announced.
         """
 
         def describe() -> tuple[bytes, int, int]:
@@ -218,7 +218,7 @@ class AnnouncedNode(ABC):
         one_way_s = self._one_way_s()
         delays = {protocol: delayed(handler, one_way_s=one_way_s) for protocol, handler in handlers.items()}
         async with self._transport.serving(delays, self._announcer.restarted):
-            # A record that nobody took is offered again later.
+            # The announcer retries later if this fails.
             await self._announcer.announce()
             emit("announced", self._announced_fields())
             emit("ready", await self._joined.ready_fields(self._role) | self._ready_fields())
@@ -233,7 +233,7 @@ class AnnouncedNode(ABC):
         return {"model": self._model_name}
 
     async def _work(self, emit: Emit, stop: asyncio.Event) -> None:
-        """Run the service's loop and the announcements until `stop`; an error of the loop ends the node."""
+        """Run all loops until `stop`; an error in one of them ends the node."""
         beside = (self._surroundings.run(), self._watch(emit), self._tell_work(emit), *self._beside(emit))
         works = (self.service.run(), self._announcer.run(), *beside)
         loops = [asyncio.ensure_future(work) for work in works]
@@ -251,7 +251,7 @@ class AnnouncedNode(ABC):
             self._end()
 
     def _observed_fields(self) -> dict[str, Any]:
-        """What the metrics of every node have."""
+        """The fields of `Observed` for this node."""
         return {
             "role": self._role,
             "model_name": self._names.model_name,
@@ -263,7 +263,7 @@ class AnnouncedNode(ABC):
         }
 
     def _work_fields(self, work: Work) -> dict[str, object]:
-        """The fields of an event that tells of work."""
+        """The fields of an event about work."""
         names = {"peer_id": self._transport.peer_id, "model": self._model_name}
         return names | asdict(work) | {"said": str(work)}
 
@@ -271,11 +271,11 @@ class AnnouncedNode(ABC):
         return {"target": self._names.target_name, "stored": bool(self._announcer.is_stored)}
 
     def _summary(self) -> dict[str, object]:
-        """The fields of the node's last event."""
+        """The fields of the `stopped` event."""
         return self._work_fields(self._work_done()) | {"passes": self.service.progress.steps}
 
     async def _tell_work(self, emit: Emit) -> None:
-        """Tell now and then what the node has done since it told last, if anything."""
+        """Emit `worked` regularly if the node has done any work since the last report."""
         told = self._work_done()
         while True:
             await asyncio.sleep(TELL_WORK_EVERY_S)
@@ -292,13 +292,12 @@ class AnnouncedNode(ABC):
         try:
             async with asyncio.timeout(DRAIN_S):
                 await self.service.drain()
-            # The last messages still have to leave.
             await asyncio.sleep(0.0 if is_idle else FAREWELL_S)
         except TimeoutError:
             LOG.warning("requests were still running after %g s; they will go on elsewhere", DRAIN_S)
 
     async def _watch(self, emit: Emit) -> None:
-        """Announce a changed load, address or speed soon, and tell when the node is found or not found any more."""
+        """Announce changes of load, addresses and speed; emit events when reachability or announcement change."""
         told = self._announced_fields()
         told_reach = self._transport.reach
         while True:

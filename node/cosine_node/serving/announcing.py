@@ -1,4 +1,4 @@
-"""Keeps a node's record in the directory: renewed in time, at once when it changes, withdrawn at the end."""
+"""Announces a node's record: renews it in time and after changes, and withdraws it at the end."""
 
 import asyncio
 import logging
@@ -16,30 +16,28 @@ from cosine_protocol.records import NodeRecord, seal_record
 
 LOG = logging.getLogger(__name__)
 
-# Fresh records against traffic. A record is renewed when a third of its life is over, so that it outlives two
-# renewals that fail; a node that died is found for the rest, with twice the life for ten minutes, and with half of
-# it those at rest write twice as often. A load that changes with every request is announced twelve times a minute
-# at most.
+# A compromise between fresh records and traffic. A record is renewed after a third of its lifetime, so that it
+# outlives two failed renewals; a dead node is found for the rest. A load that changes with every request is
+# announced at most twelve times a minute.
 LIFETIME_S: Final = 300.0
 MIN_INTERVAL_S: Final = 5.0
 RETRY_S: Final = 2.0
-"""Whoever cannot be found serves nobody: as often as a node looks how it is reached."""
+"""A node that cannot be found serves nobody, so it retries often."""
 
-# The last record lapses at once, and a network that is away does not hold up the end of the node.
+# The last record expires at once, and an unreachable network does not delay the node's stop.
 GOODBYE_LIFETIME_S: Final = 1.0
 GOODBYE_TIMEOUT_S: Final = 3.0
 
 STATUS_KEY: Final = "status"
-"""The key `latest` is signed for: it travels in `Status`, not in the DHT."""
+"""The key that `latest` is signed for: it is sent in `Status`, not stored in the DHT."""
 
 
 class Announcer:
-    """Announces the record that `describe` returns, as often as needed; its sequence and times are set here.
+    """Announces the record that `describe` returns, with its sequence and times.
 
-    `clock` gives Unix seconds. Run it with `run`; call `changed` when load or addresses may have changed, and now
-    and then, to have the record compared with the clock; end with `stop`. `is_stored` tells how the last
-    announcement went. A node that nobody can reach, as `is_reachable` says, is not announced, and what it has
-    announced lapses at once.
+    `clock` returns Unix seconds. Run it with `run`; call `changed` regularly and after changes of load or
+    addresses; end with `stop`. `is_stored` is the result of the last announcement. Unless `is_reachable`, the node
+    is not announced, and its last record expires at once.
     """
 
     def __init__(
@@ -66,17 +64,17 @@ class Announcer:
         self._announced: NodeRecord | None = None
 
     def changed(self) -> None:
-        """Announce soon, unless nothing in the record differs from the last one."""
+        """Announce soon if the record differs from the last one or is due."""
         self._has_changed.set()
 
     async def restarted(self) -> None:
-        """Announce again once the transport is back or elsewhere, also where nothing in the record has changed."""
+        """Announce at once, even an unchanged record, after the transport was restarted or moved."""
         self._announced = None
         self._has_changed.set()
         self._is_elsewhere.set()
 
     async def announce(self, *, lifetime_s: float = LIFETIME_S) -> bool:
-        """Announce now; False, with a log line, if nobody took the record or could reach the node."""
+        """Announce now. Return False, and log it, if no peer stored the record or the node is unreachable."""
         is_reachable = self._is_reachable()
         if not is_reachable:
             lifetime_s = GOODBYE_LIFETIME_S
@@ -91,7 +89,7 @@ class Announcer:
         try:
             await self._directory.announce(record, self._names)
         except CosineError as error:
-            # Told once, not every time.
+            # Only the first failure is a warning.
             level = logging.DEBUG if self.is_stored is False else logging.WARNING
             LOG.log(level, "nobody can find this node for now (%s); trying again every %g s", error, RETRY_S)
             self.is_stored = False
@@ -108,7 +106,6 @@ class Announcer:
             self._is_elsewhere.clear()
             is_stored = await unless_stopped(self.announce(), self._is_elsewhere)
             if is_stored is None:
-                # What was to be told is no longer so.
                 continue
             with suppress(TimeoutError):
                 async with asyncio.timeout(MIN_INTERVAL_S if is_stored else RETRY_S):
@@ -122,9 +119,9 @@ class Announcer:
                         await self._has_changed.wait()
 
     def _is_due(self) -> bool:
-        """True if the record has really changed, or is old by the clock of those who keep it.
+        """Return True if the record has changed, except for its coordinate, or is old.
 
-        A node's place can wait until it is renewed. Timers stand still with a machine that is suspended.
+        Its age is read from the clock, as timers stop while a machine is suspended.
         """
         if self._announced and not 0.0 <= self._clock() - self._announced.issued_at_s < LIFETIME_S / 3:
             return True
@@ -137,7 +134,7 @@ class Announcer:
         return now != before
 
     async def stop(self) -> None:
-        """Replace the record by one that lapses in a second."""
+        """Replace the record by one that expires in a second."""
         try:
             async with asyncio.timeout(GOODBYE_TIMEOUT_S):
                 await self.announce(lifetime_s=GOODBYE_LIFETIME_S)

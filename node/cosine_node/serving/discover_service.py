@@ -1,4 +1,4 @@
-"""Serves `/cosine/discover/1.0.0`: signed records verbatim, and the tokenizer files of the node's target."""
+"""Serves `/cosine/discover/1.0.0`: signed records of the directory, and the tokenizer files of the target."""
 
 import asyncio
 import time
@@ -21,27 +21,27 @@ ReadCell = Callable[[str], Awaitable[Sequence[bytes]]]
 HeldIn = Callable[[str], Sequence[bytes]]
 
 REUSE_S: Final = 2.0
-"""Clients keep what they found as long: a record lives for minutes, and a look-up asks thirty nodes."""
+"""Clients cache records as long: a record lives for minutes, and a look-up asks thirty nodes."""
 ANSWERS_S: Final = 30.0
-"""A tenth of a record's life. So old a look still answers, with what others have stored here since, while the next
-one is under way: a look-up takes a round trip and more, for which a client's first request would wait."""
+"""A tenth of a record's lifetime. Up to this age, cached records are returned while a new look-up runs, which takes
+several round trips."""
 MAX_CELLS: Final = 256
 """Bounds memory: 64 MiB of full cells of the largest records."""
 READ_TIMEOUT_S: Final = 10.0
-"""Longer than a look-up in the DHT takes, shorter than a client waits."""
+"""Longer than a DHT look-up takes, shorter than a client waits."""
 QUESTION_RATE: Final = 20.0
-"""Of questions a second: a client reads up to sixteen cells together, and keeps what it found for 2 s."""
+"""Questions per second: a client reads up to sixteen cells at once, and caches them for 2 s."""
 QUESTION_BURST: Final = 1024.0
-"""Twice the cells that one reading of a whole directory is bounded to."""
+"""Twice the maximum number of cells in one reading of a whole directory."""
 MAX_RECORDS_BYTES: Final = limits.MAX_FRAME_BYTES // 2
-"""A frame holds this much beside the array around it."""
+"""Fits into a frame with the encoding of the array."""
 MAX_COMING: Final = 16
-"""A client reads up to sixteen cells together."""
+"""A client reads up to sixteen cells at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """A look at a cell under way or done, and what the one before it found, `shown_at_s`."""
+    """A running or finished look-up of a cell; `shown` are the records found before, at `shown_at_s`."""
 
     began_s: float
     reading: asyncio.Future[Sequence[bytes]]
@@ -54,10 +54,10 @@ class _Look:
 
 
 class DiscoverService:
-    """Answers the questions of each stream in order; the next ones are read up meanwhile.
+    """Answers the questions of each stream concurrently, in order.
 
-    `read_records` gives the signed records under a cell name, from the DHT; it may fail with a `CosineError`.
-    `held_in` gives those that this node stores itself.
+    `read_records` reads the signed records of a cell from the DHT; it may raise a `CosineError`. `held_in` returns
+    those that this node stores itself.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class DiscoverService:
             return m.Error(question.number, ErrorCode.WRONG_TOKENIZER, "this node has another tokenizer", None)
         data = self._files.answer(question.name)
         piece = data[question.offset : question.offset + limits.MAX_CHUNK_BYTES]
-        # Each of few pieces is compressed once, whoever asks how often.
+        # Only aligned pieces are compressed, so that the cache is small.
         if piece and question.compresses and question.offset % limits.MAX_CHUNK_BYTES == 0:
             place = (question.name, question.offset)
             if place not in self._compressed:
@@ -122,9 +122,9 @@ class DiscoverService:
         return m.FilePiece(question.number, len(data), piece)
 
     async def read_cell(self, cell: str) -> Sequence[bytes]:
-        """The signed records in a cell, one look for all who ask within `REUSE_S`. Raises what reading raises.
+        """Return the signed records in a cell, by one look-up per `REUSE_S`. Raises as `read_records`.
 
-        Where the look before has found somebody, it answers while the next one is under way.
+        While a look-up runs, return the records of the one before it, if it found any.
         """
         now_s = self._clock()
         look = self._looks.get(cell, now_s)
@@ -132,7 +132,7 @@ class DiscoverService:
             look = self._look_again(cell, look, now_s)
         if look.shown and not look.reading.done():
             return list(dict.fromkeys((*look.shown, *self._held_in(cell))))
-        # Whoever asked first may give up; others wait for the same answer.
+        # Shielded, as others may wait for the same look-up.
         return await asyncio.shield(look.reading)
 
     def _look_again(self, cell: str, before: _Look | None, now_s: float) -> _Look:
@@ -142,7 +142,7 @@ class DiscoverService:
         if now_s - shown_at_s >= ANSWERS_S:
             shown = ()
         look = _Look(now_s, asyncio.ensure_future(self._read_records(cell)), shown, shown_at_s)
-        # Nobody may be left to hear how it failed.
+        # Retrieve the exception, as nobody may wait for the look-up any more.
         look.reading.add_done_callback(lambda reading: reading.cancelled() or reading.exception())
         self._looks.note(cell, look, now_s)
         return look

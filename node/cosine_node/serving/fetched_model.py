@@ -1,4 +1,4 @@
-"""The model that a stage or head names: here as a whole, or fetched from the swarm as far as it is needed."""
+"""The model of a stage or head: a complete local one, or one whose tensors are fetched from the swarm."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -24,7 +24,7 @@ from cosine_protocol.errors import UsageError
 
 
 def local_folder(model: str) -> Path | None:
-    """The folder of a model that is here as a whole; None where it is to be fetched. Raises `UsageError`."""
+    """Return the folder of a complete local model, or None if it must be fetched. Raises `UsageError`."""
     try:
         resolved = zoo.resolve(model)
     except UsageError:
@@ -42,7 +42,7 @@ def local_folder(model: str) -> Path | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchedModel:
-    """A model whose small files are here, and of its tensors some or none."""
+    """A model whose small files are present, and some of its tensors."""
 
     model: SwarmModel
     partial: PartialFolder
@@ -53,17 +53,17 @@ class FetchedModel:
         return self.partial.path
 
     def names(self, target: str, *, asked: str) -> ModelNames:
-        """What a record says of it. Raises `UsageError` where it is another model than was sought."""
+        """Return its names for a record. Raises `UsageError` if the files belong to another model."""
         names = read_names(self.sought.name, self.sought.name if target == asked else target, self.folder)
         if names.facts.digest() != self.model.target_digest:
             raise UsageError(
-                f"What nodes hold of {self.sought.name} is not what they announce ({names.facts.digest().hex()} "
-                f"for {self.model.target_digest.hex()}); fetch it from where it was published."
+                f"The files of {self.sought.name} from the swarm have the digest {names.facts.digest().hex()}, not "
+                f"the announced {self.model.target_digest.hex()}; download the model from its publisher."
             )
         return names
 
     async def fetch(self, is_wanted: Callable[[str], bool], *, what: str, emit: Emit) -> None:
-        """Fetch the tensors of these names, and prove them. Raises `UsageError`."""
+        """Fetch and verify the tensors whose names are wanted. Raises `UsageError`."""
         rows = [row for row, tensor in enumerate(self.partial.manifest.tensors) if is_wanted(tensor.name)]
         if not rows:
             return
@@ -83,9 +83,9 @@ class FetchedModel:
 
 
 async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedModel | None:
-    """The model as nodes of the swarm have it; waits for one that is named by its digest.
+    """Find a model in the swarm; wait for one that is named by its digest.
 
-    None for a name that nobody has: it may be one of the hub's. Raises `UsageError`.
+    Return None for a name that no node has: it may be on the hub. Raises `UsageError`.
     """
     sought, told = SoughtModel.parse(model), ""
     hub = HubSource.of(sought.name)
@@ -95,7 +95,7 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
         if found is not None and partial is not None:
             fetched = FetchedModel(model=found, partial=partial, sought=sought)
             if partial.is_gguf:
-                # What a configuration is made of, beside the metadata.
+                # The tensors from which a configuration is derived, besides the metadata.
                 await fetched.fetch(ELSEWHERE.__contains__, what=f"the configuration of {sought.name}", emit=emit)
                 await asyncio.to_thread(unfold_part, partial.path)
             else:
@@ -112,7 +112,7 @@ async def find_model(joined: JoinedNetwork, model: str, emit: Emit) -> FetchedMo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedModel:
-    """The folder of the model that a node names; where it was `fetched`, the network that was joined for that."""
+    """The folder of a node's model; if it is `fetched`, also the network joined for that."""
 
     asked: str
     target: str
@@ -121,7 +121,7 @@ class OpenedModel:
     fetched: FetchedModel | None = None
 
     def names(self) -> ModelNames:
-        """What a record says of it; reads all weights that are here. Blocks. Raises `UsageError`."""
+        """Return its names for a record; reads all local weights. Blocks. Raises `UsageError`."""
         if self.fetched is not None:
             return self.fetched.names(self.target, asked=self.asked)
         return read_names(self.asked, self.target, self.folder)
@@ -134,9 +134,9 @@ async def open_model(
     emit: Emit,
     stop: asyncio.Event,
 ) -> OpenedModel | None:
-    """The model as it is here, else as the swarm has it, else as the hub has; None where `stop` is set before.
+    """Open a local model, else one from the swarm, else one from the hub. Return None if `stop` is set before.
 
-    Nobody joins for one that is here. Raises `UsageError`, and what `joining` raises.
+    A local model needs no joining. Raises `UsageError`, and what `joining` raises.
     """
     folder = await asyncio.to_thread(local_folder, model)
     if folder is not None:
@@ -152,5 +152,5 @@ async def open_model(
 
 
 async def sharing(folder: Path) -> WeightsService:
-    """What serves the weights in a folder to others. Raises `UsageError`."""
+    """Return a service that shares the weights in a folder. Raises `UsageError`."""
     return WeightsService(await asyncio.to_thread(HeldWeights.read, folder))

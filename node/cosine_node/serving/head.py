@@ -1,4 +1,4 @@
-"""A head from start to end: a verifier that holds no weights, and whose passes run over a chain of stages."""
+"""A head: a verifier without weights, whose passes run over a chain of stages."""
 
 import asyncio
 import logging
@@ -36,12 +36,12 @@ from cosine_p2p.storage.identity_file import claim_identity
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
-"""A head that waits for stages looks again so soon."""
+"""The pause between searches for a chain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeadModel:
-    """A model as far as a head needs it: no weights."""
+    """The facts about a model that a head needs."""
 
     names: ModelNames
     layers: int
@@ -51,7 +51,7 @@ class HeadModel:
 
     @classmethod
     def read(cls, names: ModelNames, folder: Path) -> "HeadModel":
-        """Raises `UsageError`."""
+        """Read the model's configuration. Raises `UsageError`."""
         config = read_config(str(folder))
         refuse_by_config(config)
         text = config.get_text_config()
@@ -64,7 +64,7 @@ class HeadModel:
         )
 
     def needs(self, *, requests: int) -> ChainNeeds:
-        """What a chain is to have room for: requests of usual length, and one that fills the context."""
+        """Return the required size of a chain: for requests of usual length, and one that fills the context."""
         usual_tokens = min(self.context_tokens, USUAL_TOKENS)
         return ChainNeeds(
             target_digest=self.names.facts.digest(),
@@ -72,16 +72,15 @@ class HeadModel:
             vocab_tokens=self.vocab_tokens,
             pool_tokens=max(requests * usual_tokens, self.context_tokens),
             least_pool_tokens=usual_tokens,
-            # In 16 bits, as most are.
+            # 16 bits per value, as in most models.
             token_bytes=2 * self.hidden_width,
         )
 
 
 async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """Run a head until `stop` is set. It waits for stages that hold all layers, and says for which.
+    """Run a head until `stop` is set. It waits for stages that hold all layers.
 
-    Raises `UsageError` for a model, identity or address that cannot be used, and `PeerLost` for initial peers that
-    do not answer.
+    Raises `UsageError` for an unusable model, identity or address, and `PeerLost` if initial peers do not answer.
     """
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
@@ -112,7 +111,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
             try:
                 served = await in_ending_thread(_served, model, source, chain)
             except ChainLost as lost:
-                # While it was measured; the next one is looked for without the stage at fault.
+                # Lost while it was measured; the next search excludes the stage at fault.
                 LOG.warning("%s", lost)
                 continue
             chains = HeadChains(source, served.curve, checks)
@@ -140,15 +139,15 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
 
 
 class HeadChains:
-    """Implements `cosine_node.chains.runner.ChainOpener`. `is_none_left` is set once none was found."""
+    """Implements `cosine_node.chains.runner.ChainOpener`. `is_none_left` is set once no chain was found."""
 
     def __init__(self, source: ChainSource, curve: CostCurve, checks: ChainChecks | None = None) -> None:
-        """`curve` is the measured cost of a pass all the way round; without `checks` stages are believed."""
+        """`curve` is the measured cost of a pass over the whole chain; without `checks`, stages are trusted."""
         self._source = source
         self._checks = checks
         self._curve = curve
         self.spare: SpareChain | None = None
-        """The chain that is kept warm, if one is."""
+        """The spare chain, if one is kept warm."""
         self.is_none_left = asyncio.Event()
 
     async def open(self, *, first_sequence: int) -> OpenedChain:
@@ -167,11 +166,9 @@ class HeadChains:
         return self._source.doubt()
 
     def opened(self, chain: RemoteChain, *, engine: ChainEngine | None = None) -> OpenedChain:
-        """The chain that the source has found last, and the cost of passes at its stages.
+        """Return the source's latest chain, with the cost of passes at each stage; a warm one has an `engine`.
 
-        One that was kept warm has an `engine` already.
-
-        Each says what one token costs it; what more tokens cost all of them, they share alike.
+        Each stage reports the cost of one token; the measured cost of further tokens is divided in proportion.
         """
         assert self._source.found is not None
         alone_s = [stage.pass_s for stage in self._source.found.stages]
@@ -195,7 +192,7 @@ class HeadChains:
 
 
 async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asyncio.Event) -> None:
-    """Serve until `stop` is set, or a chain was lost and there is no other."""
+    """Serve until `stop` is set, or a chain was lost and no other was found."""
     ending = asyncio.Event()
 
     async def wait(for_event: asyncio.Event) -> None:
@@ -214,7 +211,7 @@ async def _live(node: VerifierNode, chains: HeadChains, emit: Emit, stop: asynci
 
 
 async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> RemoteChain | None:
-    """The next chain that is found; None where `stop` is set before."""
+    """Wait for a chain; return None if `stop` is set before."""
     told = ""
     while not stop.is_set():
         try:
@@ -230,7 +227,7 @@ async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> R
 
 
 def _served(model: HeadModel, source: ChainSource, chain: RemoteChain) -> ServedModel:
-    """The engine over a chain, and what its passes cost: those of all stages, and the way. Blocks."""
+    """Return the engine over a chain, and the measured cost of its passes including transfers. Blocks."""
     assert source.pool_tokens is not None and source.numerics is not None
     engine = ChainEngine(
         chain,

@@ -1,4 +1,4 @@
-"""What a node sees of a drafter that learns. The distribution `cosine-train` has the only one."""
+"""The interfaces of a drafter that learns, which the distribution `cosine-train` implements."""
 
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,21 +39,21 @@ class DraftLearner(Protocol):
         """Learn until cancelled."""
 
     def close(self) -> None:
-        """Drafting has ended."""
+        """End learning after drafting has ended."""
 
     def metrics(self) -> "Sequence[Series[Any]]":
         """The metrics of all learners of its kind."""
 
 
 LearnerMaker = Callable[["ServedModel", "NodeOptions", str], DraftLearner]
-"""Makes the learner of a loaded drafter from its options and its peer id. Blocks; raises `UsageError`."""
+"""Makes the learner of a loaded drafter from its options and peer id. Blocks; raises `UsageError`."""
 
 
 class LearnerReport(Protocol):
     """The state of a learner on this machine, as `status` and the monitor show it."""
 
     def facts(self) -> Iterable[tuple[str, str]]:
-        """Names and a few words for each."""
+        """Pairs of a name and a short text, for people."""
 
     def as_object(self) -> dict[str, Any]:
-        """The same for machines."""
+        """The same as JSON."""

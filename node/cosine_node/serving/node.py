@@ -1,4 +1,4 @@
-"""Volunteer nodes from start to end: model, network, service, announcements, an orderly stop."""
+"""Verifiers, drafters and bootstrap nodes: load the model, join the network, serve, and drain."""
 
 import asyncio
 import time
@@ -29,7 +29,6 @@ from cosine_node.verifier.service import VerifierService
 from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.errors import UsageError
-from cosine_protocol.identity import Identity
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
 from cosine_protocol.records import Role
 
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
 
 
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """Run a node that only keeps the DHT and relays, until `stop` is set."""
+    """Run a node that only stores the DHT and relays connections, until `stop` is set."""
     async with AsyncExitStack() as stack:
         claimed = claim_identity(network.identity_file)
         stack.callback(claimed.release)
@@ -55,11 +54,11 @@ async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event
 async def run_nodes(
     network: NetworkOptions, options: Sequence[NodeOptions], emit: Emit, stop: asyncio.Event
 ) -> None:
-    """Run a verifier or some drafters in this process until `stop` is set; then they drain and say goodbye.
+    """Run a verifier or several drafters in this process until `stop` is set; then they drain.
 
-    Each has an identity, a transport, a record and an engine loop of its own. None is announced before all are
-    loaded; an error of one sets `stop`, so that the others drain, and is raised. Raises `UsageError` for a model,
-    identity or address that cannot be used and `PeerLost` for initial peers that do not answer.
+    Each has its own identity, transport, record and engine loop. All are loaded before any is announced. An error
+    of one sets `stop`, so that the others drain, and is raised. Raises `UsageError` for an unusable model, identity
+    or address, and `PeerLost` if initial peers do not answer.
     """
     async with AsyncExitStack() as stack:
         places = []
@@ -71,7 +70,9 @@ async def run_nodes(
         for (claimed, _), each in zip(places, options, strict=True):
             try:
                 served, home = await in_ending_thread(load_models, each, emit)
-                loaded.append((served, home, await _learner(each, served, claimed.identity)))
+                make, peer_id = each.make_learner, claimed.identity.peer_id
+                learner = None if make is None else await asyncio.to_thread(make, served, each, peer_id)
+                loaded.append((served, home, learner))
             except UsageError as error:
                 if len(options) == 1:
                     raise
@@ -90,7 +91,7 @@ async def run_nodes(
                 nodes.append(node)
             else:
                 nodes.append(DrafterNode(joined, served, each, learner=learner))
-            # Nodes that begin a network begin the same one.
+            # Without initial peers, all nodes join the network of the first.
             peers = network.initial_peers or await joined.transport.visible_maddrs()
             network = replace(network, initial_peers=peers)
         stack.enter_context(observing(network, nodes))
@@ -98,29 +99,22 @@ async def run_nodes(
 
 
 def load_models(options: NodeOptions, emit: Emit) -> tuple[ServedModel, HomeModel | None]:
-    """Load and measure the model of a node, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
+    """Load and measure a node's model, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
     measure_s = MEASURE_S if options.emulation is None else WARM_UP_S
     if options.home is None:
         return load_served(options.source, options.role, emit, measure_s=measure_s), None
     return load_with_home(options.source, options.home, emit, measure_s=measure_s)
 
 
-async def _learner(options: NodeOptions, served: ServedModel, identity: Identity) -> DraftLearner | None:
-    """The learner of a drafter that learns. Raises `UsageError`."""
-    if options.make_learner is None:
-        return None
-    return await asyncio.to_thread(options.make_learner, served, options, identity.peer_id)
-
-
 def identity_files(first: Path | None, count: int) -> list[Path | None]:
-    """Key files of the nodes of a process: FILE, FILE-2, ..., or any default ones that are free."""
+    """Return the key files of the nodes of a process: FILE, FILE-2, ..., or None for free default ones."""
     if first is None:
         return [None] * count
     return [first, *(first.with_name(f"{first.name}-{number}") for number in range(2, count + 1))]
 
 
 async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> None:
-    """Run all until they end; the first to fail sets `stop`, and its error is raised once the others have ended."""
+    """Run all works; the first failure sets `stop`, and is raised after all have ended."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         first, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
@@ -135,7 +129,7 @@ async def together(works: Sequence[Awaitable[None]], stop: asyncio.Event) -> Non
 
 
 class RunningNode(AnnouncedNode):
-    """A verifier or drafter that runs: its engine loop and its record. Subclasses make its service."""
+    """The common part of verifiers and drafters: the engine loop and the record. Subclasses make the service."""
 
     service: VerifierService | DrafterService
 
@@ -147,7 +141,7 @@ class RunningNode(AnnouncedNode):
         *,
         chain: ChainRunner | None = None,
     ) -> None:
-        """A `chain` has a curve of its own, that of a pass all the way round."""
+        """A `chain` has its own cost curve, of passes over the whole chain."""
         curve = options.emulation.curve(options.role) if options.emulation else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(joined, role=options.role, names=served.names, speed=speed)
@@ -156,11 +150,10 @@ class RunningNode(AnnouncedNode):
         self._engine_thread = ThreadRunner(served.engine)
         self._runner: Runner
         self._wait_for_work: WaitForWork = asyncio.Event.wait
-        # Passes over a chain follow each other as fast as its slowest stage takes them.
+        # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
         self._emulated = options.emulation.name if options.emulation else ""
         if options.emulation:
-            # An emulated device is as fast as its name says.
             self._runner = PacedRunner(self._engine_thread, curve)
         elif chain is not None:
             self._runner = chain
@@ -183,7 +176,7 @@ class RunningNode(AnnouncedNode):
         return fields
 
     def observed(self) -> "ObservedNode":
-        """The node as its metrics see it."""
+        """Return the node for its metrics."""
         from cosine_node.metrics.node import ObservedNode
 
         engine = self._served.engine
@@ -207,7 +200,7 @@ class RunningNode(AnnouncedNode):
 
 
 class VerifierNode(RunningNode):
-    """A verifier that runs, with a drafter of its own or over a chain of stages where it has them."""
+    """A verifier, optionally with its own drafter or over a chain of stages."""
 
     service: VerifierService
 
@@ -223,10 +216,9 @@ class VerifierNode(RunningNode):
         super().__init__(joined, served, options, chain=chain)
         self._home: HomeDrafter | None = None
         if home is not None:
-            # A draft head has its target's tokens; another drafter has none where its own are others.
+            # A drafter can use the target's grammars if it has the same tokens.
             if isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target is not None):
                 home.engine.grammars = served.engine.grammars
-            # As fast as it is or, emulated, as its profile says.
             runner: Runner = ThreadRunner(home.engine, beside=self._engine_thread)
             curve = home.curve
             if options.emulation is not None:
@@ -273,7 +265,7 @@ class VerifierNode(RunningNode):
 
 
 class DrafterNode(RunningNode):
-    """A drafter that runs, and may learn meanwhile."""
+    """A drafter, optionally one that learns."""
 
     service: DrafterService
 
@@ -285,7 +277,7 @@ class DrafterNode(RunningNode):
         *,
         learner: DraftLearner | None = None,
     ) -> None:
-        """A `learner` has an engine of its own: that of the weights that serve."""
+        """A `learner` provides the engine, with the weights that serve."""
         if learner is not None:
             names = replace(served.names, model_name=learner.model_name)
             served = replace(served, engine=learner.engine, names=names)
@@ -314,7 +306,7 @@ class DrafterNode(RunningNode):
         return () if self._learner is None else (self._learner.run(emit),)
 
     def _weights_switched(self) -> None:
-        """Announce the learned weights that serve from here on."""
+        """Announce the learned weights that serve now."""
         assert self._learner is not None
         self._model_name, self._expertise = self._learner.model_name, self._learner.expertise
         self._announcer.changed()
@@ -340,7 +332,7 @@ class DrafterNode(RunningNode):
 
 @contextmanager
 def observing(network: NetworkOptions, nodes: Sequence[RunningNode]) -> Iterator[None]:
-    """Serve the metrics of nodes meanwhile, if they are asked for."""
+    """Serve the metrics of nodes within the context, if a port is set."""
     if network.metrics_port is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""A volunteer's stage from start to end: which layers, the model, the service, announcements, an orderly stop."""
+"""A stage: chooses layers, loads them, joins the network, serves, and drains."""
 
 import asyncio
 import time
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import ObservedStage
 
 BUSY_STEP_PERMILLE: Final = 100
-"""A record is stored by several nodes each time it changes."""
+"""Rounded, as each change of the record is sent to several nodes."""
 
 
 def stage_draft(options: NodeOptions, folder: Path) -> StageDraft:
-    """The part of the model in a folder that a stage is to load. Raises `UsageError`."""
+    """Return the draft of the stage for a model's folder. Raises `UsageError`."""
     source, requests = options.source, options.max_requests
     return StageDraft(
         folder, source.model, source.engine, layers=options.layers, memory=options.memory, requests=requests
@@ -45,10 +45,10 @@ def stage_draft(options: NodeOptions, folder: Path) -> StageDraft:
 
 
 async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
-    """Run a stage until `stop` is set; then its chains end, and their heads go on over others.
+    """Run a stage until `stop` is set; then its chains end, and their heads continue over other stages.
 
-    Raises `UsageError` for a model, layers, identity or address that cannot be used, and `PeerLost` for initial
-    peers that do not answer.
+    Raises `UsageError` for an unusable model, layers, identity or address, and `PeerLost` if initial peers do not
+    answer.
     """
     source = options.source
     async with AsyncExitStack() as stack:
@@ -59,7 +59,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         opened = await open_model(source.model, source.target, joining, emit, stop)
         if opened is None:
             return
-        # Of a model that is here wrong options are told before anybody is asked anything.
+        # For a local model, wrong options are reported before joining.
         draft = await asyncio.to_thread(stage_draft, options, opened.folder)
         names = await asyncio.to_thread(opened.names)
         joined = opened.joined or await joining()
@@ -90,7 +90,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
 
 
 async def _held_by_others(joined: JoinedNetwork, names: ModelNames, draft: StageDraft) -> list[LayerRange]:
-    """The layers that other stages hold, as far as they are found."""
+    """Return the layers that other stages hold."""
     try:
         found = await joined.directory().find(Role.STAGE, names.facts.digest().hex())
     except CosineError:
@@ -106,7 +106,7 @@ async def _held_by_others(joined: JoinedNetwork, names: ModelNames, draft: Stage
 
 
 class StageNode(AnnouncedNode):
-    """A stage that runs: its service, the thread of its passes, and its record."""
+    """A running stage: its service, the thread of its passes, and its record."""
 
     service: StageService
 
@@ -155,7 +155,7 @@ class StageNode(AnnouncedNode):
         }
 
     def observed(self) -> "ObservedStage":
-        """The stage as its metrics see it."""
+        """Return the stage for its metrics."""
         from cosine_node.metrics.node import ObservedStage
 
         model = self._loaded.model

@@ -1,4 +1,4 @@
-"""Serves `/cosine/status/1.0.0`: a node's own account of itself."""
+"""Serves `/cosine/status/1.0.0`: a node's own status."""
 
 import asyncio
 from collections.abc import Callable
@@ -12,10 +12,10 @@ from cosine_protocol.protocols import STATUS
 
 
 class StatusService:
-    """Answers with what `describe` gives: the signed record, the requests served now, the passes run so far.
+    """Answers with the result of `describe`: the signed record, the requests served now, and the passes so far.
 
-    With a `vivaldi` it also tells where the node is, and a drafter `accepted`: of so many tokens of the texts that
-    it drafted for so many were its.
+    The answer includes the coordinate of a `vivaldi`, and a drafter's `accepted` tokens and all tokens of the texts
+    that it drafted for.
     """
 
     def __init__(

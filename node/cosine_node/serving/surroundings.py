@@ -1,7 +1,7 @@
-"""The measurements by which a node finds its place: now and then it asks another node of its target for its status.
+"""Measures the node's network coordinate by regularly asking other nodes of its target for their status.
 
-Only nodes are asked, by their signed records, and never clients: those are anybody, and could push a node about. An
-answer brings the other's coordinate as it is now, and the time that it took is the round-trip time.
+An answer has the other's current coordinate, and its delay is the round-trip time. Only nodes with signed records
+are asked, not clients, as anybody could manipulate the coordinate.
 """
 
 import asyncio
@@ -22,21 +22,21 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 EAGER_LOOKS: Final = 120
-"""Half as many leave estimates between 16 cities off by a fifth at the median (decision 30)."""
+"""With half as many, the median error of estimates between 16 cities is a fifth (decision 30)."""
 EAGER_PAUSE_S: Final = 10.0
-"""A newcomer knows its place after twenty minutes."""
+"""A new node has a good coordinate after twenty minutes."""
 PAUSE_S: Final = 60.0
-"""Routes change seldom."""
+"""Routes change rarely."""
 FIND_AGAIN_S: Final = 300.0
-"""The lifetime of a record; a look-up is dearer than a look."""
+"""The lifetime of a record; a look-up costs more than a measurement."""
 WANTED: Final = 32
-"""So many others of each role pin a point in space down well."""
+"""Enough nodes of each role for a good estimate."""
 TIMEOUT_S: Final = 10.0
-"""What takes longer is no distance."""
+"""A longer delay is not a distance."""
 
 
 class Surroundings:
-    """Moves `vivaldi` by what is measured of other nodes of `target`. `rng` draws whom to ask."""
+    """Updates `vivaldi` by measurements of other nodes of `target`. `rng` chooses the nodes."""
 
     def __init__(
         self, transport: Transport, directory: Directory, vivaldi: Vivaldi, *, target: str, rng: Random
@@ -51,15 +51,15 @@ class Surroundings:
 
     @property
     def known(self) -> frozenset[str]:
-        """The peer ids of the others that were found last."""
+        """The peer ids of the nodes found by the last look-up."""
         return frozenset(record.peer_id for record in self._others)
 
     async def run(self) -> None:
-        """Look at others until cancelled."""
+        """Measure other nodes until cancelled."""
         loop = asyncio.get_running_loop()
         found_at_s = loop.time()
         for look in count(1):
-            # Nodes that were started together do not ask together.
+            # Random, so that nodes started together do not ask at the same time.
             pause_s = EAGER_PAUSE_S if look <= EAGER_LOOKS else PAUSE_S
             await asyncio.sleep(pause_s * (0.5 + self._rng.random()))
             if not self._others or loop.time() - found_at_s > FIND_AGAIN_S:
@@ -77,7 +77,7 @@ class Surroundings:
         return [record for record in found if record.peer_id != self._transport.peer_id]
 
     async def look_at(self, peer_id: str) -> None:
-        """Measure one node; one that does not answer, or says nothing of its place, is passed over."""
+        """Measure one node; ignore it if it does not answer or has no coordinate."""
         try:
             async with asyncio.timeout(TIMEOUT_S):
                 link = await Link.open(self._transport, peer_id, STATUS)

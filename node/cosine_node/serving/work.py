@@ -1,4 +1,4 @@
-"""The work of a node, as its volunteer is told of it. Pure."""
+"""Reports of a node's work for its volunteer. Pure."""
 
 from dataclasses import dataclass, fields
 from typing import Final, Self
@@ -11,12 +11,12 @@ from cosine_protocol.messages import ReleaseReason
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """Counts of a node's work: since it started, or in the time between two looks."""
+    """Counts of a node's work since its start, or between two reports."""
 
     requests: int
 
     def since(self, before: "Work") -> Self:
-        """What has come after `before`, an earlier look at the same node."""
+        """Return the work since `before`, an earlier report of the same node."""
         return type(self)(**{one.name: getattr(self, one.name) - getattr(before, one.name) for one in fields(self)})
 
 
@@ -30,7 +30,7 @@ LET_GO: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftWork(Work):
-    """The work of a drafter; `cosine_node.passes.counts.DrafterCounts` says what each count means."""
+    """The work of a drafter; for the counts see `cosine_node.passes.counts.DrafterCounts`."""
 
     drafted_tokens: int
     accepted_tokens: int
@@ -73,7 +73,7 @@ class DraftWork(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyWork(Work):
-    """The work of a verifier: output tokens committed, and those of them that a drafter had drafted."""
+    """The work of a verifier: output tokens committed, and how many of them a drafter had drafted."""
 
     passes: int
     text_tokens: int
@@ -99,7 +99,7 @@ class VerifyWork(Work):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageWork(Work):
-    """The work of a stage: chains that heads set up, passes and the tokens in them."""
+    """The work of a stage: chains opened by heads, passes, and the tokens in them."""
 
     passes: int
     fed_tokens: int
@@ -117,7 +117,7 @@ class StageWork(Work):
 
 
 def _requests(count: int) -> str:
-    """Of a minute there may be none: then it went on with those before."""
+    """Return the number of new requests, or nothing if the work continued earlier ones."""
     return f" for {count} request{'' if count == 1 else 's'}" if count else ""
 
 

@@ -1,4 +1,1 @@
-"""What commands write to a terminal or a log, and how they wait and end.
-
-In come events and errors; out go lines, JSON, progress and exit codes.
-"""
+"""The output of commands to terminals and logs, progress, exit codes and signals."""

@@ -1,4 +1,4 @@
-"""Events of a running node: a JSON line each for machines; sentences and the stages of its start for people."""
+"""Events of a running node: JSON lines for machines; sentences and the stages of its start for people."""
 
 import json
 import logging
@@ -18,14 +18,14 @@ from cosine_node.terminal.printing import show
 from cosine_protocol.errors import UsageError
 
 Emit = Callable[[str, dict[str, object]], None]
-"""Tells an event of a node or gateway: its name and its fields."""
+"""Emits an event of a node or gateway: its name and fields."""
 
 SENTENCES: Final[Mapping[str, str]] = {
     "generation_config": "{said}",
     "importing": "Importing the libraries ...",
     "gathering": "Fetching {model} from the swarm ...",
     "loading": "Reading the weights of {model} ...",
-    "testing": "Trying whether {model} runs exactly ...",
+    "testing": "Testing whether {model} runs exactly ...",
     "computes": "{model} runs with {said}.",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
     "measuring": "Measuring {model} on this machine ...",
@@ -35,28 +35,28 @@ SENTENCES: Final[Mapping[str, str]] = {
     "gathered": "{said}",
     "ready": "Ready as {role} {peer_id}. {said} Give others this address:",
     "drafts_dear": "{said}",
-    "alone": ("It is alone in its network {network!r}, since --initial-peers named nobody to join."),
+    "alone": "It is alone in its network {network!r}, as --initial-peers names no peer.",
     "page": "Its page is at {url}/",
     "reached": "{said}",
     "worked": "{model} {said}.",
     "learned": "{model} {said}.",
-    "switched": "{model} serves from now on: it is what was learned.",
+    "switched": "{model}, with the learned weights, serves from now on.",
     "rolled_back": "{model} serves again: {said}.",
     "stopped": "Stopped after {passes} passes. {model} {said}.",
 }
-"""What people read of a node's events; of all others they read nothing."""
+"""The sentences for a node's events; other events are not shown to people."""
 
 
 def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SENTENCES) -> Emit:
-    """A function that writes events: `ready` and `stopped` on stdout, all else on stderr. Raises `UsageError`.
+    """Return a function that writes `ready` and `stopped` events to stdout, and others to stderr.
 
-    `sentences` are what people read of each event; of one without a sentence they read nothing. With `as_json`
-    nothing but the ready line is on stdout.
+    Events without a sentence are not shown to people. With `as_json`, only `ready` goes to stdout. Raises
+    `UsageError`.
     """
     if log_format not in ("pretty", "json"):
         raise UsageError(f"--log-format must be pretty or json, not {log_format!r}.")
     is_for_machines = as_json or log_format == "json"
-    # A machine reads the ready line first, so what comes before it goes to stderr.
+    # A program reads the ready line first, so earlier events go to stderr.
     on_stdout = ("ready",) if as_json else ("ready", "stopped")
 
     def emit(event: str, fields: dict[str, object]) -> None:
@@ -71,7 +71,7 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
             text = "\n".join([sentences[event].format(**fields) + problem, *addresses])
         else:
             return
-        # A full disk below the file that they go to ends no node.
+        # A full disk must not end the node.
         with suppress(OSError):
             show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
 
@@ -83,22 +83,22 @@ STAGES: Final[Mapping[str, str]] = {
     "fetching": "Fetching {model} from the Hugging Face hub",
     "gathering": "Fetching {model} from the swarm",
     "loading": "Reading the weights of {model}",
-    "testing": "Trying whether {model} runs exactly",
+    "testing": "Testing whether {model} runs exactly",
     "measuring": "Measuring {model} on this machine",
     "joining": "Joining the network {network}",
     "announcing": "Announcing for {target}",
 }
-"""The stage that each event of a start begins."""
+"""The stages of a start, by the events that begin them."""
 WITHIN: Final = "gathered"
-"""The event that tells how far a stage is, and does not end it."""
+"""The event that reports the progress of a stage without ending it."""
 
 
 TOLD_FROM_S: Final = 1.0
-"""How long a shorter stage took is told to machines alone."""
+"""The durations of shorter stages are not shown to people."""
 
 
 def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> Emit:
-    """The same, which also emits `took` after each stage of so many seconds or more, before what ends it."""
+    """Wrap `emit` to also emit `took` after each stage of at least `least_s`, before the event that ends it."""
     under_way: tuple[str, str, float] | None = None
 
     def emit_timed(event: str, fields: dict[str, object]) -> None:
@@ -116,7 +116,7 @@ def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time
 
 
 class StartProgress:
-    """Follows the events of a node through the stages of its start, which any other event ends; `close` ends it."""
+    """Shows the stages of a node's start as it follows events; any other event ends a stage."""
 
     def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._console = console
@@ -126,7 +126,7 @@ class StartProgress:
         self._status: Status | None = None
 
     def follow(self, event: str, fields: Mapping[str, object]) -> None:
-        """The stage before this event is over; the event may begin another, or tell how far the one is."""
+        """End the current stage and begin the event's stage, or show the progress of the current one."""
         if event == WITHIN and self._status is not None:
             self._status.update(Text(f"{self._sentence}: {fields['said']}"))
             return
@@ -135,14 +135,14 @@ class StartProgress:
             return
         self._sentence, self._began_s = STAGES[event].format(**fields), self._clock()
         if event in ("fetching", "loading"):
-            # Bars of its own are drawn, beside which there is no spinner.
+            # These stages draw their own progress bars, so there is no spinner.
             self._console.print(Text(f"{self._sentence} ..."))
         else:
             self._status = self._console.status(Text(self._sentence))
             self._status.start()
 
     def close(self) -> None:
-        """Leave the terminal as it was, though the stage may not have ended well."""
+        """Restore the terminal; the current stage may not have succeeded."""
         self._end(is_done=False)
 
     def _end(self, *, is_done: bool) -> None:
@@ -156,7 +156,7 @@ class StartProgress:
 
 
 class JsonLines(logging.Formatter):
-    """`{"event": "log", "time", "level", "logger", "message"}`, and what `session.request_log` says besides."""
+    """Formats `{"event": "log", "time", "level", "logger", "message"}` with the fields of `session.request_log`."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -174,9 +174,9 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def logging_as_json() -> Iterator[None]:
-    """Write the log as `JsonLines` in this block, the beginning and end of every request included."""
+    """Write the log as `JsonLines` in this block, including the beginning and end of requests."""
     handlers = [(handler, handler.formatter) for handler in logging.getLogger().handlers]
-    # Only ours tell of requests; those of libraries stay at the level they have.
+    # Only these loggers log requests; those of libraries keep their level.
     ours = map(logging.getLogger, ("cosine_node", "cosine_p2p"))
     levels = [(logger, logger.level) for logger in ours]
     try:
@@ -194,10 +194,10 @@ def logging_as_json() -> Iterator[None]:
 
 @contextmanager
 def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SENTENCES) -> Iterator[Emit]:
-    """`emitter`, with the log in the same format; people at a terminal see the stages of the start on stderr."""
+    """Yield an `emitter`, with the log in the same format; a terminal shows the stages of the start on stderr."""
     emit = emitter(log_format, as_json=as_json, sentences=sentences)
     if as_json or log_format == "json":
-        # A progress bar would come between the lines.
+        # A progress bar would be mixed with the lines.
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
         with logging_as_json() if log_format == "json" else nullcontext():
             yield timed(emit)

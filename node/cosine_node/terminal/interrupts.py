@@ -1,8 +1,6 @@
-"""Ctrl-C ends a command at any moment: exit code 130, one line, and no child process is left behind.
+"""Signals: Ctrl-C ends a command at any moment with exit code 130, one line, and no child process left behind.
 
-So does a pipe that nobody reads from any more, without a word.
-
-Nodes end on a signal once their requests are done: `run_until_stopped`.
+A closed pipe ends a command silently. Nodes finish their requests after a signal: `run_until_stopped`.
 """
 
 import asyncio
@@ -24,16 +22,16 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 GRACE_S: Final = 0.3
-"""Below half a second, which still feels at once: time to take leave of peers."""
+"""The time to say goodbye to peers, short enough to feel immediate."""
 
 SHOW_CURSOR: Final = b"\x1b[?25h\n"
-"""To a terminal: its cursor, which a picture that changes hides (DECTCEM), on the line below its text."""
+"""Shows the terminal's cursor (DECTCEM), which live displays hide, on the next line."""
 
 _T = TypeVar("_T")
 
 
 def leave_on_interrupt() -> None:
-    """Let SIGINT end the program at once, in the middle of an import too."""
+    """Let SIGINT end the program at once, even during an import."""
 
     def on_interrupt(*_: object) -> NoReturn:
         _fall_silent()
@@ -43,7 +41,7 @@ def leave_on_interrupt() -> None:
 
 
 def show_cursor_on_signals() -> None:
-    """Let SIGQUIT and SIGTERM end the program as ever, but with the cursor that a picture which changes hides."""
+    """Let SIGQUIT and SIGTERM show the cursor, which live displays hide, before they end the program."""
 
     def on_signal(number: int, _: object) -> None:
         os.write(2, SHOW_CURSOR)
@@ -56,7 +54,7 @@ def show_cursor_on_signals() -> None:
 
 
 class ReadPipe(FileIO):
-    """Standard output or error as a file whose reader may go: then the program ends, wherever it writes."""
+    """Standard output or error; the program ends if it writes after the reader has closed the pipe."""
 
     def write(self, data: "ReadableBuffer", /) -> int:
         try:
@@ -66,10 +64,7 @@ class ReadPipe(FileIO):
 
 
 def end_with_readers(stream: TextIOWrapper) -> TextIOWrapper:
-    """The same standard stream, by whose reader's end the program ends.
-
-    Not by SIGPIPE: it would come of connections to peers too.
-    """
+    """Wrap a standard stream in a `ReadPipe`. SIGPIPE is no alternative, as connections to peers cause it too."""
     raw = BufferedWriter(ReadPipe(stream.fileno(), "wb", closefd=False))
     return TextIOWrapper(
         raw,
@@ -81,14 +76,14 @@ def end_with_readers(stream: TextIOWrapper) -> TextIOWrapper:
 
 
 def raise_on_interrupt() -> None:
-    """Let SIGINT raise `KeyboardInterrupt`, as Python does: for commands that take leave in their own way."""
+    """Let SIGINT raise `KeyboardInterrupt`, for commands that handle it themselves."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def run_interruptibly(work: Coroutine[Any, Any, _T], *, last_words: Callable[[], None] | None = None) -> _T:
     """Run a coroutine on a new event loop; SIGINT cancels it and ends the program within `GRACE_S`.
 
-    `last_words` is called first: to print what there is so far.
+    `last_words` is called first, to print the result so far.
     """
     from threading import Timer
 
@@ -107,7 +102,7 @@ def run_interruptibly(work: Coroutine[Any, Any, _T], *, last_words: Callable[[],
             if last_words is not None:
                 last_words()
             _fall_silent()
-            # In a thread, for the loop may stand still in an import.
+            # In a thread, as an import may block the loop.
             deadline = Timer(GRACE_S, leave)
             deadline.daemon = True
             deadline.start()
@@ -125,7 +120,7 @@ def run_interruptibly(work: Coroutine[Any, Any, _T], *, last_words: Callable[[],
 
 
 def _fall_silent() -> None:
-    """Say that the program was interrupted, and nothing more: what is cut off would complain, or draw over it."""
+    """Report the interruption and redirect further output to nowhere, as cancelled work may still write."""
     os.write(2, (SHOW_CURSOR if os.isatty(2) else b"") + b"Interrupted.\n")
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
@@ -133,7 +128,7 @@ def _fall_silent() -> None:
 
 
 def leave(code: int = INTERRUPT_EXIT) -> NoReturn:
-    """End this process and those it has started, whatever they are doing."""
+    """Kill child processes and end this one at once."""
     try:
         for child in _children():
             os.kill(child, signal.SIGKILL)
@@ -142,10 +137,7 @@ def leave(code: int = INTERRUPT_EXIT) -> NoReturn:
 
 
 def _children() -> list[int]:
-    """The processes that this one has started and not yet waited for, as Linux tells; elsewhere none.
-
-    A network daemon also ends by itself once nothing is connected to it.
-    """
+    """Return the child processes on Linux, elsewhere none. A network daemon also ends once it has no connection."""
     try:
         found = []
         for thread in os.listdir("/proc/self/task"):
@@ -157,11 +149,10 @@ def _children() -> list[int]:
 
 
 def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
-    """Run a node; SIGTERM or SIGINT sets the event on which it drains, SIGINT after that ends it at once.
+    """Run a node; SIGTERM or SIGINT sets the event on which it drains, a later SIGINT ends it at once.
 
-    It may have as many open files as it can. The loop is uvloop's where that is installed, else asyncio's own.
+    Raises the limit of open files. Uses uvloop if it is installed.
     """
-
     raise_open_files()
 
     async def main() -> None:
@@ -194,15 +185,15 @@ def run_until_stopped(work: Callable[[asyncio.Event], Awaitable[None]]) -> None:
         with asyncio.Runner(loop_factory=new_loop) as runner:
             runner.run(main())
     finally:
-        # uvloop leaves handlers behind that do nothing once it is closed.
+        # uvloop leaves handlers that do nothing after it is closed.
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def log_unhandled_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """Log an error that no task waits for; a peer that hangs up before its stream has begun is none.
+    """Log an error that no task waits for, without a traceback for a peer that hangs up before its stream begins.
 
-    The network library reads the peer's identity in a callback of its own: every such peer would be a traceback.
+    The network library reads the peer's identity in its own callback, which fails for each such peer.
     """
     has_hung_up = isinstance(context.get("exception"), asyncio.IncompleteReadError)
     if has_hung_up and str(context.get("message", "")).endswith("client_connected_cb"):

@@ -1,4 +1,4 @@
-"""Text and JSON as the commands print them, and the one way to a terminal of what a stranger may have written."""
+"""Output of the commands: exit codes, text without terminal control characters, and values for JSON."""
 
 import logging
 import re
@@ -9,57 +9,57 @@ from typing import Any, Final, TextIO
 from cosine_node.terminal.waiting import clear
 
 FAILURE_EXIT: Final = 1
-"""The command could not do what was asked, or what it found is bad."""
+"""The command failed, or found a problem."""
 
 USAGE_EXIT: Final = 2
-"""Bad usage, the code of click: the same command fails again, so a systemd unit does not restart after it."""
+"""Bad usage, as in click: the same command would fail again, so a systemd unit does not restart after it."""
 
 INTERRUPT_EXIT: Final = 130
-"""128 + SIGINT, as shells report a command that was interrupted."""
+"""128 + SIGINT, the code of an interrupted command."""
 
 PIPE_EXIT: Final = 141
-"""128 + SIGPIPE, as shells report a command that nobody reads from any more."""
+"""128 + SIGPIPE, the code of a command whose reader has closed the pipe."""
 
 CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-"""What steers a terminal (ECMA-48, C0 and C1), without tab and line feed."""
+"""Control characters of a terminal (ECMA-48, C0 and C1), except tab and line feed."""
 
 
 def say(sentence: str) -> None:
-    """Tell on stderr how far a long command is; stdout is for its result."""
+    """Report the progress of a command on stderr; stdout is for its result."""
     clear(sys.stderr)
     show(sys.stderr, f"  {sentence}\n")
 
 
 def show(stream: TextIO, text: str) -> None:
-    """Write text at once; on a terminal without what would steer it, elsewhere every character as it is."""
+    """Write and flush text; control characters are replaced only on a terminal."""
     stream.write(without_controls(text) if stream.isatty() else text)
     stream.flush()
 
 
 class LogLines(logging.Formatter):
-    """The log for people: what peers said of themselves or of errors steers no terminal."""
+    """Formats the log for people, without control characters, as messages may quote peers."""
 
     def format(self, record: logging.LogRecord) -> str:
         return without_controls(super().format(record))
 
 
 def printable(text: str) -> str:
-    """Text of a stranger's choosing, without the characters that would steer a terminal."""
+    """Replace all unprintable characters of an untrusted text."""
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in text)
 
 
 def without_controls(text: str) -> str:
-    """Text of several lines of a stranger's choosing; only tabs and ends of lines still move the cursor."""
+    """Replace the control characters of an untrusted text, except tabs and line feeds."""
     return CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def short_peer_id(peer_id: str) -> str:
-    """Peer ids begin alike; their ends tell them apart."""
+    """Return the end of a peer id, as all begin with the same characters."""
     return f"…{peer_id[-8:]}"
 
 
 def json_safe(value: Any) -> Any:
-    """Dataclasses, mappings, tuples and bytes as what JSON has; bytes in hex."""
+    """Convert dataclasses, mappings, tuples and bytes to JSON types; bytes become hex."""
     if hasattr(value, "__dataclass_fields__"):
         return {name: json_safe(getattr(value, name)) for name in value.__dataclass_fields__}
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""The line on stderr that says what a command waits for. Imports little: it is there before all else."""
+"""The line on stderr that shows what a command waits for. It imports little, as it is shown before all else."""
 
 import os
 import time
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Final, TextIO
 
 CLEAR: Final = "\r\x1b[K"
-"""To the beginning of a terminal's line, which is emptied (ECMA-48: CR, EL)."""
+"""Returns to the beginning of a terminal's line and clears it (ECMA-48: CR, EL)."""
 
 LOOK_EVERY_S: Final = 0.1
-"""A person sees no delay, and a look costs nothing."""
+"""Too short to be noticed."""
 
 
 class WaitingLine:
-    """On a terminal one line that is rewritten, with the seconds of a long stage; elsewhere a line a stage."""
+    """A line that is rewritten on a terminal, with the seconds of a long stage; elsewhere one line per stage."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -27,7 +27,7 @@ class WaitingLine:
         self._is_over = False
 
     def say(self, sentence: str) -> None:
-        """Tell what is waited for now."""
+        """Show what the command waits for."""
         if self._is_over:
             return
         now_s = self._clock()
@@ -45,20 +45,20 @@ class WaitingLine:
             self._stream.flush()
 
     def clear(self) -> None:
-        """Empty the terminal's line for what is written next; the next stage, or the same, comes below that."""
+        """Clear the terminal's line for other output; the next stage is shown below it."""
         if self._columns and not self._is_over:
             self._shown = ""
             clear(self._stream)
 
     def end(self) -> None:
-        """Empty the terminal's line; from now on nothing is told."""
+        """Clear the terminal's line and show nothing more."""
         self.clear()
         self._is_over = True
 
 
 @dataclass(slots=True)
 class Stage:
-    """What is waited for now, in words that change."""
+    """What a command waits for now; the sentence changes."""
 
     sentence: str
 
@@ -67,7 +67,7 @@ class Stage:
 
 
 def columns_of(stream: TextIO) -> int:
-    """The columns of the terminal that a stream is; 0 if it is none, or one that cannot rewrite a line."""
+    """Return the columns of a terminal, or 0 if the stream is no terminal or cannot rewrite a line."""
     if not stream.isatty() or os.environ.get("TERM") == "dumb":
         return 0
     try:
@@ -77,7 +77,7 @@ def columns_of(stream: TextIO) -> int:
 
 
 def clear(stream: TextIO) -> None:
-    """Empty the line of a terminal on which something may be waited for."""
+    """Clear the current line if the stream is a terminal."""
     if columns_of(stream):
         stream.write(CLEAR)
         stream.flush()
@@ -85,7 +85,7 @@ def clear(stream: TextIO) -> None:
 
 @asynccontextmanager
 async def telling_stages(line: WaitingLine, sentence: Callable[[], str]) -> AsyncIterator[None]:
-    """Keep telling in this block what is waited for, as it changes."""
+    """Show the current sentence in this block, as it changes."""
     import asyncio
 
     async def follow() -> None:
@@ -94,7 +94,7 @@ async def telling_stages(line: WaitingLine, sentence: Callable[[], str]) -> Asyn
             await asyncio.sleep(LOOK_EVERY_S)
 
     following = asyncio.ensure_future(follow())
-    # The first stage is told before the work begins, which may hold up the loop.
+    # Show the first stage now, as the work may block the loop.
     line.say(sentence())
     try:
         yield

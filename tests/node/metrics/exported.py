@@ -1,8 +1,8 @@
 """Nodes of an in-memory swarm as metrics see them, and all metrics of this project as a scrape would have them."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -14,7 +14,7 @@ from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.http.app import count_requests
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, Series, node_registry, stage_registry
+from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, node_registry, stage_registry
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
@@ -30,37 +30,16 @@ SHARED = {*LABELS, "le"}
 SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "info": ("_info",), "gauge": ("",)}
 
 
-@dataclass
-class FixedNetwork:
-    """A transport that says so much of itself."""
-
-    connected_peers: int = 4
-    open_streams: int = 2
-    restarts: int = 1
-
-
-@dataclass
-class FixedDirectory:
-    """A directory that says so much of itself."""
-
-    holders: int = 15
-
-
-@dataclass
-class FixedLearner:
-    """A drafter that has learned twice, and kept the second."""
-
-    state: LearningState = field(
-        default_factory=lambda: LearningState(
-            rounds=2, rollbacks=1, before=Acceptance(50, 100), after=Acceptance(60, 100)
-        )
-    )
-    live: LiveVersion = field(default_factory=lambda: LiveVersion(2))
-    kept: KeptStreams = field(default_factory=lambda: KeptStreams(streams=30))
-    live_since: Acceptance = field(default_factory=lambda: Acceptance(3, 4))
-
-    def metrics(self) -> Sequence[Series[Any]]:
-        return LEARNER
+NETWORK: Any = SimpleNamespace(connected_peers=4, open_streams=2, restarts=1)
+DIRECTORY: Any = SimpleNamespace(holders=15)
+TAUGHT: Any = SimpleNamespace(
+    state=LearningState(rounds=2, rollbacks=1, before=Acceptance(50, 100), after=Acceptance(60, 100)),
+    live=LiveVersion(2),
+    kept=KeptStreams(streams=30),
+    live_since=Acceptance(3, 4),
+    metrics=lambda: LEARNER,
+)
+"""A learner that has learned twice and kept the second version."""
 
 
 def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
@@ -74,9 +53,9 @@ def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
         max_requests=16,
         service=member.service,
         engine=member.engine,
-        network=FixedNetwork(),
-        directory=FixedDirectory(),
-        learner=FixedLearner() if member.role is Role.DRAFTER else None,
+        network=NETWORK,
+        directory=DIRECTORY,
+        learner=TAUGHT if member.role is Role.DRAFTER else None,
     )
 
 
@@ -113,8 +92,8 @@ def registries() -> list[CollectorRegistry]:
                 service=StageService(
                     ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=engine
                 ),
-                network=FixedNetwork(),
-                directory=FixedDirectory(),
+                network=NETWORK,
+                directory=DIRECTORY,
             )
             return [node_registry([observed(member) for member in members]), stage_registry(stage)]
 

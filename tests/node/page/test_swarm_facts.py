@@ -5,13 +5,11 @@ from typing import Any
 
 import pytest
 
-from cosine_node.page.swarm_facts import OwnNotes, changes, swarm_facts, way_to
+from cosine_node.page.swarm_facts import changes, swarm_facts, way_to
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import identity_of, record_of, stage_offer
-
-NOTHING = OwnNotes()
 
 
 def sight(number: int, *, reason: str = "", rtt_s: float = 0.0123, **record: Any) -> NodeSight:
@@ -19,16 +17,16 @@ def sight(number: int, *, reason: str = "", rtt_s: float = 0.0123, **record: Any
     return NodeSight(record=made, reason=reason) if reason else NodeSight(record=made, rtt_s=rtt_s, requests=2)
 
 
-def facts(*nodes: NodeSight, notes: OwnNotes = NOTHING) -> dict[str, Any]:
-    return swarm_facts(Survey(target="zoo:target", nodes=nodes, problem=""), notes)
+def facts(*nodes: NodeSight, **notes: Any) -> dict[str, Any]:
+    return swarm_facts(Survey(target="zoo:target", nodes=nodes, problem=""), **notes)
 
 
 def test_a_node_says_what_it_is_and_what_is_known_of_it_here() -> None:
     verifier = sight(1, role=Role.VERIFIER, coordinate=NetworkCoordinate(1500, -2500, 0, 300, 200))
     drafter = sight(2, role=Role.DRAFTER, expertise=("code",))
-    notes = OwnNotes(convicted=[verifier.record.peer_id], checks={verifier.record.peer_id: 3})
+    notes: dict[str, Any] = {"convicted": [verifier.record.peer_id], "checks": {verifier.record.peer_id: 3}}
     silent = sight(3, reason="no answer within 4 s")
-    first, second, third = facts(verifier, drafter, silent, notes=notes)["nodes"]
+    first, second, third = facts(verifier, drafter, silent, **notes)["nodes"]
     assert third["reason"] == "no answer within 4 s" and third["rtt_ms"] is None
     assert (first["is_convicted"], first["checks"]) == (True, 3)
     assert first["coordinate"] == {"x_ms": 1.5, "y_ms": -2.5, "z_ms": 0.0, "height_ms": 0.3, "error": 0.2}

@@ -174,7 +174,7 @@ def test_on_a_pipe_there_are_only_sentences(monkeypatch: pytest.MonkeyPatch) -> 
         "Fetching layers 0:3 of 8 of org/model from the swarm ...",
         "3 of 9 MiB are here, read from one source.",
         "Reading the weights of org/model ...",
-        "Trying whether org/model runs exactly ...",
+        "Testing whether org/model runs exactly ...",
         "Measuring org/model on this machine ...",
         "org/model drafted 12 tokens.",
     ]
