@@ -2,8 +2,9 @@
 
 A pass over a few tokens takes as long as reading the weights. In float32 a CPU reads twice the bytes, and for more
 than one token its libraries reorder them each time; without instructions for 16 bits it emulates them. FBGEMM in
-PyTorch for x86 reads packed float16 and sums in float32: a product of a row has the same bits among any number of
-rows. docs/decisions/0067-weights-in-float16.md has the measurements.
+PyTorch for x86 reads packed float16 and sums in float32. With AVX-512 a row's product has the same bits among any
+number of rows; with AVX2 one or two rows are summed in another order than more, which changes float32's last bits.
+docs/decisions/0067-weights-in-float16.md has the measurements.
 """
 
 from typing import Any, Final
