@@ -112,8 +112,6 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The network objects of a client that has joined."""
-
     swarm: Swarm
     links: Links
     finds: RecentFinds
@@ -356,7 +354,6 @@ class AsyncClient:
         return await self._encoder.encode(codec, prompt, most_tokens=most_tokens)
 
     async def _encode_words(self, codec: TextTokenizer, words: Sequence[str]) -> tuple[tuple[int, ...], ...]:
-        """Raises `OptionRefused` for too many words."""
         if not words:
             return ()
         encode = partial(codec.encode, add_special_tokens=False)
@@ -369,7 +366,6 @@ class AsyncClient:
     async def _encode_prediction(
         self, codec: TextTokenizer, given: str | Sequence[int] | None
     ) -> tuple[int, ...] | None:
-        """Raises `OptionRefused` for too many tokens."""
         if not given:
             return None
         sentence = f"A prediction must be at most {MAX_PREDICTION_TOKENS} tokens of the target."
@@ -400,7 +396,6 @@ class AsyncClient:
         prediction: tuple[int, ...] | None,
         later: LaterOffers | None,
     ) -> Iterator[Session]:
-        """Yield a session for each form of the request; each is created when the previous one has failed."""
         tried: list[Request] = []
 
         def untried() -> list[Offer]:
@@ -452,7 +447,6 @@ class AsyncClient:
         *,
         share: float,
     ) -> StreamAudit:
-        """Start audits of a finished text and the trial of a new verifier, if they are drawn."""
         search.look_out(self._target.name, asked=len(done.job.drafters))
         if later is not None:
             candidates = later.candidates or candidates
@@ -629,7 +623,6 @@ def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:
 
 
 def _check_tokens(asked: ClientOptions, codec: TextTokenizer) -> None:
-    """Raises `OptionRefused` for an option with a token id that the target lacks."""
     for name, tokens in (("logit_bias", asked["logit_bias"]), ("stop_token_ids", asked["stop_token_ids"])):
         if tokens and max(tokens) >= codec.vocab_tokens:
             highest = codec.vocab_tokens - 1

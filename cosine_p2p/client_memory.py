@@ -52,7 +52,7 @@ class ClientMemory:
         self.distances = Distances(random.Random(0).random)
         self.trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
         self._file = file
-        self._wall_s = wall_s
+        self.wall_s = wall_s
 
     @classmethod
     def of(
@@ -73,7 +73,7 @@ class ClientMemory:
         """Read the file. `now_s` is of the clock of this memory's times."""
         match self._read():
             case {"kept_at_s": float(kept_at_s), **kept}:
-                away_s = max(0.0, self._wall_s() - kept_at_s)
+                away_s = max(0.0, self.wall_s() - kept_at_s)
                 self.failures.restore(kept.get("failures"), now_s=now_s, away_s=away_s)
                 self.speeds.restore(kept.get("speeds"), now_s=now_s, away_s=away_s)
                 self.standings.restore(kept.get("standings"), now_s=now_s, away_s=away_s)
@@ -85,7 +85,7 @@ class ClientMemory:
     def write(self, *, now_s: float) -> None:
         """Write the file for the next process."""
         self._update(
-            kept_at_s=self._wall_s(),
+            kept_at_s=self.wall_s(),
             failures=self.failures.state(now_s),
             speeds=self.speeds.state(now_s),
             standings=self.standings.state(now_s),
@@ -102,14 +102,9 @@ class ClientMemory:
 
     def write_swarm(self, swarm: str, kept: Mapping[str, Any]) -> None:
         """Store a swarm's data, and keep the latest `MAX_SWARMS`."""
-        swarms = {swarm: kept} | {
-            name: known for name, known in _object(self._read().get("swarms")).items() if name != swarm
-        }
-        self._update(swarms=_first(swarms, MAX_SWARMS))
-
-    def now_s(self) -> float:
-        """Unix seconds."""
-        return self._wall_s()
+        others = _object(self._read().get("swarms"))
+        others.pop(swarm, None)
+        self._update(swarms=_first({swarm: kept, **others}, MAX_SWARMS))
 
     def _read(self) -> dict[str, Any]:
         value = {} if self._file is None else self._file.read()
@@ -147,7 +142,7 @@ class SwarmMemory:
         for role, most in MAX_RECORDS.items():
             match target.get(role.value):
                 case {"found_at_s": float(at_s), "records": list(entries)} if (
-                    0.0 <= self._memory.now_s() - at_s < KEEP_S
+                    0.0 <= self._memory.wall_s() - at_s < KEEP_S
                 ):
                     opened = (_opened(entry, checker, role, at_s) for entry in entries[:most])
                     known[role] = [record for record in opened if record is not None]
@@ -156,7 +151,7 @@ class SwarmMemory:
     def note_found(self, role: Role, target: str, found: Sequence[SealedRecord]) -> None:
         """Replace the records of a role if they are of this target."""
         if target == self.target != ALL_TARGETS and role in MAX_RECORDS:
-            self._found[role] = self._memory.now_s(), found
+            self._found[role] = self._memory.wall_s(), found
 
     def write(self, asked: Iterable[KnownPeer], met: Collection[str]) -> None:
         """Store the peers that were asked and the records found, those of `met` peers first."""

@@ -121,7 +121,6 @@ def read_header(file: Path) -> GgufHeader:
 
 
 def _whole(file: Path) -> GgufHeader:
-    """Raises `UsageError`."""
     first = read_part(file)
     count = first.metadata.get(PART_COUNT, 1)
     if not isinstance(count, int):
@@ -163,7 +162,6 @@ def part_names(name: str) -> tuple[str, ...]:
 
 
 def _part(number: int, count: int) -> str:
-    """Return the suffix of a part's name, counted from one, as llama.cpp writes it."""
     return f"-{number:05}-of-{count:05}{SUFFIX}"
 
 

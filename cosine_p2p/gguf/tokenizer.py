@@ -134,7 +134,6 @@ def _tokenizer(
     pre_tokenizer: JsonObject | None,
     decoder: JsonObject,
 ) -> JsonObject:
-    """Return the content of a tokenizer.json."""
     name = str(vocabulary.metadata.get("general.name", "")).lower()
     strips = any(part in name for part in SPACES_STRIPPED)
     return {
@@ -164,7 +163,6 @@ def _tokenizer(
 
 
 def _post_processor(vocabulary: Vocabulary) -> JsonObject | None:
-    """Return the step that adds the tokens at the begin and end of every text; None without any."""
     first = vocabulary.text_of("bos") if vocabulary.begins_texts else None
     last = vocabulary.text_of("eos") if vocabulary.ends_texts else None
     if first is None and last is None:
@@ -189,7 +187,6 @@ def _post_processor(vocabulary: Vocabulary) -> JsonObject | None:
 
 
 def _config(vocabulary: Vocabulary) -> JsonObject:
-    """Return the content of a tokenizer_config.json."""
     keys = {"bos_token": "bos", "eos_token": "eos", "unk_token": "unknown", "pad_token": "padding"}
     # Readers treat tokens that are named here as special, so ordinary tokens are left out.
     tokens = {name: vocabulary.special(key) for name, key in keys.items()}

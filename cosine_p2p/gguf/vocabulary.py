@@ -170,7 +170,6 @@ class Vocabulary:
             yield "</s>"
 
     def _kinds(self) -> list[int]:
-        """Return the types of tokens, corrected by their texts."""
         kinds = list(self.kinds)
         texts = [text for text in END_TEXTS if text in self.ids]
         code = [self._code_token(name) for name in CODE_TEXTS if self.special(name) is None]

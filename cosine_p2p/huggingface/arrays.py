@@ -50,13 +50,19 @@ def rows_of(value: Any, name: str) -> Rows:
 
 def like(value: Any, rows: Sequence[Sequence[int]]) -> Any:
     """Return equally long rows as a block of the type, device and dtype of `value`."""
+    block = _block(value, (len(rows), len(rows[0])), rows)
+    return [list(row) for row in rows] if block is None else block
+
+
+def _block(value: Any, shape: tuple[int, ...], content: Any) -> Any:
+    """Return an array or tensor of the type of `value`, None if that is neither."""
     if hasattr(value, "new_tensor"):
-        return value.new_tensor(rows)
+        return value.new_tensor(content)
     if hasattr(value, "dtype"):
-        array = type(value)((len(rows), len(rows[0])), dtype=value.dtype)
-        array[...] = rows
+        array = type(value)(shape, dtype=value.dtype)
+        array[...] = content
         return array
-    return [list(row) for row in rows]
+    return None
 
 
 def for_streamer(value: Any) -> Any:
@@ -68,10 +74,5 @@ def for_streamer(value: Any) -> Any:
 
 def token_for_streamer(shown: Any, token: int) -> Any:
     """Return one new token as a block of the type of `shown`."""
-    if hasattr(shown, "new_tensor"):
-        return shown.new_tensor([token])
-    if hasattr(shown, "dtype"):
-        array = type(shown)((1,), dtype=shown.dtype)
-        array[0] = token
-        return array
-    return TokenBlock([token])
+    block = _block(shown, (1,), [token])
+    return TokenBlock([token]) if block is None else block

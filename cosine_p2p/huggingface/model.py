@@ -46,8 +46,6 @@ class GenerateOutput:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A sequence to generate: the given row, its tokens without padding, and options."""
-
     given: tuple[int, ...]
     prompt: tuple[int, ...]
     options: dict[str, Any]

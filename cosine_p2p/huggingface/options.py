@@ -141,7 +141,6 @@ def _options(given: Mapping[str, Any]) -> BatchOptions:
 
 
 def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
-    """Return the sampling options, with the defaults of transformers."""
     temperature = read_option("temperature", given.get("temperature", 1.0))
     if temperature == 0:
         raise UsageError(
@@ -156,7 +155,6 @@ def _sampling(given: Mapping[str, Any]) -> GenerationOptions:
 
 
 def _read_token_ids(value: Any) -> tuple[int, ...]:
-    """Return one or several token ids, which may be in a tensor."""
     ids = plain(value)
     return (TOKEN_ID.read(ids),) if isinstance(ids, Number) else TOKEN_IDS.read(ids)
 

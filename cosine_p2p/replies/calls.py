@@ -2,7 +2,9 @@
 
 import json
 import string
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
@@ -29,6 +31,42 @@ class CallFormat(Protocol):
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
         """Return a grammar expression for one call of these tools, or for one or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SectionFormat(ABC):
+    """A format in which each call begins with `begins`, in an optional section from `opens` to `closes`."""
+
+    begins: str
+    opens: str = ""
+    closes: str = ""
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        return (self.opens, self.begins) if self.opens else (self.begins,)
+
+    def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
+        begun = calls.begun
+        yield from intake.takes(self.opens)
+        after = intake.at
+        is_whole = True
+        while is_whole:
+            yield from intake.blank()
+            if (yield from intake.takes(self.closes)):
+                after = intake.at
+                break
+            if not (yield from intake.takes(self.begins)):
+                break
+            before = calls.begun
+            is_whole = yield from self.read_call(intake, calls)
+            if calls.begun > before:
+                after = intake.at
+        intake.at = after
+        return calls.begun > begun
+
+    @abstractmethod
+    def read_call(self, intake: Intake, calls: "Calls") -> Reading[bool]:
+        """Read one call after `begins`; return false if it is none or incomplete."""
 
 
 class Calls:

@@ -46,7 +46,6 @@ def told_in_words(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]
 
 
 def _turns(role: str, messages: Any) -> list[dict[str, Any]]:
-    """Return the turns of one role: calls become content, results one message of the user."""
     if role == "tool":
         results = "\n".join(f"<tool_response>\n{each['content']}\n</tool_response>" for each in messages)
         return [{"role": "user", "content": results}]

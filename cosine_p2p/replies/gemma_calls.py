@@ -72,7 +72,6 @@ class GemmaCalls:
         return f"({call})+" if several else call
 
     def _value(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
-        """Raises `TooManyRules`."""
         if not depth:
             raise TooManyRules
         return rules.once(schema, root, lambda: self._ways(rules, schema, root, depth))
@@ -140,7 +139,6 @@ def _tokens(text: str, quote: str) -> Iterator[str]:
 
 
 def _value(tokens: Iterator[str], first: str = "") -> Any:
-    """Return the value that begins here. Raises `ValueError` or `StopIteration`."""
     token = first or next(tokens)
     match token:
         case "[":

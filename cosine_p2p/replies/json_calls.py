@@ -85,7 +85,6 @@ class JsonCalls:
         return f"{rules.mark(head)} {arguments} {rules.mark('}')}"
 
     def _read_object(self, intake: Intake, calls: Calls, *, is_bare: bool) -> Reading[bool]:
-        """Read one call; return false if its object is none."""
         intake.skip(1)
         entries = _Entries()
         while True:
@@ -113,7 +112,6 @@ class JsonCalls:
     def _read_entry(
         self, intake: Intake, calls: Calls, key: str, entries: "_Entries", *, is_bare: bool
     ) -> Reading[bool]:
-        """Read the value of a key; return false if the object is no call."""
         if key in NAMES and not entries.name:
             name = yield from intake.json_string()
             if not name or (is_bare and name not in calls.tools):
@@ -143,7 +141,6 @@ class _Entries:
 
 
 def _key(intake: Intake) -> Generator[None, None, str | None]:
-    """Take the key of an object's next entry; None if there is none."""
     key = yield from intake.json_string()
     yield from intake.blank()
     if key is None or not (yield from intake.takes(":")):
@@ -153,7 +150,6 @@ def _key(intake: Intake) -> Generator[None, None, str | None]:
 
 
 def _read_arguments(intake: Intake, calls: Calls) -> Reading[bool]:
-    """Read the arguments of a call; return false if there are none."""
     letter = yield from intake.next_letter()
     if letter in ("{", "["):
         yield from told(intake.json_value(), calls.more)

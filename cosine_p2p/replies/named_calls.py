@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls
+from cosine_p2p.replies.calls import MAX_NAME, Calls, SectionFormat
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules
 
@@ -15,57 +15,40 @@ _NUMBERED: Final = re.compile(r"functions\.(?P<name>.+):\d+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NamedCalls:
+class NamedCalls(SectionFormat):
     """The format `begins` name `arguments` JSON `ends`, in an optional section from `opens` to `closes`.
 
     Text before `names`, or from `identity` on, is not part of the name. `before` and `after` are regular
     expressions for generated text around a name.
     """
 
-    begins: str
     arguments: str
     names: str = ""
     identity: str = ""
     ends: tuple[str, ...] = ()
-    opens: str = ""
-    closes: str = ""
     before: str = ""
     after: str = ""
-
-    @property
-    def marks(self) -> tuple[str, ...]:
-        return (self.opens, self.begins) if self.opens else (self.begins,)
 
     @property
     def told(self) -> tuple[str, ...]:
         return (*self.marks, self.arguments, self.names, self.identity, *self.ends, self.closes)
 
-    def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        begun = calls.begun
-        yield from intake.takes(self.opens)
+    def read_call(self, intake: Intake, calls: Calls) -> Reading[bool]:
+        head, mark = yield from intake.until((self.arguments, "{", *self.ends[-1:]), most=MAX_NAME)
+        name, call_id = self._named(head)
+        if not mark or not name:
+            return False
+        yield calls.begin(name, call_id)
+        if mark == self.arguments:
+            intake.skip(len(mark))
+        yield from calls.read_arguments(intake)
         after = intake.at
-        while True:
+        for end in self.ends:
             yield from intake.blank()
-            if (yield from intake.takes(self.closes)):
+            if (yield from intake.takes(end.strip())):
                 after = intake.at
-                break
-            if not (yield from intake.takes(self.begins)):
-                break
-            head, mark = yield from intake.until((self.arguments, "{", *self.ends[-1:]), most=MAX_NAME)
-            name, call_id = self._named(head)
-            if not mark or not name:
-                break
-            yield calls.begin(name, call_id)
-            if mark == self.arguments:
-                intake.skip(len(mark))
-            yield from calls.read_arguments(intake)
-            after = intake.at
-            for end in self.ends:
-                yield from intake.blank()
-                if (yield from intake.takes(end.strip())):
-                    after = intake.at
         intake.at = after
-        return calls.begun > begun
+        return True
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
         calls = []
@@ -78,7 +61,6 @@ class NamedCalls:
         return f"{rules.mark(self.opens)} {f'({call})+' if several else call} {rules.mark(self.closes)}"
 
     def _named(self, head: str) -> tuple[str, str]:
-        """Return the name and the call's id in the text before arguments; empty for none."""
         if self.names:
             head = head.rpartition(self.names)[2]
         if self.identity:

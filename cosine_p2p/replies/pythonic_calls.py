@@ -80,7 +80,6 @@ class PythonicCalls:
         return f"{begin} {call} {more} {rules.mark(f']{self.ends}')}"
 
     def _read_arguments(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        """Read arguments up to the closing bracket; return false if the text ends before."""
         between = "{"
         while True:
             yield from intake.blank()

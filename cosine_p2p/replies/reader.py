@@ -72,7 +72,6 @@ class ReplyReader:
             yield from self._trim.add(part)
 
     def _read(self, is_thinking: bool) -> Reading[None]:
-        """Read a reply whose calls and reasoning begin with marks."""
         intake, is_silent = self._intake, True
         if is_thinking and self._reasoning:
             # Some models repeat the mark.

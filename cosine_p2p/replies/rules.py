@@ -96,7 +96,6 @@ class Rules:
         return "\n".join([f"start: {start}", *self._lines])
 
     def _add(self, kind: str, expression: str) -> str:
-        """Add a rule, or a terminal (in capitals), and return its name."""
         name = f"{kind}_{len(self._lines)}"
         self._lines.append(f"{name}: {expression}")
         self._letters += len(expression)
@@ -142,5 +141,4 @@ def _quoted(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as a regular expression of Rust between slashes."""
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")

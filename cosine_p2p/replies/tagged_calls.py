@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from cosine_p2p.replies.calls import MAX_NAME, Calls, written
+from cosine_p2p.replies.calls import MAX_NAME, Calls, SectionFormat, written
 from cosine_p2p.replies.intake import Intake, Reading
 from cosine_p2p.replies.rules import Rules
 from cosine_p2p.replies.schemas import Root, forms, member_forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TaggedCalls:
+class TaggedCalls(SectionFormat):
     """The format `begins` name `name_ends`, for each argument `key` name `key_ends` value `value_ends`, `ends`.
 
     `opens` and `closes` enclose one call or several. Without `name_ends` the first argument ends the name. A quote
@@ -23,15 +23,12 @@ class TaggedCalls:
     follows a call's name, and `says_kind` an argument's: for a text, and for another value.
     """
 
-    begins: str
     key: str
     key_ends: str
     value_ends: str
     ends: str
     name_ends: str = ""
     value_begins: str = ""
-    opens: str = ""
-    closes: str = ""
     on_lines: bool = False
     lined: bool = True
     in_section: bool = False
@@ -39,40 +36,23 @@ class TaggedCalls:
     says_kind: tuple[str, str] = ("", "")
 
     @property
-    def marks(self) -> tuple[str, ...]:
-        return (self.opens, self.begins) if self.opens else (self.begins,)
-
-    @property
     def told(self) -> tuple[str, ...]:
         ends = (self.key_ends, self.value_ends, self.ends, self.name_ends, self.closes)
         return (*self.marks, self.key, self.value_begins, *ends)
 
-    def read(self, intake: Intake, calls: Calls) -> Reading[bool]:
-        begun = calls.begun
-        yield from intake.takes(self.opens)
-        after = intake.at
-        while True:
-            yield from intake.blank()
-            if (yield from intake.takes(self.closes)):
-                after = intake.at
-                break
-            if not (yield from intake.takes(self.begins)):
-                break
-            stops = (self.name_ends,) if self.name_ends else (self.key, self.ends)
-            head, mark = yield from intake.until(stops, most=MAX_NAME)
-            name = head.partition('"')[0].strip()
-            if not mark or not name or any(letter in name for letter in "<>{}\n"):
-                break
-            if self.name_ends:
-                intake.skip(len(mark))
-            yield calls.begin(name)
-            if not (yield from self._read_arguments(intake, calls, calls.tools.get(name))):
-                after = intake.at
-                break
+    def read_call(self, intake: Intake, calls: Calls) -> Reading[bool]:
+        stops = (self.name_ends,) if self.name_ends else (self.key, self.ends)
+        head, mark = yield from intake.until(stops, most=MAX_NAME)
+        name = head.partition('"')[0].strip()
+        if not mark or not name or any(letter in name for letter in "<>{}\n"):
+            return False
+        if self.name_ends:
+            intake.skip(len(mark))
+        yield calls.begin(name)
+        is_whole = yield from self._read_arguments(intake, calls, calls.tools.get(name))
+        if is_whole:
             calls.end()
-            after = intake.at
-        intake.at = after
-        return calls.begun > begun
+        return is_whole
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
         """Return an expression for calls with arguments in the order of the schema, additional ones at the end."""
@@ -118,7 +98,6 @@ class TaggedCalls:
         return f"({rules.mark(self.key)} {name} {rules.one_of(told)} {rules.mark(line)})"
 
     def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
-        """Read the arguments of a call as an object; return false if the text ends before the call."""
         between, root = "{", Root(schema)
         while True:
             _, mark = yield from intake.until((self.key, self.ends), most=len(self.key) << 16)

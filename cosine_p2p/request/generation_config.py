@@ -87,7 +87,6 @@ def read_generation_config(folder: Path) -> GenerationDefaults | None:
 
 
 def _read_value(name: str, value: Any) -> Any:
-    """Raises `UsageError`."""
     if name == "do_sample":
         return read_argument(name, value, FLAG)
     if name == "max_new_tokens":

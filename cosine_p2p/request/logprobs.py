@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from cosine_protocol.likelihoods import Likelihood, log_probability_of
+
+if TYPE_CHECKING:
+    from cosine_p2p.text.tokenizer import TextTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,18 +36,12 @@ class TokenLogprob(LikelyToken):
     top: tuple[LikelyToken, ...] = ()
 
 
-class TokenNames(Protocol):
-    """The methods of a tokenizer that name tokens."""
-
-    def token_bytes(self, token: int) -> bytes: ...
-
-    def special_text(self, token: int) -> str: ...
-
-
 class ToldLogprobs:
     """Converts a verifier's likelihoods; `of_output` and `of_prompt` are the options."""
 
-    def __init__(self, codec: TokenNames, *, of_output: int | None = None, of_prompt: int | None = None) -> None:
+    def __init__(
+        self, codec: "TextTokenizer", *, of_output: int | None = None, of_prompt: int | None = None
+    ) -> None:
         self._codec = codec
         self._of_output, self._of_prompt = of_output, of_prompt
 

@@ -69,7 +69,6 @@ class Option:
 
 
 def _of_sampling(name: str, kind: type = Sampling) -> ArgumentKind[int | float]:
-    """Return the values of a parameter of `Sampling` or `Shaping`, which checks them."""
     (field,) = (of for each, of in fields_of(kind) if each == name)
     assert isinstance(field, Whole | Real)
 
@@ -108,7 +107,6 @@ def _read_prediction(value: object) -> str | tuple[int, ...]:
 
 
 def _read_schema(value: object) -> str:
-    """Return the text of a schema, with properties in their order."""
     try:
         schema = json.loads(value) if isinstance(value, str) else value
         if not isinstance(schema, Mapping | bool):

@@ -149,7 +149,6 @@ class Auditing:
         return audit
 
     async def _run(self, audit: StreamAudit, claims: Sequence[AskAudit], judges: Mapping[str, Judge]) -> None:
-        """Audit the parts in order; the worst finding counts."""
         try:
             states = [await self._audit(audit, index, claim, judges) for index, claim in enumerate(claims)]
             audit.state = max(states, key=list(AuditState).index)
@@ -184,7 +183,6 @@ class Auditing:
         return state
 
     def _drawn(self, judges: Mapping[str, Judge]) -> list[str]:
-        """Return the peers that may judge, in random order, alternating address ranges."""
         avoided = self.failures.avoided(asyncio.get_running_loop().time())
         fit = sorted((peer for peer in judges if peer not in self.convicted), key=lambda _: self._chance())
         turns = in_turns(fit, {peer: judge.place for peer, judge in judges.items()})
@@ -194,7 +192,6 @@ class Auditing:
     async def _opinion(
         self, judge: str, claim: AskAudit, judges: Mapping[str, Judge]
     ) -> tuple[Opinion, Audited] | None:
-        """None without a credible answer."""
         answered = await self._ask(judge, claim)
         if answered is None:
             return None
@@ -262,7 +259,6 @@ class Auditing:
         return None
 
     def _act(self, state: AuditState, claim: AskAudit, evidence: Evidence, opinions: Sequence[Opinion]) -> None:
-        """Update the standing of the author, and of judges that a majority contradicts."""
         now_s = asyncio.get_running_loop().time()
         author = claim.author[-PEER_LETTERS:]
         accusers = [one.judge for one in opinions if one.is_accusation]

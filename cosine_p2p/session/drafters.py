@@ -125,8 +125,6 @@ class DrafterLedger:
 
 @dataclass(slots=True)
 class _Follower:
-    """A drafter that has received `known_tokens` tokens of the output."""
-
     link: PeerLink
     known_tokens: int
 

@@ -51,8 +51,6 @@ def without(authors: bytes, claims: Iterable[Claim]) -> bytes:
 
 
 class _Node(NamedTuple):
-    """A drafted token at an output position."""
-
     position: int
     confidence: float
     signed: SignedDraft

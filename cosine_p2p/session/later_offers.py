@@ -19,9 +19,10 @@ class LaterOffers:
     def __init__(
         self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]
     ) -> None:
+        self._find, self._offers_of = find, offers_of
         self._offers: list[Offer] = []
         self.candidates: Candidates | None = None
-        self._finding = asyncio.ensure_future(self._find(find, offers_of))
+        self._finding = asyncio.ensure_future(self._look_up())
 
     async def find_for(self, request: Request) -> dict[str, float]:
         """Return the verifiers of this form of the request, by peer id, with announced seconds per pass."""
@@ -35,12 +36,10 @@ class LaterOffers:
     async def close(self) -> None:
         await end_all([self._finding])
 
-    async def _find(
-        self, find: Callable[[], Awaitable[Candidates]], offers_of: Callable[[Candidates], list[Offer]]
-    ) -> None:
+    async def _look_up(self) -> None:
         try:
-            found = await find()
-            self._offers = offers_of(found)
+            found = await self._find()
+            self._offers = self._offers_of(found)
             self.candidates = found
         except CosineError as error:
             logger.info("the verifiers of an earlier run were not found again: %s", error)

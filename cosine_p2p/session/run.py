@@ -127,7 +127,6 @@ class Run:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
 
     async def _stream(self) -> AsyncGenerator[Tokens, None]:
-        """Raises as `Session.stream`."""
         while True:
             stream = self._session.stream()
             checked = stream if self._check is None else self._check(self._session).checked(stream)

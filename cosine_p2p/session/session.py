@@ -135,12 +135,6 @@ class SessionCounts:
             case _:
                 self.tried.append(f"{peer_id} broke the protocol: {error}")
 
-    def nobody_left(self, why: str) -> str:
-        """Return the error for a session without verifiers; `why` explains why no other can continue."""
-        if not self.tried:
-            return "No verifier was found for the target; check --initial-peers and that a verifier has joined."
-        return f"No verifier could finish the request{why}. Tried: {'; '.join(dict.fromkeys(self.tried))}."
-
 
 class Session:
     """The run of one job: `stream` yields tokens; the attributes are final once it has ended."""
@@ -230,7 +224,6 @@ class Session:
             await asyncio.gather(*tasks, self._dials.close(), self._drafters.close(), return_exceptions=True)
 
     async def _find_verifier(self) -> None:
-        """Wait until a verifier was asked. Raises `GenerationFailed` if none can be asked before the deadline."""
         self._dials.begin(int(self._upstream is None), now_s=_now_s())
         while self._upstream is None:
             left_s = self._time_left()
@@ -239,17 +232,23 @@ class Session:
             else:
                 at_s = self._next_try_at_s()
                 if at_s is None or at_s - _now_s() > left_s:
-                    raise GenerationFailed(self.counts.nobody_left(self._why_nobody_goes_on()))
+                    raise self._nobody_left()
                 await asyncio.sleep(max(0.0, at_s - _now_s()))
                 await self._look_again(left_s)
             self._dials.begin(int(self._upstream is None), now_s=_now_s())
 
-    def _why_nobody_goes_on(self) -> str:
-        if not self.output:
-            return ""
-        others = ", ".join(sorted(self.job.other_numerics))
-        found = f"; there is {others}" if others else ""
-        return f": no other verifier with numerics {self.job.request.numerics} goes on with its text{found}"
+    def _nobody_left(self) -> GenerationFailed:
+        if not self.counts.tried:
+            return GenerationFailed(
+                "No verifier was found for the target; check --initial-peers and that a verifier has joined."
+            )
+        why = ""
+        if self.output:
+            others = ", ".join(sorted(self.job.other_numerics))
+            why = f": no other verifier with numerics {self.job.request.numerics} continues its text"
+            why += f"; available: {others}" if others else ""
+        tried = "; ".join(dict.fromkeys(self.counts.tried))
+        return GenerationFailed(f"No verifier could finish the request{why}. Tried: {tried}.")
 
     @property
     def _patient_until_s(self) -> float:
@@ -263,14 +262,12 @@ class Session:
         return not self.output and self.job.has_other_offers()
 
     def _next_try_at_s(self) -> float | None:
-        """Return the time of the next try or look-up if no verifier can be asked now; None for never."""
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
         if _now_s() < self._patient_until_s and not self._has_other_form:
             times_s.append(min(self._look_again_at_s, self._patient_until_s))
         return min(times_s, default=None)
 
     async def _look_again(self, left_s: float) -> None:
-        """If due, look for the lost verifier, which may have moved, and for others."""
         now_s = _now_s()
         if self.job.find_again is None or self._patient_since_s is None:
             return
@@ -291,7 +288,6 @@ class Session:
                 self._queue.ask_at_once(peer_id)
 
     def _use(self, link: PeerLink) -> bool:
-        """Open the request on a link, unless a verifier has it already."""
         if self._upstream is not None:
             return False
         self._upstream = self._ask(link)
@@ -371,7 +367,6 @@ class Session:
             self._allow_drafters()
 
     async def _step(self) -> Tokens | None:
-        """Wait for one message or the strategy's tick and act on it."""
         tokens = None
         match await self._next():
             case None:
@@ -408,7 +403,6 @@ class Session:
                 self._be_patient(self.job.patience_s)
 
     async def _next(self) -> Delivery | FragmentReceived | Tick | None:
-        """Return the next message or tick; None after `CHECK_EVERY_S`."""
         self._time_left()
         now_s = _now_s()
         if self._wake_at_s is not None and self._wake_at_s <= now_s:
@@ -422,7 +416,6 @@ class Session:
             return None
 
     def _time_left(self) -> float:
-        """Return the seconds to the deadline. Raises `GenerationTimedOut` once it has passed."""
         left_s = self.job.deadline_s - _now_s()
         if left_s <= 0:
             upstream = self._upstream
@@ -468,7 +461,6 @@ class Session:
         return None
 
     def _on_delegate(self, message: m.Declined | m.Credit | m.Report) -> None:
-        """Raises `RemoteProtocolError` if no verifier was asked to coordinate."""
         if not self.delegation.was_delegated:
             raise RemoteProtocolError(f"{type(message).__name__} without a mandate")
         match message:

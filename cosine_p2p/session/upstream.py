@@ -92,7 +92,6 @@ class Upstream:
         self._take_told(self.request.prompt[first : first + len(message.likelihoods)], message.likelihoods)
 
     def _take_told(self, tokens: Sequence[int], likelihoods: Sequence[Likelihood]) -> None:
-        """Raises `RemoteProtocolError`."""
         asked = self.request.logprobs
         if asked is None or len(likelihoods) != len(tokens):
             raise RemoteProtocolError("log-probabilities do not fit the tokens")
@@ -127,7 +126,6 @@ class Upstream:
         self.is_ended = commit.tokens[-1] in self.request.eos
 
     def _take_transcript(self, commit: m.Commit) -> None:
-        """Raises `BadSignature` or `RemoteProtocolError`."""
         after, signed = self.position + len(commit.tokens), commit.transcript
         if signed is None:
             has_ended = commit.tokens[-1] in self.request.eos or after == self.request.max_new_tokens

@@ -282,7 +282,6 @@ class Cosine:
         return [*farther, *self._forward(self._tree.walk())]
 
     def _assign(self, author: int, drafter: Drafter, why: str) -> SendAssign:
-        """Assign a drafter the committed prefix to draft below."""
         options, tree = self._options, self._tree
         depth = drafter.depth_tokens = depth_for(options, drafter.facts, self._verifier)
         # The windows of all drafters together fit into the tree; a full one drops further nodes.
@@ -327,7 +326,6 @@ class Cosine:
         return [*advances, *self._reroute(), *self._forward(self._tree.walk())]
 
     def _reroute(self) -> list[Action]:
-        """Select as drafters those that the router picks, and those on trial."""
         actions: list[Action] = []
         for author in self._active():
             if self._drafters[author].silent_tokens >= SILENT_TOKENS:
@@ -356,7 +354,6 @@ class Cosine:
         return ReleaseDrafter(author, f"{words} ({self._router.why(author)})", reason)
 
     def _end_backoffs(self) -> None:
-        """End the backoffs that are due, or all if no other drafter is left."""
         backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
         is_all = len(backing_off) == len(self._drafters)
         for author, drafter in backing_off.items():
@@ -381,7 +378,6 @@ class Cosine:
         return wanted
 
     def _recall(self, wanted: Set[int]) -> list[Action]:
-        """Recall wanted drafters that are released, as far as there is room."""
         followed = [d for d in self._drafters.values() if d.is_active or d.state is DrafterState.RECALLED]
         room = max(0, self._limit - len(followed))
         released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]

@@ -99,7 +99,6 @@ class Prediction:
         return nodes
 
     def _chain(self, place: int, length: int, begin: float, rate: float, *, first: int = 0) -> list[Node]:
-        """Return tokens from a place on, the first with the probability `begin`."""
         return [
             Node(first + index - 1 if index else BASE, token, rate if index else begin)
             for index, token in enumerate(self.tokens[place : place + length])

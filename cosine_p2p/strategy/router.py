@@ -96,7 +96,6 @@ class Mixture:
 
 
 def _after(evidence: float, likelihood: float) -> float:
-    """Return the evidence, in nats, after one more committed token."""
     return _DECAY * evidence + math.log(_floored(likelihood))
 
 
@@ -247,7 +246,6 @@ class HedgeRouter:
         return nearest + ranked[len(close) :]
 
     def _split(self, ranked: list[int], count: int) -> tuple[list[int], list[int]]:
-        """Return the ranked authors that keep a slot, and those to try in the others."""
         # After a collapse unproven authors, known by the prompt alone, take no slot from a proven one.
         proven = [author for author in ranked if not self._authors[author].is_unproven] or ranked
         kept = proven[: max(0, count - self._trial_slots(count))]
@@ -262,7 +260,6 @@ class HedgeRouter:
         return int(self._rounds_since_trial + 1 >= self._trial_rounds * cost)
 
     def _worth_trying(self, ranked: list[int], kept: list[int]) -> list[int]:
-        """Return the authors to try: promising ones, then those that have not drafted for longest."""
         weights = self.weights()
         least = weights[ranked[0]] * math.exp(-TRIAL_TOKENS * self._watch.usual_nats) if ranked else 0.0
         hopeful = []
@@ -277,7 +274,6 @@ class HedgeRouter:
         )
 
     def _pace_trials(self, leader: int, round_: Round) -> None:
-        """Update drafting and promising authors, and the time of the next trial."""
         on_trial = [
             author
             for author, known in self._authors.items()

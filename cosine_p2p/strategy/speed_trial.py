@@ -46,14 +46,6 @@ class Gain:
         return math.sqrt(variance / looks)
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredRatio:
-    """A way's speed relative to the present one, with its relative standard error."""
-
-    ratio: float
-    error: float
-
-
 PRICE: Final = 0.01  # Share of the time that looks may cost; client's and verifier's trials together 2 %.
 ADVANCE_PASSES: Final = 3.0  # Passes that drafts may cost at a new verifier before any have been saved.
 MOST_OWED_AT_ONCE: Final = 0.5  # At least six commits are measured: the first drafts take time, one may stall.
@@ -213,7 +205,6 @@ class SpeedTrial:
         )
 
     def _gain(self, way: int) -> float:
-        """Return the measured gain of a way, before `TRUSTED_LOOKS` at least the expected one."""
         gain, expected = self._gains[way], self._expected.get(way)
         if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
             return gain.mean
@@ -280,7 +271,6 @@ class SpeedTrial:
             self._leave(math.log(plain_speed) - self._level)
 
     def _leave(self, gain: float) -> None:
-        """Continue without drafts, with `gain` as the logarithm of the relative speed."""
         self._gains[0] = Gain()
         self._gains[0].add(max(0.0, gain))
         self._looked = None
@@ -324,7 +314,6 @@ class SpeedTrial:
             self._left = None
 
     def _take(self, way: int) -> None:
-        """Continue with another way; all gains become relative to it."""
         taken = self._gains.pop(way)
         for other in self._gains.values():
             other.mean -= taken.mean
@@ -335,10 +324,9 @@ class SpeedTrial:
         self._level_at_look = self._level
         self._pause = FIRST_PAUSE
 
-    def measured(self) -> dict[int, MeasuredRatio]:
-        return {
-            way: MeasuredRatio(math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks
-        }
+    def measured(self) -> dict[int, tuple[float, float]]:
+        """Return each way's speed relative to the present one, with its relative standard error."""
+        return {way: (math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks}
 
 
 MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remembers.

@@ -102,7 +102,6 @@ class LiveTree:
         return self.root.position + 1
 
     def __len__(self) -> int:
-        """The number of nodes below the root."""
         return len(self._nodes) - 1
 
     def __contains__(self, digest: bytes) -> bool:

@@ -163,8 +163,8 @@ class DrafterCount:
             return ""
         now = self._run.way
         told = [
-            f"{way or 'none'} {measured.ratio:.2f}x (± {measured.error:.0%})"
-            for way, measured in sorted(self._run.trial.measured().items(), reverse=True)
+            f"{way or 'none'} {ratio:.2f}x (± {error:.0%})"
+            for way, (ratio, error) in sorted(self._run.trial.measured().items(), reverse=True)
         ]
         count = f"at most {now}" if now else "none"
         return f"drafters: {count}; measured here against that: {', '.join(told) or 'nothing yet'}"

@@ -108,7 +108,6 @@ def _text(files: Mapping[str, bytes], name: str) -> str:
 
 
 def _by_name(stated: Any) -> dict[str, str]:
-    """Return the templates of a file: one, a mapping by name, or a list of `{"name", "template"}`."""
     if isinstance(stated, str):
         return {DEFAULT: stated}
     if isinstance(stated, list):
@@ -119,7 +118,6 @@ def _by_name(stated: Any) -> dict[str, str]:
 
 
 def _plain(value: Any) -> Any:
-    """Convert an object that JSON does not support for a template."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):

@@ -5,23 +5,14 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import groupby
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Final
 
 from cosine_p2p.text.token_effects import REPLACEMENT, TokenEffect
+from cosine_p2p.text.tokenizer import TextTokenizer
 
 MAX_HALF_BYTES: Final = 3  # A character has at most four bytes.
 CONTEXT_CHARACTERS: Final = 2 * MAX_HALF_BYTES + 2  # An incomplete character before these has no effect at the end.
 SETTLED_AFTER_TOKENS: Final = 32  # A few times the context; each token is decoded a few dozen times.
-
-
-class Codec(Protocol):
-    """The methods of a tokenizer for text from tokens."""
-
-    def decode(self, tokens: Sequence[int]) -> str: ...
-
-    def effect(self, token: int) -> TokenEffect: ...
-
-    def special_text(self, token: int) -> str: ...
 
 
 class Detokenizer:
@@ -34,7 +25,7 @@ class Detokenizer:
     incomplete character of the prompt, and does not return what it holds at the end.
     """
 
-    def __init__(self, codec: Codec, prompt: Sequence[int]) -> None:
+    def __init__(self, codec: TextTokenizer, prompt: Sequence[int]) -> None:
         self._codec = codec
         tokens = [token for token in prompt if codec.effect(token) is not TokenEffect.SILENT]
         settled = len(tokens)
@@ -85,7 +76,6 @@ class Detokenizer:
         return text[common:]
 
     def _context(self, tokens: list[int]) -> list[int]:
-        """Return enough tokens at the end of a text to decode those that follow, at least one."""
         size = 1
         while size < len(tokens) and len(self._codec.decode(tokens[-size:])) < CONTEXT_CHARACTERS:
             size *= 2
@@ -139,7 +129,7 @@ class TextAssembler:
     """
 
     def __init__(
-        self, codec: Codec, prompt: Sequence[int], stop: Sequence[str] = (), *, shows_special: bool = False
+        self, codec: TextTokenizer, prompt: Sequence[int], stop: Sequence[str] = (), *, shows_special: bool = False
     ) -> None:
         self._codec = codec
         self._detokenizer = Detokenizer(codec, prompt)
@@ -191,7 +181,6 @@ class TextAssembler:
         return [*characters, *_plain(new[begun:])]
 
     def _cut(self, characters: Sequence[_Character]) -> Piece | None:
-        """Return the text before the first stop string; None if there is none."""
         cuts = []
         for stops, kinds in self._searches():
             places, text = _searched(characters, kinds)
@@ -202,7 +191,6 @@ class TextAssembler:
         return self._piece(characters[:end], stop)
 
     def _certain(self) -> int:
-        """Return the number of characters before a possible begin of a stop string."""
         certain = len(self._held)
         for stops, kinds in self._searches():
             places, text = _searched(self._held, kinds)

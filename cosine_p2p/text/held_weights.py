@@ -76,7 +76,6 @@ class HeldWeights:
 
     @classmethod
     def _of_gguf(cls, file: Path, cache: HashCache) -> "HeldWeights":
-        """Read a GGUF file: metadata without descriptions, and the tensors of all parts."""
         header = read_header(file)
         decisive = {
             key: value
@@ -163,7 +162,6 @@ def _row(name: str, data: bytes) -> ManifestPart:
 
 
 def _placed(place: Path, files: Sequence[Path], cache: HashCache) -> dict[str, PlacedTensor]:
-    """Return the tensors of several files by name. Raises `UsageError` for duplicates."""
     found: dict[str, PlacedTensor] = {}
     for file in files:
         for tensor in cache.tensors(file):

@@ -116,7 +116,6 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
 def _render(
     codec: TextTokenizer, chat: Chat, messages: list[dict[str, Any]], tools: Sequence[Mapping[str, Any]] | None
 ) -> str:
-    """Return the text of messages in the first form that the template accepts. Raises `PromptRefused`."""
     given: dict[str, Any] = {
         "tools": tools,
         "documents": chat.documents,
@@ -212,7 +211,6 @@ def _some(tokens: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _with_objects(message: Message) -> dict[str, Any]:
-    """Return a message whose tool calls have objects as arguments, which most templates expect."""
     calls = message.get("tool_calls")
     if not isinstance(calls, list):
         return dict(message)
@@ -252,7 +250,6 @@ def _messages(items: Sequence[Any]) -> list[Message]:
 
 
 def _message(number: int, message: Any) -> Message:
-    """Return a message whose content is text: text parts are joined by line breaks."""
     if not isinstance(message, Mapping):
         raise PromptRefused(f"Message {number} of the chat must have a role and a content.")
     role = message.get("role")

@@ -85,8 +85,6 @@ def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) 
 
 
 def _grammar(codec: TextTokenizer, form: ReplyForm, tools: Mapping[str, Any], *, several: bool) -> str:
-    """Raises `OptionRefused`."""
-
     def split(text: str) -> list[str | int]:
         pieces: list[str | int] = []
         for token in codec.encode(text, add_special_tokens=False):

@@ -178,7 +178,6 @@ def _pins_file() -> Path:
 
 
 def _read_pins(file: Path) -> dict[str, bytes]:
-    """Raises `UsageError` for a damaged file."""
     if not file.exists():
         return {}
     try:

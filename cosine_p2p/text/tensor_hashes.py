@@ -104,7 +104,6 @@ class HashCache:
 
 
 def _of_row(row: list[Any]) -> HashedTensor:
-    """Raises `TypeError` and `ValueError`."""
     name, dtype, shape, start, size_bytes, joined = row
     digests = bytes.fromhex(joined)
     each = range(0, len(digests), CONTENT_DIGEST_BYTES)

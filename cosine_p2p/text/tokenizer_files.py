@@ -115,7 +115,6 @@ class TokenizerFiles:
 
 
 def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
-    """Raises `UsageError` as `TokenizerFiles.read`."""
     root, files = folder.resolve(), {}
     # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
@@ -224,7 +223,6 @@ class _Fetch:
         return TokenizerFiles(files | await self._read(templates))
 
     async def _read(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the files' contents, empty if the peer does not have them."""
         waiting = deque((name, 0) for name in names)
         if TOKENIZER in names:
             # Usually longer than one piece: further ones are requested before the size is known.

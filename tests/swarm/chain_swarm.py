@@ -45,8 +45,6 @@ CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
 ONE_WAY_S: Final = 0.01
 WINDOW_BYTES: Final = 1 << 20
 """About what a sender's machine takes in before it has left."""
-PACKET_BYTES: Final = 1 << 14
-"""Comes at once."""
 
 
 @dataclass(slots=True)
@@ -182,8 +180,7 @@ class ChainSwarm:
         def route(source: str, target: str) -> Route:
             return SeededRoute(link, random.Random(0), wire=wires[source])
 
-        network = MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES, packet_bytes=PACKET_BYTES)
-        return cls(SimulatedSwarm(network))
+        return cls(SimulatedSwarm(MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES)))
 
     async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
         """A stage that holds one of so many parts, announced from now on."""

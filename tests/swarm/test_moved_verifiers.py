@@ -163,7 +163,7 @@ async def test_others_that_cannot_continue_are_named_soon_and_not_waited_beside(
     asking = asyncio.ensure_future(client.generate(PROMPT, max_new_tokens=TOKENS))
     await asyncio.sleep(LOST_AT_S)
     await verifier.kill()
-    sentence = "no other verifier with numerics scripted goes on with its text; there is bfloat16. Tried: "
+    sentence = "no other verifier with numerics scripted continues its text; available: bfloat16. Tried: "
     with pytest.raises(GenerationFailed, match=sentence):
         await asking
     seconds = asyncio.get_running_loop().time() - LOST_AT_S

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cosine_lab.emulation.letter_codec import LetterCodec
-from cosine_p2p.text.detokenizer import Codec, Detokenizer, TextAssembler
+from cosine_p2p.text.detokenizer import Detokenizer, TextAssembler
 from cosine_p2p.text.token_effects import TokenEffect
 from cosine_p2p.text.tokenizer import TextTokenizer
 from tests.cosine_p2p.tokenizer_kinds import KINDS, codec_of, ids
@@ -92,7 +92,7 @@ LETTERS = LetterCodec()
 
 
 def pieces(
-    codec: Codec, prompt: Sequence[int], output: Sequence[int], stop: Sequence[str]
+    codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int], stop: Sequence[str]
 ) -> tuple[list[str], bool]:
     """What each token gives up to a stop, and what the end gives if there was none; and whether there was one."""
     assembler, given_text = TextAssembler(codec, prompt, stop), []
