@@ -1,7 +1,6 @@
-"""A full transport as a process of a host (this file as a command), and how a test asks it (`PeerProcess`).
+"""A full transport as a process of a host: this file as a command, and `PeerProcess` for tests.
 
-The command reads one JSON order a line from stdin and writes one JSON answer a line to stdout. Its argument has the
-fields of its `TransportConfig`.
+The argument of the command has the fields of its `TransportConfig` as JSON.
 """
 
 import asyncio
@@ -11,7 +10,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,10 +19,10 @@ from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.errors import CosineError
 from tests.network.laboratory import Host
+from tests.network.process import JsonProcess, orders, tell
 
 ECHO: Final = "/cosine/echo/test"
 ROUND_TRIPS: Final = 5
-COMMAND: Final = (sys.executable, "-m", "tests.network.peer")
 
 
 async def echo(stream: Stream) -> None:
@@ -35,7 +33,7 @@ async def echo(stream: Stream) -> None:
 async def dialled(
     transport: HivemindTransport, peer_id: str, maddrs: list[str], timeout_s: float
 ) -> dict[str, Any]:
-    """Open a stream, over which bytes come back: the peer's address."""
+    """Open a stream, exchange bytes over it, and return the peer's address."""
     transport.note_addresses(peer_id, maddrs)
     stream = await transport.dial(peer_id, ECHO)
     try:
@@ -50,20 +48,6 @@ async def dialled(
     return {"is_relayed": "/p2p-circuit" in address, "address": address}
 
 
-async def answer(transport: HivemindTransport, order: dict[str, Any]) -> dict[str, Any]:
-    match order:
-        case {"do": "dial", "peer": peer_id, "maddrs": maddrs, **more}:
-            return await dialled(transport, peer_id, maddrs, more.get("timeout_s", 10.0))
-        case _:
-            reach = transport.reach
-            return {"kind": reach.kind.value, "said": str(reach), "maddrs": reach.addresses}
-
-
-def tell(found: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(found) + "\n")
-    sys.stdout.flush()
-
-
 async def main() -> None:
     given = json.loads(sys.argv[1])
     file = Path(os.environ["HOME"]) / "identity"
@@ -71,66 +55,41 @@ async def main() -> None:
     lists = {name: tuple(value) for name, value in given.items() if isinstance(value, list)}
     transport = await HivemindTransport.start(TransportConfig(identity_file=file, **given | lists))
     await transport.serve(ECHO, echo)
-    hello = {"peer": transport.peer_id, "maddrs": await transport.visible_maddrs()}
-    tell(hello)
-    reader = asyncio.StreamReader()
-    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
-    while line := await reader.readline():
+    tell(peer=transport.peer_id, maddrs=await transport.visible_maddrs())
+    async for order in orders():
         try:
-            found = await answer(transport, json.loads(line))
+            if order:
+                tell(**await dialled(transport, **order))
+            else:
+                reach = transport.reach
+                tell(kind=reach.kind.value, said=str(reach), maddrs=reach.addresses)
         except (CosineError, TimeoutError) as error:
-            found = {"error": str(error) or type(error).__name__}
-        tell(found)
+            tell(error=str(error) or type(error).__name__)
     await transport.close()
 
 
-@dataclass(slots=True)
-class PeerProcess:
-    """Started by `start`; `peer_id` and `maddrs` are known once it is ready."""
+class PeerProcess(JsonProcess):
+    """A transport that is ready, with a config."""
 
-    host: Host
-    process: Any
-    peer_id: str = ""
-    maddrs: tuple[str, ...] = ()
-
-    @classmethod
-    def start(cls, host: Host, **config: Any) -> "PeerProcess":
-        """A transport with that config, once it is ready."""
-        peer = cls(host, host.start(*COMMAND, json.dumps(config), log="peer.log"))
-        line = peer.process.stdout.readline()
-        assert line, (host.home / "peer.log").read_text()
-        hello = json.loads(line)
-        peer.peer_id, peer.maddrs = hello["peer"], tuple(hello["maddrs"])
-        return peer
-
-    @property
-    def maddr(self) -> str:
-        """Where others dial it, over TCP."""
-        return next(maddr for maddr in self.maddrs if f"/{self.host.addresses[0]}/tcp/" in maddr)
-
-    def ask(self, **order: Any) -> dict[str, Any]:
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        line = self.process.stdout.readline()
-        assert line, (self.host.home / "peer.log").read_text()
-        answer: dict[str, Any] = json.loads(line)
-        return answer
+    def __init__(self, host: Host, **config: Any) -> None:
+        super().__init__(host, sys.executable, "-m", "tests.network.peer", json.dumps(config))
+        hello = self.hear()
+        self.peer_id: str = hello["peer"]
+        # The TCP address of a public peer.
+        self.maddr = next((maddr for maddr in hello["maddrs"] if f"/{host.addresses[0]}/tcp/" in maddr), "")
 
     def reach(self) -> dict[str, Any]:
-        return self.ask(do="reach")
+        self.say()
+        return self.hear()
 
-    def dial(self, other: "PeerProcess", **more: Any) -> dict[str, Any]:
-        """Open a stream by the addresses that the other announces."""
-        return self.ask(do="dial", peer=other.peer_id, maddrs=other.reach()["maddrs"], **more)
-
-    def end(self) -> None:
-        """As a machine that is switched off, except that the system hangs up."""
-        self.process.kill()
-        self.process.wait()
+    def dial(self, other: "PeerProcess", *, timeout_s: float = 10.0) -> dict[str, Any]:
+        """Open a stream to the addresses that the other peer announces."""
+        self.say(peer_id=other.peer_id, maddrs=other.reach()["maddrs"], timeout_s=timeout_s)
+        return self.hear()
 
 
 def wait_until(is_so: Callable[[], bool], *, within_s: float) -> None:
-    """Wait until it is so. Fails after `within_s`."""
+    """Wait until a condition holds. Fails after `within_s`."""
     began_s = time.monotonic()
     while not is_so():
         assert time.monotonic() - began_s < within_s, f"it was not so within {within_s:g} s"

@@ -1,11 +1,10 @@
-"""Whole nodes in the networks that people have. Texts outlive changes of these, though the ways lose packets.
+"""Whole nodes in emulated networks. Texts survive changes of the network, although packets are lost.
 
-A public bootstrap node relays for a verifier at home. Another verifier is public. In each round a client that
-stays, light or full, asks one of the two for a text, and in the middle of it one thing changes. Each text must be
-the target's, token by token, and a newcomer must be served afterwards.
+A public bootstrap node relays for a verifier at home; another verifier is public. In each round a client, light or
+full, asks one of the two for a text, and in the middle of it one thing changes. Each text must be the target's,
+token by token, and a new client must be served afterwards.
 """
 
-import sys
 import time
 from enum import StrEnum
 from typing import Any, Final
@@ -16,7 +15,7 @@ from tests.e2e.reference import encoded, greedy
 from tests.network.home_router import RouterKind
 from tests.network.laboratory import Host, Laboratory, Router
 from tests.network.nodes import COMMAND, TARGET, Node
-from tests.network.reader import Reader
+from tests.network.reader import Reader, Text
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
 
@@ -27,9 +26,9 @@ SHORT_TOKENS: Final = 4
 CHANGE_AFTER_TOKENS: Final = 4
 LOSS: Final = 0.01
 HUNG_S: Final = 120.0
-"""No text of six seconds takes so long, whatever is waited for on the way."""
+"""Bounds a text of six seconds, with all timeouts on the way."""
 TRY_S: Final = 8.0
-"""A newcomer gives up, and the next one comes."""
+"""The timeout of a new client, after which the next one tries."""
 AT: Final = "/ip4/0.0.0.0/tcp/4001"
 ENGINE: Final = ("--model", TARGET, "--threads", "1", "--dtype", "float32", "--emulate", "60/6@10")
 
@@ -58,10 +57,10 @@ class Swarm:
         self.client = self._reader("client", transport)
 
     def _start_boot(self) -> Node:
-        return Node.start(self._boot_host, "bootstrap", "--host-maddr", AT)
+        return Node(self._boot_host, "bootstrap", "--host-maddr", AT)
 
     def _verifier(self, host: Host) -> Node:
-        return Node.start(host, "join", "--role", "verifier", *ENGINE, "--initial-peers", self.boot.maddr)
+        return Node(host, "join", "--role", "verifier", *ENGINE, "--initial-peers", self.boot.maddr)
 
     def _reader(self, name: str, transport: str, **more: Any) -> Reader:
         options: dict[str, Any] = {"dtype": "float32", "strategy": "plain", "audit": 0.0, "temperature": 0.0}
@@ -75,11 +74,11 @@ class Swarm:
     def play(self, change: Change) -> None:
         """One round."""
         verifier = self.public if change is Change.ADDRESS else self.home
-        text = self.client.begin(PROMPT, verifier=verifier.peer_id, max_new_tokens=TOKENS, timeout_s=HUNG_S)
-        self.client.hear(text, within_s=HUNG_S, tokens=CHANGE_AFTER_TOKENS)
+        self.client.say(prompt=PROMPT, verifier=verifier.peer_id, max_new_tokens=TOKENS, timeout_s=HUNG_S)
+        text = self.client.follow(Text(), within_s=HUNG_S, tokens=CHANGE_AFTER_TOKENS)
         self._change(change, verifier)
         self._find(verifier)
-        self.client.hear(text, within_s=HUNG_S)
+        self.client.follow(text, within_s=HUNG_S)
         assert (text.error, tuple(text.token_ids)) == ("", greedy(encoded(PROMPT), TOKENS)), change
 
     def _change(self, change: Change, verifier: Node) -> None:
@@ -96,12 +95,13 @@ class Swarm:
                 self.client.host.move()
 
     def _find(self, verifier: Node) -> None:
-        """Wait until a newcomer gets its text of a verifier."""
-        since_s = time.monotonic()
-        options: dict[str, Any] = {"verifier": verifier.peer_id, "max_new_tokens": SHORT_TOKENS, "timeout_s": TRY_S}
-        while error := self.newcomer.ask(PROMPT, within_s=HUNG_S, is_newcomer=True, **options).error:
+        """Wait until a new client gets its text from a verifier."""
+        since_s, error = time.monotonic(), None
+        while error != "":
             assert time.monotonic() - since_s < HUNG_S, error
-            sys.stderr.write(f"  {time.monotonic() - since_s:.1f} s: {error}\n")
+            options = {"verifier": verifier.peer_id, "max_new_tokens": SHORT_TOKENS, "timeout_s": TRY_S}
+            self.newcomer.say(prompt=PROMPT, is_newcomer=True, **options)
+            error = self.newcomer.follow(Text(), within_s=HUNG_S).error
 
 
 @pytest.mark.parametrize("transport", ["light", "full"])
@@ -121,9 +121,9 @@ JOIN: Final = ("join", "--role", "verifier", "--model", TARGET, "--threads", "1"
 
 
 def test_a_verifier_that_nobody_can_reach_says_so_and_is_not_announced(lab: Laboratory) -> None:
-    drafter = Node.start(lab.host("drafter"), "join", "--role", "drafter", "--model", "ngram", "--target", TARGET)
+    drafter = Node(lab.host("drafter"), "join", "--role", "drafter", "--model", "ngram", "--target", TARGET)
     home = lab.router("home", RouterKind.PORT_RESTRICTED)
-    verifier = Node.start(lab.host("verifier", router=home), *JOIN, drafter.maddr)
+    verifier = Node(lab.host("verifier", router=home), *JOIN, drafter.maddr)
     assert (verifier.ready["reach"], verifier.ready["relays"]) == ("nobody", [])
     assert "no relay answers" in verifier.ready["said"]
     assert not generates(lab.host("client"), drafter.maddr)
@@ -131,7 +131,7 @@ def test_a_verifier_that_nobody_can_reach_says_so_and_is_not_announced(lab: Labo
 
 def test_hosts_with_ipv6_alone_serve_each_other_with_the_defaults(lab: Laboratory) -> None:
     boot, host, client = (lab.host(name, is_v4=False, is_v6=True) for name in ("boot", "verifier", "client"))
-    address = Node.start(boot, "bootstrap").maddr
-    verifier = Node.start(host, *JOIN, address)
+    address = Node(boot, "bootstrap").maddr
+    verifier = Node(host, *JOIN, address)
     assert "over IPv6 alone" in verifier.ready["said"]
     assert generates(client, address)

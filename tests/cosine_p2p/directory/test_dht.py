@@ -1,9 +1,8 @@
-"""What may lie in the DHT, and how a directory finds its way through cells."""
+"""The records that the DHT accepts and keeps, and a directory's way through cells."""
 
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 
@@ -35,14 +34,6 @@ def cell_of(record: NodeRecord, *, name: str = TARGET, depth: int = 0, network: 
     return cell_key(network=network, role=record.role, target=name, owner=record.peer_id, depth=depth)
 
 
-def passes(checker: PostingChecker, **posting: Any) -> bool:
-    try:
-        checker.check(**posting)
-    except RemoteProtocolError:
-        return False
-    return True
-
-
 def accepts(
     record: NodeRecord,
     signer: Identity,
@@ -51,18 +42,19 @@ def accepts(
     key_cell: str | None = None,
     owner: str | None = None,
     expires_at_s: float | None = None,
-    now_s: float = NOW_S,
-    opener: RecordOpener | None = None,
 ) -> bool:
-    cell = cell_of(record) if cell is None else cell
-    return passes(
-        PostingChecker(NETWORK, opener or RecordOpener()),
-        key=dht_key(cell if key_cell is None else key_cell),
-        subkey=subkey_bytes(record.peer_id if owner is None else owner),
-        value=encode_body(StoredValue(cell, seal_record(record, signer, key=cell))),
-        expires_at_s=record.expires_at_s if expires_at_s is None else expires_at_s,
-        now_s=now_s,
-    )
+    cell = cell or cell_of(record)
+    try:
+        PostingChecker(NETWORK, RecordOpener()).check(
+            key=dht_key(key_cell or cell),
+            subkey=subkey_bytes(owner or record.peer_id),
+            value=encode_body(StoredValue(cell, seal_record(record, signer, key=cell))),
+            expires_at_s=record.expires_at_s if expires_at_s is None else expires_at_s,
+            now_s=NOW_S,
+        )
+    except RemoteProtocolError:
+        return False
+    return True
 
 
 OWNER, THIEF = identity_of(1), identity_of(2)
@@ -93,15 +85,13 @@ def test_a_record_stays_in_its_own_cells(cell: str) -> None:
 
 
 def test_lifetimes_are_bounded() -> None:
-    assert not accepts(GOOD, OWNER, expires_at_s=GOOD.expires_at_s + 1)
-    assert accepts(GOOD, OWNER, expires_at_s=GOOD.expires_at_s - 1)
-    late = record_of(OWNER, now_s=NOW_S + 30, lifetime_s=limits.MAX_RECORD_TTL_S)
-    assert not accepts(late, OWNER)
+    until_s = GOOD.expires_at_s
+    assert accepts(GOOD, OWNER, expires_at_s=until_s - 1)
+    for later_s in (until_s + 1, float("inf"), float("nan")):
+        assert not accepts(GOOD, OWNER, expires_at_s=later_s)
+    assert not accepts(record_of(OWNER, now_s=NOW_S + 30, lifetime_s=limits.MAX_RECORD_TTL_S), OWNER)
     assert not accepts(record_of(OWNER, now_s=NOW_S - 400), OWNER)
-    just_lapsed = record_of(OWNER, now_s=NOW_S - 310)
-    assert accepts(just_lapsed, OWNER)
-    assert not accepts(GOOD, OWNER, expires_at_s=float("inf"))
-    assert not accepts(GOOD, OWNER, expires_at_s=float("nan"))
+    assert accepts(record_of(OWNER, now_s=NOW_S - 310), OWNER), "a record that has just lapsed"
 
 
 def posting(number: int, *, sequence: int = 1, lifetime_s: float = 300.0, now_s: float = NOW_S) -> Posting:
@@ -122,29 +112,21 @@ def test_in_a_full_cell_the_largest_range_gives_its_youngest_place_to_a_smaller_
     assert posting(1).owner in owners
 
 
-CELLS = [b"%d" % number for number in range(1000)]
-
-
-def held_bytes(store: RecordStore) -> int:
-    """The estimated memory of all that is held in `CELLS`."""
-    return sum(len(each.value) + ENTRY_BYTES for cell in CELLS for each in store.get(cell, NOW_S))
-
-
 def test_a_full_store_takes_from_the_range_that_has_most() -> None:
-    store = RecordStore(max_bytes=40 * (ENTRY_BYTES + 40))
-    flooding = [store.put(CELLS[number], posting(number), NOW_S, source="flooder") for number in range(1, 60)]
+    store, cells = RecordStore(max_bytes=40 * (ENTRY_BYTES + 40)), [b"%d" % number for number in range(60)]
+    flooding = [store.put(cells[number], posting(number), NOW_S, source="flooder") for number in range(1, 60)]
     assert 39 <= sum(flooding) <= 41
     assert all(store.put(b"honest", posting(number), NOW_S, source="honest") for number in range(60, 70))
     assert len(store.get(b"honest", NOW_S)) == 10
-    assert held_bytes(store) <= 30 * (ENTRY_BYTES + 40)
+    assert sum(len(store.get(cell, NOW_S)) for cell in cells) <= 30
     later_s = NOW_S + 1000
     assert store.put(b"new", posting(50, now_s=later_s), later_s)
-    assert store._bytes < 2 * (ENTRY_BYTES + 40), "it recovers"
+    assert store._bytes < 2 * (ENTRY_BYTES + 40), "lapsed records are removed"
 
 
 @pytest.mark.parametrize("seed", soak_rest(range(20)))
 def test_the_store_against_a_plain_model(seed: int) -> None:
-    """Random puts over time; `alive` is what an owner said last, as the rules read."""
+    """Random puts over time, compared with the latest live record of each owner."""
     rng, store, now_s = random.Random(seed), RecordStore(), NOW_S
     said: dict[tuple[bytes, int], Posting] = {}
     for _ in range(400):
@@ -177,14 +159,6 @@ def fill(cells: MemoryCells, clock: Clock, numbers: Sequence[int]) -> None:
     asyncio.run(announce_all())
 
 
-def first_cells() -> list[str]:
-    """The first cell and those below it."""
-    return [
-        cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=digit)
-        for digit in ("", *"0123456789abcdef")
-    ]
-
-
 def found(cells: MemoryCells, clock: Clock, target: str = TARGET) -> list[NodeRecord]:
     return asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, target))
 
@@ -206,10 +180,12 @@ def test_full_cells_split_everybody_is_found_and_a_sample_costs_little() -> None
     clock = Clock(NOW_S)
     cells = LyingCells(clock)
     fill(cells, clock, range(1, 301))
-    assert {record.peer_id for record in found(cells, clock)} == {
-        identity_of(number).peer_id for number in range(1, 301)
-    }
-    assert sum(bool(cells.store.get(dht_key(cell), NOW_S)) for cell in first_cells()) == 17
+    peer_ids = {identity_of(number).peer_id for number in range(1, 301)}
+    assert {record.peer_id for record in found(cells, clock)} == peer_ids
+    for digit in "0123456789abcdef":
+        assert cells.store.get(
+            dht_key(cell_name(network=NETWORK, role="drafter", target=TARGET, prefix=digit)), NOW_S
+        )
     cells.reads = 0
     sample = asyncio.run(directory(cells, 0, clock).find(Role.DRAFTER, TARGET, wanted=20))
     assert 20 <= len(sample) < 100
@@ -217,7 +193,7 @@ def test_full_cells_split_everybody_is_found_and_a_sample_costs_little() -> None
 
 
 class LyingCells(MemoryCells):
-    """Reads hold whatever is planted beside what is stored."""
+    """Reads return planted records in addition to stored ones."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(network=NETWORK, clock=clock)
@@ -267,7 +243,7 @@ def test_reading_is_bounded() -> None:
 
 
 class FewHolders(MemoryCells):
-    """Of five nodes that are asked, so many hold what is written."""
+    """Of five nodes that are asked, `holders` hold the record."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(network=NETWORK, clock=clock)
@@ -294,29 +270,18 @@ def test_a_record_is_announced_once_most_of_the_nodes_asked_hold_it(holders: int
         with pytest.raises(PeerLost, match=f"{holders} of the 5 nodes that should hold our record have it, 3 are"):
             asyncio.run(writer.announce(GOOD, [TARGET]))
     assert writer.holders == holders
-    # Readers do not look below a cell that is not full, so no other one is tried.
+    # Readers do not descend below a cell that is not full, so no other one is tried.
     assert cells.written == [(cell_of(GOOD), False), (cell_of(GOOD, name=ALL_TARGETS), False)]
 
 
-def test_what_is_found_is_told_as_it_was_signed_and_what_was_recalled_is_given_back() -> None:
-    clock, told = Clock(NOW_S), []
+def test_found_records_are_reported_with_their_signatures() -> None:
+    clock, told = Clock(NOW_S), list[SealedRecord]()
     cells = MemoryCells(network=NETWORK, clock=clock)
     fill(cells, clock, [1, 2])
-
-    def note(role: Role, target: str, found: Sequence[SealedRecord]) -> None:
-        told.append((role, target, {each.owner: each for each in found}))
-
-    recalled = {(Role.DRAFTER, TARGET): [GOOD]}
-    ours = DhtDirectory(cells, OWNER, network=NETWORK, clock=clock, note_found=note, recalled=recalled)
+    ours = DhtDirectory(cells, OWNER, network=NETWORK, clock=clock, note_found=lambda *found: told.extend(found[2]))
     found = asyncio.run(ours.find(Role.DRAFTER, TARGET))
-    ((role, target, sealed),) = told
-    assert (role, target, set(sealed)) == (Role.DRAFTER, TARGET, {record.peer_id for record in found})
     checker = PostingChecker(NETWORK, RecordOpener())
-    for record in found:
-        kept = sealed[record.peer_id]
-        assert checker.open(kept.data, cell=kept.cell, owner=kept.owner, now_s=clock()) == record
-    assert ours.recall(Role.DRAFTER, TARGET) == [GOOD]
-    assert ours.recall(Role.VERIFIER, TARGET) is None
+    assert found == [checker.open(one.data, cell=one.cell, owner=one.owner, now_s=clock()) for one in told]
 
 
 def test_the_store_keeps_the_newest_of_each_owner_and_a_replay_undoes_no_goodbye() -> None:

@@ -1,4 +1,4 @@
-"""Look-ups of the last seconds are used again, older ones while the next is under way, until a link is lost."""
+"""Look-ups of the last seconds are reused, older ones while they are renewed, until a link is lost."""
 
 import asyncio
 
@@ -36,35 +36,21 @@ def finds_in(directory: CountedDirectory, network: MemoryNetwork | None = None) 
 
 
 @in_virtual_time
-async def test_what_was_found_a_moment_ago_is_used_again() -> None:
-    directory = await with_drafters(2)
-    finds, _ = finds_in(directory)
-    first = await finds.find(Role.DRAFTER, TARGET)
-    await asyncio.sleep(0.9 * REUSE_S)
-    assert await finds.find(Role.DRAFTER, TARGET) == first
-    assert directory.asked == 1
-    await asyncio.sleep(KEEP_S)
-    assert await finds.find(Role.DRAFTER, TARGET) == first
-    assert directory.asked == 2
-
-
-@in_virtual_time
-async def test_what_is_older_serves_one_request_while_it_is_looked_up_again() -> None:
+async def test_a_recent_look_up_is_reused_and_an_older_one_serves_one_request_while_it_is_renewed() -> None:
     directory = await with_drafters(1)
     finds, _ = finds_in(directory)
     first = await finds.find(Role.DRAFTER, TARGET)
     await directory.announce(record_of(identity_of(1), now_s=0.0), (TARGET,))
-    await asyncio.sleep(REUSE_S)
-    assert await finds.find(Role.DRAFTER, TARGET) == first
-    await asyncio.sleep(0)
-    assert directory.asked == 2
-    assert len(await finds.find(Role.DRAFTER, TARGET)) == 2
-    assert directory.asked == 2
+    for pause_s, asked, found in ((0.9 * REUSE_S, 1, 1), (REUSE_S, 2, 1), (0.0, 2, 2), (KEEP_S, 3, 2)):
+        await asyncio.sleep(pause_s)
+        records = await finds.find(Role.DRAFTER, TARGET)
+        await asyncio.sleep(0)
+        assert (directory.asked, len(records), records[:1]) == (asked, found, first)
     await finds.close()
 
 
 @in_virtual_time
-async def test_a_lost_link_makes_them_old() -> None:
+async def test_a_lost_link_ends_the_reuse() -> None:
     async def idle(stream: Stream) -> None:
         await stream.read()
 
@@ -84,7 +70,7 @@ async def test_a_lost_link_makes_them_old() -> None:
 
 
 class RememberingDirectory(CountedDirectory):
-    """Recalls one node of each role of an earlier run, or that there was nobody."""
+    """Recalls records of an earlier run."""
 
     def __init__(self, *recalled: NodeRecord) -> None:
         super().__init__()

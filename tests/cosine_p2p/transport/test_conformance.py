@@ -1,4 +1,4 @@
-"""What every transport promises of its streams, whatever carries them (`cosine_p2p/transport/base.py`)."""
+"""The properties of streams that every transport has (`cosine_p2p/transport/base.py`)."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -16,7 +16,6 @@ from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from tests.cosine_p2p.transport.full_nodes import swarm
-from tests.scenes import in_virtual_time
 
 ECHO: Final = "/test/echo"
 WHO: Final = "/test/who"
@@ -28,11 +27,9 @@ NOBODY: Final = Identity.from_seed(b"\x09" * 32).peer_id
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """Our transport, and a peer that serves the protocols above, `one_way_s` away at least.
+    """Our transport, and a peer at `address` that serves the protocols below, at least `one_way_s` away.
 
-    It is seen at an address that begins with `address`.
-
-    `is_bounded` where a slow peer holds us up, `frees_writers` where closing the stream lets go of who is held up.
+    `is_bounded`: writes wait for a slow peer. `frees_writers`: closing the stream ends them.
     """
 
     ours: Transport
@@ -106,8 +103,7 @@ def needs(library: str) -> list[pytest.MarkDecorator]:
     return [pytest.mark.network, pytest.mark.skipif(find_spec(library) is None, reason=f"needs {library}")]
 
 
-Play = Callable[[Joined], Coroutine[Any, Any, None]]
-Played = Callable[[Play], None]
+Scene = Callable[[Joined], Coroutine[Any, Any, None]]
 
 
 @pytest.fixture(
@@ -119,13 +115,21 @@ Played = Callable[[Play], None]
         pytest.param(light, id="light", marks=needs("libp2p")),
     ],
 )
-def played(request: pytest.FixtureRequest) -> Iterator[Played]:
-    """Runs a scene with our transport and a peer, which all scenes of a kind share."""
+def play(request: pytest.FixtureRequest) -> Iterator[Callable[[Scene], None]]:
+    """A function that runs a scene with our transport and a peer, which all scenes of a transport share."""
     with asyncio.Runner() as runner:
         joining: AbstractAsyncContextManager[Joined] = request.param()
         joined = runner.run(joining.__aenter__())
-        yield lambda play: runner.run(asyncio.wait_for(play(joined), 60))
+        yield lambda scene: runner.run(asyncio.wait_for(scene(joined), 60))
         runner.run(joining.__aexit__(None, None, None))
+
+
+def on_each_transport(scene: Scene) -> Callable[[Callable[[Scene], None]], None]:
+    def test(play: Callable[[Scene], None]) -> None:
+        play(scene)
+
+    test.__name__ = scene.__name__
+    return test
 
 
 async def read_exactly(stream: Stream, size_bytes: int) -> bytes:
@@ -144,136 +148,103 @@ async def lost(work: Awaitable[Any]) -> PeerLost:
     return caught.value
 
 
-def test_bytes_travel_both_ways_in_order_and_unchanged(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
-        for size_bytes in (1, 70_000, 3 << 20):
-            data = bytes(range(256)) * (size_bytes // 256 + 1)
-            writing = asyncio.ensure_future(stream.write(data))
-            assert await read_exactly(stream, len(data)) == data
-            await writing
-        stream.close()
-
-    played(play)
+@on_each_transport
+async def test_bytes_travel_both_ways_in_order_and_unchanged(joined: Joined) -> None:
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    for size_bytes in (1, 70_000, 3 << 20):
+        data = bytes(range(256)) * (size_bytes // 256 + 1)
+        writing = asyncio.ensure_future(stream.write(data))
+        assert await read_exactly(stream, len(data)) == data
+        await writing
+    stream.close()
 
 
-def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, WHO)
-        assert stream.peer_id == joined.peer_id
-        assert await read_exactly(stream, len(joined.ours.peer_id)) == joined.ours.peer_id.encode()
-        assert [await stream.read(), await stream.read()] == [b"", b""]
-
-    played(play)
+@on_each_transport
+async def test_each_end_knows_the_other_and_what_is_said_last_arrives_before_the_end(joined: Joined) -> None:
+    stream = await joined.ours.dial(joined.peer_id, WHO)
+    assert stream.peer_id == joined.peer_id
+    assert await read_exactly(stream, len(joined.ours.peer_id)) == joined.ours.peer_id.encode()
+    assert [await stream.read(), await stream.read()] == [b"", b""]
 
 
-def test_where_a_peer_is_is_what_was_seen(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
-        assert (await joined.ours.address_of(joined.peer_id)).startswith(joined.address)
-        assert await joined.ours.address_of(NOBODY) == ""
-        stream.close()
-
-    played(play)
+@on_each_transport
+async def test_where_a_peer_is_is_what_was_seen(joined: Joined) -> None:
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    assert (await joined.ours.address_of(joined.peer_id)).startswith(joined.address)
+    assert await joined.ours.address_of(NOBODY) == ""
+    stream.close()
 
 
-def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
+@on_each_transport
+async def test_closing_wakes_a_waiting_read_may_be_repeated_and_refuses_what_is_written_later(
+    joined: Joined,
+) -> None:
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    reading = asyncio.ensure_future(stream.read())
+    await asyncio.sleep(0.05)
+    stream.close()
+    stream.close()
+    async with asyncio.timeout(3):
+        assert await reading == b""
+        assert await stream.read() == b""
+    assert "closed" in (await lost(stream.write(b"late"))).reason
+
+
+@on_each_transport
+async def test_a_cancelled_read_leaves_the_stream_usable(joined: Joined) -> None:
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    for number in range(20):
         reading = asyncio.ensure_future(stream.read())
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await stream.write(b"%d" % number)
+        assert await stream.read() == b"%d" % number
+
+
+@on_each_transport
+async def test_a_write_waits_for_a_peer_that_reads_nothing(joined: Joined) -> None:
+    if not joined.is_bounded:
+        return
+    stream = await joined.ours.dial(joined.peer_id, HOLD)
+    writing = asyncio.ensure_future(stream.write(bytes(64 << 20)))
+    done, _ = await asyncio.wait([writing], timeout=0.3)
+    assert not done
+    if joined.frees_writers:
         stream.close()
-        stream.close()
-        async with asyncio.timeout(3):
-            assert await reading == b""
-            assert await stream.read() == b""
-        assert "closed" in (await lost(stream.write(b"late"))).reason
-
-    played(play)
+        await lost(writing)
+    writing.cancel()
+    await asyncio.gather(writing, return_exceptions=True)
+    stream.close()
 
 
-def test_a_cancelled_read_leaves_the_stream_usable(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
-        for number in range(20):
-            reading = asyncio.ensure_future(stream.read())
-            await asyncio.sleep(0)
-            reading.cancel()
-            await asyncio.gather(reading, return_exceptions=True)
-            await stream.write(b"%d" % number)
-            assert await stream.read() == b"%d" % number
-
-    played(play)
-
-
-def test_a_write_waits_for_a_peer_that_reads_nothing(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        if not joined.is_bounded:
-            return
-        stream = await joined.ours.dial(joined.peer_id, HOLD)
-        writing = asyncio.ensure_future(stream.write(bytes(64 << 20)))
-        done, _ = await asyncio.wait([writing], timeout=0.3)
-        assert not done
-        if joined.frees_writers:
-            stream.close()
-            await lost(writing)
-        writing.cancel()
-        await asyncio.gather(writing, return_exceptions=True)
-        stream.close()
-
-    played(play)
-
-
-def test_an_echo_of_many_writes_takes_both_ways_once(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
-        for number in range(50):
-            await stream.write(bytes([number]))
-        assert await read_exactly(stream, 50) == bytes(range(50))
-        taken_s = loop.time() - began_s
-        # One round trip for all fifty: a delay does not lower the rate.
-        assert 2 * joined.one_way_s - 0.001 <= taken_s
-        assert not joined.one_way_s or taken_s < 40 * joined.one_way_s
-
-    played(play)
-
-
-@in_virtual_time
-async def test_the_first_stream_to_a_far_peer_takes_what_a_connection_does() -> None:
-    network, loop = MemoryNetwork(), asyncio.get_running_loop()
-    far, near = DelayedTransport(network.join("a"), ONE_WAY_S, round_trips=LIGHT), network.join("b")
-    await near.serve(ECHO, echo)
-    for waited_s in (4 * ONE_WAY_S, 0.0):
-        began_s = loop.time()
-        await far.dial("b", ECHO)
-        assert loop.time() - began_s == pytest.approx(waited_s)
-    await asyncio.sleep(LIGHT.quiet_s + 1)
+@on_each_transport
+async def test_an_echo_of_many_writes_takes_both_ways_once(joined: Joined) -> None:
+    loop = asyncio.get_running_loop()
     began_s = loop.time()
-    await far.dial("b", ECHO)
-    assert loop.time() - began_s == pytest.approx(2 * ONE_WAY_S)
-    await far.close()
-    await near.close()
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    for number in range(50):
+        await stream.write(bytes([number]))
+    assert await read_exactly(stream, 50) == bytes(range(50))
+    taken_s = loop.time() - began_s
+    # One round trip for all fifty: a delay does not lower the rate.
+    assert 2 * joined.one_way_s - 0.001 <= taken_s
+    assert not joined.one_way_s or taken_s < 40 * joined.one_way_s
 
 
-def test_a_dial_that_cannot_be_says_why_at_the_first_read_at_the_latest(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        async def read() -> bytes:
-            return await (await joined.ours.dial(joined.peer_id, "/no/such/protocol")).read()
+@on_each_transport
+async def test_a_dial_that_cannot_be_says_why_at_the_first_read_at_the_latest(joined: Joined) -> None:
+    async def read() -> bytes:
+        return await (await joined.ours.dial(joined.peer_id, "/no/such/protocol")).read()
 
-        refused = await lost(read())
-        assert refused.peer_id == joined.peer_id and "/no/such/protocol" in refused.reason
-        assert (await lost(joined.ours.dial(NOBODY, ECHO))).peer_id == NOBODY
-
-    played(play)
+    refused = await lost(read())
+    assert refused.peer_id == joined.peer_id and "/no/such/protocol" in refused.reason
+    assert (await lost(joined.ours.dial(NOBODY, ECHO))).peer_id == NOBODY
 
 
-def test_leaving_ends_what_is_open(played: Played) -> None:
-    async def play(joined: Joined) -> None:
-        stream = await joined.ours.dial(joined.peer_id, ECHO)
-        await joined.ours.close()
-        async with asyncio.timeout(3):
-            assert await stream.read() == b""
-
-    played(play)
+@on_each_transport
+async def test_leaving_ends_what_is_open(joined: Joined) -> None:
+    stream = await joined.ours.dial(joined.peer_id, ECHO)
+    await joined.ours.close()
+    async with asyncio.timeout(3):
+        assert await stream.read() == b""

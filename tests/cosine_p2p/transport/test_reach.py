@@ -1,4 +1,4 @@
-"""The verdict about a node's ways in, from what was found out."""
+"""The reachability of a node, judged by its findings."""
 
 import pytest
 
@@ -10,50 +10,35 @@ LOOPBACK, HOME, PUBLIC = (f"/ip4/{host}/tcp/4001{US}" for host in ("127.0.0.1", 
 CIRCUIT = f"/ip4/198.51.101.1/tcp/4001/p2p/{RELAY}/p2p-circuit{US}"
 
 
-def seen_at(*ports: int) -> dict[str, str]:
-    """What public peers see, each the next of these ports."""
-    return {str(peer): f"/ip4/203.0.114.9/udp/{port}/quic-v1" for peer, port in enumerate(ports)}
+QUIC = f"/ip4/203.0.114.9/udp/4001/quic-v1{US}"
 
 
-def test_where_peers_have_come_in_over_quic_alone_relays_lead_light_clients_in() -> None:
-    quic = f"/ip4/203.0.114.9/udp/4001/quic-v1{US}"
-    reach = judge_reach(Findings(own=(HOME,), dialled_back=(quic,), circuits=(CIRCUIT,), public_peers=1))
-    assert (reach.kind, reach.addresses, reach.relays) == (ReachKind.DIRECT, (quic, CIRCUIT), (RELAY,))
-    assert f"over QUIC, and over TCP through {RELAY}" in str(reach)
-
-
-@pytest.mark.parametrize(("own", "announced"), [((LOOPBACK, HOME), (HOME,)), ((HOME, PUBLIC), (PUBLIC,))])
-def test_addresses_of_a_network_are_announced_only_where_nothing_better_is_there(
-    own: tuple[str, ...], announced: tuple[str, ...]
-) -> None:
-    assert judge_reach(Findings(own=own)).addresses == announced
+def relayed(*ports: int) -> Findings:
+    """Findings of a node with a relay that public peers see at these ports, one each."""
+    seen_at = {str(peer): f"/ip4/203.0.114.9/udp/{port}/quic-v1" for peer, port in enumerate(ports)}
+    return Findings(own=(HOME,), circuits=(CIRCUIT,), public_peers=4, seen_at=seen_at)
 
 
 @pytest.mark.parametrize(
-    ("ports", "kind", "reason"),
+    ("found", "kind", "announced", "reason"),
     [
-        ((7,) * OBSERVERS, ReachKind.PUNCHED, ""),
-        ((7, 7), ReachKind.RELAYED, "too few public peers, 2 of 4"),
-        ((7, 8), ReachKind.RELAYED, "symmetric NAT"),
+        (Findings(own=(LOOPBACK, HOME)), ReachKind.LOCAL, (HOME,), ""),
+        (Findings(own=(HOME, PUBLIC)), ReachKind.UNTESTED, (PUBLIC,), ""),
+        (
+            Findings(own=(HOME,), dialled_back=(QUIC,), circuits=(CIRCUIT,), public_peers=1),
+            *(ReachKind.DIRECT, (QUIC, CIRCUIT), f"over QUIC, and over TCP through {RELAY}"),
+        ),
+        (relayed(*(7,) * OBSERVERS), ReachKind.PUNCHED, (CIRCUIT,), ""),
+        (relayed(7, 7), ReachKind.RELAYED, (CIRCUIT,), "too few public peers, 2 of 4"),
+        (relayed(7, 8), ReachKind.RELAYED, (CIRCUIT,), "symmetric NAT"),
+        (Findings(own=(HOME,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "its router lets nobody in"),
+        (Findings(own=(PUBLIC,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "a firewall lets nobody in"),
+        (Findings(own=(PUBLIC,), public_peers=1, asked_back=2, is_named=True), ReachKind.UNTESTED, (PUBLIC,), ""),
     ],
 )
-def test_a_direct_way_needs_enough_peers_that_see_one_port(
-    ports: tuple[int, ...], kind: ReachKind, reason: str
+def test_findings_decide_the_kind_the_addresses_and_the_reason(
+    found: Findings, kind: ReachKind, announced: tuple[str, ...], reason: str
 ) -> None:
-    found = Findings(own=(HOME,), circuits=(CIRCUIT,), public_peers=4, seen_at=seen_at(*ports))
-    assert judge_reach(found).kind is kind
-    assert reason in str(judge_reach(found))
-
-
-@pytest.mark.parametrize(("own", "door"), [(HOME, "its router"), (PUBLIC, "a firewall")])
-def test_who_lets_nobody_in_and_has_no_relay_is_reached_by_nobody_and_announces_nothing(
-    own: str, door: str
-) -> None:
-    reach = judge_reach(Findings(own=(own,), public_peers=1, asked_back=1))
-    assert (reach.kind, reach.addresses) == (ReachKind.NOBODY, ())
-    assert f"{door} lets nobody in, and no relay answers" in str(reach)
-
-
-def test_an_address_that_the_user_named_is_announced_though_nobody_came_through() -> None:
-    reach = judge_reach(Findings(own=(PUBLIC,), public_peers=1, asked_back=2, is_named=True))
-    assert (reach.kind, reach.addresses) == (ReachKind.UNTESTED, (PUBLIC,))
+    reach = judge_reach(found)
+    assert (reach.kind, reach.addresses) == (kind, announced)
+    assert reason in str(reach)

@@ -1,4 +1,4 @@
-"""An honest verifier is not convicted, one that writes something else is; and evidence holds by its signatures."""
+"""Honest verifiers are not convicted, dishonest ones are; evidence is valid by its signatures."""
 
 import math
 from dataclasses import astuple, replace
@@ -16,7 +16,6 @@ from cosine_p2p.trust.audit_rule import (
     ROUNDING,
     WIDE,
     AuditState,
-    Rounding,
     accuses,
     most_by_chance,
     rounding_of,
@@ -37,13 +36,18 @@ PLAIN = Sampling()
 FILTERED = Sampling(temperature=0.8, top_p=0.9)
 
 MOST_FLIPS = rounding_of("gguf:Q4_0+llama.cpp").flip_rate * MAX_NEW_TOKENS
-"""Near ties to be expected in the longest text: too many for the chance of none to be above 0 in a float."""
+"""The expected near ties in the longest text, with which the probability of none underflows."""
 
 
 def is_accused(
-    *gaps: float, positions: int = 200, more: int = 0, numerics: str = "float32", sampling: Sampling = PLAIN
+    *gaps: float,
+    positions: int = 200,
+    more: int = 0,
+    numerics: str = "float32",
+    sampling: Sampling = PLAIN,
+    auditor: str | None = None,
 ) -> bool:
-    """A verdict with findings of these gaps, and so many more near ties."""
+    """True if a verdict with findings of these gaps, and `more` near ties, accuses."""
     near = rounding_of(numerics).near_tie
     findings = [AuditFinding(place, 1, gap) for place, gap in enumerate(gaps)]
     verdict = AuditVerdict(
@@ -56,7 +60,7 @@ def is_accused(
         different=sum(gap >= near for gap in gaps),
         findings=tuple(findings[:MAX_AUDIT_FINDINGS]),
     )
-    return accuses(verdict, request_of(numerics=numerics, sampling=sampling))
+    return accuses(verdict, request_of(numerics=numerics, sampling=sampling), numerics=auditor)
 
 
 @pytest.mark.parametrize("numerics", ["float32", "gguf:Q4_1+llama.cpp"])
@@ -79,13 +83,13 @@ def test_log_probabilities_accuse_where_one_is_far_off_or_all_are_a_little(numer
         assert not is_accused_of(near, side * near / 15, tokens=200)
         assert is_accused_of(near, side * near / 13, tokens=200)
     assert is_accused_of(near, near / 15, tokens=20, prompt_tokens=300)
-    # What rounding explains is that of both, and of weights that are quantised at load nothing is known.
+    # Rounding of both counts; the effect of weights quantised at load is unknown.
     other = "gguf:F16+llama.cpp"
     both = near + rounding_of(other).near_tie
     assert is_accused_of(1.01 * WIDE * both, 0.0, tokens=200, auditor=other)
     assert not is_accused_of(0.99 * WIDE * both, 0.0, tokens=200, auditor=other)
     assert not is_accused_of(3 * WIDE * near, near, tokens=200, auditor="float32/int8")
-    # In the longest texts no mean accuses that a device may have.
+    # In the longest texts an honest mean does not accuse.
     assert not is_accused_of(near, near / 65, tokens=100_000)
 
 
@@ -108,25 +112,20 @@ def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) ->
         ("float32/int8", "bfloat16/int8", (0.3,), 0.6),
     ],
 )
-def test_weights_that_only_one_of_them_rounds_explain_what_they_change(
+def test_weights_that_only_one_of_them_rounds_explain_differences(
     claimed: str, auditor: str, explained: tuple[float, ...], wide: float
 ) -> None:
-    def is_accused_of(*gaps: float, by: str) -> bool:
-        findings = tuple(AuditFinding(place, 1, gap) for place, gap in enumerate(gaps))
-        verdict = AuditVerdict("author", 0, 125, bytes(16), 125 - len(gaps), 0, len(gaps), findings)
-        return accuses(verdict, request_of(numerics=claimed, sampling=PLAIN), numerics=by)
-
-    assert not is_accused_of(*explained, by=auditor)
-    assert is_accused_of(wide, by=auditor)
-    # Where both round them alike, they explain nothing.
-    assert is_accused_of(*explained, by=claimed)
+    assert not is_accused(*explained, numerics=claimed, auditor=auditor, positions=125)
+    assert is_accused(wide, numerics=claimed, auditor=auditor, positions=125)
+    # If both round them in the same way, they explain nothing.
+    assert is_accused(*explained, numerics=claimed, auditor=claimed, positions=125)
 
 
 def test_near_ties_accuse_where_there_are_more_than_come_by_chance() -> None:
     expected = round(1000 * rounding_of("bfloat16").flip_rate)
     assert not is_accused(positions=1000, more=expected, numerics="bfloat16")
     assert is_accused(positions=1000, more=4 * expected, numerics="bfloat16")
-    # Whoever chooses the second best at every near tie of float32 rounds otherwise than float32 does.
+    # The second best choice at every near tie of float32 is not rounding.
     assert is_accused(positions=1000, more=10)
 
 
@@ -168,18 +167,11 @@ def test_a_conviction_takes_two(accusations: list[bool], state: Any) -> None:
     assert state_of(Poll.of(opinions)) is state
 
 
-@pytest.mark.parametrize(
-    ("numerics", "rounding"),
-    [
-        ("float32", ROUNDING["float32"]),
-        ("bfloat16/int8", ROUNDING["bfloat16"]),
-        # Dequantised weights are computed with in the data type; llama.cpp rounds activations to few bits too.
-        ("gguf:Q4_1+bfloat16/int8", ROUNDING["bfloat16"]),
-        ("gguf:Q8_0+llama.cpp", LLAMA_ROUNDING["Q8_0"]),
-    ],
-)
-def test_rounding_is_that_of_the_type_that_is_computed_with(numerics: str, rounding: Rounding) -> None:
-    assert rounding_of(numerics) == rounding
+def test_rounding_depends_on_the_type_of_arithmetic() -> None:
+    assert rounding_of("float32") == ROUNDING["float32"]
+    assert rounding_of("gguf:Q4_1+bfloat16/int8") == rounding_of("bfloat16/int8") == ROUNDING["bfloat16"]
+    # llama.cpp also rounds activations to few bits.
+    assert rounding_of("gguf:Q8_0+llama.cpp") == LLAMA_ROUNDING["Q8_0"]
 
 
 AUTHOR = identity_of(1)
@@ -193,16 +185,16 @@ def claim_of(nonce: int = 0) -> AskAudit:
     return AskAudit(0, request, TOKENS, AUTHOR.peer_id, sign(AUTHOR, transcript, digest=d_0))
 
 
-def answer_of(claim: AskAudit, auditor: int, *, different: int, stages: tuple[str, ...] | None = None) -> Audited:
+def answer_of(claim: AskAudit, auditor: int, *, different: int) -> Audited:
     d_0 = request_digest(claim.request)
     digest = roll_digest(d_0, TOKENS)
     findings = tuple(AuditFinding(position, 1, 1e6) for position in range(different))
-    verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings, stages=stages)
+    verdict = AuditVerdict(AUTHOR.peer_id, 0, 3, digest, 3 - different, 0, different, findings)
     return Audited(auditor, *astuple(sign(identity_of(auditor), verdict, digest=d_0)))
 
 
 def piece_of(*different: int, nonce: int = 0) -> Evidence:
-    """A claim and verdicts with so many differences each."""
+    """A claim and verdicts with these numbers of differences."""
     claim = claim_of(nonce)
     piece = Evidence.of(claim)
     for auditor, count in enumerate(different, 2):

@@ -1,4 +1,4 @@
-"""What one peer and one address range may ask for, and the silence that follows a flood."""
+"""Rate limits of peers and address ranges, and the silence after a flood."""
 
 from hypothesis import given
 from hypothesis import strategies as st

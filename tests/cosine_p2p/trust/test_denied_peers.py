@@ -1,4 +1,4 @@
-"""Denied peers: those named for a run, and bans that last between runs until they end or are lifted."""
+"""Denied peers: those of one run, and bans that last between runs until they end or are lifted."""
 
 import json
 from pathlib import Path
@@ -38,42 +38,41 @@ def file(tmp_path: Path) -> Path:
 
 
 def disconnected(denied: DeniedPeers, clock: Clock, *, each_s: float = APART_S) -> None:
-    """As often as makes a ban."""
+    """Disconnect a peer as often as leads to a ban."""
     for _ in range(DISCONNECTED):
         clock.now_s += each_s
         denied.note_disconnected(PEER)
 
 
-def flood(file: Path, clock: Clock) -> Ban:
-    """The ban of a peer that a node which has just begun disconnects as often as it takes."""
-    disconnected(DeniedPeers(bans=BanFile(file, clock=clock), clock=clock), clock)
-    return BanFile(file, clock=clock).read()[PEER]
+def flood(file: Path, clock: Clock) -> DeniedPeers:
+    """The denied peers of a new node that disconnects a peer as often as leads to a ban."""
+    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
+    disconnected(denied, clock)
+    return denied
 
 
 def test_a_ban_lasts_between_runs_until_it_ends_or_is_lifted(file: Path, clock: Clock) -> None:
-    BanFile(file, clock=clock).ban(PEER, until_s=clock() + 100, why="spam")
     bans = BanFile(file, clock=clock)
-    assert bans.read() == {PEER: Ban(peer_id=PEER, until_s=clock() + 100, why="spam")}
-    assert PEER in DeniedPeers(bans=bans, clock=clock)
-    clock.now_s += 101
-    assert PEER not in DeniedPeers(bans=bans, clock=clock)
+    bans.ban(OTHER, until_s=clock() + 100, why="spam")
     bans.ban(PEER, until_s=1e11, why="spam")
     bans.ban(OTHER, until_s=clock() + 100, why="spam")
-    assert list(BanFile(file, clock=clock).read()) == [OTHER, PEER], "the latest end last"
-    assert bans.lift(PEER) and not bans.lift(PEER)
-    assert list(bans.read()) == [OTHER]
+    again = BanFile(file, clock=clock)
+    assert list(again.read()) == [OTHER, PEER], "the latest end last"
+    assert OTHER in DeniedPeers(bans=again, clock=clock)
+    clock.now_s += 101
+    assert list(again.read()) == [PEER]
+    assert OTHER not in DeniedPeers(bans=again, clock=clock)
+    assert bans.lift(PEER) and not bans.lift(PEER) and not again.read()
 
 
-def test_who_comes_back_after_each_disconnection_is_banned_for_an_hour(
+def test_a_peer_that_returns_after_each_disconnection_is_banned_for_an_hour(
     file: Path, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
-    denied = DeniedPeers(bans=BanFile(file, clock=clock), clock=clock)
-    disconnected(denied, clock)
+    denied, bans = flood(file, clock), BanFile(file, clock=clock)
     assert PEER in denied and OTHER not in denied
-    ban = Ban(peer_id=PEER, until_s=clock() + FIRST_BAN_S, why=FLOODED, floods=1)
-    assert BanFile(file, clock=clock).read() == {PEER: ban}
+    assert bans.read() == {PEER: Ban(peer_id=PEER, until_s=clock() + FIRST_BAN_S, why=FLOODED, floods=1)}
     assert f"cosine-node ban {PEER} --lift" in caplog.text
-    assert BanFile(file, clock=clock).lift(PEER)
+    assert bans.lift(PEER)
     clock.now_s += LOOK_AGAIN_S
     assert PEER not in denied
 
@@ -85,16 +84,14 @@ def test_what_is_no_flood_bans_nobody(file: Path, clock: Clock, each_s: float) -
     assert PEER not in denied
 
 
-def test_bans_double_up_to_a_day_also_where_the_node_begins_anew_until_they_are_forgotten(
-    file: Path, clock: Clock
-) -> None:
-    for times in (1, 2, 4, 8, 16, 24, 24):
-        ban = flood(file, clock)
-        assert ban.until_s == clock() + times * FIRST_BAN_S
-        clock.now_s = ban.until_s + 1
-        assert PEER not in BanFile(file, clock=clock).read()
-    clock.now_s += REMEMBERED_S
-    assert flood(file, clock).until_s == clock() + FIRST_BAN_S
+def test_bans_double_up_to_a_day_until_they_are_forgotten(file: Path, clock: Clock) -> None:
+    bans = BanFile(file, clock=clock)
+    for times, pause_s in (*((times, 0.0) for times in (1, 2, 4, 8, 16, 24, 24)), (1, REMEMBERED_S)):
+        clock.now_s += pause_s
+        flood(file, clock)
+        assert bans.read()[PEER].until_s == clock() + times * FIRST_BAN_S
+        clock.now_s += times * FIRST_BAN_S + 1
+        assert PEER not in bans.read()
 
 
 def test_broken_bans_are_none_and_said_once(file: Path, clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

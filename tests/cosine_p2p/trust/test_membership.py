@@ -1,4 +1,4 @@
-"""A founder admits and revokes; a swarm file says who is a member, and a membership checks others by it."""
+"""A founder admits and revokes members; a membership checks other peers."""
 
 import json
 import stat
@@ -16,14 +16,6 @@ from tests.cosine_p2p.private_swarm import DAY_S, NOW_S, Clock, PrivateSwarm
 from tests.cosine_p2p.samples import identity_of
 
 US, MEMBER, STRANGER = (identity_of(number).peer_id for number in (1, 2, 3))
-
-
-def line(data: bytes) -> str:
-    return as_line(data, prefix=CERTIFICATE_LINE)
-
-
-def listed(data: bytes) -> str:
-    return as_line(data, prefix=REVOCATIONS_LINE)
 
 
 def written(tmp_path: Path, *lines: str) -> Path:
@@ -84,11 +76,11 @@ def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_f
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     swarm = PrivateSwarm()
-    theirs, first = swarm.admit(MEMBER), swarm.admit(US)
-    file = written(tmp_path, line(first))
+    theirs, first, renewed = swarm.admit(MEMBER), swarm.admit(US), swarm.admit(US)
+    lines = [as_line(certificate, prefix=CERTIFICATE_LINE) for certificate in (first, renewed)]
+    file = written(tmp_path, lines[0])
     ours = Membership.load(file, US, clock=swarm.clock)
-    renewed = swarm.admit(US)
-    written(tmp_path, line(first), line(renewed), listed(swarm.revoke(MEMBER, sequence=4)))
+    written(tmp_path, *lines, as_line(swarm.revoke(MEMBER, sequence=4), prefix=REVOCATIONS_LINE))
     ours.check(theirs, peer_id=MEMBER)
     assert ours.certificate == first
     swarm.clock.now_s += LOOK_AGAIN_S
@@ -102,14 +94,13 @@ def test_what_is_added_to_the_swarm_file_counts_without_a_restart_and_a_broken_f
     assert (ours.certificate, ours.sequence) == (renewed, 4)
 
 
-def test_those_whom_a_founder_admits_find_each_other_until_one_is_revoked(tmp_path: Path) -> None:
+def test_a_founder_admits_members_that_accept_each_other_until_one_is_revoked(tmp_path: Path) -> None:
     folder = tmp_path / "friends"
     made = FoundedSwarm.create(folder, "friends")
     assert stat.S_IMODE((folder / KEY_FILE).stat().st_mode) == 0o600
     assert FoundedSwarm.open(folder).swarm_id == made.swarm_id
 
     def admitted(peer_id: str) -> str:
-        # As by one command after the other.
         return FoundedSwarm.open(folder).admit(peer_id, lifetime_s=DAY_S, now_s=NOW_S)
 
     def membership(peer_id: str, *lines: str) -> Membership:

@@ -1,7 +1,6 @@
-"""Work crosses into the trio thread and back: results, errors, cancellation, the end."""
+"""Calls into the trio thread: cancellation, late results, and the end of the thread."""
 
 import asyncio
-import threading
 
 import pytest
 import trio
@@ -11,7 +10,7 @@ from tests.scenes import in_real_time
 
 
 @in_real_time
-async def test_cancelling_the_caller_cancels_the_work_and_a_result_that_comes_too_late_is_undone() -> None:
+async def test_a_cancelled_call_is_cancelled_or_undone_and_an_open_one_fails_when_the_thread_ends() -> None:
     thread = await TrioThread.start("test-trio")
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[str] = loop.create_future()
@@ -42,18 +41,9 @@ async def test_cancelling_the_caller_cancels_the_work_and_a_result_that_comes_to
     late.cancel()
     assert await undone == "a stream"
     assert call.cancelled() and late.cancelled()
-    await thread.close()
-
-
-@in_real_time
-async def test_closing_ends_the_thread_and_fails_what_waits() -> None:
-    thread = await TrioThread.start("test-trio")
-    call = asyncio.ensure_future(thread.call(trio.sleep_forever))
+    waiting = asyncio.ensure_future(thread.call(trio.sleep_forever))
     await asyncio.sleep(0)
     await thread.close()
-    for work in (call, thread.call(trio.sleep_forever)):
+    for work in (waiting, thread.call(trio.sleep_forever)):
         with pytest.raises(trio.RunFinishedError):
             await work
-    thread.post(print, "never")
-    await thread.close()
-    assert "test-trio" not in {each.name for each in threading.enumerate()}
