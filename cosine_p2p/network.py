@@ -5,7 +5,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from enum import StrEnum
 from functools import partial
@@ -28,7 +28,6 @@ from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.config import TransportConfig, check_peer_addresses
 from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.patience import Note, ask_patiently, join_patience_s
-from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.mandates import Mandates
 from cosine_protocol.errors import PeerLost, UsageError
 from cosine_protocol.identity import Identity
@@ -162,7 +161,14 @@ async def _enter_light(
         tokenizers.begin(record.tokenizer_digest)
     joined_by = order_peers(initial_peers, memory.peers(), now_s=time.time())
     early.begin(parse_initial_peers(joined_by))
-    dialled_soon = _begin_early(early, chain.from_iterable(recalled.values()), gate)
+    # Nodes of an earlier run that the gate admits.
+    book, dialled_soon = AddressBook(), dict[str, tuple[str, ...]]()
+    for record in chain.from_iterable(recalled.values()):
+        with suppress(PeerLost):
+            gate.check_dial(record.peer_id)
+            book.note(record.peer_id, record.addresses)
+            early.begin(book.of(record.peer_id))
+            dialled_soon[record.peer_id] = record.addresses
 
     # Imported while the sockets connect.
     from cosine_p2p.directory.discover import DiscoverCells
@@ -210,18 +216,6 @@ async def _enter_light(
         recalled={(role, memory.target): found for role, found in recalled.items()},
     )
     return transport, directory, identity
-
-
-def _begin_early(early: EarlySockets, recalled: Iterable[NodeRecord], gate: PeerGate) -> dict[str, tuple[str, ...]]:
-    """Start connecting to nodes of an earlier run that the gate admits, and return their addresses."""
-    book, found = AddressBook(), {}
-    for record in recalled:
-        with suppress(PeerLost):
-            gate.check_dial(record.peer_id)
-            book.note(record.peer_id, record.addresses)
-            early.begin(book.of(record.peer_id))
-            found[record.peer_id] = record.addresses
-    return found
 
 
 def choose_transport(asked: str | None) -> TransportKind:

@@ -105,7 +105,18 @@ class Surveyor:
         async with self._places:
             try:
                 async with asyncio.timeout(self._ask_timeout_s):
-                    return await self._ask(record)
+                    is_new = self._links.alive(record.peer_id, STATUS) is None
+                    link = await self._links.get(record.peer_id, STATUS)
+                    status, rtt_s = await ask_status(link, self._numbers, is_new=is_new)
+                return NodeSight(
+                    record=record,
+                    rtt_s=rtt_s,
+                    requests=status.requests,
+                    passes=status.steps,
+                    uptime_s=status.uptime_s,
+                    accepted=status.accepted,
+                    text_tokens=status.text_tokens,
+                )
             except TimeoutError:
                 reason = f"no answer within {self._ask_timeout_s:g} s"
             except PeerLost as lost:
@@ -113,17 +124,3 @@ class Surveyor:
             except (PeerError, RemoteProtocolError) as error:
                 reason = str(error)
         return NodeSight(record=record, reason=reason)
-
-    async def _ask(self, record: NodeRecord) -> NodeSight:
-        is_new = self._links.alive(record.peer_id, STATUS) is None
-        link = await self._links.get(record.peer_id, STATUS)
-        status, rtt_s = await ask_status(link, self._numbers, is_new=is_new)
-        return NodeSight(
-            record=record,
-            rtt_s=rtt_s,
-            requests=status.requests,
-            passes=status.steps,
-            uptime_s=status.uptime_s,
-            accepted=status.accepted,
-            text_tokens=status.text_tokens,
-        )

@@ -208,7 +208,10 @@ class RecordStore:
 
     def _add(self, key: bytes, posting: Posting, now_s: float, source: str) -> bool:
         if now_s >= self._purge_at_s:
-            self._purge(now_s)
+            self._purge_at_s = now_s + PURGE_EVERY_S
+            for place, cell in list(self._cells.items()):
+                for owner in [owner for owner, held in cell.items() if held.forget_at_s < now_s]:
+                    self._remove(place, owner)
         if len(self._owned.get(posting.owner, ())) >= MAX_OWNER_CELLS:
             return False
         added = _Held(posting, source, posting.expires_at_s)
@@ -249,13 +252,6 @@ class RecordStore:
     def get(self, key: bytes, now_s: float) -> list[Posting]:
         """The live postings of a key, the oldest owner first."""
         return [held.posting for held in self._cells.get(key, {}).values() if held.posting.expires_at_s >= now_s]
-
-    def _purge(self, now_s: float) -> None:
-        self._purge_at_s = now_s + PURGE_EVERY_S
-        for key, cell in list(self._cells.items()):
-            for owner, held in list(cell.items()):
-                if held.forget_at_s < now_s:
-                    self._remove(key, owner)
 
     def _remove(self, key: bytes, owner: str) -> None:
         held = self._cells[key].pop(owner)

@@ -30,7 +30,6 @@ WANTED_SPARES: Final = 2  # One that continues after a failure, and one that jud
 SPARE_LEVEL: Final = 3  # Four checks: enough for a verifier that is seldom asked, and audited each time.
 PUPIL_EVERY: Final = 8  # The share of requests that are shown to a learning drafter that is not asked.
 LEAST_PASS_US: Final = 1.0  # A measured pass may be 0 if the round trip took all of it.
-BEHIND_ALL: Final = 1e6  # More than any number of steps of `NEAR_EQUAL` between two waits.
 NOT_KNOWN: Final[Mapping[str, float]] = MappingProxyType({})
 NO_LEVELS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -321,32 +320,27 @@ def _ranked(
     """Records, best first, near-equals by level, full ones last."""
     if not records:
         return []
-    waits_us = _waits_us(records, passes_us, rtts_s)
-    log2, per_band, shortest = math.log2, 1 / math.log2(NEAR_EQUAL), math.log2(min(waits_us))
-    keys = [int((log2(wait_us) - shortest) * per_band) + chance() for wait_us in waits_us]
-    if levels:
-        top = max(levels.values())
-        keys = [
-            int(key) + (key - int(key) + top - levels.get(record.peer_id, 0)) / (top + 1)
-            for key, record in zip(keys, records, strict=True)
-        ]
-    for index in [i for i, record in enumerate(records) if _is_full(record)]:
-        keys[index] += BEHIND_ALL
+    # The announced load at most doubles a pass.
+    waits_us = [
+        max(LEAST_PASS_US, pass_us) * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
+        for record, pass_us in zip(records, passes_us, strict=True)
+    ]
+    if rtts_s:
+        usual_s = median_low(rtts_s.values())
+        rtts_us = [1e6 * rtts_s.get(record.peer_id, usual_s) for record in records]
+        waits_us = [wait_us + rtt_us for wait_us, rtt_us in zip(waits_us, rtts_us, strict=True)]
+    per_band, shortest = 1 / math.log2(NEAR_EQUAL), math.log2(min(waits_us))
+    keys = [
+        (
+            _is_full(record),
+            int((math.log2(wait_us) - shortest) * per_band),
+            -levels.get(record.peer_id, 0),
+            chance(),
+        )
+        for record, wait_us in zip(records, waits_us, strict=True)
+    ]
     return [records[index] for index in sorted(range(len(records)), key=keys.__getitem__)]
 
 
 def _is_full(record: NodeRecord) -> bool:
     return record.load_requests >= record.capacity_requests
-
-
-def _waits_us(records: list[NodeRecord], passes_us: Sequence[float], rtts_s: Mapping[str, float]) -> list[float]:
-    """The passes in microseconds under the announced load, which at most doubles them, plus the RTT."""
-    waits_us = [
-        max(LEAST_PASS_US, pass_us) * (1 + min(1.0, record.load_requests / (record.capacity_requests or 1)))
-        for record, pass_us in zip(records, passes_us, strict=True)
-    ]
-    if not rtts_s:
-        return waits_us
-    usual_s = median_low(rtts_s.values())
-    rtts_us = [1e6 * rtts_s.get(record.peer_id, usual_s) for record in records]
-    return [wait_us + rtt_us for wait_us, rtt_us in zip(waits_us, rtts_us, strict=True)]

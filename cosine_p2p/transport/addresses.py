@@ -4,7 +4,7 @@ A record may claim any address. Addresses from the user are dialled without a ch
 addresses are, and private ones if the user's are private.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -125,22 +125,23 @@ def parse_initial_peers(maddrs: Iterable[str]) -> list[Address]:
 
 
 class AddressBook:
-    """The latest addresses of peers; those of the peers noted longest ago are forgotten."""
+    """The latest addresses of peers that `parse` accepts; the peers noted longest ago are forgotten."""
 
-    def __init__(self) -> None:
+    def __init__(self, parse: Callable[[str], Address] = parse_dialable) -> None:
+        self._parse = parse
         self._addresses = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
 
     def note(self, peer_id: str, maddrs: Sequence[str]) -> None:
         self._addresses.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
 
     def of(self, peer_id: str) -> dict[Address, str]:
-        """This peer's dialable addresses, each with its multiaddr."""
+        """A peer's addresses, each with its multiaddr, which ends in the peer id."""
         end = f"/p2p/{peer_id}"
         found: dict[Address, str] = {}
         for maddr in self._addresses.get(peer_id) or ():
             whole = maddr if maddr.endswith(end) else maddr + end
             with suppress(ValueError):
-                found.setdefault(parse_dialable(whole), whole)
+                found.setdefault(self._parse(whole), whole)
         return found
 
 

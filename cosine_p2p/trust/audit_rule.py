@@ -132,16 +132,11 @@ def accuses(verdict: AuditVerdict, request: Request, *, numerics: str | None = N
     has_filter = not sampling.is_greedy and (sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0)
     filtered = rounding.filter_flip_rate * positions if has_filter else 0.0
     explained = filtered + rounding.flip_rate * positions
-    is_comparable = numerics in (None, request.numerics) or QUANTISED not in f"{numerics}{request.numerics}"
-    if is_comparable and misstates(verdict, request, near_tie=rounding.near_tie):
-        return True
+    if numerics in (None, request.numerics) or QUANTISED not in f"{numerics}{request.numerics}":
+        widest, mean = verdict.widest_gap or 0.0, verdict.mean_gap or 0.0
+        if widest > wide_gap or abs(mean) > most_drift(verdict, request, near_tie=rounding.near_tie):
+            return True
     return wide > most_by_chance(filtered) or verdict.near_ties + verdict.different > most_by_chance(explained)
-
-
-def misstates(verdict: AuditVerdict, request: Request, *, near_tie: float) -> bool:
-    if verdict.widest_gap is not None and verdict.widest_gap > WIDE * near_tie:
-        return True
-    return verdict.mean_gap is not None and abs(verdict.mean_gap) > most_drift(verdict, request, near_tie=near_tie)
 
 
 def most_drift(verdict: AuditVerdict, request: Request, *, near_tie: float) -> float:

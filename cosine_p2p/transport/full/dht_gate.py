@@ -6,6 +6,7 @@ certificates if the other end knows an older one (docs/protocol.md, section 10).
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Final
 
 from cosine_p2p.transport.full.library import dht_pb2
@@ -20,17 +21,10 @@ class GatedHandlers:
     """The handlers of a hivemind protocol; a peer that the gate refuses gets only the reason."""
 
     def __init__(self, protocol: Any, gate: PeerGate) -> None:
-        self._protocol = protocol
         self._gate = gate
-
-    async def rpc_ping(self, request: Any, context: Any) -> Any:
-        return await self._answer(self._protocol.rpc_ping, request, context)
-
-    async def rpc_store(self, request: Any, context: Any) -> Any:
-        return await self._answer(self._protocol.rpc_store, request, context)
-
-    async def rpc_find(self, request: Any, context: Any) -> Any:
-        return await self._answer(self._protocol.rpc_find, request, context)
+        self.rpc_ping = partial(self._answer, protocol.rpc_ping)
+        self.rpc_store = partial(self._answer, protocol.rpc_store)
+        self.rpc_find = partial(self._answer, protocol.rpc_find)
 
     async def _answer(self, method: Callable[..., Awaitable[Any]], request: Any, context: Any) -> Any:
         peer_id = context.remote_id.to_base58()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cosine_p2p.directory.dht import Placement
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore, dht_key
 from cosine_p2p.storage.memory import Remembered
-from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, DialPolicy, Reach, reach_of
+from cosine_p2p.transport.addresses import MAX_KNOWN_PEERS, AddressBook, DialPolicy, Reach, parse_address, reach_of
 from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.config import TransportConfig, peer_of, with_ports
 from cosine_p2p.transport.full.initial_peers import InitialPeers, is_dialable
@@ -24,7 +24,6 @@ from cosine_p2p.transport.full.sockets import SocketStream, sweep_socket_folders
 from cosine_p2p.transport.hosts import hosts_of, is_behind_nat, local_hosts
 from cosine_p2p.transport.patience import JOIN_PATIENCE_S, end_all
 from cosine_p2p.transport.reach import Reachable, ReachKind, parsed, reach_at
-from cosine_protocol import limits
 from cosine_protocol.errors import PeerLost, UsageError
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ class HivemindTransport:
         self._host_maddrs: tuple[str, ...] = config.host_maddrs
         self._maddrs: tuple[str, ...] = ()
         self._known: dict[str, None] = dict.fromkeys(config.initial_peers)
-        self._book = Remembered[str, tuple[str, ...]](MAX_KNOWN_PEERS)
+        self._book = AddressBook(parse_address)
         self._policy = DialPolicy(())
         self._is_private = False
         self._initial: InitialPeers | None = None
@@ -137,7 +136,7 @@ class HivemindTransport:
         return len(self._streams)
 
     def note_addresses(self, peer_id: str, maddrs: Sequence[str]) -> None:
-        self._book.note(peer_id, tuple(maddrs[: limits.MAX_ADDRESSES]))
+        self._book.note(peer_id, maddrs)
 
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream. Raises `PeerLost`, at the latest soon after `dial_timeout_s` of a running daemon."""
@@ -207,8 +206,8 @@ class HivemindTransport:
     async def write(
         self, cell: str, owner: str, data: bytes, expires_at_s: float, *, is_renewal: bool = False
     ) -> Placement:
-        running = await self._up(self.peer_id)
-        return await running.cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
+        cells = (await self._up(self.peer_id)).cells
+        return await cells.write(cell, owner, data, expires_at_s, is_renewal=is_renewal)
 
     async def close(self) -> None:
         await end_all([*self._tasks, *filter(None, [self._supervisor])])
@@ -310,13 +309,11 @@ class HivemindTransport:
     def _permitted(self, peer_id: str) -> dict[str, str]:
         """The addresses of a peer that may be dialled, with their hosts; a record may claim any address."""
         now_s = asyncio.get_running_loop().time()
-        found = {}
-        for maddr in self._book.get(peer_id) or ():
-            address = parsed(maddr)
-            if address is not None and address.port and self._policy.permits(address.host, now_s=now_s):
-                whole = maddr if maddr.endswith(f"/p2p/{peer_id}") else f"{maddr}/p2p/{peer_id}"
-                found[whole] = address.host
-        return found
+        return {
+            maddr: address.host
+            for address, maddr in self._book.of(peer_id).items()
+            if address.port and self._policy.permits(address.host, now_s=now_s)
+        }
 
     async def _open(self, peer_id: str, protocol: str) -> Stream:
         """Raises `PeerLost`."""

@@ -156,7 +156,9 @@ class Reachability:
                 for kind in ("/tcp/", "/udp/"):
                     mine = [maddr for maddr in own if kind in maddr and "/p2p-circuit" not in maddr]
                     if mine:
-                        self._begin(self._dial_back(asked, peer_id, mine))
+                        task = asyncio.ensure_future(self._dial_back(asked, peer_id, mine))
+                        self._asking.add(task)
+                        task.add_done_callback(self._asking.discard)
         # A full-cone router admits only QUIC, and light clients dial over TCP.
         if not self._asks_relays or is_open_to_all(asked.dialled_back) or self._is_hopeful:
             return
@@ -212,7 +214,7 @@ class Reachability:
     async def _dial_back(self, asked: _Asked, peer_id: str, own: Sequence[str]) -> None:
         try:
             reached = await ask_dial_back(self._dial, peer_id, self._peer_id, own, timeout_s=DIAL_BACK_S)
-        except PeerLost:
+        except (PeerLost, OSError, EOFError):
             return
         finally:
             self._has_answer.set()
@@ -220,15 +222,6 @@ class Reachability:
         if reached is not None and reach_at(reached) is Reach.PUBLIC:
             whole = f"{reached.partition('/p2p/')[0]}/p2p/{self._peer_id}"
             asked.dialled_back = tuple(dict.fromkeys((*asked.dialled_back, whole)))
-
-    def _begin(self, work: Awaitable[None]) -> None:
-        async def asked() -> None:
-            with suppress(OSError, EOFError):
-                await work
-
-        task = asyncio.ensure_future(asked())
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
 
     async def _judge(
         self, ways: Mapping[str, Sequence[str]], peers: Sequence[str], own: Sequence[str], *, has_changed: bool
