@@ -8,7 +8,6 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from tests.node.engine.letter_grammars import END, LETTERS, letter_grammars
 from tests.node.gateway.gateways import QUICK, ChatLetters
-from tests.swarm import tool_letters
 
 
 class JsonLetters(ChatLetters):
@@ -30,12 +29,4 @@ async def json_swarm(**_: Any) -> AsyncIterator[SimulatedSwarm]:
     engine.grammars = letter_grammars()
     async with SimulatedSwarm(one_way_s=0.001, codec=JsonLetters(), eos=(END,)) as swarm:
         await swarm.verifier(engine, curve=QUICK)
-        yield swarm
-
-
-@asynccontextmanager
-async def tool_swarm(**_: Any) -> AsyncIterator[SimulatedSwarm]:
-    """A verifier that calls tools where it must, alone."""
-    async with SimulatedSwarm(one_way_s=0.001, codec=tool_letters.ToolLetters(), eos=(tool_letters.END,)) as swarm:
-        await swarm.verifier(tool_letters.calling_engine(), curve=QUICK)
         yield swarm

@@ -19,6 +19,7 @@ from cosine_protocol.errors import (
     GenerationFailed,
     GenerationTimedOut,
     LocalProtocolError,
+    OptionRefused,
     PeerLost,
     PromptRefused,
     PromptTooLong,
@@ -296,6 +297,7 @@ def test_a_silent_network_is_not_waited_for() -> None:
     [
         (PromptTooLong("long"), 400, "context_length_exceeded", "prompt"),
         (PromptRefused("bad"), 400, "invalid_value", "prompt"),
+        (OptionRefused("tools", "no such schema"), 400, "invalid_value", "tools"),
         (GenerationTimedOut("slow"), 504, "timeout", None),
         (GenerationFailed("nobody"), 503, "no_verifier", None),
         (PeerLost("peer", "gone"), 503, "no_verifier", None),

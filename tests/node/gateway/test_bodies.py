@@ -10,14 +10,12 @@ from starlette.requests import Request
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import BODY_TIMEOUT_S, MAX_BODY_BYTES, parse_object, read_body
-from cosine_node.gateway.constraints import read_constraint
 from cosine_node.gateway.fields import HARMLESS, REFUSED
 from cosine_node.gateway.text_options import MAX_STOP_CHARACTERS, MAX_STOPS, MAX_WORDS
 from cosine_node.gateway.text_request import MAX_CHOICES, Parse, parse_chat, parse_completion
 from cosine_p2p.request.chat import Chat
 from cosine_protocol.limits import MAX_NEW_TOKENS, MIN_TOP_P
-from cosine_protocol.request import MAX_SEED, Constraint, ConstraintKind
-from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars
+from cosine_protocol.request import MAX_SEED
 
 CHAT: Final[dict[str, Any]] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION: Final[dict[str, Any]] = {"model": "m", "prompt": "hi"}
@@ -189,16 +187,6 @@ def test_any_other_prompt_is_refused_and_chats_have_messages(prompt: Any) -> Non
     assert (refused.param, refused.message) == ("messages", "messages is required.")
     none: list[Any] = [[], {}, "hi"]
     assert {refusal(parse_chat, CHAT | {"messages": each}).param for each in none} == {"messages"}
-
-
-def test_a_choice_of_texts_allows_them_and_nothing_else() -> None:
-    [(_, grammar)] = read_constraint({"guided_choice": ["ab", 'a"', "n\\{"]}).items()
-    constraint = Constraint(ConstraintKind.GRAMMAR, grammar, (END,))
-    assert fault(constraint) == ""
-    guide = letter_grammars().guide(constraint)
-    for text, is_allowed in (("ab", True), ('a"', True), ("a", True), ("b", False), ("aba", False)):
-        [mask] = guide.masks((), [tuple(LETTERS.index(letter) for letter in text)])
-        assert (mask is not None) is is_allowed
 
 
 def test_what_is_no_object_is_refused() -> None:

@@ -10,13 +10,12 @@ import pytest
 from anthropic import Anthropic
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
-from openai import BadRequestError, NotFoundError, OpenAI
-from openai.types.chat import ChatCompletionChunk
+from openai import NotFoundError, OpenAI
 from pydantic import BaseModel, SecretStr
 
 from cosine_lab.emulation.letter_codec import LetterCodec
 from tests.node.gateway.gateways import MODEL, PROMPT, ServedGateway, served, text_of
-from tests.node.gateway.json_letters import json_swarm, tool_swarm
+from tests.node.gateway.json_letters import json_swarm
 from tests.node.gateway.played import looks_up, played_swarm
 
 pytestmark = pytest.mark.network
@@ -47,9 +46,6 @@ class Clients:
         messages: list[Any] = [{"role": "user", "content": text}]
         return self.openai.chat.completions.create(**{"messages": messages, **settings})
 
-    def streamed(self, **options: Any) -> list[ChatCompletionChunk]:
-        return list(self.chat(stream=True, **options))
-
 
 @contextmanager
 def clients_of(**options: Any) -> Iterator[Clients]:
@@ -70,36 +66,19 @@ def player() -> Iterator[Clients]:
         yield made
 
 
-@pytest.fixture(scope="module")
-def caller() -> Iterator[Clients]:
-    """The target calls tools where it must."""
-    with clients_of(swarm_of=tool_swarm) as made:
-        yield made
-
-
-def text_in(chunks: list[ChatCompletionChunk]) -> str:
-    """The text of the only choice, put together."""
-    return "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices)
-
-
 def test_a_chat_is_the_targets_text_whole_or_in_pieces(clients: Clients) -> None:
     done = clients.chat()
     (choice,) = done.choices
     assert (choice.message.content, choice.message.role, choice.finish_reason) == (GREEDY, "assistant", "length")
-    assert (done.usage.prompt_tokens, done.usage.completion_tokens, done.usage.total_tokens) == (8, 20, 28)
-    assert done.system_fingerprint.startswith("fp_")
-    chunks = clients.streamed()
-    assert text_in(chunks) == GREEDY and chunks[0].choices[0].delta.role == "assistant"
-    assert [c.choices[0].finish_reason for c in chunks if c.choices[0].finish_reason] == ["length"]
-    assert {chunk.id for chunk in chunks} == {chunks[0].id} and all(chunk.usage is None for chunk in chunks)
+    assert done.usage.total_tokens == 28 and done.system_fingerprint.startswith("fp_")
     for models in (clients.openai.models.list(), clients.anthropic.models.list()):
         assert [model.id for model in models] == [MODEL, "cosine"]
     with pytest.raises(NotFoundError):
         clients.chat(model="gpt-5")
-    # Usage comes last where it is asked for.
-    *chunks, last = clients.streamed(model="cosine", stream_options={"include_usage": True})
-    assert text_in(chunks) == GREEDY and last.choices == [] and last.usage is not None
-    assert (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
+    *chunks, last = clients.chat(model="cosine", stream=True, stream_options={"include_usage": True})
+    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == GREEDY
+    assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == "length"
+    assert last.choices == [] and (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
 
 
 def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_or_alone(clients: Clients) -> None:
@@ -139,11 +118,8 @@ def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(c
     talk = [HumanMessage(PROMPT[:2]), AIMessage(PROMPT[2:4]), HumanMessage(content=parts)]
     answer = model().invoke(talk)
     assert (answer.content, answer.response_metadata["finish_reason"]) == (GREEDY, "length")
-    assert isinstance(answer, AIMessage) and answer.usage_metadata is not None
-    assert (answer.usage_metadata["input_tokens"], answer.usage_metadata["output_tokens"]) == (8, TOKENS)
     pieces = list(model(stream_usage=True).stream(PROMPT))
     assert "".join(str(piece.content) for piece in pieces) == GREEDY and len(pieces) > 2
-    assert sum(p.usage_metadata["output_tokens"] for p in pieces if p.usage_metadata) == TOKENS
     stop = GREEDY[6:8]
     assert model(stop_sequences=[stop]).invoke(talk).content == GREEDY[: GREEDY.index(stop)]
     sampled = model(temperature=1.0, seed=9).invoke(talk).content
@@ -190,8 +166,6 @@ def test_a_message_is_streamed_stopped_counted_and_refused_as_anthropics_package
     with pytest.raises(anthropic.BadRequestError) as refused:
         clients.anthropic.messages.create(**MESSAGE | {"extra_body": {"top_p": 7}})
     assert refused.value.type == "invalid_request_error" and refused.value.request_id
-    with Anthropic(base_url=clients.gateway.url, auth_token=KEY, api_key=None, max_retries=0) as bearer:
-        assert bearer.messages.create(**MESSAGE).stop_reason == "max_tokens"
 
 
 def tool(name: str, **parameters: Any) -> dict[str, Any]:
@@ -213,28 +187,20 @@ def test_a_chat_calls_tools_and_reads_their_results(player: Clients) -> None:
     message = choice.message
     assert (choice.finish_reason, message.content) == ("tool_calls", "I look.")
     assert message.reasoning_content == message.reasoning == "Two cities."
-    assert [(call.type, call.function.name) for call in message.tool_calls] == [("function", "look_up")] * 2
     assert [json.loads(call.function.arguments) for call in message.tool_calls] == BOTH_CITIES
-    assert len({call.id for call in message.tool_calls}) == 2
     # Characters are tokens here: those of the thought, and of the mark that ends it.
     assert done.usage.completion_tokens_details.reasoning_tokens == len("Two cities.</think>")
     results = [{"role": "tool", "tool_call_id": call.id, "content": "here"} for call in message.tool_calls]
     again = player.chat(**asked | {"messages": [*QUESTION, message.model_dump(), *results]})
     assert (again.choices[0].message.content, again.choices[0].message.tool_calls) == (FOUND, None)
     with player.openai.chat.completions.stream(model=MODEL, temperature=0, **asked) as stream:
-        deltas = [event.chunk.choices[0].delta for event in stream if event.type == "chunk" and event.chunk.choices]
         streamed = stream.get_final_completion().choices[0].message
-    assert "".join(getattr(delta, "reasoning_content", None) or "" for delta in deltas) == "Two cities."
     assert streamed.content == message.content and streamed.tool_calls is not None
-    assert [(call.function.name, call.function.arguments) for call in streamed.tool_calls] == [
-        (call.function.name, call.function.arguments) for call in message.tool_calls
-    ]
+    assert [json.loads(call.function.arguments) for call in streamed.tool_calls] == BOTH_CITIES
     once = player.chat(**asked, parallel_tool_calls=False)
     assert (
         len(once.choices[0].message.tool_calls) == 1 and once.usage.completion_tokens < done.usage.completion_tokens
     )
-    none = player.chat(**asked, tool_choice="none").choices[0].message
-    assert (none.content, none.tool_calls) == ("I do not know.", None)
     (cut,) = player.chat(**asked | {"max_tokens": 12}).choices
     assert (cut.finish_reason, cut.message.content, cut.message.reasoning_content) == ("length", "", "Two c")
 
@@ -253,9 +219,7 @@ def test_a_response_calls_tools_and_reads_their_results(player: Clients) -> None
     assert done.output_text == streamed.output_text and "I look." in done.output_text
     assert [tool.type for tool in done.tools] == ["function"]
     calls = [item for item in done.output if item.type == "function_call"]
-    again = [item for item in streamed.output if item.type == "function_call"]
     assert [json.loads(call.arguments) for call in calls] == BOTH_CITIES
-    assert [call.arguments for call in again] == [call.arguments for call in calls]
     items += [item.model_dump() for item in done.output]
     items += [{"type": "function_call_output", "call_id": call.call_id, "output": "north"} for call in calls]
     found = player.openai.responses.create(**asked, input=items)
@@ -273,32 +237,8 @@ def test_a_message_calls_tools_and_reads_their_results(player: Clients) -> None:
     assert [block.type for block in done.content] == ["thinking", "text", "tool_use", "tool_use"]
     assert done.stop_reason == streamed.stop_reason == "tool_use"
     calls = [block for block in done.content if block.type == "tool_use"]
-    again = [block.input for block in streamed.content if block.type == "tool_use"]
-    assert [call.input for call in calls] == BOTH_CITIES == again
+    assert [call.input for call in calls] == BOTH_CITIES
     results = [{"type": "tool_result", "tool_use_id": call.id, "content": "north"} for call in calls]
     turns: list[Any] = [{"role": "assistant", "content": done.content}, {"role": "user", "content": results}]
     found = player.anthropic.messages.create(**asked, messages=[*QUESTION, *turns])
     assert (getattr(found.content[0], "text", None), found.stop_reason) == (FOUND, "end_turn")
-    count = player.anthropic.messages.count_tokens
-    bare = count(model=MODEL, messages=QUESTION).input_tokens
-    assert count(model=MODEL, messages=QUESTION, tools=tools).input_tokens > bare + 50
-
-
-# The letters of this target write no other names.
-LETTER: Final = tool("rest", n={"enum": ["a", "b"]})
-NUMBER: Final = tool("use", a={"type": "integer"})
-NAMED: Final = {"type": "function", "function": {"name": "rest"}}
-ALLOWED: Final = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}
-
-
-def test_a_call_that_must_come_in_a_chat_comes(caller: Clients) -> None:
-    options: dict[str, Any] = {"tools": [NUMBER, LETTER], "temperature": 1, "max_tokens": 200}
-    for choice, names in (("required", {"use", "rest"}), (NAMED, {"rest"}), (ALLOWED, {"rest"})):
-        (done,) = caller.chat("Where?", tool_choice=choice, seed=5, parallel_tool_calls=False, **options).choices
-        (call,) = done.message.tool_calls
-        assert (done.finish_reason, done.message.content) == ("tool_calls", None) and call.function.name in names
-        (argument,) = json.loads(call.function.arguments).values()
-        assert isinstance(argument, int) if call.function.name == "use" else argument in ("a", "b")
-    with pytest.raises(BadRequestError) as refused:
-        caller.chat(tools=[tool("use", a={"$ref": "#/nowhere"})], tool_choice="required")
-    assert refused.value.param == "tools"

@@ -3,8 +3,8 @@
 import asyncio
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, cast
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -14,11 +14,8 @@ from uvicorn.server import ServerState
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
-from cosine_p2p.text import template_process
 from cosine_protocol.errors import UsageError
-from tests.cosine_p2p.text.test_template_process import ENDLESS
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
-from tests.node.gateway.played import TEMPLATE, looks_up, played_swarm
 from tests.swarm.reference import assert_freed
 from tests.thoroughness import quick_first
 
@@ -89,52 +86,8 @@ def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> 
         assert told["error"] == "the client hung up"
 
 
-@pytest.mark.thorough
-def test_a_template_without_an_end_costs_its_own_chat_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 2.0)
-    template = "{% if messages[0].content == 'endless' %}" + ENDLESS + "{% endif %}" + TEMPLATE
-    with served(swarm_of=played_swarm(looks_up, template=template)) as gateway, client_of(gateway) as client:
-
-        def chat(text: str) -> str | None:
-            done = client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": text}])
-            return done.choices[0].message.content
-
-        quiet = chat("Where?")
-        with ThreadPoolExecutor(2) as beside:
-            hanging = [beside.submit(chat, "endless") for _ in range(2)]
-            assert chat("Where?") == quiet == "I do not know."
-            for each in hanging:
-                with pytest.raises(APIError, match="too long"):
-                    each.result()
-        assert chat("Where?") == quiet
-
-
-class Wire(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written = b""
-        self.is_closed = False
-
-    def write(self, data: Any) -> None:
-        self.written += data
-
-    def is_closing(self) -> bool:
-        return self.is_closed
-
-    def close(self) -> None:
-        self.is_closed = True
-
-    def pause_reading(self) -> None:
-        return
-
-    def resume_reading(self) -> None:
-        return
-
-
-def connected(*, answer_s: float = 0.0, idle: IdleConnections | None = None) -> tuple[DeadlineProtocol, Wire]:
-    """A connection to an application that answers after some seconds."""
+def connected(*, answer_s: float = 0.0, idle: IdleConnections | None = None) -> tuple[DeadlineProtocol, Mock]:
+    """A connection to an application that answers after some seconds, and its transport."""
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(answer_s)
@@ -147,9 +100,15 @@ def connected(*, answer_s: float = 0.0, idle: IdleConnections | None = None) -> 
     protocol = DeadlineProtocol(
         idle or IdleConnections(1024), config=config, server_state=ServerState(), app_state={}, _loop=loop
     )
-    wire = Wire()
+    wire = Mock(spec=asyncio.Transport)
+    wire.get_extra_info.return_value = None
+    wire.is_closing.side_effect = lambda: wire.close.called
     protocol.connection_made(wire)
     return protocol, wire
+
+
+def written(wire: Mock) -> bytes:
+    return b"".join(call.args[0] for call in wire.write.call_args_list)
 
 
 @pytest.mark.parametrize("pieces", [[], [REQUEST[:10]], [REQUEST[:10], REQUEST[10:20], REQUEST[20:-1]]])
@@ -160,7 +119,7 @@ def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
             protocol.data_received(piece)
             await asyncio.sleep(HEADER_S / 4)
         await asyncio.sleep(HEADER_S)
-        assert wire.is_closed and not wire.written
+        assert wire.close.called and not wire.write.called
 
     run_virtual(run())
 
@@ -172,7 +131,7 @@ def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pyt
         asking.data_received(REQUEST)
         wires = [connected(idle=idle)[1] for _ in range(6)]
         await asyncio.sleep(0)
-        return [wire.is_closed for wire in (first, *wires)]
+        return [wire.close.called for wire in (first, *wires)]
 
     assert run_virtual(run()) == [False, True, True, False, False, False, False]
     (said,) = (each for each in caplog.messages if "closing the oldest" in each)
@@ -184,17 +143,17 @@ def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_de
         protocol, wire = connected(answer_s=10 * HEADER_S)
         protocol.data_received(REQUEST)
         await asyncio.sleep(9 * HEADER_S)
-        assert not wire.is_closed
+        assert not wire.close.called
         await asyncio.sleep(1.5 * HEADER_S)
-        assert wire.written.startswith(b"HTTP/1.1 200")
+        assert written(wire).startswith(b"HTTP/1.1 200")
         protocol, wire = connected()
         for answers in (1, 2):
             protocol.data_received(REQUEST)
             await asyncio.sleep(0.1)
-            assert wire.written.count(b"HTTP/1.1 200") == answers and not wire.is_closed
+            assert written(wire).count(b"HTTP/1.1 200") == answers and not wire.close.called
         protocol.data_received(REQUEST[:10])
         await asyncio.sleep(HEADER_S)
-        assert wire.is_closed
+        assert wire.close.called
         protocol.connection_lost(None)
 
     run_virtual(run())

@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from unittest.mock import Mock
 from urllib.request import urlopen
 
 import pytest
@@ -73,11 +74,6 @@ def test_a_model_that_fits_whole_is_named_as_such() -> None:
     assert fit_of(NEEDS, MIB, [LayerRange(first=0, end=4, layers=8)]).layers is None
 
 
-def test_a_gateway_without_pytorch_knows_no_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_node.page.target_sizes.find_spec", lambda _: None)
-    assert asyncio.run(target_sizes("zoo:target", "auto")) is None
-
-
 @pytest.mark.thorough
 def test_the_sizes_of_a_target_are_found_beside_the_gateway() -> None:
     needs = asyncio.run(target_sizes("zoo:target", "float32"))
@@ -107,9 +103,9 @@ def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.Mon
     assert found["fits"] is None and found["memory_bytes"] > 0
 
 
-def test_a_target_whose_sizes_nobody_can_tell_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    def answer_of(*_: object, **__: object) -> dict[str, Any]:
-        raise ValueError("There is no folder '/nowhere/at/all' to load a model from.")
-
+def test_sizes_are_unknown_without_pytorch_or_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer_of = Mock(side_effect=ValueError("There is no folder '/nowhere/at/all' to load a model from."))
     monkeypatch.setattr("cosine_node.page.target_sizes.answer_of", answer_of)
     assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
+    monkeypatch.setattr("cosine_node.page.target_sizes.find_spec", lambda _: None)
+    assert asyncio.run(target_sizes("zoo:target", "auto")) is None and answer_of.call_count == 1

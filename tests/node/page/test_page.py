@@ -267,22 +267,6 @@ def test_hostile_texts_of_a_reply_and_of_whoever_wrote_it_are_shown_as_text(brow
         visitor.problems.clear()
 
 
-def test_the_machine_that_shows_the_page_is_told_with_what_it_could_give(browser: Any) -> None:
-    place = scene(stages=((0, 10), (8, 18), (22, 28)))
-    with visited(browser, place=place, entrance=("--network", "lab")) as (visitor, _):
-        page = visitor.page
-        visitor.show("Join")
-        page.get_by_text("NVIDIA GeForce RTX 3060").wait_for()
-        assert "behind NAT" in page.locator(".machine").inner_text()
-        page.get_by_text("This machine holds 2 of them.").wait_for()
-        # What it can give is chosen already.
-        command = page.get_by_label("Command that joins").inner_text()
-        assert "--role stage --model zoo:target" in command and "--network lab" in command
-        assert command.endswith("--layers 18:20")
-        look = page.get_by_label("Command that looks for problems").inner_text()
-        assert look.startswith("cosine-node doctor --target zoo:target --initial-peers /ip4/203.0.113")
-
-
 def test_a_gateway_with_a_key_asks_for_it_and_keeps_it_out_of_addresses(browser: Any) -> None:
     with visited(browser, api_keys=("secret-key",)) as (visitor, _):
         page = visitor.page
@@ -300,20 +284,26 @@ def test_a_gateway_with_a_key_asks_for_it_and_keeps_it_out_of_addresses(browser:
         visitor.problems.clear()
 
 
-def test_what_the_swarm_lacks_comes_with_the_command_that_fills_it(browser: Any) -> None:
-    with visited(browser, place=scene(stages=((0, 10), (8, 18), (22, 28)))) as (visitor, gateway):
+def test_the_machine_and_what_the_swarm_lacks_come_with_the_commands_that_help(browser: Any) -> None:
+    place = scene(stages=((0, 10), (8, 18), (22, 28)))
+    with visited(browser, place=place, entrance=("--network", "lab")) as (visitor, gateway):
         page = visitor.page
         visitor.show("Swarm")
         page.get_by_text("Nobody holds 18 to 21").wait_for()
         assert "--role stage --model zoo:target" in page.locator(".layers code").inner_text()
         assert page.locator(".layers code").inner_text().endswith("--layers 18:22")
         visitor.show("Join")
-        page.get_by_role("listitem").filter(has_text="Nobody holds layers 18 to 21.").get_by_role("button").click()
-        # As much of it as the machine has room for.
+        page.get_by_text("NVIDIA GeForce RTX 3060").wait_for()
+        assert "behind NAT" in page.locator(".machine").inner_text()
+        page.get_by_text("This machine holds 2 of them.").wait_for()
+        # The layers that fit into the machine, in the numerics of the other stages, are chosen already.
         command = page.get_by_label("Command that joins").inner_text()
-        # In the numerics of the other stages, beside which it is to stand.
         assert "--role stage --model zoo:target --engine torch --dtype bfloat16 " in command
-        assert command.endswith("--layers 18:20")
+        assert "--network lab" in command and command.endswith("--layers 18:20")
+        page.get_by_role("listitem").filter(has_text="Nobody holds layers 18 to 21.").get_by_role("button").click()
+        assert page.get_by_label("Command that joins").inner_text() == command
+        look = page.get_by_label("Command that looks for problems").inner_text()
+        assert look.startswith("cosine-node doctor --target zoo:target --initial-peers /ip4/203.0.113")
         page.get_by_role("button", name="Codex").click()
         assert f'base_url = "{gateway.url}/v1"' in page.get_by_label("Settings of Codex").inner_text()
 
