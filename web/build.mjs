@@ -1,4 +1,4 @@
-// Builds the page into one folder: by default that of the node package, or the one that is named.
+// Builds the page into a folder. Default: that of the node package.
 import { build } from "esbuild";
 import { copyFile, mkdir } from "node:fs/promises";
 import { dirname, join, resolve } from "node:path";

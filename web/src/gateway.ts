@@ -1,4 +1,4 @@
-// What the page asks of the gateway that it came from, and of nobody else.
+// Requests to the gateway that serves the page.
 
 export class Refused extends Error {
   constructor(
@@ -11,7 +11,7 @@ export class Refused extends Error {
 
 const KEY = "cosine.key";
 
-/** The API key of this tab; it never stands in an address, and goes with the tab. */
+/** The API key of this tab; it is never part of an address, and is deleted with the tab. */
 export function apiKey(): string {
   return sessionStorage.getItem(KEY) ?? "";
 }
@@ -48,20 +48,17 @@ async function sentence(reply: Response): Promise<string> {
     const { error } = (await reply.json()) as { error?: { message?: unknown } };
     if (typeof error?.message === "string") return error.message;
   } catch {
-    // Some proxy has answered.
+    // A proxy answered.
   }
   return `The gateway answered with status ${reply.status}.`;
 }
 
-export async function getJson<T>(path: string): Promise<T> {
-  return (await ask(path, undefined)).json() as Promise<T>;
-}
-
-export async function postJson<T>(path: string, body: unknown): Promise<T> {
+/** The JSON of a GET request, or of a POST request with a body. */
+export async function json<T>(path: string, body?: unknown): Promise<T> {
   return (await ask(path, body)).json() as Promise<T>;
 }
 
-/** The server-sent events of a stream: its name, "" where it has none, and its data. */
+/** Yield the name, or "", and the data of each server-sent event. */
 export async function* events(
   path: string,
   body?: unknown,
@@ -85,7 +82,7 @@ export async function* events(
           if (line.startsWith("event: ")) name = line.slice(7);
           else if (line.startsWith("data: ")) data.push(line.slice(6));
         }
-        // A comment alone is no event.
+        // A comment is not an event.
         if (data.length > 0) yield [name, data.join("\n")];
       }
     }

@@ -1,6 +1,6 @@
-// Texts of other peers as they may be shown: every letter visible, none that turns others around, none without end.
+// Texts of other peers made safe to show: invisible and direction-changing characters are escaped, names are cut.
 
-/** Controls, marks of direction, and what has no width: a name could use them to look like another. */
+/** Control, direction and zero-width characters, which could make a name look like another. */
 const HIDDEN =
   /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]|[\u{e0000}-\u{e007f}]/gu;
 
@@ -13,15 +13,15 @@ export function name(text: unknown, most = 120): string {
   return cut.replace(/[\n\t]+/g, " ").replace(HIDDEN, code);
 }
 
-/** A text that a model wrote: line breaks stay, and so do the joiners of scripts and of emoji. */
+/** A text of a model: line breaks, and the joiners of scripts and emoji, are kept. */
 export function prose(text: string): string {
   return text.replace(HIDDEN, (letter) => (letter === "\u200c" || letter === "\u200d" ? letter : code(letter)));
 }
 
-/** The end of a peer id, which is what differs. */
+/** The end of a peer id, as all begin alike. */
 export const short = (peerId: string): string => `…${name(peerId.slice(-8))}`;
 
-/** A word of a POSIX shell that means exactly this text. */
+/** Quote a text for a POSIX shell. */
 export function shellWord(text: string): string {
   return /^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`;
 }

@@ -1,4 +1,4 @@
-// The page: four views over one gateway, of which one is shown.
+// The page: four views of one gateway.
 
 import { render } from "preact";
 import { useEffect, useState } from "preact/hooks";
@@ -135,6 +135,6 @@ function Page() {
   );
 }
 
-// Before anything is drawn: who has chosen a theme never sees the other one.
+// Set the theme before anything is drawn, so that the other one never flashes.
 applyTheme(keptTheme());
 render(<Page />, document.getElementById("page")!);

@@ -1,10 +1,10 @@
-// Small pieces that several views have.
+// Components and functions that several views share.
 
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { name, short } from "./harmless";
 
-/** A button that copies a text, and says that it did. */
+/** A button that copies a text and confirms it. */
 export function Copy({ text, label = "Copy" }: { text: string; label?: string }) {
   const [isDone, setDone] = useState(false);
   useEffect(() => {
@@ -15,7 +15,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   async function copy() {
     if (navigator.clipboard) await navigator.clipboard.writeText(text);
     else {
-      // Not over plain HTTP from another machine: there the old way still works.
+      // The clipboard API is missing over plain HTTP from another machine.
       const area = Object.assign(document.createElement("textarea"), { value: text });
       document.body.append(area);
       area.select();
@@ -31,7 +31,7 @@ export function Copy({ text, label = "Copy" }: { text: string; label?: string })
   );
 }
 
-/** A command or settings to copy. */
+/** A text with a button to copy it. */
 export function Snippet({ text, label }: { text: string; label: string }) {
   return (
     <div class="snippet">
@@ -43,14 +43,14 @@ export function Snippet({ text, label }: { text: string; label: string }) {
   );
 }
 
-/** A peer by the end of its id, the whole one on hover. */
+/** The end of a peer id, with the whole one on hover. */
 export const Peer = ({ id }: { id: string }) => (
   <code class="peer" title={name(id, 200)}>
     {short(id)}
   </code>
 );
 
-/** A number with what it is of. */
+/** A value with its label. */
 export const Fact = ({ label, children, hint }: { label: string; children: ComponentChildren; hint?: string }) => (
   <div class="fact" title={hint}>
     <dt>{label}</dt>
@@ -69,7 +69,7 @@ export function useMedia(query: string): boolean {
   return matches;
 }
 
-/** The size of an element, as it changes. */
+/** The current size of an element. */
 export function useSize<E extends HTMLElement>() {
   const ref = useRef<E>(null);
   const [size, setSize] = useState({ width: 0, height: 0 });

@@ -1,4 +1,4 @@
-// How a reply was made: how fast, by whom, and its proof.
+// The account of a reply: its speed, its authors and its proof.
 
 import { Copy, count, Fact, fixed, Peer } from "../parts";
 import { name } from "../harmless";
@@ -6,19 +6,19 @@ import type { Account, Message } from "./conversation";
 import { percent } from "./origins";
 import { Shares } from "./reply";
 
-/** Tokens a second after the first one; null before there are two. */
+/** Tokens per second after the first token, or null with fewer than two. */
 export function paceOf({ tokens, seconds, time_to_first_token_s }: Account): number | null {
   const took = seconds - time_to_first_token_s;
   return tokens > 1 && took > 0 ? (tokens - 1) / took : null;
 }
 
-/** How many times as fast as plain decoding, where a pass without drafts was timed in this reply. */
+/** The speedup over plain decoding, or null if no pass without drafts was timed in this reply. */
 export function speedupOf(account: Account): number | null {
   const pace = paceOf(account);
   return pace !== null && account.plain_pass_s ? pace * account.plain_pass_s : null;
 }
 
-/** All of it on one line. */
+/** The account on one line. */
 export function Line({ account }: { account: Account }) {
   const pace = paceOf(account);
   const speedup = speedupOf(account);
@@ -32,7 +32,7 @@ export function Line({ account }: { account: Account }) {
   );
 }
 
-/** What is known of a reply, beside it. */
+/** The account as a panel. */
 export function Made({ message, onProve }: { message: Message; onProve: () => void }) {
   const { account } = message;
   if (!account) {

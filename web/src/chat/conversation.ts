@@ -1,4 +1,4 @@
-// A conversation, which stays in this browser.
+// The conversation, which is stored only in this browser.
 
 import type { Proof } from "../proof/proof";
 
@@ -11,8 +11,6 @@ export type Token = {
   content: string;
   reasoning: string;
 };
-export type VerifierPart = { peer_id: string; rtt_ms: number; tokens: number };
-export type DrafterPart = { peer_id: string; domain: string; drafted: number; accepted: number; rtt_ms: number };
 export type Account = {
   seconds: number;
   time_to_first_token_s: number;
@@ -22,8 +20,8 @@ export type Account = {
   offered: number;
   plain_pass_s: number | null;
   coordinator: string;
-  verifiers: VerifierPart[];
-  drafters: DrafterPart[];
+  verifiers: { peer_id: string; rtt_ms: number; tokens: number }[];
+  drafters: { peer_id: string; domain: string; drafted: number; accepted: number; rtt_ms: number }[];
   why: string[];
   proof: Proof;
 };
@@ -51,18 +49,18 @@ export type Options = typeof NO_OPTIONS;
 export type Conversation = { messages: Message[]; options: Options };
 const KEPT = "cosine.conversation";
 
-/** What was kept here; an empty one where it is broken. */
+/** The stored conversation, or an empty one if it cannot be read. */
 export function keptConversation(): Conversation {
   try {
     const kept = JSON.parse(localStorage.getItem(KEPT) ?? "") as Conversation;
     if (Array.isArray(kept.messages)) return { messages: kept.messages, options: { ...NO_OPTIONS, ...kept.options } };
   } catch {
-    // Another version wrote it, or nobody.
+    // Nothing is stored, or another version stored it.
   }
   return { messages: [], options: NO_OPTIONS };
 }
 
-/** Keep it; of one that is too long for the browser the words alone. */
+/** Store a conversation; if it is too large for the browser, only its words. */
 export function keep(conversation: Conversation): void {
   const words = {
     ...conversation,
@@ -73,12 +71,12 @@ export function keep(conversation: Conversation): void {
       localStorage.setItem(KEPT, JSON.stringify(each));
       return;
     } catch {
-      // The browser has no room for that much.
+      // It exceeds the browser's quota.
     }
   }
 }
 
-/** The body of a request that goes on with a conversation. Numbers go as they were typed: the gateway says what is wrong. */
+/** The body of a request that continues a conversation. Numbers are sent as typed; the gateway validates them. */
 export function requestOf({ messages, options }: Conversation): Record<string, unknown> {
   const { system, stop, ...numbers } = options;
   const said = messages

@@ -1,4 +1,4 @@
-// One reply as it comes.
+// A streamed reply.
 
 import { events, Refused } from "../gateway";
 import type { Account, Message, Token } from "./conversation";
@@ -12,7 +12,7 @@ type Piece = {
   }[];
 };
 
-/** Follow a reply; `show` is called whenever there is more of it. Never raises: the message says what went wrong. */
+/** Follow a reply and call `show` for each update. Never throws: the message has the error. */
 export async function follow(
   body: Record<string, unknown>,
   signal: AbortSignal,
@@ -42,7 +42,7 @@ export async function follow(
   return message;
 }
 
-/** Shows at most one state a frame, the latest. */
+/** Limit `show` to the latest state of each frame. */
 export function framed<T>(show: (state: T) => void): (state: T) => void {
   let latest: { state: T } | null = null;
   return (state) => {

@@ -1,10 +1,10 @@
-// Markdown as elements: text never becomes markup, and each letter knows which token it came with.
+// Markdown as elements: text never becomes markup, and source positions are kept to colour tokens.
 
 import type { ComponentChildren, VNode } from "preact";
 import { memo } from "preact/compat";
 import { prose } from "../harmless";
 
-/** Shows a piece of the source, from one letter to another, in the colours of its tokens. */
+/** Renders a range of the source in the colours of its tokens. */
 export type Leaf = (from: number, to: number) => ComponentChildren;
 
 type Line = { from: number; to: number; indent: number };
@@ -34,7 +34,7 @@ function linesOf(text: string): Line[] {
   return lines;
 }
 
-/** The blocks of a text. */
+/** Parse the blocks of a text. */
 export function blocksOf(text: string): Block[] {
   const lines = linesOf(text);
   const blocks: Block[] = [];
@@ -128,7 +128,7 @@ const MARKS: [RegExp, "code" | "strong" | "em" | "del" | "link"][] = [
   [/(\[)([^[\]\n]{1,400})\]\((https?:\/\/[^\s()<>"]{1,1000})\)/y, "link"],
 ];
 
-/** The inline elements of a stretch of the source. */
+/** Render the inline elements of a range of the source. */
 function inline(text: string, from: number, to: number, leaf: Leaf, depth = 0): ComponentChildren[] {
   const out: ComponentChildren[] = [];
   let plain = from;
@@ -205,7 +205,7 @@ export function showBlock(text: string, block: Block, leaf: Leaf): VNode {
         </figure>
       );
     case "heading": {
-      // The page's own headings come first: those of a text stand below them.
+      // Headings of a text are below those of the page.
       const Tag = `h${Math.min(6, block.level + 2)}` as "h3";
       return <Tag class={`as-h${block.level}`}>{inline(text, block.from, block.to, leaf)}</Tag>;
     }
@@ -239,7 +239,7 @@ export function showBlock(text: string, block: Block, leaf: Leaf): VNode {
 
 type Shown = { text: string; leaf: Leaf; version: string };
 
-/** A text; drawn again only where `version` or the text differ. */
+/** A text, rendered again only if `version` or the text changes. */
 export const Markdown = memo(
   ({ text, leaf }: Shown) => <>{blocksOf(text).map((block) => showBlock(text, block, leaf))}</>,
   (one: Shown, other: Shown) => one.text === other.text && one.version === other.version,

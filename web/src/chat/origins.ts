@@ -1,4 +1,4 @@
-// Whose a token is, as a colour and in words.
+// The origin of a token, as a colour and in words.
 
 import { name, short } from "../harmless";
 import type { Account, Token } from "./conversation";
@@ -21,12 +21,12 @@ const NAMES: Record<Kind, string> = {
 };
 const COLOURS = 6;
 
-/** The drafters of some tokens in the order in which they came, which gives each its colour. */
+/** The drafters of tokens in order of appearance, which determines their colours. */
 export function draftersOf(tokens: Token[]): string[] {
   return [...new Set(tokens.filter((each) => kindOf(each) === "drafter").map((each) => each.source))];
 }
 
-/** The class of a token's colour, "" for what the target wrote by itself. */
+/** The class of a token's colour, or "" for tokens of the target. */
 export function colourOf(token: Token, drafters: string[]): string {
   const kind = kindOf(token);
   if (kind !== "drafter") return kind === "target" ? "" : `of-${kind}`;
@@ -40,7 +40,7 @@ export function whose(token: Token, account?: Account): string {
   return domain ? `${name(domain, 40)} ${short(token.source)}` : `drafter ${short(token.source)}`;
 }
 
-/** All that is known of a token, in words. */
+/** The facts about a token, in words. */
 export function told(token: Token, account?: Account): string[] {
   const kind = kindOf(token);
   const lines = [kind === "drafter" ? `drafted by ${whose(token, account)}` : NAMES[kind]];
@@ -53,7 +53,7 @@ export const percent = (share: number): string => `${Math.round(100 * share)} %`
 
 export type Share = { label: string; colour: string; tokens: number };
 
-/** The shares of a text by whose they are: drafters first, the most tokens before others. */
+/** The shares of a text by origin, largest first. */
 export function sharesOf(tokens: Token[], account?: Account): Share[] {
   const drafters = draftersOf(tokens);
   const shares = new Map<string, Share>();

@@ -1,4 +1,4 @@
-// A message as it is shown: its text with each token in the colour of whose it is, and what is known of a token.
+// The text of a message with its tokens in the colours of their origins, and the facts about a token.
 
 import { useMemo, useRef, useState } from "preact/hooks";
 import { prose } from "../harmless";
@@ -6,11 +6,11 @@ import type { Message, Token } from "./conversation";
 import { type Leaf, Markdown } from "./markdown";
 import { colourOf, draftersOf, sharesOf, told } from "./origins";
 
-/** Where the text of each token ends. */
+/** The end of each token in the text. */
 function endsOf(tokens: Token[], length: number): number[] {
   let at = 0;
   const ends = tokens.map((each) => (at += each.content.length));
-  // What was held back till the end belongs to the last token.
+  // Text that was held back to the end belongs to the last token.
   if (ends.length) ends[ends.length - 1] = Math.max(ends.at(-1)!, length);
   return ends;
 }
@@ -51,7 +51,7 @@ function colouredLeaf(text: string, tokens: Token[]): Leaf {
   };
 }
 
-/** What a token is made of, with what nobody sees spelled out. */
+/** The characters of a token, with invisible ones made visible. */
 function letters(content: string): string {
   const seen = content.slice(0, 40).replaceAll("\n", "⏎").replaceAll("\t", "⇥");
   return prose(seen.trim() ? seen : seen.replaceAll(" ", "␣")) || "no letter yet";
@@ -59,7 +59,7 @@ function letters(content: string): string {
 
 type Told = { index: number; x: number; y: number };
 
-/** The text of a reply. Arrow keys walk from token to token once it has the focus. */
+/** The text of a reply. With the focus, arrow keys move from token to token. */
 export function Reply({ message, isColoured }: { message: Message; isColoured: boolean }) {
   const { content: text, tokens = [], account } = message;
   const box = useRef<HTMLDivElement>(null);
@@ -89,7 +89,7 @@ export function Reply({ message, isColoured }: { message: Message; isColoured: b
     if (!step || !hasTokens) return;
     event.preventDefault();
     let index = (seen?.index ?? (step > 0 ? -1 : tokens.length)) + step;
-    // Marks of Markdown are no letters of the text that is shown.
+    // Markdown syntax is not shown, so its tokens have no elements.
     while (tokens[index] && !box.current?.querySelector(`[data-token="${index}"]`)) index += step;
     if (tokens[index]) look(index);
   }
@@ -121,7 +121,7 @@ export function Reply({ message, isColoured }: { message: Message; isColoured: b
   );
 }
 
-/** Whose the tokens of a reply are, as a bar and in words. */
+/** The origins of a reply's tokens, as a bar and in words. */
 export function Shares({ message }: { message: Message }) {
   const { tokens = [], account } = message;
   const shares = sharesOf(tokens, account);

@@ -1,5 +1,3 @@
-// The chat.
-
 import { useEffect, useRef, useState } from "preact/hooks";
 import { name, prose } from "../harmless";
 import { Copy, count, useMedia } from "../parts";
@@ -136,7 +134,7 @@ function Answer({ message, isColoured, isBusy, isChosen, onChoose, onRetry }: It
   );
 }
 
-/** The chat; `prove` shows the proof of a reply. */
+/** The chat view; `prove` shows the proof of a reply. */
 export function Chat({ model, prove }: { model: string; prove: (message: Message) => void }) {
   const [conversation, setConversation] = useState<Conversation>(keptConversation);
   const [typed, setTyped] = useState("");

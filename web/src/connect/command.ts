@@ -1,4 +1,4 @@
-// Commands that people paste into a shell: every word of a peer stands in quotes.
+// Commands to paste into a shell: every word of a peer is quoted.
 
 import { shellWord } from "../harmless";
 import { type Fits, layersIn, sizeOf } from "./machine";
@@ -7,7 +7,7 @@ import type { Swarm, SwarmNode } from "../swarm/state";
 const ADDRESS = /^\/(ip4|ip6|dns|dns4|dns6)\/[\w.:-]{1,253}\/(tcp|udp)\/\d{1,5}(\/[\w.-]{1,128})*\/p2p\/[1-9A-HJ-NP-Za-km-z]{20,64}$/;
 const LOOPBACK = /^\/(ip4\/127\.|ip6\/::1\/)/;
 
-/** An address by which others join: a reachable node's own, and one that other machines know where there is one. */
+/** An address to join by: that of a reachable node, preferably not a loopback address. */
 export function entranceOf(swarm: Swarm): string | null {
   const known = swarm.nodes
     .filter((node) => !node.reason && !node.is_convicted)
@@ -22,10 +22,7 @@ export const NOTHING_WISHED: Wish = { role: "drafter", model: "", expertise: "",
 
 const words = (...parts: string[]): string => ["cosine-node", ...parts.map(shellWord)].join(" ");
 
-/**
- * The options by which a node of this role computes as those that answer, or most of them: one with other numerics cannot
- * go on with their texts.
- */
+/** The options for the numerics of most nodes of this role: only equal numerics can continue their texts. */
 function sameNumerics(swarm: Swarm, role: Wish["role"]): string[] {
   const counts = new Map<string, number>();
   for (const node of swarm.nodes) {
@@ -39,7 +36,7 @@ function sameNumerics(swarm: Swarm, role: Wish["role"]): string[] {
 
 const option = (name: string, value: string): string[] => (value.trim() ? [name, value.trim()] : []);
 
-/** The options of a node: what `doctor` and `join` have in common. */
+/** The options that `doctor` and `join` share. */
 function optionsOf(swarm: Swarm, wish: Wish): string[] {
   return [
     "--role",
@@ -61,7 +58,7 @@ export const joinCommand = (swarm: Swarm, wish: Wish): string =>
     ...(wish.role === "stage" ? [...option("--layers", wish.layers), ...option("--memory", wish.memory)] : []),
   );
 
-/** The doctor of a stage's machine looks at all but the model, of which only a part shall be there. */
+/** For a stage, the doctor does not check the model, as only a part of it is local. */
 export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
   wish.role === "stage"
     ? words("doctor", "--target", swarm.target, "--initial-peers", entranceOf(swarm) ?? "ADDRESS", ...swarm.entrance)
@@ -71,10 +68,10 @@ export const doctorCommand = (swarm: Swarm, wish: Wish): string =>
 export const stageCommand = (swarm: Swarm, first: number, end: number): string =>
   joinCommand(swarm, { ...NOTHING_WISHED, role: "stage", model: swarm.target, layers: `${first}:${end}` });
 
-/** `limit` says what keeps the machine that is meant from helping, or how far it would; "" where it can. */
+/** `limit` is the reason why this machine cannot help, or only partly; else "". */
 export type Need = { sentence: string; wish: Wish; limit: string; isPossible: boolean };
 
-/** What this swarm lacks most, with what would help, the most urgent first; `fits` is what the machine can hold. */
+/** The needs of this swarm with the nodes that would help, most urgent first; `fits` is what this machine can hold. */
 export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | null = null): Need[] {
   const wish = (role: Wish["role"], more: Partial<Wish> = {}): Wish =>
     ({ ...NOTHING_WISHED, role, model: role === "drafter" ? "" : swarm.target, layers: "", ...more });
@@ -110,14 +107,14 @@ export function needsOf(swarm: Swarm, gaps: [number, number][], fits: Fits | nul
   return needs;
 }
 
-/** Domains of which every drafter that announced them is silent. */
+/** The domains whose drafters are all silent. */
 function lackingDomains(nodes: SwarmNode[]): string[] {
   const drafters = nodes.filter((node) => node.role === "drafter");
   const drafted = new Set(drafters.filter((node) => !node.reason).flatMap((node) => node.expertise));
   return [...new Set(drafters.flatMap((node) => node.expertise))].filter((domain) => !drafted.has(domain));
 }
 
-/** How many drafters that answer there are for each domain, the fewest first. */
+/** The number of answering drafters for each domain, fewest first. */
 export function domainsOf(nodes: SwarmNode[]): [string, number][] {
   const counts = new Map<string, number>();
   for (const node of nodes) {

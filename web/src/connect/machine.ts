@@ -1,9 +1,9 @@
-// The machine that serves the page, where whoever looks sits at it.
+// Facts about the machine that serves the page, which only a browser on it can read.
 
 import { useEffect, useState } from "preact/hooks";
-import { getJson, Refused } from "../gateway";
+import { json, Refused } from "../gateway";
 
-/** What of the target fits into what a machine has free; `layers` are those that the swarm lacks most. */
+/** The part of the target that fits into a machine's free memory; `layers` are those that the swarm needs most. */
 export type Fits = {
   layers: string | null;
   bytes: number;
@@ -20,25 +20,25 @@ export type Machine = {
   reach: { result: string; found: string; fix: string };
   fits: Fits | null;
 };
-/** `isElsewhere` where the page is of another machine than the one that shows it. */
+/** `isElsewhere` is true if the browser runs on another machine. */
 export type Asked = { machine: Machine | null; isElsewhere: boolean; problem: string };
 
 export const sizeOf = (bytes: number): string =>
   bytes >= 2 ** 29 ? `${(bytes / 2 ** 30).toFixed(1)} GiB` : `${(bytes / 2 ** 20).toFixed(1)} MiB`;
 
-/** How many layers fit. */
+/** The number of layers that fit. */
 export function layersIn({ layers, is_whole, of }: Fits): number {
   if (is_whole) return of;
   const [first, end] = (layers ?? "0:0").split(":").map(Number);
   return end! - first!;
 }
 
-/** Asks once. */
+/** Ask the gateway once. */
 export function useMachine(): Asked {
   const [asked, setAsked] = useState<Asked>({ machine: null, isElsewhere: false, problem: "" });
   useEffect(() => {
     let isGone = false;
-    getJson<Machine>("/v1/machine").then(
+    json<Machine>("/v1/machine").then(
       (machine) => isGone || setAsked({ machine, isElsewhere: false, problem: "" }),
       (error: unknown) => {
         if (isGone) return;

@@ -1,4 +1,4 @@
-// What to paste where, so that other programs ask this gateway. Keys never stand here: whoever has one knows it.
+// Settings of other programs for this gateway. They never contain the key.
 
 export type Client = { name: string; where: string; text: string };
 

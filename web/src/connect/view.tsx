@@ -1,4 +1,4 @@
-// How to give a machine to this swarm, and how to use it from other programs.
+// The view with commands to join this swarm, and settings to use it from other programs.
 
 import { useState } from "preact/hooks";
 import { name } from "../harmless";
@@ -15,7 +15,7 @@ const ROLES: [Wish["role"], string, string][] = [
   ["stage", "Stage", "Holds some layers of a target that is too large for one machine."],
 ];
 
-/** What the machine has that shows this page, in the doctor's words. */
+/** The machine that serves this page, in the doctor's words. */
 function OwnMachine({ asked }: { asked: Asked }) {
   const { machine } = asked;
   if (asked.isElsewhere) {
@@ -48,7 +48,7 @@ function OwnMachine({ asked }: { asked: Asked }) {
   );
 }
 
-/** What stands between backticks is a command or a word of one. */
+/** Text between backticks is a command or a part of one. */
 const withCommands = (words: string) => words.split("`").map((part, index) => (index % 2 ? <code>{part}</code> : part));
 
 const sentence = (words: string): string => {
@@ -61,7 +61,7 @@ function Wizard({ swarm }: { swarm: Swarm }) {
   const [chosen, setWish] = useState<Wish | null>(null);
   const gaps = swarm.coverage.flatMap((kind) => gapsOf(kind.holders));
   const needs = needsOf(swarm, gaps, asked.machine?.fits ?? null);
-  // Until somebody chooses: what is lacked most of what this machine can give.
+  // Default: the most urgent need that this machine can meet.
   const wish = chosen ?? needs.find((need) => need.isPossible)?.wish ?? NOTHING_WISHED;
   const set = (more: Partial<Wish>) => setWish({ ...wish, ...more });
   const domains = domainsOf(swarm.nodes);

@@ -1,6 +1,6 @@
-// A proof: what verifiers and auditors signed of a text, and what the gateway finds when it checks it.
+// A proof: the signed statements of verifiers and auditors about a text, and the gateway's check of them.
 
-import { postJson } from "../gateway";
+import { json } from "../gateway";
 
 export const MAX_FILE_BYTES = 64 * 2 ** 20;
 
@@ -23,7 +23,7 @@ export type CheckedPart = {
 };
 export type CheckedProof = { state: State; signatures: number; parts: CheckedPart[] };
 
-/** The proof in a file: what the page saves, or what `generate --json` and `cosine-node audit --json` write. */
+/** Read the proof in a file of the page, of `generate --json` or of `cosine-node audit --json`. */
 export function readProof(text: string): Proof {
   let value: unknown;
   try {
@@ -48,11 +48,11 @@ function object(value: unknown): Record<string, unknown> {
   return value as Record<string, unknown>;
 }
 
-/** What the gateway finds in a proof; `problem` says why it proves nothing. */
+/** Let the gateway check a proof; `problem` is the reason if it is invalid. */
 export const checkProof = ({ evidence }: Proof): Promise<CheckedProof | { problem: string }> =>
-  postJson("/v1/proofs", { evidence });
+  json("/v1/proofs", { evidence });
 
-/** The proof with what others have said of it since. */
+/** Add later statements to a proof. */
 export function withStatements(proof: Proof, later: Evidence[]): Proof {
   return {
     ...proof,

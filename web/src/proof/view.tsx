@@ -1,7 +1,7 @@
-// A proof as the gateway checks it, and what can be done with it.
+// The view of a proof and its check.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { postJson, Refused } from "../gateway";
+import { json, Refused } from "../gateway";
 import { name, prose } from "../harmless";
 import { count, Peer } from "../parts";
 import {
@@ -28,7 +28,7 @@ const VERDICTS: Record<State, [mood: string, title: string, sentence: string]> =
 
 type Checked = { result: CheckedProof } | { refusal: string };
 
-/** What a proof comes to. Throws where the gateway does not check it. */
+/** The result of a check. Throws if the gateway cannot check the proof. */
 async function checked(proof: Proof): Promise<Checked> {
   try {
     const found = await checkProof(proof);
@@ -97,10 +97,10 @@ function Part({ part, text }: { part: CheckedPart; text: string | null }) {
   );
 }
 
-/** The text of tokens, by the tokenizer of the target here; null where that is another one's. */
+/** Decode tokens by this gateway's target; null if they are of another one. */
 async function read(tokens: number[]): Promise<string | null> {
   try {
-    return (await postJson<{ prompt: string }>("/detokenize", { tokens })).prompt;
+    return (await json<{ prompt: string }>("/detokenize", { tokens })).prompt;
   } catch {
     return null;
   }
@@ -116,7 +116,7 @@ function save(proof: Proof, digest: string): void {
   setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
 }
 
-/** The proof that was given, or the place to drop one. */
+/** The given proof, and a place to drop another. */
 export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (given: Given | null) => void }) {
   const [state, setState] = useState<Checked | null>(null);
   const [texts, setTexts] = useState<(string | null)[]>([]);
@@ -162,7 +162,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
     setAsking(true);
     setProblem("");
     try {
-      const { evidence } = await postJson<{ evidence: Evidence[] }>("/v1/audits", { evidence: given.proof.evidence });
+      const { evidence } = await json<{ evidence: Evidence[] }>("/v1/audits", { evidence: given.proof.evidence });
       const later = withStatements(given.proof, evidence);
       const before = given.proof.evidence.reduce((sum, each) => sum + each.statements.length, 0);
       const after = later.evidence.reduce((sum, each) => sum + each.statements.length, 0);
@@ -249,7 +249,7 @@ export function ProofView({ given, onGiven }: { given: Given | null; onGiven: (g
   );
 }
 
-/** True if the signed text is the one that was shown; marks of its end and what stop texts cut off may follow. */
+/** True if the signed text contains the shown one; end tokens and text after a stop text may follow. */
 function agrees(signed: string, shown: string): boolean {
   const bare = shown.trim();
   return !bare || signed.includes(bare);

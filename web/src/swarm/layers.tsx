@@ -1,4 +1,4 @@
-// The layers that stages hold, with what nobody holds and the command that would fill it.
+// The layers that stages hold, and the commands to fill gaps.
 
 import { stageCommand } from "../connect/command";
 import { fixed, Peer, Snippet } from "../parts";
@@ -7,7 +7,7 @@ import type { Coverage, Outlook, Swarm } from "./state";
 
 const MAX_KINDS = 4;
 
-/** Ranges of layers that nobody holds: the first one, and the one after the last. */
+/** The ranges of layers that nobody holds, each as its first layer and the one after its last. */
 export function gapsOf(holders: number[]): [number, number][] {
   const gaps: [number, number][] = [];
   holders.forEach((held, layer) => {
@@ -31,7 +31,7 @@ function Bars({ holders }: { holders: number[] }) {
   );
 }
 
-/** The chain that a head would take, and how fast a text comes over it. */
+/** The chain that a head would choose, and its expected speed. */
 function Expected({ outlook }: { outlook: Outlook }) {
   if (!outlook.stages.length) return <p class="faint">{name(outlook.problem, 300)}</p>;
   return (

@@ -1,4 +1,4 @@
-// A map by network coordinates: what is near each other answers each other soon. Nobody's geography.
+// A map by network coordinates: distances are round-trip times, not geography.
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { name, short } from "../harmless";
@@ -14,12 +14,12 @@ const COLOURS = ["--grid", "--bad", "--surface", "--ink", "--r-verifier", "--r-d
 type Place = { node: SwarmNode; x: number; y: number };
 type Frame = { places: Place[]; pixelsPerMs: number };
 
-/** The points of nodes that know where they are, fitted into a picture. */
+/** The positions of nodes with a reliable coordinate, fitted into a picture. */
 function framed(nodes: SwarmNode[], width: number, height: number): Frame {
   const known = nodes.filter((node) => node.coordinate && node.coordinate.error <= 0.5);
   const xs = known.map((node) => node.coordinate!.x_ms);
   const ys = known.map((node) => node.coordinate!.y_ms);
-  const [left, right, top, bottom] = [min(xs), max(xs), min(ys), max(ys)];
+  const [left, right, top, bottom] = [Math.min(...xs), Math.max(...xs), Math.min(...ys), Math.max(...ys)];
   const span = Math.max(LEAST_SPAN_MS, (right - left) * 1.02, ((bottom - top) * width) / Math.max(1, height));
   const pixelsPerMs = Math.max(0.001, Math.min((width - 2 * MARGIN_PX) / span, (height - 2 * MARGIN_PX) / Math.max(LEAST_SPAN_MS, bottom - top)));
   const [midX, midY] = [(left + right) / 2, (top + bottom) / 2];
@@ -31,16 +31,13 @@ function framed(nodes: SwarmNode[], width: number, height: number): Frame {
   return { places, pixelsPerMs };
 }
 
-const min = (values: number[]) => values.reduce((least, each) => Math.min(least, each), values[0] ?? 0);
-const max = (values: number[]) => values.reduce((most, each) => Math.max(most, each), values[0] ?? 0);
-
 function ruler(pixelsPerMs: number): number {
   const wanted = 90 / pixelsPerMs;
   const power = 10 ** Math.floor(Math.log10(wanted));
   return [5, 2, 1].map((step) => step * power).find((step) => step <= wanted) ?? power;
 }
 
-/** A colour of the style sheet as it is in the theme of now. */
+/** A colour of the style sheet in the current theme. */
 function colourOf(element: HTMLElement, property: string): string {
   element.style.color = `var(${property})`;
   return getComputedStyle(element).color;

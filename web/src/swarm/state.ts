@@ -1,4 +1,4 @@
-// The swarm as the gateway sees it, followed as it changes.
+// The state of the swarm, as the gateway sends it.
 
 import { useEffect, useState } from "preact/hooks";
 import { events, Refused } from "../gateway";
@@ -36,7 +36,7 @@ export type SwarmNode = {
   is_convicted: boolean;
 };
 export type Coverage = { target_digest: string; numerics: string; holders: number[] };
-/** What to expect of the stages of one kind of model; no stages and a problem where they make no chain. */
+/** The expected speed of the stages of one kind of model; without a chain, `problem` and no stages. */
 export type Outlook = {
   target_digest: string;
   numerics: string;
@@ -70,7 +70,7 @@ type Change = Partial<Omit<Swarm, "nodes">> & {
   gone?: string[];
 };
 
-/** The state after a change; nodes that did not change stay the same objects. */
+/** The state after a change; unchanged nodes stay the same objects. */
 export function changed(swarm: Swarm, change: Change): Swarm {
   const { nodes: told = [], gone = [], ...rest } = change;
   if (!told.length && !gone.length) return { ...swarm, ...rest };
@@ -88,7 +88,7 @@ export function changed(swarm: Swarm, change: Change): Swarm {
 
 const RETRY_MS = 2000;
 
-/** Follows the swarm while the page is open; `attempt` begins anew, as with another key. */
+/** Follow the swarm while the page is open; a new `attempt` reconnects, for example with another key. */
 export function useSwarm(attempt: number): Feed {
   const [feed, setFeed] = useState<Feed>({ swarm: null, isLive: false, problem: "", needsKey: false });
   useEffect(() => {
@@ -136,7 +136,7 @@ export const STANDINGS: Record<Standing, string> = {
   convicted: "convicted",
 };
 
-/** What a node is good at, or holds. */
+/** The layers of a stage, or the domains of a drafter. */
 export const gift = (node: SwarmNode): string =>
   node.layers ? `layers ${node.layers[0]} to ${node.layers[1] - 1}` : node.expertise.join(", ");
 

@@ -1,4 +1,4 @@
-// The nodes as a table of which only the rows in sight are drawn, so that thousands scroll as smoothly as ten.
+// The table of nodes, which renders only visible rows, so that thousands scroll smoothly.
 
 import { memo } from "preact/compat";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-// How generations went here over time: a point for each, and a line through their running middle.
+// The speed of generations over time: a point for each, and a line of the running median.
 
 import { count, fixed } from "../parts";
 import type { Point } from "./state";

@@ -1,5 +1,3 @@
-// The swarm.
-
 import { useState } from "preact/hooks";
 import { name } from "../harmless";
 import { Copy, count, Fact, fixed, Peer } from "../parts";
@@ -78,7 +76,6 @@ export function SwarmView({ feed }: { feed: Feed }) {
       </div>
     );
   }
-  const roles = (role: string) => swarm.nodes.filter((node) => node.role === role);
   const silent = swarm.nodes.filter((node) => node.reason).length;
   const convicted = swarm.nodes.filter((node) => node.is_convicted).length;
   const node = swarm.nodes.find((each) => each.peer_id === chosen);
@@ -92,9 +89,9 @@ export function SwarmView({ feed }: { feed: Feed }) {
       </header>
       {swarm.problem && <p class="problem">{name(swarm.problem, 400)}</p>}
       <dl class="facts strip">
-        <Fact label="verifiers">{roles("verifier").length.toLocaleString("en")}</Fact>
-        <Fact label="drafters">{roles("drafter").length.toLocaleString("en")}</Fact>
-        <Fact label="stages">{roles("stage").length.toLocaleString("en")}</Fact>
+        {["verifier", "drafter", "stage"].map((role) => (
+          <Fact label={`${role}s`}>{swarm.nodes.filter((node) => node.role === role).length.toLocaleString("en")}</Fact>
+        ))}
         <Fact label="silent">
           <span class={silent ? "bad" : ""}>{silent.toLocaleString("en")}</span>
         </Fact>
