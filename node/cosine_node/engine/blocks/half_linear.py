@@ -7,6 +7,7 @@ number of rows; with AVX2 one or two rows are summed in another order than more,
 docs/decisions/0067-weights-in-float16.md has the measurements.
 """
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
@@ -21,6 +22,24 @@ READ_APART: Final = ("kv_b_proj", "mixer.out_proj", "mixer.dt_proj")
 """The names of linear layers whose weights others multiply by: attention that keeps latents, and Mamba."""
 
 
+class HalfMatrix:
+    """A packed matrix [outputs, inputs] in float16."""
+
+    def __init__(self, weight: Tensor) -> None:
+        """`weight` is in float32."""
+        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, None)
+
+    def numbers(self) -> Tensor:
+        """The weights [outputs, inputs] in float32."""
+        unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
+        return unpacked
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """Vectors [..., inputs] to [..., outputs], both in float32."""
+        found: Tensor = torch.ops.quantized.linear_dynamic_fp16(vectors, self._packed)
+        return found
+
+
 class HalfLinear(nn.Module):
     """Replaces a linear layer. Its input and its output have the dtype of the layer."""
 
@@ -30,7 +49,8 @@ class HalfLinear(nn.Module):
         # Not packed: there are layers that set it aside for a while.
         self.bias = linear.bias
         self._dtype = linear.weight.dtype
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(_numbers(linear), None)
+        self._matrix = HalfMatrix(_numbers(linear))
+        self._rows = slice(self.out_features)
 
     @property
     def nbytes(self) -> int:
@@ -39,12 +59,26 @@ class HalfLinear(nn.Module):
     @property
     def weight(self) -> Tensor:
         """[outputs, inputs] in the layer's dtype, unpacked for layers that multiply by it themselves."""
-        unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return unpacked.to(self._dtype)
+        return self._matrix.numbers()[self._rows].to(self._dtype)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        found: Tensor = torch.ops.quantized.linear_dynamic_fp16(vectors.float(), self._packed)
-        return (found if self.bias is None else found.add_(self.bias)).to(vectors.dtype)
+        found = self._matrix.times(vectors.float())[..., self._rows]
+        return (found if self.bias is None else found + self.bias).to(vectors.dtype)
+
+    @staticmethod
+    def join(layers: "Sequence[HalfLinear]") -> HalfMatrix:
+        """The matrix of layers of one input, which from now on share it: one product is faster than several.
+
+        A single layer keeps its own.
+        """
+        first = layers[0]
+        if any(layer._matrix is not first._matrix for layer in layers):
+            joined = HalfMatrix(torch.cat([layer._matrix.numbers()[layer._rows] for layer in layers]))
+            start = 0
+            for layer in layers:
+                layer._matrix, layer._rows = joined, slice(start, start + layer.out_features)
+                start += layer.out_features
+        return first._matrix
 
 
 def has_half_products() -> bool:

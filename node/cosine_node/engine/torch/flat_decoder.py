@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.half_linear import HalfLinear
+from cosine_node.engine.blocks.half_linear import HalfLinear, HalfMatrix
 from cosine_node.engine.context_length import STRETCHED_ROPES
 from cosine_node.engine.processor import has_matrix_units
 from cosine_node.engine.torch.attention import attend
@@ -135,8 +135,28 @@ class _Linear:
 
 
 @dataclass(frozen=True, slots=True)
+class _HalfProduct:
+    """One or several projections of one input as one product with weights in float16."""
+
+    matrix: HalfMatrix
+    bias: Tensor | None
+    shape: tuple[int, int]
+    """Inputs and outputs."""
+
+    @classmethod
+    def joining(cls, *modules: HalfLinear) -> "_HalfProduct":
+        biases = [module.bias.detach() for module in modules if module.bias is not None]
+        shape = modules[0].in_features, sum(module.out_features for module in modules)
+        return cls(HalfLinear.join(modules), torch.cat(biases) if biases else None, shape)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        found = self.matrix.times(x.float())
+        return (found if self.bias is None else found.add_(self.bias)).to(x.dtype)
+
+
+@dataclass(frozen=True, slots=True)
 class _ApartLinears:
-    """One or several projections of one input, each a product of its own: some of their weights are packed."""
+    """Several projections of one input of which only some hold their weights in float16."""
 
     modules: tuple[nn.Linear | HalfLinear, ...]
 
@@ -146,18 +166,18 @@ class _ApartLinears:
         return self.modules[0].in_features, sum(module.out_features for module in self.modules)
 
     def __call__(self, x: Tensor) -> Tensor:
-        found = [module(x) for module in self.modules]
-        return found[0] if len(found) == 1 else torch.cat(found, -1)
+        return torch.cat([module(x) for module in self.modules], -1)
 
 
-_Product = _Linear | _ApartLinears
+_Product = _Linear | _HalfProduct | _ApartLinears
 
 
 def _product(*modules: Any) -> _Product:
     """Projections of one input."""
-    if any(isinstance(module, HalfLinear) for module in modules):
-        return _ApartLinears(modules)
-    return _Linear.joining(*modules)
+    held = [isinstance(module, HalfLinear) for module in modules]
+    if all(held):
+        return _HalfProduct.joining(*modules)
+    return _ApartLinears(modules) if any(held) else _Linear.joining(*modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +293,7 @@ class FlatDecoder:
         rotary: nn.Module,
         layers: tuple[_DecoderLayer, ...],
         norm: _RmsNorm,
-        output: _OutputProjection | _ApartLinears | None,
+        output: _OutputProjection | _HalfProduct | None,
     ) -> None:
         self._embed = embed
         self._rotary = rotary
@@ -305,9 +325,9 @@ class FlatDecoder:
         # The joined projections are copies.
         projections = [each for layer in layers for each in _projections(layer)]
         copy_out_of_files(model, but=[each.weight for each in projections if not isinstance(each, HalfLinear)])
-        output: _OutputProjection | _ApartLinears | None = None
+        output: _OutputProjection | _HalfProduct | None = None
         if isinstance(head, HalfLinear):
-            output = _ApartLinears((head,))
+            output = _HalfProduct.joining(head)
         elif isinstance(head, nn.Linear):
             output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(
