@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, cast
 from cosine_p2p.blocking import Client
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
-from cosine_p2p.huggingface.pipelines import PipelineModel, SwarmConfig
+from cosine_p2p.huggingface.pipelines import PipelineModel
 from cosine_p2p.request.arguments import ArgumentKind, read_argument, text
 from cosine_p2p.request.options import NONE, choice_seed
 from cosine_p2p.request.results import Generation
@@ -61,10 +61,9 @@ class SwarmModelForCausalLM(PipelineModel):
                 f"The model needs a Client, not {reprlib.repr(client)}; `from_pretrained` makes one from a name."
             )
         self._client = client
-        verifiers = client.find_verifiers()
-        best = verifiers[0]
+        best = client.find_verifiers()[0]
         self.eos_token_ids = best.eos
-        published = verifiers[0].generation_defaults if client.takes_generation_config else None
+        published = best.generation_defaults if client.takes_generation_config else None
         if published is not None and published.not_honoured:
             logger.warning(
                 "The generation config of %s sets %s, which a swarm cannot honour: texts are not those of its own "
@@ -72,12 +71,7 @@ class SwarmModelForCausalLM(PipelineModel):
                 best.target,
                 ", ".join(published.not_honoured),
             )
-        super().__init__(
-            SwarmConfig(
-                name_or_path=best.target, eos_token_id=list(best.eos), max_position_embeddings=best.context_tokens
-            ),
-            own={} if published is None else options_of(published),
-        )
+        super().__init__(best, own={} if published is None else options_of(published))
 
     @classmethod
     def from_pretrained(

@@ -2,22 +2,12 @@
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Self
 
+from cosine_protocol.records import NodeRecord
+
 MODEL_TYPE: Final = "cosine-swarm"  # The name in transformers' list of supported classes.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwarmConfig:
-    """The part of a model's configuration that a client knows."""
-
-    name_or_path: str
-    eos_token_id: list[int]
-    max_position_embeddings: int
-    model_type: str = MODEL_TYPE
-    is_encoder_decoder: bool = False
 
 
 class ModelOptions(SimpleNamespace):
@@ -38,9 +28,15 @@ class PipelineModel:
     input_modalities = ("text",)
     output_modalities = ("text",)
 
-    def __init__(self, config: SwarmConfig, own: Mapping[str, Any]) -> None:
-        self.config = config
-        self.generation_config = ModelOptions(eos_token_id=list(config.eos_token_id), **own)
+    def __init__(self, verifier: NodeRecord, own: Mapping[str, Any]) -> None:
+        self.config = SimpleNamespace(
+            name_or_path=verifier.target,
+            eos_token_id=list(verifier.eos),
+            max_position_embeddings=verifier.context_tokens,
+            model_type=MODEL_TYPE,
+            is_encoder_decoder=False,
+        )
+        self.generation_config = ModelOptions(eos_token_id=list(verifier.eos), **own)
 
     def can_generate(self) -> bool:
         """Return True, and register the class with transformers, whose pipeline warns about unknown ones."""

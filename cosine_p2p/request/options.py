@@ -116,10 +116,6 @@ def _read_schema(value: object) -> str:
         raise ValueError from None
 
 
-def _read_regex(value: object) -> str:
-    return ascii_classes(text("a regular expression").read(value))
-
-
 def _path(noun: str) -> ArgumentKind[str]:
     def read(value: object) -> str:
         path = fspath(value) if isinstance(value, PathLike) else value
@@ -211,7 +207,7 @@ class GenerationOptions(TypedDict, total=False):
     regex: Annotated[
         str | None,
         Option(
-            ArgumentKind("a regular expression", _read_regex),
+            ArgumentKind("a regular expression", lambda value: ascii_classes(text("").read(value))),
             TEXT,
             "Generate a text that this regular expression matches entirely; classes such as \\d are ASCII.",
         ),

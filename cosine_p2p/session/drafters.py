@@ -224,12 +224,9 @@ class Drafters:
         if author in self._wanted and author not in self._followers:
             link.subscribe(self._job.number, self._on_message)
             self._followers[author] = _Follower(link, len(self._output))
-            link.post(self._start(shares_feedback=self._shares_feedback and LEARNING in features))
-
-    def _start(self, *, shares_feedback: bool) -> m.Start:
-        job, known, told = self._job, tuple(self._output), shares_feedback or None
-        d_0 = None if job.prompt_window_tokens is None else self._d_0
-        return m.Start(job.number, job.shown_request, known, job.mandate, d_0, told)
+            job, may_learn = self._job, (self._shares_feedback and LEARNING in features) or None
+            d_0 = None if job.prompt_window_tokens is None else self._d_0
+            link.post(m.Start(job.number, job.shown_request, tuple(self._output), job.mandate, d_0, may_learn))
 
     def _on_message(self, delivery: Delivery) -> None:
         peer_id = delivery.peer_id
@@ -286,12 +283,10 @@ class Drafters:
     def release(self, author: int, reason: m.ReleaseReason = m.ReleaseReason.ENDED) -> None:
         """Release a drafter, also one that was lost or has not started yet."""
         self._wanted.discard(author)
-        self.post(author, self._released(author, reason))
+        text_tokens = len(self._output)
+        accepted = min(self._ledger.accepted(author), text_tokens)
+        self.post(author, m.Release(self._job.number, accepted, text_tokens, reason))
         self._followers.pop(author, None)
-
-    def _released(self, author: int, reason: m.ReleaseReason) -> m.Release:
-        accepted, text_tokens = self._ledger.accepted(author), len(self._output)
-        return m.Release(self._job.number, min(accepted, text_tokens), text_tokens, reason)
 
     async def close(self) -> None:
         for author in list(self._followers):

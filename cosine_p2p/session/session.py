@@ -1,28 +1,18 @@
 """One generation: translates peers' messages to events of a strategy, and its actions to messages.
 
-Theory of operation. A session runs one `Job` to its end. It owns the output, which only grows. All input comes
-through one inbox, which only the caller's task in `stream` reads, so no state needs a lock. The session is in one
-of three states, by its `Upstream`:
+A session runs one `Job` to its end. It owns the output, which only grows. All input comes through one inbox, which
+only the caller's task in `stream` reads, so no state needs a lock. The session is in one of three states:
 
 no verifier --`_use`--> asked --`Opened`--> serving --`Final`, or the last token--> ended
 
-`_drop` returns to *no verifier* when a verifier breaks the protocol, refuses, is lost, or is too slow (`Watch`).
-The failure is remembered beyond the session; `VerifierQueue` decides if the verifier is asked again.
+`_drop` returns to *no verifier* when a verifier breaks the protocol, refuses, is lost, or is too slow (`Watch`);
+`VerifierQueue` decides if it is asked again. After a verifier was lost while serving, `_look_again` looks for it
+and for others. With no verifier left and no look-up in progress the session ends with `GenerationFailed`, at the
+deadline with `GenerationTimedOut`. `Open` is sent with all committed tokens, and each `Commit` must continue the
+stream exactly (`Upstream.take`).
 
-- *No verifier*: `_find_verifier` waits for dials (`VerifierDials`) in the order of the queue; drafters' messages
-stay in the inbox. After a verifier was lost while serving, `_look_again` looks for it and for others. With no
-verifier left and no look-up in progress the session ends with `GenerationFailed`, at the deadline with
-`GenerationTimedOut`.
-
-- *Asked*: `Open` is sent with all committed tokens.
-
-- *Serving*: each `Commit` must continue the stream exactly (`Upstream.take`). The loss of a verifier after the
-last token loses only its account.
-
-`Delegation.coordinator` is a second state: undecided until the distance of a verifier is known, then the client, or
-the verifier by a mandate; `_take_back` ends that. `DrafterCount` sets the number of drafters (`DraftersAllowed`).
-The strategy receives events in the order in which they are read, with the time; its actions are performed at once.
-`WakeAt` is the only timer.
+`Delegation.coordinator` is undecided until the distance of a verifier is known, then the client, or the verifier
+by a mandate until `_take_back`. `DrafterCount` sets the number of drafters.
 
 Invariants: no token is yielded twice or taken back; only the present verifier's messages are read; the strategy
 receives no drafter events before a verifier was asked; an ended session sends only `Cancel` and `Release`.
@@ -290,23 +280,19 @@ class Session:
     def _use(self, link: PeerLink) -> bool:
         if self._upstream is not None:
             return False
-        self._upstream = self._ask(link)
-        self._find_trial(self._upstream)
-        self._offer_coordination(self._upstream)
-        return True
-
-    def _ask(self, link: PeerLink) -> Upstream:
-        job, peer_id = self.job, link.peer_id
-        number = next(job.more_numbers, job.number) if peer_id in self._asked else job.number
-        self._asked.add(peer_id)
-        upstream = Upstream(
+        job, asked_logprobs = self.job, self.job.request.logprobs
+        number = next(job.more_numbers, job.number) if link.peer_id in self._asked else job.number
+        self._asked.add(link.peer_id)
+        tells_prompt = asked_logprobs is not None and asked_logprobs.of_prompt and not self.output
+        self._upstream = upstream = Upstream(
             number=number,
             link=link,
             request=job.request,
             d_0=self.d_0,
             digest=self._digest,
             position=len(self.output),
-            tells_prompt=self._awaits_prompt_likelihoods,
+            # With a mandate the verifier sends these to the delegate's client.
+            tells_prompt=tells_prompt and job.mandate is None,
             watch=Watch(
                 since_s=_now_s(), prompt_tokens=len(job.request.prompt) + len(self.output), usual=self._usual
             ),
@@ -316,13 +302,9 @@ class Session:
         # Under plain pacing a verifier does not draft.
         prediction = job.prediction if job.strategy.pacing is m.Pacing.FREE else None
         link.post(m.Open(number, *asked, prediction))
-        return upstream
-
-    @property
-    def _awaits_prompt_likelihoods(self) -> bool:
-        """True if the next verifier sends the prompt's log-probabilities here, not to a delegate's client."""
-        asked = self.job.request.logprobs
-        return asked is not None and asked.of_prompt and not self.output and self.job.mandate is None
+        self._find_trial(upstream)
+        self._offer_coordination(upstream)
+        return True
 
     @property
     def _has_nothing_to_compare(self) -> bool:

@@ -1,27 +1,19 @@
 """The strategy `cosine`: drafts of several drafters form one live tree, and the verifier never waits.
 
-Theory of operation. One `Cosine` decides for one request: events in, actions out; it is pure. It holds a `LiveTree`
-of all drafts below the committed prefix, a `Fusion` that calibrates authors and gives each node one probability, a
-`HedgeRouter` with a weight for each author, and a `Forwarder` that records the nodes sent to the verifier.
-
-A *fragment* is attached to the tree; changed nodes go to the verifier if their path is likely enough (`TreeCuts`).
-On a *commit*, in this order, fusion and router learn from the tokens before the tree advances; each drafter's state
-is updated; active drafters receive the tokens; drafters are chosen again (`_reroute`); and nodes that have become
-likely are sent. A *verifier that opens* has no nodes, so all likely ones are sent. Nothing is sent before that, nor
-while no drafter is allowed.
-
-`TRANSITIONS` is the only way between the states of a drafter:
+A `LiveTree` has all drafts below the committed prefix; a `Fusion` calibrates authors and gives each node one
+probability, a `HedgeRouter` has a weight for each author, and a `Forwarder` records the nodes sent to the
+verifier. A fragment is attached to the tree, and changed nodes are sent if their path is likely enough
+(`TreeCuts`). On a commit fusion and router learn before the tree advances; then drafters are chosen again
+(`_reroute`), and nodes that have become likely are sent. Nothing is sent before a verifier has opened, nor while
+no drafter is allowed.
 
 DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
 
-`_reroute` applies them. A drafter without a new draft for `SILENT_TOKENS` committed tokens backs off, each time for
-twice as long, and the router forgets it meanwhile. The router picks the allowed number of the others; those of
-little weight are released, those picked are recalled. A drafter on trial stays until it has drafted something new.
-A lost drafter is forgotten. Drafters may start, and late drafts may arrive, in any state.
-
-Invariants: a drafter is recalled only if there is room, recalled ones included; the best that has drafted is not
-released for one that has not; no node is sent twice with nearly the same probability; a decision that the state of
-a drafter does not allow raises `LocalProtocolError`.
+A drafter without a new draft for `SILENT_TOKENS` committed tokens backs off, each time for twice as long, and the
+router forgets it meanwhile. The router picks the allowed number of the others; those of little weight are
+released, those picked are recalled if there is room. A drafter on trial stays until it has drafted something new,
+and the best that has drafted is not released for one that has not. Drafters may start, and late drafts may arrive,
+in any state.
 """
 
 import math

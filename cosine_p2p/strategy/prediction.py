@@ -50,25 +50,22 @@ class Prediction:
 
     def follow(self, tokens: Sequence[int]) -> None:
         for token in tokens:
-            self._follow(token)
-
-    def _follow(self, token: int) -> None:
-        held = [place for place in self._places if place < len(self.tokens) and self.tokens[place] == token]
-        if self._run >= SURE_TOKENS and self._places[0] < len(self.tokens):
-            self._judged += 1.0
-            self._hits += bool(held)
-        self._strayed += 1
-        if held:
-            self._accepted.add(held[0])
-            self._run += 1
-            self._places = [place + 1 for place in held]
-            if self._run >= SURE_TOKENS:
-                self._places = self._places[:1]
-                self._anchor, self._strayed = self._places[0], 0
-        else:
-            self._run = 0
-            self._places = self._returns(token)
-        self._last = token
+            held = [place for place in self._places if place < len(self.tokens) and self.tokens[place] == token]
+            if self._run >= SURE_TOKENS and self._places[0] < len(self.tokens):
+                self._judged += 1.0
+                self._hits += bool(held)
+            self._strayed += 1
+            if held:
+                self._accepted.add(held[0])
+                self._run += 1
+                self._places = [place + 1 for place in held]
+                if self._run >= SURE_TOKENS:
+                    self._places = self._places[:1]
+                    self._anchor, self._strayed = self._places[0], 0
+            else:
+                self._run = 0
+                self._places = self._returns(token)
+            self._last = token
 
     def _returns(self, token: int) -> list[int]:
         """Return the places where the output may return after an unpredicted token, the likeliest first."""

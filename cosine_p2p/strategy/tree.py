@@ -1,24 +1,9 @@
 """The live tree: all drafts in flight for one request (docs/design.md, "One live tree, addressed by digest").
 
-Theory of operation. The root is the last committed token; below it are drafted tokens, each the child of the
-prefix that it continues. A node's key is the digest of the prefix that it completes, so two drafts of the same
-continuation are one node. Its draft probabilities are stored by author; the tree does not evaluate them.
-
-- `attach` adds a block of nodes below a base in the tree. If the base is one of the last `MAX_TREE_DEPTH` committed
-prefixes, the block is reduced to what follows the committed tokens. If the base is unknown, the block waits, at
-most `MAX_WAITING_BLOCKS` of them. A block whose position does not match its base is ignored.
-
-- `grow` adds one child, for a drafter that drafts into its own tree.
-
-- `advance` commits tokens: the child of each token, or a new node, becomes the root, and all other children are
-dropped, as are obsolete waiting blocks.
-
-Drafts may arrive late, early, twice or out of order with the same result, and copies at several peers need not
-agree. The tree has at most `max_nodes` nodes below the root, `max_depth` tokens deep. A full tree accepts no new
-node until the next commit.
-
-Invariants: each node has its whole path to the root; no node contradicts the committed tokens; a dropped node
-object is not used again.
+The root is the last committed token; below it are drafted tokens, each the child of the prefix that it continues.
+A node's key is the digest of the prefix that it completes, so two drafts of the same continuation are one node,
+with a probability for each author. Drafts may arrive late, early, twice or out of order with the same result, and
+copies at several peers need not agree.
 """
 
 from collections import deque
@@ -78,7 +63,10 @@ class Block:
 
 
 class LiveTree:
-    """The drafts below the committed prefix of `digest`, `position` tokens long; `advance` replaces its `root`."""
+    """The drafts below the committed prefix of `digest`, `position` tokens long; `advance` replaces its `root`.
+
+    At most `max_nodes` nodes, `max_depth` tokens deep; a full tree accepts no new node until the next commit.
+    """
 
     def __init__(
         self,
@@ -113,7 +101,11 @@ class LiveTree:
     def attach(
         self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
     ) -> list[TreeNode]:
-        """Add a draft and return the nodes that are new or have a new draft probability."""
+        """Add a draft and return the nodes that are new or have a new draft probability.
+
+        If the base is one of the last `MAX_TREE_DEPTH` committed prefixes, the draft is reduced to what follows the
+        committed tokens; if it is unknown, the draft waits. A draft at another position than its base's is ignored.
+        """
         block = Block(base, position, tuple(nodes), tuple(authors))
         if not self._is_known(base):
             if self.position <= position <= self.position + MAX_TREE_DEPTH:

@@ -9,7 +9,7 @@ import secrets
 import shutil
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -63,8 +63,13 @@ class TokenizerFiles:
 
     @property
     def digest(self) -> bytes:
-        """The digest of all files, ordered by name."""
-        return counted_digest(b"cosine/tokenizer/1", self.files.items())
+        """The SHA-256 of a mark and all files by name; names and contents are preceded by their length."""
+        total = hashlib.sha256(b"cosine/tokenizer/1")
+        for name, content in self.files.items():
+            for counted in (name.encode(), content):
+                total.update(len(counted).to_bytes(8, "big"))
+                total.update(counted)
+        return total.digest()
 
     def answer(self, name: str) -> bytes:
         """Return the answer to a request for a name: a file, the list of templates, or nothing."""
@@ -145,16 +150,6 @@ def names_in(folder: Path) -> list[str]:
     """Return the names of files that may belong to a folder's tokenizer, whether they exist or not."""
     found = sorted(f"{ADDITIONAL_TEMPLATES}{file.name}" for file in (folder / TEMPLATE_FOLDER).glob("*.jinja"))
     return [*NAMES, *[name for name in found if _TEMPLATE.fullmatch(name)][:MAX_TEMPLATES]]
-
-
-def counted_digest(mark: bytes, parts: Iterable[tuple[str, bytes]]) -> bytes:
-    """Return the SHA-256 of a mark and each part's name and content, both preceded by their length in 8 bytes."""
-    total = hashlib.sha256(mark)
-    for name, content in parts:
-        for counted in (name.encode(), content):
-            total.update(len(counted).to_bytes(8, "big"))
-            total.update(counted)
-    return total.digest()
 
 
 class TokenizerCache:

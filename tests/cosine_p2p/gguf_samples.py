@@ -26,9 +26,9 @@ def write_sample(
     has_weights: bool = True,
     part_tensors: int = 0,
 ) -> Path:
-    """A file of one matrix and one vector, or of neither; what `metadata` has as None is left out.
+    """Write a file with one matrix and one vector, or neither; metadata of None are omitted.
 
-    With `part_tensors` a file for so many of them, of which the first is returned.
+    With `part_tensors` one file for each so many tensors; returns the first.
     """
     architecture = (metadata or {}).get("general.architecture", "llama")
     writer = GGUFWriter(str(file), architecture, split_max_tensors=part_tensors)

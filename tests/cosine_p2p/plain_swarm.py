@@ -1,4 +1,4 @@
-"""A client's place in an in-memory network whose nodes only give an account of themselves."""
+"""An in-memory network whose nodes only answer status requests."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ class PlainSwarm:
         await self.transport.close()
 
     async def announce(self, number: int, handler: StreamHandler | None = None, **record: Any) -> NodeRecord:
-        """A node in the directory; without a handler nobody is there."""
+        """Add a node to the directory; without a handler it cannot be reached."""
         identity = identity_of(number)
         announced = record_of(identity, now_s=0.0, **record)
         await self.directory.announce(announced, [announced.target])

@@ -1,4 +1,4 @@
-"""A private swarm to test with: its key, the certificates of its members, and a clock that tests move."""
+"""A private swarm for tests."""
 
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class PrivateSwarm:
         return self.identity.peer_id
 
     def admit(self, peer_id: str, *, lifetime_s: float = DAY_S) -> bytes:
-        """A certificate from now on."""
+        """Return a certificate that starts now."""
         self._serial += 1
         return sign_certificate(
             self.identity,
@@ -45,7 +45,7 @@ class PrivateSwarm:
         )
 
     def revoke(self, *peer_ids: str, sequence: int = 1) -> bytes:
-        """A list that revokes all certificates of these peers that there are."""
+        """Return a list that revokes all certificates of these peers."""
         return sign_revocations(self.identity, sequence=sequence, serials=dict.fromkeys(peer_ids, self._serial))
 
     def papers(self, *certificates: bytes, revocations: bytes = b"") -> SwarmPapers:

@@ -1,4 +1,4 @@
-"""Records and requests to test with."""
+"""Records and requests for tests."""
 
 from typing import Any
 

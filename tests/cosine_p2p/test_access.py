@@ -1,4 +1,4 @@
-"""The peers a user lets a node or client talk to: a network or a private swarm, and nobody denied or banned."""
+"""Tests of the peers that a user allows."""
 
 import time
 from pathlib import Path
@@ -22,7 +22,7 @@ def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def swarm_file(tmp_path: Path, *, began_s: float | None = None) -> tuple[FoundedSwarm, Path]:
-    """A swarm whose one member is us, for a day."""
+    """Create a swarm with this peer as its only member, for a day."""
     founded = FoundedSwarm.create(tmp_path / "friends", "friends")
     file = tmp_path / "friends.swarm"
     file.write_text(founded.admit(US, lifetime_s=DAY_S, now_s=time.time() if began_s is None else began_s))

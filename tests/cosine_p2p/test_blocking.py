@@ -1,4 +1,4 @@
-"""The blocking client, and the loop of its own thread: all that was begun ends before it does."""
+"""Tests of the blocking client and of its event loop in a thread."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ FAST = CostCurve(((1, 0.0005), (32, 0.0006)))
 
 
 class InProcess:
-    """A swarm that lives on the client's own loop and ends with it."""
+    """A swarm on the client's event loop."""
 
     def __init__(self, swarm: SimulatedSwarm) -> None:
         self.swarm = swarm
@@ -90,14 +90,14 @@ NAME = "loop-thread-test"
 
 @pytest.fixture
 def _python_interrupts() -> Iterator[None]:
-    """Python's own handling of SIGINT, which a parent that ignores the signal would have taken away."""
+    """Restore Python's handling of SIGINT, which a parent process may have disabled."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 class Context:
-    """A context that notes what happens, and leaves a sleeping task behind as careless libraries do."""
+    """A context that records events, and leaves a sleeping task behind."""
 
     def __init__(self) -> None:
         self.events: list[str] = []

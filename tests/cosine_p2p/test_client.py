@@ -1,4 +1,4 @@
-"""The client over a whole in-memory swarm: what is asked, what is yielded, what is refused."""
+"""Tests of the client in an in-memory swarm."""
 
 import asyncio
 import random
@@ -79,21 +79,10 @@ def test_a_stop_string_cuts_the_text_and_keeps_its_tokens() -> None:
     assert generation.finish_reason == "stop"
 
 
-CHAT = GenerationDefaults(do_sample=True, temperature=0.9, top_k=12, repetition_penalty=1.2, max_new_tokens=9)
-
-
 def test_a_seed_that_is_drawn_is_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
     seed = generated(max_new_tokens=1).seed
     assert int(float(seed)) == seed < 2**53
-
-
-def test_options_of_a_call_and_of_the_client_win_over_the_models_own() -> None:
-    by_call = generated(with_options={"published": CHAT}, temperature=0, max_new_tokens=7)
-    by_client = generated(with_options={"published": CHAT, "temperature": 0, "max_new_tokens": 7})
-    assert by_call.token_ids == plain_stream(PROMPT, Sampling(repetition_penalty=1.2), tokens=7)
-    assert by_call.token_ids == by_client.token_ids
-    assert by_call.generation_config.options == {"repetition_penalty": 1.2}
 
 
 def test_what_holds_for_a_client_may_be_asked_of_one_call() -> None:
@@ -161,7 +150,7 @@ def test_an_observer_is_told_of_every_generation_once() -> None:
 
 
 class Asked(MemoryDirectory):
-    """Notes how many nodes were wanted of each role."""
+    """A directory that records the wanted number of nodes by role."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -172,21 +161,13 @@ class Asked(MemoryDirectory):
         return await super().find(role, target)
 
 
-async def iterated(client: AsyncClient, prompt: Any, **options: Any) -> None:
-    async for _ in client.stream(prompt, **options):
-        pass
-
-
 @pytest.mark.parametrize(("prompt", "options"), [("", {}), (["a", "b"], {}), ("a", {"topk": 1})])
-@pytest.mark.parametrize("call", [AsyncClient.generate, AsyncClient.start, iterated])
-def test_nothing_is_looked_up_for_what_cannot_be(
-    call: Callable[..., Awaitable[Any]], prompt: Any, options: dict[str, Any]
-) -> None:
+def test_nothing_is_looked_up_for_what_cannot_be(prompt: Any, options: dict[str, Any]) -> None:
     directory = Asked()
 
     async def run() -> None:
         async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
-            await call(await swarm.client(), prompt, **options)
+            await (await swarm.client()).start(prompt, **options)
 
     with pytest.raises(UsageError):
         run_virtual(run())
@@ -194,7 +175,7 @@ def test_nothing_is_looked_up_for_what_cannot_be(
 
 
 class Far(MemoryDirectory):
-    """A directory that takes its time, and may lose sight of the drafters."""
+    """A slow directory, which may not find drafters."""
 
     def __init__(self, *, shows_drafters: bool) -> None:
         super().__init__()

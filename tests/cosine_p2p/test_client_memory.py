@@ -1,4 +1,4 @@
-"""One file that a client begins with: as old as it is by then, bounded, and harmless whoever wrote it."""
+"""Tests of the file of a client."""
 
 import json
 from dataclasses import replace

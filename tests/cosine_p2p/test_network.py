@@ -1,4 +1,4 @@
-"""The way into the network refuses what cannot work, in one sentence, and takes the transport that is asked for."""
+"""Tests of errors on joining a network, and of the choice of a transport."""
 
 import reprlib
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The names and fields that programs outside the repository use."""
+"""Tests of the names and fields of the Python API."""
 
 import inspect
 import subprocess

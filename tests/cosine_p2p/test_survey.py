@@ -1,4 +1,4 @@
-"""The survey: every announced node in order, with its own account or the reason why there is none."""
+"""Tests of the survey of nodes."""
 
 import asyncio
 from collections.abc import AsyncIterator

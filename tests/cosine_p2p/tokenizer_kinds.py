@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, Final
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from cosine_p2p.text.tokenizer import TextTokenizer
 
@@ -110,18 +110,7 @@ def word_ends() -> Tokenizer:
     return _with_specials(tokenizer)
 
 
-def words(decoder: Any) -> Tokenizer:
-    """Whole words, with an odd decoder."""
-    splitter = pre_tokenizers.BertPreTokenizer()
-    names = ["<unk>", *_words(splitter)]
-    tokenizer = Tokenizer(models.WordLevel({name: token for token, name in enumerate(names)}, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = splitter
-    tokenizer.decoder = decoder
-    return _with_specials(tokenizer)
-
-
 SPACES: Final = decoders.Replace("▁", " ")
-CLEANING: Final = decoders.Replace(" .", ".")
 KINDS: Final[dict[str, Callable[[], Tokenizer]]] = {
     "byte level": byte_level,
     "byte fallback, as Llama 2": lambda: byte_fallback(
@@ -140,14 +129,11 @@ KINDS: Final[dict[str, Callable[[], Tokenizer]]] = {
     "unigram": unigram,
     "word piece": lambda: word_piece(decoders.WordPiece()),
     "word piece, cleaned as a whole": lambda: word_piece(
-        decoders.Sequence([decoders.WordPiece(cleanup=False), decoders.Fuse(), CLEANING])
+        decoders.Sequence([decoders.WordPiece(cleanup=False), decoders.Fuse(), decoders.Replace(" .", ".")])
     ),
     "ends of words": word_ends,
-    "words, spaces cleaned by a pattern": lambda: words(
-        decoders.Sequence([decoders.WordPiece(), decoders.Fuse(), decoders.Replace(Regex(" +"), "")])
-    ),
 }
-"""Those that are cleaned as a whole can change any text with a later token: nothing is certain before the end."""
+"""With a kind that is cleaned as a whole a later token can change any text: nothing is certain before the end."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""A head that finds its stages by their records, among honest stages and others, in virtual time."""
+"""A head over stages that it finds by their records, with honest and faulty stages, in virtual time."""
 
 import asyncio
 import math
@@ -41,19 +41,19 @@ from tests.scenes import as_test
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
 CURVE: Final = CostCurve(((1, 0.02), (64, 0.04)))
-"""Of an honest stage."""
+"""The curve of an honest stage."""
 ONE_WAY_S: Final = 0.01
 WINDOW_BYTES: Final = 1 << 20
-"""About what a sender's machine takes in before it has left."""
+"""About the size of a sender's buffers."""
 
 
 @dataclass(slots=True)
 class Conduct:
-    """What a stage does that an honest one does not. It may change while it serves.
+    """The faults of a stage, which may change while it serves.
 
-    It is `late_s` with each pass, `hides` that it held it, announces `pass_s`, `refuses` each feed with an error,
-    `gives_back` each row without tokens, `leaves_out` what is wanted, or `lies` with finite nonsense. It has room
-    for `most_chains`, and counts what it was `fed`.
+    It delays each pass by `late_s`, `hides` the delay, announces `pass_s`, `refuses` each feed with an error,
+    `gives_back` each row without tokens, `leaves_out` requested results, or `lies` with wrong values. It has room
+    for `most_chains`, and counts feeds in `fed`.
     """
 
     late_s: float = 0.0
@@ -68,7 +68,7 @@ class Conduct:
 
 
 class _ConductedService(StageService):
-    """A stage's service whose conduct may be any."""
+    """A stage's service with faults."""
 
     conduct: Conduct
 
@@ -77,7 +77,7 @@ class _ConductedService(StageService):
         if self.conduct.refuses:
             raise PeerError(ErrorCode.INTERNAL, "a pass failed: RuntimeError")
         if self.conduct.hides:
-            # It claims to have passed it on at once; what it says later does not count.
+            # It claims to have forwarded the feed at once; later messages do not count.
             chain.head.post(Passed(feed.number, 0, is_left_out=False))
         if self.conduct.leaves_out and chain.next is not None:
             chain.hosted.books.feed(feed.rows)
@@ -90,7 +90,7 @@ class _ConductedService(StageService):
 
 
 class _ConductedBooks:
-    """Implements `ChainBooks` for a stage whose conduct may be any."""
+    """`ChainBooks` of a stage with faults."""
 
     def __init__(self, inner: ChainBooks, conduct: Conduct, number: int, close: Callable[[], object]) -> None:
         self._inner = inner
@@ -101,7 +101,7 @@ class _ConductedBooks:
 
     def run(self, rows: Sequence[Row], activations: bytes | bytearray | None) -> bytes | list[RowResult]:
         found = self._inner.run(rows, activations)
-        # Layers that compute nothing send zeros; what is nonsense stays so, and the last stage says other tokens.
+        # Simulated layers send zeros; wrong values are forwarded, and the last stage returns other tokens.
         if activations is not None and any(activations):
             found = bytes(activations) if isinstance(found, bytes) else [_other(result) for result in found]
         if self._conduct.lies:
@@ -113,13 +113,13 @@ class _ConductedBooks:
 
 
 def _other(result: RowResult) -> RowResult:
-    """Other tokens than the target's."""
+    """Return other tokens than the target's."""
     choices = [replace(each, token=(each.token + 1) % VOCAB_TOKENS) for each in result.choices]
     return replace(result, choices=tuple(choices))
 
 
 class ConductedStage(SimulatedStage):
-    """A part of a target whose conduct may be any."""
+    """A part of a target with faults."""
 
     def __init__(self, transport: MemoryTransport, layers: LayerRange, *, target_digest: bytes) -> None:
         super().__init__(transport, layers, target_engine, curve=CURVE, target_digest=target_digest)
@@ -154,13 +154,13 @@ class ConductedStage(SimulatedStage):
 
     @property
     def is_free(self) -> bool:
-        """True if nothing of any chain is left."""
+        """True if no chain has data here."""
         return not self.service.chains and not self.service.waiting_bytes
 
 
 @dataclass(slots=True)
 class ChainSwarm:
-    """Stages by name, a head over them, and clients."""
+    """A swarm with stages by name, a head, and clients."""
 
     swarm: SimulatedSwarm
     directory: MemoryDirectory = field(default_factory=MemoryDirectory)
@@ -173,7 +173,7 @@ class ChainSwarm:
 
     @classmethod
     def make(cls, *, uplink_bits_per_s: float = math.inf) -> "ChainSwarm":
-        """Peers send at this rate, over all of their streams together."""
+        """Return a swarm whose peers send at this total rate."""
         wires: defaultdict[str, FifoServer] = defaultdict(FifoServer)
         link = LinkModel(one_way_s=ONE_WAY_S, rate_bytes_per_s=uplink_bits_per_s / 8)
 
@@ -183,7 +183,7 @@ class ChainSwarm:
         return cls(SimulatedSwarm(MemoryNetwork(routes=route, window_bytes=WINDOW_BYTES)))
 
     async def stage(self, name: str, part: int = 0, *, parts: int = 2, **conduct: object) -> ConductedStage:
-        """A stage that holds one of so many parts, announced from now on."""
+        """Add and announce a stage that holds one of `parts` parts."""
         transport = self.swarm.network.join(name)
         self.swarm._others.append(transport)
         stage = ConductedStage(transport, even_parts(parts)[part], target_digest=self.swarm.facts.digest())
@@ -195,7 +195,7 @@ class ChainSwarm:
         return stage
 
     async def announce(self, name: str) -> None:
-        """Announce a stage as its conduct tells."""
+        """Announce a stage with its announced pass time."""
         stage, digest = self.stages[name], self.swarm.facts.digest()
         pass_us = round(1e6 * stage.conduct.pass_s)
         offer = StageOffer(
@@ -221,10 +221,7 @@ class ChainSwarm:
         await self.directory.announce(record, [digest.hex()])
 
     async def head(self, *, max_requests: int = 16, is_warm: bool = False) -> Member:
-        """A head from now on, over stages that are there. Raises `NoChain`.
-
-        It keeps a second chain warm if it `is_warm`.
-        """
+        """Add a head over present stages, which keeps a second chain warm if `is_warm`. Raises `NoChain`."""
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()
         transport = self.swarm.join(identity)
@@ -292,7 +289,7 @@ class ChainSwarm:
         return [one.place.peer_id for one in self.source.found.stages]
 
     async def still(self, *, within_s: float = 120.0) -> None:
-        """Nothing is left at any stage that is not in use, and nothing of requests at the head."""
+        """Assert that unused stages and the head hold no data."""
         await asyncio.sleep(within_s)
         assert self.service is not None
         assert not self.service.requests
@@ -311,4 +308,4 @@ def _in_stages(scene: Callable[..., Awaitable[None]]) -> None:
 
 
 in_stages: Final = as_test(_in_stages, given=1)
-"""Makes a test of a coroutine function: its first argument is a swarm without stages in virtual time."""
+"""Decorator of tests: the first argument is a swarm without stages in virtual time."""

@@ -1,4 +1,4 @@
-"""What every run is compared with, and the swarms that tests share."""
+"""Reference texts, and swarms that tests share."""
 
 import asyncio
 import random
@@ -39,12 +39,12 @@ def draft_engines(*fidelities: float) -> list[ScriptedEngine]:
 
 
 def slower(factor: float) -> CostCurve:
-    """The curve of a verifier that nobody prefers to a faster one."""
+    """Return the curve of a verifier that is not preferred to a faster one."""
     return CostCurve(tuple((tokens, factor * seconds) for tokens, seconds in VERIFY_CURVE.points))
 
 
 class StallingRunner:
-    """Runs some passes and never returns from the next."""
+    """A runner that never returns after some passes."""
 
     def __init__(self, engine: Engine, *, passes: int) -> None:
         self._runner = InlineRunner(engine, VERIFY_CURVE)
@@ -71,13 +71,13 @@ def prompt_of(rng: random.Random, tokens: int = 6) -> str:
 def plain_stream(
     prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[int] = (), vocab_tokens: int = VOCAB_TOKENS
 ) -> tuple[int, ...]:
-    """The target's own stream: no tree, no batch, no network."""
+    """Return the target's tokens by plain decoding."""
     engine = ScriptedEngine(vocab_tokens=vocab_tokens)
     return workload.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 
 
 async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:
-    """No engine of the swarm holds a token or a sequence of a request that is over."""
+    """Assert that no engine of the swarm holds tokens or sequences of ended requests."""
     await asyncio.sleep(within_s)
     for member in swarm.members:
         if member.tasks[0].done():
@@ -110,10 +110,10 @@ def generated(
     client: dict[str, Any] | None = None,
     **options: Any,
 ) -> Generation:
-    """A text of a new swarm that holds nothing of it afterwards.
+    """Generate a text in a new swarm and check that all resources are freed.
 
-    `home` makes the verifiers' own drafters. With `is_lost` there is one verifier more, and the first vanishes in
-    the middle of the text. `client` has options of the client, `options` those of the swarm and of the text.
+    `home` creates the verifiers' own drafters. With `is_lost` there is one more verifier, and the first vanishes
+    during the text. `client` has options of the client, `options` those of the swarm and of the text.
     """
     scene = {name: options.pop(name) for name in ("one_way_s", "eos", "codec") if name in options}
 
@@ -135,7 +135,7 @@ def generated(
 
 
 async def heard(run: Run, *, losing: Sequence[Member] = ()) -> Run:
-    """Read a text to its end. The first of the verifiers that are to be lost vanishes after some tokens."""
+    """Read a text to its end. The first verifier vanishes after some tokens if it is in `losing`."""
     tokens, first = 0, run.verifiers[0]
     async for chunk in run.chunks():
         tokens += len(chunk.token_ids)
@@ -154,7 +154,7 @@ async def preferred(
     client: dict[str, Any],
     **options: Any,
 ) -> AsyncClient:
-    """A client that asks a suspect first: it has measured it alone, before `others` came. It audits every text."""
+    """Return a client that audits every text and prefers a suspect, which it measured before `others` joined."""
     await swarm.verifier(suspect, identity=identity, **options)
     given: dict[str, Any] = {"strategy": "plain", "audit": 1.0} | client
     asking = await swarm.client(**given)
@@ -165,7 +165,7 @@ async def preferred(
 
 
 async def audited(client: AsyncClient, prompt: Any, **options: Any) -> Generation:
-    """A text once it has been audited."""
+    """Return a text after its audit."""
     run = await heard(await client.start(prompt, **options))
     await run.audited()
     return run.result()

@@ -1,4 +1,4 @@
-"""A client whose clock is off is told so where it finds nobody, in its error, its survey and `status`."""
+"""Tests of the error for a client with a wrong clock."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -27,7 +27,7 @@ Seen = TypeVar("Seen")
 
 
 def with_clock_off(look: Callable[[SimulatedSwarm], Awaitable[Seen]], *, off_s: float, verifiers: int) -> Seen:
-    """What a client sees whose clock is ahead by so much of those of the nodes."""
+    """Return the result of a client whose clock is ahead of those of the nodes by `off_s`."""
 
     async def run() -> Seen:
         loop = asyncio.get_running_loop()

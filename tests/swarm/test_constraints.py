@@ -1,8 +1,7 @@
-"""A constraint is part of the request: with any drafters the text is valid, and that of plain decoding."""
+"""Tests that constrained texts are valid, and equal to plain constrained decoding."""
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -20,7 +19,6 @@ from cosine_node.engine.constraints.grammars import Tried
 from cosine_node.engine.curve import CostCurve
 from cosine_p2p.request.origins import FORCED_SOURCE, told_origins
 from cosine_p2p.request.results import Generation
-from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed, OptionRefused
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.letter_grammars import END, letter_grammars, text_of
@@ -45,7 +43,7 @@ def constrained_engine(
 
 
 def generated(*fidelities: float, lies: bool = False, **options: Any) -> Generation:
-    """A text of a swarm. Drafters that lie draft without the grammar, so that it often forbids their drafts."""
+    """Generate a text. Drafters that lie ignore the grammar, which often forbids their drafts."""
     drafters = [constrained_engine(each, n, waits=False, obeys=not lies) for n, each in enumerate(fidelities)]
     scene: dict[str, Any] = {"target": constrained_engine, "drafters": drafters, "eos": (END,)}
     return reference.generated(PROMPT, max_new_tokens=TOKENS, **scene, **options)
@@ -152,10 +150,9 @@ def slow_engine() -> ScriptedEngine:
 def over_stages(
     *last: Callable[[], ScriptedEngine], is_lost: bool = False, is_refused: bool = False, **options: Any
 ) -> Generation:
-    """A text of a head over two stages; `last` makes the engines of those that hold the second part.
+    """Generate a text with a head over two stages; `last` creates the engines of the second part's stages.
 
-    With `is_lost` the first of these vanishes in the middle of the text. With `is_refused` a constrained request
-    fails beside it.
+    With `is_lost` the first of these vanishes during the text. With `is_refused` another request is refused.
     """
 
     async def run() -> Generation:
@@ -204,33 +201,3 @@ def test_stages_without_constraints_serve_other_requests_and_never_finish_one_wi
         over_stages(careless_engine, regex="(ab)+")
     with pytest.raises(GenerationFailed, match="the stages that are left apply no constraints"):
         over_stages(constrained_engine, careless_engine, is_lost=True, regex="([a-f]{2}[0-9]{2}){12}")
-
-
-class CarelessEngine(ScriptedEngine):
-    """Says that it applies constraints, and leaves them out."""
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        return super().open(sampling=replace(sampling, constraint=None), prompt_tokens=prompt_tokens, scope=scope)
-
-
-def unconstrained(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    return workload.plain_stream(constrained_engine(), prompt, Sampling(seed=7), tokens=TOKENS, eos=(END,))
-
-
-def test_a_verifier_that_ignores_the_constraint_is_convicted_by_two_others() -> None:
-    # One after which the text goes on for long where nothing is ruled out.
-    prompts = ((one, two) for one in range(VOCAB_TOKENS) for two in range(VOCAB_TOKENS))
-    prompt = LetterCodec().decode(next(each for each in prompts if len(unconstrained(each)) == TOKENS))
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(eos=(END,)) as swarm:
-            careless = CarelessEngine(vocab_tokens=VOCAB_TOKENS)
-            careless.grammars = letter_grammars()
-            others = constrained_engine(), constrained_engine()
-            options = {"seed": 7, "regex": "(ab)+"}
-            client = await reference.preferred(swarm, careless, *others, prompt=prompt, client=options)
-            return await reference.audited(client, prompt, max_new_tokens=TOKENS)
-
-    done = run_virtual(run())
-    assert done.token_ids == unconstrained(LetterCodec().encode(prompt))
-    assert done.audit is not None and done.audit.state is AuditState.CONVICTED

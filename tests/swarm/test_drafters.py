@@ -1,4 +1,4 @@
-"""Which drafters draft: the near ones, also late ones, and none of their drafts is lost."""
+"""Tests of the choice of drafters, and of their share in a text."""
 
 import asyncio
 import random
@@ -42,7 +42,7 @@ ON_A_MAP: dict[str, Any] = {
 
 
 def helpers(scenario: Scenario) -> set[str]:
-    """The cities of the drafters that drafted. Every text is the target's own."""
+    """Return the cities of the drafters that drafted, and check every text."""
     report = run_scenario(scenario)
     assert report.violations() == []
     passes = {use.peer_id: use.passes for use in report.nodes}
@@ -58,13 +58,6 @@ def helpers(scenario: Scenario) -> set[str]:
 @pytest.mark.parametrize("coordination", [Coordination.AUTO, Coordination.VERIFIER])
 def test_a_verifier_far_away_gets_the_drafts_of_its_neighbours(coordination: Coordination) -> None:
     assert helpers(Scenario(coordination=coordination, **ON_A_MAP)) == {THERE}
-
-
-@pytest.mark.thorough
-def test_without_coordinates_it_does_not_from_the_beginning() -> None:
-    """In texts long enough for those far away to be connected."""
-    unsettled = ON_A_MAP | {"settle_s": 0.0, "max_new_tokens": 96}
-    assert helpers(Scenario(coordination=Coordination.VERIFIER, **unsettled)) == {HERE, THERE}
 
 
 LATE_TOKENS = 80
@@ -96,7 +89,7 @@ async def test_a_drafter_that_joins_during_a_text_drafts_for_the_next_if_there_i
 
 
 UNTRIED = replace(STRATEGIES["cosine"], drafter_counts=())
-"""Ours without the trials that let no drafter draft for a while (`cosine_p2p.strategy.speed_trial`)."""
+"""The strategy without trials that pause drafters (`cosine_p2p.strategy.speed_trial`)."""
 DRAFT_S = 0.006
 """A pass of the drafter over one token, as in the profile 60/6."""
 TOKENS = 96
@@ -104,7 +97,7 @@ CERTAIN = 0.97
 
 
 class RightDrafter(ScriptedEngine):
-    """The target itself, sure of what it says."""
+    """The target with high confidence."""
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
         choice = super()._choice(tree, name, candidates)
@@ -121,10 +114,6 @@ class RightDrafter(ScriptedEngine):
 async def test_no_draft_of_a_drafter_that_is_always_right_is_lost(
     swarm: SimulatedSwarm, rtt_s: float, coordination: Coordination, ratio: float
 ) -> None:
-    """A pass over one token takes `ratio` of the drafter's: nearly every position is offered in time, and taken.
-
-    A pass gives one token itself. docs/benchmarks.md, "How much drafts can serve".
-    """
     swarm.network = MemoryNetwork(one_way_s=rtt_s / 2)
     target = CostCurve(tuple((size, ratio * DRAFT_S * cost) for size, cost in VERIFIER_SHAPE))
     # Without copying, whatever no drafter drafted is a token of a pass of its own.

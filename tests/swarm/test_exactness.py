@@ -1,4 +1,4 @@
-"""Text is the target's own for every strategy, sampling, shaping, prediction, set of drafters and delay."""
+"""Tests that texts are the target's for all strategies, options, drafters and delays."""
 
 import random
 from functools import cache

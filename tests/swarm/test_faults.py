@@ -1,4 +1,4 @@
-"""Peers that vanish, stall or refuse change the time, never the text."""
+"""Tests of peers that vanish, stall or refuse."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ async def later(delay_s: float, act: Callable[[], Coroutine[None, None, None]]) 
 
 
 async def streamed(client: AsyncClient, prompt: str = PROMPT, tokens: int = TOKENS) -> tuple[int, ...]:
-    """Token ids as they were yielded, so that one yielded twice shows."""
+    """Return token ids in the order in which they were yielded."""
     ids: list[int] = []
     async for chunk in client.stream(prompt, max_new_tokens=tokens):
         ids += chunk.token_ids
@@ -113,7 +113,6 @@ async def test_another_verifier_takes_over_from_one_that_stalls(swarm: Simulated
 async def test_a_verifier_that_stood_still_continues_where_the_other_one_stands_still_then(
     swarm: SimulatedSwarm, strategy: str, from_s: float, is_first: bool
 ) -> None:
-    """Whichever is asked first, before it has opened the request or after. Heartbeats come all the time."""
     for is_early in (is_first, not is_first):
         at_s = from_s if is_early else from_s + STALL_S + 1.5
         verifier = await swarm.verifier(target_engine())
@@ -146,7 +145,6 @@ async def test_a_sole_verifier_whose_daemon_dies_before_it_has_opened_the_reques
 
 @in_a_swarm
 async def test_a_long_prefill_after_a_failover_is_no_stall(swarm: SimulatedSwarm) -> None:
-    """A prefill that takes longer than the patience with a stalled verifier, which its prompt explains."""
     curve = CostCurve(((1, 0.05), (100, 4.0)))
     prompt = prompt_of(random.Random("long"), tokens=160)
     members = [await swarm.verifier(target_engine(), curve=curve) for _ in range(2)]
@@ -158,7 +156,7 @@ async def test_a_long_prefill_after_a_failover_is_no_stall(swarm: SimulatedSwarm
 
 
 class Leaving(Enum):
-    """How a client leaves its request."""
+    """The way in which a client ends its request."""
 
     STOPS_READING = auto()
     VANISHES = auto()

@@ -1,4 +1,4 @@
-"""Peers that send without a pause over streams they keep: they are read later, and honest texts come as before."""
+"""Tests of peers that flood others with messages."""
 
 import asyncio
 import random
@@ -33,10 +33,10 @@ EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 FLOODER: Final = numbered_identity(9400)
 STREAMS: Final = 4
 PAUSE_S: Final = 0.01
-"""Of virtual time, between pieces of a flood of so many bytes."""
+"""Virtual time between pieces of a flood."""
 PIECE_BYTES: Final = 16_384
 SHORT_FLOOD_S: Final = 5.0
-"""Instead of `FLOOD_S`, where each second of a flood is much work."""
+"""Replaces `FLOOD_S`, since each second of a flood takes long."""
 REQUEST: Final = request_of(FLOODER.peer_id, max_new_tokens=2000)
 NODES: Final = NodeBlock.of([Node(index - 1, 1, 1.0) for index in range(60)])
 LARGEST: Final = request_of(FLOODER.peer_id, prompt=tuple(range(32)) * 4000)
@@ -52,7 +52,7 @@ FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
 
 
 async def flood(stream: Stream, message: m.Message, *, pause_s: float = PAUSE_S) -> None:
-    """Say hello, and then the same for ever."""
+    """Send a greeting, then the same message forever."""
     await stream.write(encode_frame(encode(m.Hello(VERSION, (), "flood"))))
     frame = encode_frame(encode(message))
     while True:
@@ -67,7 +67,7 @@ async def ended(attacks: Sequence[asyncio.Task[None]]) -> None:
 
 
 def generated(*floods: tuple[str, m.Message]) -> list[Generation]:
-    """Three texts of an honest client, while peers flood the nodes of a swarm."""
+    """Return three texts of an honest client while peers flood the nodes of a swarm."""
 
     async def run() -> list[Generation]:
         async with SimulatedSwarm() as swarm:
@@ -96,7 +96,7 @@ QUIET: Final = generated()
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Counter[type]:
-    """The messages that all channels have read, by kind: what a flood costs."""
+    """The number of messages read by all channels, by type."""
     counts: Counter[type] = Counter()
 
     def counted(frame: bytes) -> Any:
@@ -125,7 +125,7 @@ def test_a_flood_is_read_so_much_of_and_honest_texts_come_in_time(name: str, rea
 
 
 class FloodingDrafter:
-    """A drafter, by its own words the fastest, that answers each request with a flood over some streams."""
+    """A drafter that announces the best speed and answers each request with a flood."""
 
     def __init__(self, message_of: Callable[[int], m.Message], *, streams: int = 1) -> None:
         self._message_of = message_of
@@ -150,7 +150,6 @@ class FloodingDrafter:
 async def test_a_drafter_that_keeps_flooding_its_client_loses_its_link_and_is_not_asked_again(
     swarm: SimulatedSwarm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The largest answers there are, more of them than are read. The honest drafter is asked as before."""
     monkeypatch.setattr("cosine_p2p.transport.channel.FLOOD_S", SHORT_FLOOD_S)
     await swarm.verifier(target_engine())
     honest = await swarm.drafter(draft_engine(0.9))

@@ -1,4 +1,4 @@
-"""A model with a generation config of its own writes in a swarm what it writes in transformers, token for token."""
+"""A test that texts with a generation config equal those of transformers."""
 
 import json
 from pathlib import Path

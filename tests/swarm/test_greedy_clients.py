@@ -1,4 +1,4 @@
-"""One client that wants everything: others get their share at once, and every text is the target's."""
+"""Tests that a client with many requests leaves others their share."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 
 
 async def take_all(client: AsyncClient, requests: int) -> None:
-    """Ask for long texts, all at once and again and again."""
+    """Request long texts concurrently and repeatedly."""
 
     async def keep_asking() -> None:
         while True:
@@ -37,7 +37,7 @@ async def take_all(client: AsyncClient, requests: int) -> None:
 
 
 def generated(*, greedy: int, strategy: str = "plain", curve: CostCurve = VERIFY_CURVE) -> list[Generation]:
-    """Texts of a modest client beside one with so many requests."""
+    """Return texts of a modest client while another has `greedy` requests."""
 
     async def run() -> list[Generation]:
         async with SimulatedSwarm() as swarm:
@@ -67,7 +67,6 @@ def test_a_modest_client_is_served_at_once(greedy: int, strategy: str) -> None:
 
 
 def test_a_modest_client_has_its_share_of_passes_that_cost_by_the_token() -> None:
-    """Where a row more takes as long as the first, half of each pass. Its prompt has half of those over prompts."""
     [quiet, *_] = generated(greedy=0, curve=BY_THE_TOKEN)
     first, *later = generated(greedy=64, curve=BY_THE_TOKEN)
     assert first.token_ids == EXPECTED and first.seconds < 3 * quiet.seconds

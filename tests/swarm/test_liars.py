@@ -1,4 +1,4 @@
-"""Drafters that lie cannot change the text, and hardly the time."""
+"""Tests of drafters that lie."""
 
 import math
 import random
@@ -75,7 +75,6 @@ def test_all_liars_together(plain_s: float) -> None:
 @pytest.mark.parametrize("prompt_nll", quick_first([0.0, math.log(VOCAB_TOKENS)]))
 @pytest.mark.parametrize("name", quick_first(LIES, 3, checked=6))
 def test_an_honest_drafter_beside_a_liar_still_helps(name: str, prompt_nll: float, plain_s: float) -> None:
-    """A liar that claims to know the prompt by heart, or as well as an honest drafter does."""
     generation = run_virtual(generated("cosine", [LIES[name]], honest=1, prompt_nll=prompt_nll))
     assert generation.token_ids == EXPECTED
     assert generation.seconds < plain_s / 1.3

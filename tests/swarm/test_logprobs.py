@@ -1,4 +1,4 @@
-"""A verifier that is asked to tells how likely each token was, and one that lies about it is convicted."""
+"""Tests of log-probabilities, and of verifiers that lie about them."""
 
 import math
 from dataclasses import replace
@@ -26,7 +26,7 @@ PROMPT = LetterCodec().decode(PROMPT_TOKENS)
 
 
 def log_probabilities(tokens: tuple[int, ...]) -> list[float]:
-    """The target's own, of every token that may follow a text."""
+    """Return the target's log-probabilities of all tokens after a text."""
     logits = ScriptedEngine().logits_after(tokens)
     total = math.log(math.fsum(math.exp(score) for score in logits))
     return [score - total for score in logits]
@@ -104,7 +104,7 @@ def test_verifiers_without_log_probabilities_say_so() -> None:
 
 
 class Boastful(ScriptedEngine):
-    """Says that its tokens are likelier than they are."""
+    """An engine that reports its tokens as likelier than they are."""
 
     nats = 0.05
     of_prompt = False

@@ -1,4 +1,4 @@
-"""Requests whose verifier coordinates the drafters: the same text and accounts, and nobody can abuse a mandate."""
+"""Tests of requests with a coordinating verifier."""
 
 import asyncio
 import random
@@ -13,8 +13,6 @@ from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_node.verifier.coordination import CoordinatedRequest
 from cosine_p2p.request.results import Generation
-from cosine_p2p.session.drafters import Drafters
-from cosine_p2p.session.job import Job
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol import messages as m
 from cosine_protocol import statements
@@ -46,7 +44,7 @@ def generated(
     one_way_s: float = ONE_WAY_S,
     **options: Any,
 ) -> Generation:
-    """A generation of which the verifier shall coordinate the drafters; afterwards nobody holds anything."""
+    """Generate with a coordinating verifier, and check that all resources are freed."""
 
     async def run() -> Generation:
         async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
@@ -117,21 +115,8 @@ def test_another_verifier_gets_a_mandate_of_its_own_where_the_first_is_lost() ->
     assert sum(line.startswith("the verifier coordinates") for line in done.why) == 2
 
 
-@pytest.mark.thorough
-def test_where_no_drafter_takes_the_mandate_the_client_coordinates(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drafters of an older version know no mandates, and take a request from its own client only."""
-
-    def without(*args: Any, job: Job, **options: Any) -> Drafters:
-        return Drafters(*args, job=replace(job, mandate=None), **options)
-
-    monkeypatch.setattr("cosine_p2p.session.session.Drafters", without)
-    done = generated()
-    assert is_taken_back(done, "the verifier declined, no drafter follows")
-    assert done.token_ids == EXPECTED and done.accepted > 0
-
-
 def altered(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    """Let clients sign mandates with other fields."""
+    """Have clients sign mandates with changed fields."""
     monkeypatch.setattr(
         "cosine_p2p.session.delegation.sign",
         lambda client, mandate, digest: sign(client, replace(mandate, **changes), digest=digest),
@@ -152,7 +137,6 @@ def test_past_its_tokens_or_its_end_a_mandate_is_worth_nothing_to_drafters(
 
 
 def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The mandate names nobody, and the verifier asks drafters all the same."""
     opened = statements.open_mandate
     asked: list[str] = []
 
@@ -171,7 +155,6 @@ def test_a_drafter_that_is_not_named_follows_nobody_but_the_client(monkeypatch: 
 
 @pytest.mark.parametrize("lie", quick_first(["unshown", "another"]))
 def test_a_verifier_that_credits_whom_it_likes_is_noticed(monkeypatch: pytest.MonkeyPatch, lie: str) -> None:
-    """It names an author for each token, and shows nothing or what another has signed."""
     honest = CoordinatedRequest.note
 
     def note(self: CoordinatedRequest, message: m.Message) -> m.Message:

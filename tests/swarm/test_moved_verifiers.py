@@ -1,4 +1,4 @@
-"""A text whose verifier is lost waits for it or for another one, or a warm spare continues it: it is the same."""
+"""Tests of texts that continue after their verifier was lost."""
 
 import asyncio
 import math
@@ -41,14 +41,14 @@ EXPECTED = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 LOST_AT_S = 0.5
 PATIENCE_S = 60.0
 TOKENS_LEFT_S = 4.0
-"""More than all of the text takes here, one token a pass."""
+"""More than the time of the whole text."""
 STILL_S = 15.0
 Then = Callable[[SimulatedSwarm, Member], Coroutine[None, None, Member | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was yielded, how it ended, after how many seconds, and how often the verifier has failed."""
+    """The yielded tokens, the error, the seconds, and the number of the verifier's failures."""
 
     token_ids: tuple[int, ...]
     error: GenerationFailed | None
@@ -78,7 +78,7 @@ def after_a_loss(
     patience_s: float = PATIENCE_S,
     lost_at_s: float = LOST_AT_S,
 ) -> Outcome:
-    """The only verifier vanishes in the middle of a text; `then` happens so much later, `times` over."""
+    """Generate a text whose only verifier vanishes; `then` is called `away_s` later, `times` times."""
 
     async def run() -> Outcome:
         async with SimulatedSwarm() as swarm:
@@ -126,7 +126,6 @@ def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy:
 async def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time(
     swarm: SimulatedSwarm, times: int
 ) -> None:
-    """What the network carries no more looks like this, until the link to it is found dead."""
     verifier = await swarm.verifier(target_engine())
     client = await swarm.client(strategy="plain", patience_s=PATIENCE_S)
 
@@ -154,7 +153,6 @@ def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
 
 @in_a_swarm
 async def test_others_that_cannot_continue_are_named_soon_and_not_waited_beside(swarm: SimulatedSwarm) -> None:
-    """Asked anew, they serve the request at once."""
     verifier = await swarm.verifier(target_engine())
     client = await swarm.client(patience_s=PATIENCE_S)
     (record,) = await swarm.directory.find(Role.VERIFIER, ALL_TARGETS)
@@ -184,7 +182,7 @@ def test_the_timeout_is_kept_and_without_patience_it_ends_at_once() -> None:
 
 
 class CutOff(MemoryDirectory):
-    """A directory in which nobody answers for a while, as when a p2pd is started again."""
+    """A directory that does not answer for some time, as while a p2pd restarts."""
 
     since_s = until_s = math.inf
 
@@ -202,7 +200,6 @@ class CutOff(MemoryDirectory):
 async def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(
     swarm: SimulatedSwarm, until_s: float, patience_s: float, knows_it: bool
 ) -> None:
-    """Or it ends once patience does; one that nobody has ever answered may be a stranger, and is told at once."""
     swarm.directory = directory = CutOff()
     await swarm.verifier(target_engine())
     client = await swarm.client(strategy="plain", patience_s=patience_s)
@@ -224,15 +221,15 @@ async def test_a_text_begins_as_soon_as_a_client_that_was_cut_off_is_back(
 LONG_TOKENS = 200
 DIES_AFTER = 150
 SETTLE_S = 3.0
-"""Longer than a verifier takes for a token that nobody waits for."""
+"""Longer than a verifier takes for an unread token."""
 
 
 async def failed_over(
     swarm: SimulatedSwarm, *, prompt_tokens: int = 2000, spares_die: int = 0, **options: Any
 ) -> tuple[float, int]:
-    """The seconds until the next verifier continues a text, and the requests that it opened meanwhile.
+    """Return the seconds until the next verifier continues a text, and the number of requests that it opened.
 
-    The first of three verifiers dies, and before it `spares_die` of the others. The text is compared.
+    The first of three verifiers dies, and `spares_die` of the others before it. The text is checked.
     """
     prompt = prompt_of(random.Random("warm"), prompt_tokens)
     alone, *served = (ScriptedEngine(vocab_tokens=VOCAB_TOKENS, context_tokens=8192) for _ in range(4))
@@ -265,7 +262,6 @@ async def failed_over(
 async def test_a_prompt_of_2000_tokens_continues_at_once_and_is_fed_again_without(
     swarm: SimulatedSwarm, is_warm: bool, seconds: float
 ) -> None:
-    """In virtual time these are the same in every run; docs/generate.md names them."""
     resume_s, opened = await failed_over(swarm, warm_spare=is_warm)
     assert resume_s == pytest.approx(seconds, abs=0.1)
     # The first warming, those on the way, and the request itself.

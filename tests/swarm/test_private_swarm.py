@@ -1,4 +1,4 @@
-"""A private swarm serves its members as ever, and a peer that is no member gets nothing from it on any protocol."""
+"""Tests of private swarms."""
 
 import asyncio
 import random
@@ -36,7 +36,7 @@ STRANGER = numbered_identity(99)
 
 
 def _played(play: Callable[..., Awaitable[None]]) -> None:
-    """A verifier and a drafter of a private swarm that serve every protocol, and clients admitted for a day."""
+    """Run a scene with a verifier and a drafter that serve every protocol, and clients admitted for a day."""
     private = PrivateSwarm()
     nodes = {numbered_identity(number).peer_id for number in (1, 2)}
 
@@ -77,7 +77,7 @@ async def test_members_generate_what_the_target_writes(
 
 
 def questions(client: Identity) -> dict[str, m.Message]:
-    """What would be answered on each protocol."""
+    """Return a valid request for each protocol."""
     request = request_of(client.peer_id)
     return {
         VERIFY: m.Open(1, request, (), m.Pacing.FREE, ()),

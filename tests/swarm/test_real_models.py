@@ -1,4 +1,4 @@
-"""Real models in a swarm in virtual time: texts of independent programs, parts, audits and calls of tools."""
+"""Tests of real models in a swarm in virtual time."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def codec_of(folder: Path) -> TextTokenizer:
 
 
 class TextDrafter(PagedEngine):
-    """Knows how given texts continue, and puts a wrong token before the right one at every third position."""
+    """A drafter that knows given texts, and prefers a wrong token at every third position."""
 
     def __init__(self, texts: Sequence[Sequence[int]], *, vocab_tokens: int, wrong_at: int) -> None:
         super().__init__(
@@ -90,7 +90,7 @@ class TextDrafter(PagedEngine):
 
 @dataclass(frozen=True, slots=True)
 class SwarmTexts:
-    """The texts of a swarm, the drafts accepted, and the requests that lost their pages meanwhile."""
+    """The texts of a swarm, with the numbers of accepted drafts and preempted requests."""
 
     texts: list[list[int]]
     accepted: int
@@ -107,7 +107,7 @@ def swarm_texts(
     tokens: int,
     eos: Sequence[int] = (),
 ) -> SwarmTexts:
-    """Ask for all texts at once, in a swarm with two drafters that know some of the texts."""
+    """Generate all texts concurrently, in a swarm with two drafters that know some of them."""
 
     async def run() -> SwarmTexts:
         async with SimulatedSwarm(codec=codec, eos=tuple(eos)) as swarm:
@@ -151,7 +151,7 @@ ASKED: Final = ("Who wrote Hamlet?", "What is 17 * 3?", "Name three rivers.", "S
 
 
 class Reference(Protocol):
-    """A program that writes texts, and reads prompts, by itself."""
+    """An independent program that generates texts and encodes prompts."""
 
     def prompt(self, asked: str, *, is_chat: bool) -> tuple[int, ...]:
         """The tokens of a text, or of a question in the model's chat."""
@@ -230,7 +230,7 @@ class LlamaServer:
 
 @contextmanager
 def reference_of(path: Path, engine: str, *, eos: Sequence[int], is_float32: bool) -> Iterator[Reference]:
-    """The program whose texts are right for a file or folder."""
+    """Yield the reference program of a file or folder."""
     if not path.is_file():
         yield Transformers(path, eos=eos)
         return
@@ -266,7 +266,7 @@ def in_float32(file: Path, out: Path) -> Path:
 
 
 def model_in(model: str, form: str, folder: Path) -> Path:
-    """A model in the form that is asked for: "folder", or the weights of a GGUF file."""
+    """Return a model in a form: "folder", or the weights of a GGUF file."""
     if form == "folder":
         return zoo.folder("target")
     if model == "toy":
@@ -277,7 +277,7 @@ def model_in(model: str, form: str, folder: Path) -> Path:
 
 
 def long_text(codec: TextTokenizer) -> str:
-    """The beginning of a real text, with as many words as fit into `LONG_TOKENS`."""
+    """Return the beginning of a text with at most `LONG_TOKENS` tokens."""
     words = (ROOT / "docs" / "design.md").read_text("utf-8").split(" ")[:LONG_TOKENS]
     count = bisect_right(range(len(words)), LONG_TOKENS, key=lambda many: len(codec.encode(" ".join(words[:many]))))
     return " ".join(words[: count - 1])
@@ -286,7 +286,7 @@ def long_text(codec: TextTokenizer) -> str:
 def is_near_tie(
     engine: Engine, prompt: Sequence[int], said: Sequence[int], right: Sequence[int], *, bound: float
 ) -> bool:
-    """Whether two texts part where the engine sees two tokens that rounding may exchange."""
+    """Return whether two texts differ first at a near tie of the engine."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(said, right, strict=False))
     read = (*prompt, *(token for token, _ in same))
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
@@ -296,7 +296,7 @@ def is_near_tie(
 
 
 def cases() -> Iterator[Any]:
-    """Each model in each form with each engine; those of a kind that is there already are left to `make soak`."""
+    """Yield each model in each form with each engine; further ones of a kind run in `make soak`."""
     absent = {"toy": False, "SmolLM2": not HAS_SMOL, "Gemma 3": not GEMMA.is_file()}
     weights = {"toy": ("F32", "Q8_0"), "SmolLM2": ("Q4_1", "F32"), "Gemma 3": ("Q4_K_M", "F32")}
     for model in absent:
@@ -314,7 +314,6 @@ def cases() -> Iterator[Any]:
 def test_texts_of_a_swarm_are_those_of_the_reference(
     model: str, form: str, engine: str, tmp_path: Path, record_property: Any
 ) -> None:
-    """Greedy, with drafters that are often right and requests that lose their pages."""
     path = model_in(model, form, tmp_path)
     folder = unfold(path, is_served=True) if path.is_file() else path
     codec, eos, is_float32 = codec_of(folder), read_eos(folder), engine == "torch" or form == "F32"
@@ -398,7 +397,7 @@ def test_texts_of_a_model_in_parts_are_those_of_the_whole_model(cut: tuple[int, 
 
 
 def engine_called(claimed: str, numerics: str) -> TorchEngine | LlamaEngine:
-    """An engine of the embedded target that says it has other numerics."""
+    """Return an engine of the embedded target that claims other numerics."""
     engine = engine_of(numerics)
     assert isinstance(engine, TorchEngine | LlamaEngine)
     engine.numerics = claimed

@@ -1,4 +1,4 @@
-"""Verifiers that stall, say that they work, or only announce themselves: they cost seconds once, never a text."""
+"""Tests of verifiers that stall, are slow, or do not exist."""
 
 import asyncio
 import random
@@ -34,7 +34,7 @@ STATS: Final = m.PassStats(0, 0, 1)
 
 @dataclass(slots=True)
 class SlowVerifier:
-    """Commits the right tokens, one every `pause_s`, at most `commits`; `counts` if it reports passes as well."""
+    """A verifier that commits at most `commits` correct tokens, one every `pause_s`; `counts`: reports passes."""
 
     pause_s: float
     commits: int = TOKENS
@@ -74,7 +74,7 @@ class SlowVerifier:
 
 
 async def announce(swarm: SimulatedSwarm, liar: SlowVerifier | None, **record: Any) -> None:
-    """The record of a liar, by its own words the fastest of all. Without a liar nobody is there."""
+    """Announce the record of the fastest verifier, which does not exist unless `liar` is given."""
     true = (await swarm.directory.find(Role.VERIFIER, TARGET))[0]
     if liar is not None:
         await swarm.join(LIAR).serve(VERIFY, liar.handle)
@@ -98,7 +98,7 @@ def generated(
 
 
 def first_asked(liar: SlowVerifier, **options: Any) -> Generation:
-    """A generation whose client asked the liar first, as half of them do that have measured nobody."""
+    """Return a generation whose client asked the liar first, as half of new clients do."""
     for honest in range(1, 6):
         generation = generated(liar, honest=honest, **options)[0]
         if liar.asked:
@@ -129,7 +129,6 @@ def test_a_lying_verifier_costs_seconds_and_the_next_one_continues(
 
 @pytest.mark.parametrize("lie", quick_first(LIES, 2))
 def test_it_is_seldom_asked_again(lie: str) -> None:
-    """Once it failed or was measured. Nor is it where honest ones were measured first."""
     liar = replace(LIES[lie][0], steps=StepCounts())
     later = generated(liar, requests=8)
     assert all(generation.token_ids == EXPECTED for generation in later)
@@ -152,7 +151,6 @@ async def test_the_sole_verifier_is_given_up_within_minutes_and_not_at_the_timeo
 async def test_an_honest_verifier_that_is_slow_for_a_while_is_asked_again_where_nobody_is_better(
     swarm: SimulatedSwarm,
 ) -> None:
-    """Forty times slower than was measured, and the other one that is announced is dead."""
     honest = await swarm.verifier(target_engine())
     client = await swarm.client(strategy="plain", timeout_s=3600.0)
     quick = await client.generate(PROMPT, max_new_tokens=TOKENS)
@@ -175,7 +173,6 @@ DEAD: Final[dict[str, dict[str, Any]]] = {
 @pytest.mark.parametrize("lie", quick_first(DEAD.values(), 3), ids=DEAD)
 @in_a_swarm
 async def test_a_dead_record_costs_its_own_place_once(swarm: SimulatedSwarm, lie: dict[str, Any]) -> None:
-    """Texts are the target's. Whoever was asked in vain is not asked again by the next request."""
     await swarm.verifier(target_engine())
     await announce(swarm, None, **lie)
     client = await swarm.client(strategy="plain", max_new_tokens=TOKENS)
@@ -185,17 +182,3 @@ async def test_a_dead_record_costs_its_own_place_once(swarm: SimulatedSwarm, lie
         assert generation.token_ids == EXPECTED
         assert generation.seconds == pytest.approx(ALONE.seconds, rel=0.05)
         assert [verifier.peer_id for verifier in generation.verifiers] != [LIAR.peer_id]
-
-
-@in_a_swarm
-async def test_verifiers_of_other_numerics_serve_where_those_of_the_first_are_gone(swarm: SimulatedSwarm) -> None:
-    await swarm.verifier(target_engine())
-    await announce(swarm, None, numerics="bfloat16")
-    client = await swarm.client(strategy="plain", max_new_tokens=TOKENS)
-    run = await client.start(PROMPT)
-    assert run.request.numerics == "bfloat16"
-    async for _ in run.chunks():
-        pass
-    assert run.request.numerics == "scripted"
-    assert any(LIAR.peer_id in tried for tried in run.progress().tried)
-    assert run.result().token_ids == EXPECTED

@@ -1,4 +1,4 @@
-"""Small random swarms with faults and liars: text is the target's, nothing hangs, nothing leaks."""
+"""Tests of random small swarms with faults and liars."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""What speculation brings and what it may cost, exact in virtual time.
+"""Tests of the gain and the cost of speculation, exact in virtual time.
 
-Passes of the verifier take 60 ms and a draft token 6 ms where no curve is named. In swarms that share a processor
-each drafter that drafts lengthens the verifier's passes by a share.
+By default verifier passes take 60 ms and draft tokens 6 ms. On a shared processor each active drafter lengthens the
+verifier's passes by a share.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ DEAR: Final = CostCurve(((1, 0.020), (2, 0.040), (4, 0.070)))
 CHEAP: Final = CostCurve(((1, 0.020), (4, 0.024), (8, 0.029), (16, 0.043), (32, 0.074)))
 FLAT: Final = CostCurve(((1, 0.020), (8, 0.021), (16, 0.024), (64, 0.05)))
 HEAD: Final = CostCurve(((1, 0.0012), (16, 0.0016)))
-SLOW_HEAD: Final = CostCurve(((1, 0.015), (16, 0.016)))
 SHARE: Final = 0.12
 WATCHED_S: Final = 0.01
 BESIDE: Final[dict[str, Any]] = {"share": SHARE, "curve": FLAT, "one_way_s": 0.005}
@@ -56,9 +55,9 @@ async def asked(
     head: CostCurve | None = None,
     max_drafters: int | None = None,
 ) -> list[float]:
-    """The seconds of requests of these lengths, one after the other, of a client that is new.
+    """Return the seconds of consecutive requests of these lengths from a new client.
 
-    With a `head` the verifier has a drafter of its own with that curve, and has answered another client before.
+    With a `head` the verifier has its own drafter with that curve, and has served another client before.
     """
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
         verifier_options: dict[str, Any] = {} if curve is None else {"curve": curve}
@@ -96,7 +95,7 @@ def speedups(
     curve: CostCurve | None = None,
     share: float = 0.0,
 ) -> list[float]:
-    """How many times as fast as plain decoding each request is."""
+    """Return the speed of each request relative to plain decoding."""
     options: dict[str, Any] = {"one_way_s": one_way_s, "temperature": temperature, "curve": curve}
     ours = run_virtual(asked(fidelities, lengths, share=share, **options))
     plain = plain_s(lengths, one_way_s, temperature, curve)
@@ -132,16 +131,6 @@ def test_where_drafts_are_dear_no_request_loses_a_percent(
     assert min(speedups((fidelity,) * 3, (64, 128, 400), **options)) >= 0.99
 
 
-def test_looks_at_dear_drafters_cost_a_percent_of_the_time() -> None:
-    lengths = (200,) * 24
-    ours = run_virtual(asked((0.6, 0.6), lengths, curve=DEAR, share=SHARE))
-    assert sum(plain_s(lengths, 0.01, 0.0, DEAR)) / sum(ours) >= 0.99
-
-
-def test_dear_drafters_that_are_always_right_are_found() -> None:
-    assert speedups((1.0,), (200,) * 26, one_way_s=0.01, curve=DEAR, share=SHARE)[-1] > 1.02
-
-
 @pytest.mark.parametrize(
     ("fidelity", "least", "one_way_s"),
     [(0.0, (0.9, 0.97, 0.97), 0.01), (0.3, (0.9, 0.95, 0.97), 0.0), (0.9, (1.3, 1.3, 1.3), 0.01)],
@@ -163,18 +152,10 @@ def test_beside_a_good_head_no_request_of_a_new_client_takes_longer(fidelity: fl
         assert without_s / seconds >= 0.99
 
 
-def test_beside_a_slow_head_drafters_are_asked_from_the_start() -> None:
-    options: dict[str, Any] = {"head": SLOW_HEAD, **BESIDE}
-    alone = run_virtual(asked((1.0,) * 3, (64,) * 4, max_drafters=0, **options))
-    assert sum(alone) / sum(run_virtual(asked((1.0,) * 3, (64,) * 4, **options))) > 1.3
-
-
 @pytest.mark.parametrize(("mbit", "more"), [(10.0, 1.15), (100.0, 1.35)])
 def test_over_stages_a_prompt_takes_little_longer_than_its_activations_over_one_line(
     mbit: float, more: float
 ) -> None:
-    """Passes of a prompt are sent while others are computed."""
-
     async def run() -> float:
         swarm = ChainSwarm.make(uplink_bits_per_s=1e6 * mbit)
         async with swarm.swarm:

@@ -1,7 +1,7 @@
-"""Whom a client believes, in swarms of honest verifiers and of liars that announce whatever helps them.
+"""Tests of the standing of verifiers in swarms with liars.
 
-Liars write with another model, find each other right, accuse the honest ones and are twice as fast. One that is
-convicted comes again under a new key.
+Liars use another model, support each other, accuse honest verifiers and are twice as fast. A convicted liar joins
+again with a new key.
 """
 
 import logging
@@ -18,7 +18,6 @@ from cosine_lab.emulation.scripted_engine import Logits, ScriptedEngine, scripte
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
-from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Sampling
@@ -26,7 +25,7 @@ from tests.swarm.reference import VOCAB_TOKENS, audited, plain_stream, prompt_of
 from tests.thoroughness import quick_first, quick_rows
 
 TOKENS: Final = 40
-"""One transcript on the way, and one at the end."""
+"""With one transcript within the text, and one at the end."""
 FAST: Final = slower(0.5)
 LIAR_NUMBERS: Final = 50_000
 HONEST_NUMBERS: Final = 60_000
@@ -34,7 +33,7 @@ ONE_RANGE: Final = "/ip4/6.7.8.9/tcp/4001"
 
 
 class PatientLiar(ScriptedEngine):
-    """Is right in its first `right_texts`, whoever they are for, and then writes and judges by another model."""
+    """An engine that is correct in its first `right_texts` texts, and then uses another model."""
 
     def __init__(self, *, right_texts: int = 0, numerics: str | None = None, context_tokens: int = 4096) -> None:
         super().__init__(vocab_tokens=VOCAB_TOKENS, context_tokens=context_tokens)
@@ -60,32 +59,28 @@ LIARS: Final[dict[str, Callable[[], ScriptedEngine]]] = {
 
 
 class Shared(Enum):
-    """What some verifiers have in common."""
+    """A common property of verifiers."""
 
     NOTHING = auto()
     RANGE = auto()
-    """Liars have one address range, honest verifiers a range each."""
+    """Liars share an address range, honest verifiers have one each."""
     STAGE = auto()
-    """Liars are heads over one last stage."""
+    """Liars are heads with the same last stage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The wrong and refused texts of one client, the keys that liars used, and the convicted.
-
-    `states` are those of the audits, one for each text.
-    """
+    """The wrong and refused texts of one client, the keys that liars used, and the convicted."""
 
     wrong: int
     refused: int
     keys: int
     honest_convicted: int
     liars_convicted: int
-    states: tuple[AuditState, ...]
 
 
 def place(swarm: SimulatedSwarm, identity: Identity, shared: Shared, *, own_range: int | None = None) -> None:
-    """Give a verifier its address, where verifiers have addresses."""
+    """Set the address of a verifier, if address ranges are used."""
     if shared is Shared.RANGE:
         address = ONE_RANGE if own_range is None else f"/ip4/5.6.{own_range}.1/tcp/4001"
         swarm.network.addresses[identity.peer_id] = address
@@ -97,12 +92,11 @@ def outcome(
     liars: int,
     texts: int = 12,
     make_liar: Callable[[], ScriptedEngine] = PatientLiar,
-    make_honest: Callable[[], ScriptedEngine] = target_engine,
     shared: Shared = Shared.NOTHING,
     seed: int = 0,
     audit: float = 1.0,
 ) -> Outcome:
-    """Let one client ask for texts, one after the other."""
+    """Have one client generate texts in sequence."""
 
     async def run() -> Outcome:
         async with SimulatedSwarm() as swarm:
@@ -114,7 +108,7 @@ def outcome(
             for number in range(honest):
                 identity = numbered_identity(HONEST_NUMBERS + number)
                 place(swarm, identity, shared, own_range=number)
-                await swarm.verifier(make_honest(), identity=identity)
+                await swarm.verifier(target_engine(), identity=identity)
                 right.add(identity.peer_id)
             keys = count(LIAR_NUMBERS)
 
@@ -127,15 +121,14 @@ def outcome(
             for _ in range(liars):
                 await add_liar()
             client = await swarm.client(strategy="plain", identity=numbered_identity(40_000 + seed), audit=audit)
-            rng, wrong, states = random.Random(seed), 0, list[AuditState]()
+            rng, wrong, refused = random.Random(seed), 0, 0
             for number in range(texts):
                 prompt = prompt_of(rng)
                 try:
                     done = await audited(client, prompt, max_new_tokens=TOKENS, seed=number)
                 except GenerationFailed:
+                    refused += 1
                     continue
-                assert done.audit is not None
-                states.append(done.audit.state)
                 wrong += done.token_ids != plain_stream(prompt, Sampling(seed=number), tokens=done.tokens)
                 # Convicted liars come again under new keys.
                 for peer_id in client.convicted & present.keys():
@@ -143,7 +136,7 @@ def outcome(
                     await add_liar()
             lying = len(client.convicted - right)
             used = next(keys) - LIAR_NUMBERS
-            return Outcome(wrong, texts - len(states), used, len(client.convicted) - lying, lying, tuple(states))
+            return Outcome(wrong, refused, used, len(client.convicted) - lying, lying)
 
     return run_virtual(run())
 
@@ -159,20 +152,8 @@ def test_who_lies_at_once_gets_one_text_through(announced: str) -> None:
     assert found.wrong <= 1 and not found.refused
 
 
-def test_a_slow_liar_with_a_longer_context_does_not_get_what_others_have_no_room_for() -> None:
-    """Honest verifiers have room for half of what is asked for, and write that."""
-
-    def cramped() -> ScriptedEngine:
-        return PatientLiar(right_texts=1 << 30, context_tokens=30)
-
-    liar = LIARS["a longer context"]
-    found = outcome(honest=3, liars=1, texts=8, make_liar=liar, make_honest=cramped, audit=0.05)
-    assert not found.wrong and not found.refused
-
-
 @pytest.mark.parametrize("sides", quick_first([(3, 2), (5, 4), (20, 19)], checked=2), ids=str)
 def test_no_minority_of_auditors_shields_a_liar_or_convicts_an_honest_one(sides: tuple[int, int]) -> None:
-    """Liars find each other right, and accuse all others whenever they are asked to judge."""
     honest, liars = sides
     found = outcome(honest=honest, liars=liars, audit=0.25)
     assert found.wrong <= 2 and not found.refused and not found.honest_convicted
@@ -201,12 +182,3 @@ def test_two_heads_over_one_lying_stage_convict_no_honest_verifier(
         assert found.wrong <= found.liars_convicted
     # A head audits while several of its passes are under way.
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
-
-
-@pytest.mark.parametrize(("honest", "state"), [(1, AuditState.PASSED), (0, AuditState.UNANSWERED)])
-def test_honest_heads_over_the_same_stages_are_judged_by_others_and_clear_nobody(
-    honest: int, state: AuditState
-) -> None:
-    found = outcome(honest=honest, liars=2, texts=3, make_liar=target_engine, shared=Shared.STAGE)
-    assert (found.wrong, found.honest_convicted, found.liars_convicted) == (0, 0, 0)
-    assert set(found.states) == {state}

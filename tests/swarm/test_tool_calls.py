@@ -1,4 +1,4 @@
-"""A tool that must be called is called, with arguments that its schema allows, whoever drafts."""
+"""Tests of forced tool calls."""
 
 import json
 from dataclasses import replace

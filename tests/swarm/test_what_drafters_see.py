@@ -1,4 +1,4 @@
-"""Drafters see the end of a prompt, keep a text where the client allows it, and change no text by either."""
+"""Tests of the part of a request that drafters receive, and of learning drafters."""
 
 import random
 from typing import Any, Final
@@ -28,12 +28,12 @@ from tests.thoroughness import quick_first, quick_rows
 
 TOKENS: Final = 30
 SECRET: Final = VOCAB_TOKENS - 1
-"""A token that only the beginning of the prompt holds."""
+"""A token that occurs only at the beginning of the prompt."""
 WINDOW: Final = 5
-"""More than the three tokens that scripted engines look at."""
+"""More than the three tokens that scripted engines depend on."""
 SLOW: Final = CostCurve(((1, 0.02), (32, 0.03)))
 OLD_FEATURES: Final = (MANDATES,)
-"""Those of peers that know no windows of prompts and nothing of learning."""
+"""The features of peers without prompt windows and learning."""
 BOTH_WAYS: Final = pytest.mark.parametrize("coordination", ["client", "verifier"])
 
 
@@ -45,7 +45,7 @@ PROMPT: Final = prompt_of(random.Random("seen"))
 
 
 class OldStream:
-    """A stream of a peer of an older version."""
+    """A stream of a peer with an older version."""
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class OldStream:
 
 
 class Eavesdroppers:
-    """What drafters of this version and of an older one were sent."""
+    """Messages to drafters of this version and of an older one."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.told: list[m.Message] = []
@@ -108,7 +108,7 @@ def generated(
     trusts: bool = False,
     **options: Any,
 ) -> Generation:
-    """A text, which is the target's own. The first drafter learns where `kept` takes what it keeps."""
+    """Generate a text and check it. The first drafter learns if `kept` is given."""
 
     async def run() -> Generation:
         async with SimulatedSwarm(one_way_s=0.05) as swarm:
@@ -174,7 +174,7 @@ def test_strangers_get_the_last_256_tokens_and_whom_the_user_trusts_gets_all(
 
 
 def told(start: m.Start) -> bool | None:
-    """A drafter is told that it may keep a text by the mandate where there is one, else by the message."""
+    """Return whether a drafter may keep a text, by the mandate if there is one, else by the message."""
     if start.mandate is None:
         return start.shares_feedback
     mandate: Mandate = decode_body(Mandate, start.mandate.body)
@@ -211,7 +211,7 @@ def test_a_drafter_that_does_not_learn_gets_the_start_of_old(ears: Eavesdroppers
 def with_a_pupil(
     monkeypatch: pytest.MonkeyPatch, coordination: str, *, share_feedback: bool = True
 ) -> tuple[Generation, list[VerifiedStream]]:
-    """A text that one drafter only learns from."""
+    """Generate a text with a drafter that only learns."""
     monkeypatch.setattr(selection, "PUPIL_EVERY", 1)
     monkeypatch.setattr(drafters, "MAX_STRANGENESS_NATS", 1e6)
     kept: list[VerifiedStream] = []

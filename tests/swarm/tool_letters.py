@@ -1,4 +1,4 @@
-"""A swarm whose target calls tools: its tokens are letters, and two marks of Mistral's as special tokens."""
+"""A tokenizer of letters with two special tokens of Mistral, for a target that calls tools."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Final
@@ -18,7 +18,7 @@ END: Final = len(TEXTS)
 
 
 class ToolTokens(LetterTokens):
-    """The tokenizer of `TEXTS`, as llguidance wants it."""
+    """The tokenizer of `TEXTS` for llguidance."""
 
     eos_token_id = END
     tokens: Sequence[bytes] = (*(text.encode() for text in TEXTS), b"<end>")
@@ -26,7 +26,7 @@ class ToolTokens(LetterTokens):
 
 
 class ToolLetters(LetterCodec):
-    """A codec of `TEXTS`; what is none of them is left out of a prompt. A chat is its tools and contents."""
+    """A codec of `TEXTS`; other letters are dropped from a prompt. A chat is its tools and contents."""
 
     vocab_tokens = END + 1
 

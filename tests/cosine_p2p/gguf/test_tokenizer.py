@@ -1,4 +1,4 @@
-"""Vocabularies and tokenizers of GGUF files: tokens that begin and end texts, and texts split as by llama.cpp."""
+"""Tests of vocabularies and tokenizers of GGUF files."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -169,22 +169,6 @@ def test_pieces_with_merges_have_a_letter_for_spaces_and_tokens_for_bytes() -> N
 def test_what_cannot_be_read_is_one_sentence(metadata: dict[str, Any], reason: str) -> None:
     with pytest.raises(UsageError, match=reason):
         tokenizer_of(byte_level(**metadata))
-
-
-ANYTHING = st.one_of(
-    st.none(), st.integers(0, 9), st.text(max_size=3), st.lists(st.text(max_size=3)), st.lists(st.integers(0, 9))
-)
-
-
-@given(key=st.sampled_from(sorted(byte_level())), value=ANYTHING, is_spm=st.booleans())
-def test_no_metadata_raise_anything_else(key: str, value: Any, is_spm: bool) -> None:
-    metadata = (sentence_piece() if is_spm else byte_level()) | {key: value}
-    try:
-        vocabulary = Vocabulary.read("a.gguf", keys_of(metadata))
-        if vocabulary is not None:
-            files_of(vocabulary)
-    except UsageError as error:
-        assert "a.gguf" in str(error)
 
 
 TOKENS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]

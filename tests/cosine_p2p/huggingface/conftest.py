@@ -1,4 +1,4 @@
-"""The embedded models as a swarm in the client's own process, and as transformers runs them."""
+"""The embedded models in the client's process, and in transformers."""
 
 from collections.abc import Iterator
 from typing import Any, Final

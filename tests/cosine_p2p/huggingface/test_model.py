@@ -1,4 +1,4 @@
-"""`generate` over a swarm of the embedded models is `generate` of transformers: the same call, the same ids."""
+"""Tests that `generate` over a swarm equals `generate` of transformers."""
 
 import threading
 from typing import Any
@@ -150,12 +150,7 @@ def test_a_pipeline_says_over_a_swarm_what_it_says_over_the_model(
         ({"attention_mask": [[0, 0, 0]]}, "no token that is not padding"),
         ({"logits_processor": LogitsProcessorList([lambda ids, scores: scores])}, "logits_processor"),
         ({"num_beams": 4}, "num_beams"),
-        ({"max_new_tokens": 0}, "max_new_tokens must be a whole number of at least 1, not 0"),
-        ({"max_length": "9"}, "max_length must be .*, not '9'"),
         ({"eos_token_id": -1}, "eos_token_id must be a token id from 0 to 2147483647 or a list of them, not -1"),
-        ({"stop_strings": 3}, "stop_strings must be a text or a list of texts, not 3"),
-        ({"do_sample": "yes"}, "do_sample must be True or False, not 'yes'"),
-        ({"do_sample": True, "temperature": "hot"}, "temperature must lie between .*, not 'hot'"),
         ({"streamer": print}, "streamer must be an object with `put` and `end`"),
         ({"generation_config": {"max_new_tokens": 3}}, "generation_config must be an object"),
         ({"do_sample": True, "top_p": 2.0}, "top_p"),

@@ -1,4 +1,4 @@
-"""What may be asked of `generate`: honoured, known to change nothing, or refused by name; and the page says so."""
+"""Tests of the options of `generate` and of blocks of token ids."""
 
 from types import SimpleNamespace
 from typing import Any

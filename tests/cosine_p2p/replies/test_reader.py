@@ -1,4 +1,4 @@
-"""A reply is told apart as it comes: what it says, thinks and calls, each in its family's own format."""
+"""Tests of the reader of replies, for each format of calls and reasoning."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -25,7 +25,7 @@ NOW: Final[tuple[str, dict[str, Any]]] = ("now", {})
 THINK: Final = KNOWN[-1]
 ARGUMENTS: Final = json.dumps(PARIS[1])
 
-# What models write, by the format and a template that has its signs.
+# Replies by format, with a template that has its signs.
 JSON_CALL: Final = f'{{"name": "weather", "arguments": {ARGUMENTS}}}'
 WRITTEN: Final[dict[str, tuple[str, str]]] = {
     "Hermes": (

@@ -1,4 +1,4 @@
-"""What a family's grammar allows is a call in its own format, with arguments that the tool's schema allows."""
+"""Tests that grammars of forced calls generate valid calls in each format."""
 
 import json
 import random
@@ -43,7 +43,7 @@ TOOLS: Final[dict[str, Any]] = {
 }
 MARKS: Final = ("[TOOL_CALLS]", "[ARGS]", "<think>", "</think>")
 BRIEF: Final = frozenset('"}])<,|\n[')
-"""Letters by which a text comes to its end."""
+"""Letters that end a text."""
 CHANNEL_ENDS: Final = "<|end|><|start|>assistant"
 END: Final = "<end>"
 MAX_TOKENS: Final = 3000
@@ -51,7 +51,7 @@ MAX_TOKENS: Final = 3000
 
 @cache
 def tokenizer(*, has_special: bool) -> Tokenizer:
-    """One of bytes; the marks of formats are special tokens of its own, or are written letter by letter."""
+    """Return a tokenizer of bytes, with the marks of formats as special tokens or as letters."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
@@ -73,7 +73,7 @@ def known_to_llguidance(made: Tokenizer) -> Any:
 
 @cache
 def readable(made: Tokenizer) -> frozenset[int]:
-    """Letters that can be read, and special tokens but the end."""
+    """Return printable letters, and special tokens except the end."""
     names = {token: name for name, token in made.get_vocab().items()}
     special = made.get_added_tokens_decoder().keys() - {made.token_to_id(END)}
     return frozenset(token for token, name in names.items() if name in _READABLE or token in special)
@@ -92,7 +92,7 @@ def split(made: Tokenizer, text: str) -> Sequence[str | int]:
 
 
 def written(made: Tokenizer, grammar: str, marks: Sequence[str], rng: random.Random) -> list[tuple[str, bool]]:
-    """A text that the grammar allows, by chance and with marks now and then; each special token is a piece."""
+    """Generate a random text of the grammar, sometimes with marks; each special token is a piece."""
     grammar_of = llguidance.LLMatcher.grammar_from_lark
     matcher = llguidance.LLMatcher(known_to_llguidance(made), grammar_of(grammar), log_level=0)
     assert not matcher.is_error(), (matcher.get_error(), grammar)
@@ -184,7 +184,6 @@ ENDLESS: Final[dict[str, Any]] = {"type": "object", "properties": {"a": {"$ref":
     ],
 )
 def test_no_schema_takes_long_or_is_an_error_of_ours(form: Any, schema: dict[str, Any]) -> None:
-    """Verifiers say what is wrong with a grammar; what would be without an end is refused before."""
     dialect = Dialect(form, THINK) if form else Dialect(None, None, in_channels=True)
     made = tokenizer(has_special=True)
     with suppress(TooManyRules):

@@ -1,4 +1,4 @@
-"""A schema says types and members in many ways, which mean the same to who reads a call and to who forces one."""
+"""Tests of the analysis of JSON schemas."""
 
 import json
 from typing import Any, Final
@@ -20,7 +20,7 @@ BYTES: Final = LLTokenizer("byte")
 
 
 def takes(grammar: str, text: str) -> bool:
-    """True if a text is one of a grammar of llguidance."""
+    """Return whether a grammar of llguidance accepts a text."""
     matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(text)
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 
@@ -85,7 +85,6 @@ def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: An
     ],
 )
 def test_a_pattern_is_one_of_ecmascript(pattern: str, right: list[str], wrong: list[str]) -> None:
-    """As within JSON, where llguidance reads patterns so by itself."""
     rules = Rules(lambda text: [text])
     tagged = rules.grammar(rules.text_before("<", [{"type": "string", "pattern": pattern}]))
     by_json = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))

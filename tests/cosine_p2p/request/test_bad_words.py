@@ -1,4 +1,4 @@
-"""Words as tokens, as vLLM finds them."""
+"""Tests of excluded words as tokens."""
 
 from typing import Final
 

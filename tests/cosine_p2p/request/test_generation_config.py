@@ -1,4 +1,4 @@
-"""A model's own generation config: what is read of it, what verifiers agree on, what a request takes."""
+"""Tests of a model's generation config."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options of a generation: what is given wins, what means nothing is named; and the seeds of choices."""
+"""Tests of options and of the seeds of choices."""
 
 from typing import Any
 
@@ -35,7 +35,6 @@ def test_every_seed_is_a_valid_one_and_no_other_choices(seed: int, index: int) -
 
 
 def test_golden_seeds() -> None:
-    """These never change: texts that were generated with them must be found again."""
     assert [choice_seed(7, index) for index in (1, 2)] == [7644908369770446486, 241622372341695739]
     assert choice_seed(MAX_SEED, 63) == 16221517464904421082
 

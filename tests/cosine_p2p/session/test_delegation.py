@@ -1,4 +1,4 @@
-"""A client hands over where that pays, believes a delegate what drafters signed, and takes back what it must."""
+"""Tests of mandates, of proofs of authorship, and of stored drafts."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -72,7 +72,7 @@ class Scene:
 
 
 def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> m.Credit:
-    """A chain of tokens from the beginning on, shown as an author's."""
+    """Return a credit for a chain of tokens from the beginning."""
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
     body = encode_body(m.Draft(99, 1, D_0, 0, nodes))
     return m.Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))

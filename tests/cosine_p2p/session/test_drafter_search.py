@@ -1,4 +1,4 @@
-"""Among drafters that are as good, those are asked whose drafts have the shortest way."""
+"""Tests of the choice of drafters by the route of their drafts."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Drafters are told the stream without gaps, and what they send becomes events only if it is signed."""
+"""Tests of the drafters of a session and of their counts."""
 
 import asyncio
 from dataclasses import dataclass, field, replace
@@ -33,7 +33,7 @@ STARTED = m.Started(NUMBER, 1.5, 2000)
 
 @dataclass(slots=True)
 class FakeLink:
-    """A link that keeps what is posted, as many messages as it has room for."""
+    """A link that stores at most `room` posted messages."""
 
     peer_id: str = "peer"
     posted: list[m.Message] = field(default_factory=list)
@@ -60,7 +60,7 @@ class FakeLink:
 
 
 class Swarm:
-    """Two drafters of one request, of which the second cannot be reached unless it has a link."""
+    """Two drafters of one request; the second cannot be reached unless it has a link."""
 
     def __init__(self, link: FakeLink | None = None, other: FakeLink | None = None, **job: Any) -> None:
         self.link = link or FakeLink()
@@ -99,7 +99,7 @@ class Swarm:
         return self.drafters.event_of(Delivery(peer(sender), DRAFT, message))
 
     async def taken(self, *batches: list[Delivery]) -> tuple[list[tuple[int, int]], list[Delivery]]:
-        """Authors and sequence numbers of what passes, and what is refused; each batch comes after the last."""
+        """Return authors and sequence numbers of accepted fragments, and refused deliveries, of some batches."""
         checking = asyncio.ensure_future(self.drafters.check_fragments())
         for batch in batches:
             for delivery in batch:

@@ -1,4 +1,4 @@
-"""How long plain decoding would take is known from the passes of a request itself."""
+"""Tests of the pass times of a request."""
 
 from cosine_p2p.session.pass_times import LATEST_PASSES, PassTimes
 from cosine_protocol.messages import PassStats

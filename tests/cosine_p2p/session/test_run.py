@@ -1,4 +1,4 @@
-"""A generation under way can be looked at."""
+"""Tests of the progress and the origins of a generation."""
 
 import random
 from contextlib import aclosing

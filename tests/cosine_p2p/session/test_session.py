@@ -1,4 +1,4 @@
-"""A session believes no verifier that breaks the stream's own rules, and goes on without any peer that fails."""
+"""Tests of a session against scripted peers."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -63,7 +63,7 @@ def final(number: int, tokens: tuple[int, ...], *, signer: int = 1) -> m.Final:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a session: its tokens, its error, when it was over, and who is avoided from then on."""
+    """The result of a session: its tokens, its error, the time of its end, and the peers avoided afterwards."""
 
     session: Session
     tokens: list[int]

@@ -1,4 +1,4 @@
-"""A verifier's time is bounded by what was measured here: commits count, and words only a little."""
+"""Tests of the time limits of a verifier."""
 
 import pytest
 from hypothesis import given
@@ -26,7 +26,7 @@ USUAL = UsualSpeeds(pass_s=0.06, prefill_token_s=0.001)
 def left_at_s(
     watch: Watch, *, counts: bool = False, is_lone: bool = False, commit_every_s: float = 0.0
 ) -> tuple[float, str]:
-    """The time at which a verifier is left that reports passes, or commits, at that pace; and the reason's kind."""
+    """Return the time at which a verifier with this pace is left, and the kind of the reason."""
     now_s, reports, began_s = watch.since_s, 0, watch.since_s
     while now_s - began_s < HOUR_S:
         now_s += STEP_S

@@ -1,4 +1,4 @@
-"""A session's verifier: its own place in the stream, the pace to remember it by, and what it signed."""
+"""Tests of the state of one verifier: its stream, pace and transcripts."""
 
 from dataclasses import replace
 from types import SimpleNamespace
@@ -25,7 +25,7 @@ OUTPUT = (4, 5, 6, 7)
 
 
 def upstream(after: tuple[int, ...] = (), *, number: int = 1, is_opened: bool = True) -> Upstream:
-    """A verifier that stands after some tokens."""
+    """Return a verifier that has committed some tokens."""
     link = SimpleNamespace(peer_id=identity_of(number).peer_id, rtt_s=0.1)
     digest = roll_digest(D_0, after)
     return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), Watch(since_s=0.0), is_opened)
@@ -37,7 +37,7 @@ def commit(tokens: tuple[int, ...], *, after: tuple[int, ...] = ()) -> m.Commit:
 
 
 def signed(number: int, first: int, start: int, end: int) -> m.Commit:
-    """The tokens of `OUTPUT` from `start` on, as a verifier commits them that signs all from `first` on."""
+    """Return a commit of `OUTPUT[start:end]` by a verifier that signs all tokens from `first`."""
     part = Transcript(first, end, roll_digest(D_0, OUTPUT[:end]))
     transcript = sign(identity_of(number), part, digest=D_0)
     return replace(commit(OUTPUT[start:end], after=OUTPUT[:start]), transcript=transcript)
@@ -86,7 +86,7 @@ TELLING_D_0 = request_digest(TELLING)
 
 
 def telling(*, tells_prompt: bool = True) -> Upstream:
-    """A verifier that is asked how likely each token is."""
+    """Return a verifier with a request for log-probabilities."""
     return replace(upstream(), request=TELLING, d_0=TELLING_D_0, digest=TELLING_D_0, tells_prompt=tells_prompt)
 
 
@@ -150,7 +150,7 @@ def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
 
 
 def replace_told(verifier: Upstream) -> Upstream:
-    """Another verifier that has told the same."""
+    """Return another verifier with the same log-probabilities."""
     other = telling()
     other.take_prompt_likelihoods(of_prompt(*(each.top[0].token for each in verifier.told)))
     return other

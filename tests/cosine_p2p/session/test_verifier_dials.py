@@ -1,10 +1,8 @@
-"""Verifiers are dialled one after the other where they answer, and side by side where they do not."""
+"""Tests of dials of verifiers, and of their order."""
 
 import asyncio
 from dataclasses import dataclass, field
 from typing import cast
-
-import pytest
 
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.verifier_dials import DIAL_NEXT_S, MAX_DIALS, VerifierDials, VerifierQueue
@@ -17,7 +15,7 @@ GIVEN_UP_S = 4.0
 
 @dataclass(slots=True)
 class Net:
-    """Peers that answer a dial after some seconds; those that are not named never do."""
+    """Peers that answer a dial after some seconds; others never answer."""
 
     answers_s: dict[str, float]
     needed: int = 1
@@ -48,7 +46,7 @@ class Net:
 
 
 def dialled(net: Net, peers: list[str]) -> tuple[float, VerifierQueue, list[str]]:
-    """Dial until enough are used or nobody is left: the seconds it took, who is left, and who took long."""
+    """Dial until enough are used or none is left; return the seconds, the rest of the queue, and late peers."""
 
     async def run() -> tuple[float, VerifierQueue, list[str]]:
         queue, loop = VerifierQueue(peers), asyncio.get_running_loop()
@@ -70,24 +68,6 @@ def test_one_that_answers_soon_is_dialled_alone() -> None:
     took_s, queue, _ = dialled(net, ["a", "b"])
     assert (net.used, net.most_at_once, queue.next(0.0)) == (["a"], 1, "b")
     assert took_s < DIAL_NEXT_S
-
-
-@pytest.mark.parametrize("begun_s", [0.071, 1e3 + 0.1])
-def test_the_next_dial_is_waited_for_at_whatever_time_of_a_clock_one_began(begun_s: float) -> None:
-    """Sums of seconds round, and a wait that ends just before its time would be tried again for ever."""
-
-    async def run() -> int:
-        loop, waits = asyncio.get_running_loop(), 0
-        dials = VerifierDials(VerifierQueue(["a"]), cast("Links", Net({})), request_of(), use=bool, lose=print)
-        await asyncio.sleep(begun_s)
-        dials.begin(1, now_s=loop.time())
-        while not dials.late(loop.time()):
-            await dials.wait(100.0, now_s=loop.time())
-            waits += 1
-        await dials.close()
-        return waits
-
-    assert run_virtual(run()) <= 2
 
 
 def test_tarpits_are_dialled_side_by_side() -> None:

@@ -1,4 +1,4 @@
-"""Events for scripts, and a verifier's tree to feed actions to."""
+"""Events for tests of strategies."""
 
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +34,7 @@ def tokens_of_trees(actions: Iterable[Action]) -> list[list[int]]:
 
 
 def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
-    """Attach as a verifier does what a strategy sends."""
+    """Attach the drafts that a strategy sends."""
     for action in actions:
         if isinstance(action, SendTree):
             block = action.block

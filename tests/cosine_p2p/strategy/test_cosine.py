@@ -1,4 +1,4 @@
-"""Ours: everything that arrives is fused into one tree, of which the verifier gets the best."""
+"""Tests of the strategy `cosine`."""
 
 import random
 
@@ -98,7 +98,6 @@ def test_a_drafter_that_is_always_wrong_is_released() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
-    """Drafts in any order, commits in between: each block connects, and only what was drafted is there."""
     rng = random.Random(seed)
     strategy, there = opened(1, 2, 3), LiveTree(ROOT)
     known: set[bytes] = set()
@@ -146,7 +145,6 @@ def test_released_drafters_come_back_when_the_text_changes_its_subject() -> None
 
 
 def test_a_proven_leader_is_not_released_for_words_after_a_collapse() -> None:
-    """A liar that claims to know the prompt best gets a trial, no more."""
     strategy, output = Cosine(ROOT), [0]
     strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author, prompt_nll in ((1, 3.0), (2, 3.2), (3, 0.0)):

@@ -1,4 +1,4 @@
-"""One probability for every node from all drafters that drafted there."""
+"""Tests of the probabilities of drafted nodes."""
 
 import random
 
@@ -22,7 +22,7 @@ def tree_of(drafts: Drafts, order: list[int] | None = None) -> LiveTree:
 
 
 def view_of(tree: LiveTree, *authors: int) -> FusedView:
-    """A fresh fusion in which all authors count alike."""
+    """Return a view of a new fusion with equal weights."""
     return Fusion().view(tree, dict.fromkeys(authors, 1.0 / len(authors)))
 
 

@@ -1,4 +1,4 @@
-"""A prediction goes on where the output comes back to it, and says how much of it came."""
+"""Tests of drafts from a predicted text."""
 
 from collections.abc import Sequence
 

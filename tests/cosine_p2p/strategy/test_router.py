@@ -1,4 +1,4 @@
-"""Our router: full information, few trials, and a new start when the request changes its subject."""
+"""Tests of the router and of moving averages."""
 
 import math
 import random

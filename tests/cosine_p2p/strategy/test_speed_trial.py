@@ -1,4 +1,4 @@
-"""A trial finds the fastest way by looking, within a bounded price, and takes notice when speeds change."""
+"""Tests of speed trials."""
 
 import math
 import random
@@ -24,12 +24,12 @@ from cosine_protocol.limits import HOME_AUTHOR
 
 PASS_S = 0.06
 Speeds = Mapping[int, float]
-"""Times as fast as plain decoding, by the number of drafters."""
+"""Speeds relative to plain decoding, by the number of drafters."""
 
 
 @dataclass(slots=True)
 class World:
-    """Requests whose commits come as fast as `speeds` says; drafters show their drafts after three commits."""
+    """Requests with commits at given speeds; drafts arrive after three commits."""
 
     rng: random.Random
     trial: SpeedTrial = field(default_factory=lambda: SpeedTrial((3, 1, 0)))
@@ -37,7 +37,7 @@ class World:
     tokens: Counter[int] = field(default_factory=Counter)
 
     def ask(self, speeds: Speeds, *, requests: int, tokens: int = 128) -> None:
-        """Let requests of so many tokens come one after the other."""
+        """Run consecutive requests of `tokens` tokens."""
         for _ in range(requests):
             run = TrialRun(self.trial, tokens)
             self.trial.expect(0, 1.0 / PASS_S)
@@ -59,7 +59,7 @@ class World:
 
     @property
     def speed(self) -> float:
-        """Times as fast as plain decoding, so far."""
+        """The speed relative to plain decoding so far."""
         return self.tokens.total() * PASS_S / self.seconds
 
 
@@ -119,7 +119,7 @@ def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_a
 
 
 def follow(count: DrafterCount, *, began_s: float, commits: int, every_s: float) -> float:
-    """Note commits of one token at even distances; the time of the next one."""
+    """Note commits of one token at equal intervals and return the time of the next one."""
     for number in range(commits):
         count.note_commit(bytes(1), now_s=began_s + number * every_s)
     return began_s + commits * every_s
@@ -137,7 +137,6 @@ def test_drafters_slower_than_the_verifiers_plain_pass_are_let_go_after_a_few() 
 
 
 def test_home_drafts_that_drafters_take_the_place_of_count_where_there_are_none() -> None:
-    """Each second pass brings one drafted token; two drafts of the verifier's own are there where none came."""
     count = DrafterCount(SpeedTrial((3, 0)), left_tokens=2000)
     count.note_pass(0.1)
     for number in range(300):
@@ -173,7 +172,7 @@ WAYS = (3, 1, 0)
 
 
 def measured_trials() -> SpeedTrials:
-    """Trials in which no drafters turned out to be the fastest way."""
+    """Return trials that found plain decoding to be the fastest way."""
     trials = SpeedTrials(WAYS)
     trial = trials.find(AT_HAND)
     assert trial is not None

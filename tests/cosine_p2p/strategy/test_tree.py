@@ -1,4 +1,4 @@
-"""One live tree: the same whatever the order, number and delay of what arrives."""
+"""Tests of the live tree."""
 
 import random
 from collections.abc import Sequence
@@ -38,7 +38,7 @@ def shape(tree: LiveTree) -> Shape:
 
 
 def attach(tree: LiveTree, tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1) -> int:
-    """Attach a chain after a path below `ROOT`; how many nodes were touched."""
+    """Attach a chain after a path below `ROOT` and return the number of changed nodes."""
     base = roll_digest(ROOT, after)
     return len(tree.attach(base, len(after), chain(tokens), [author] * len(tokens)))
 
@@ -72,7 +72,6 @@ def test_order_and_duplicates_do_not_matter(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_delay_past_commits_does_not_matter(seed: int) -> None:
-    """Blocks before, between and after commits leave the tree that all blocks before all commits leave."""
     rng = random.Random(seed)
     blocks = random_blocks(rng)
     tokens = [rng.randrange(2) for _ in range(3)]

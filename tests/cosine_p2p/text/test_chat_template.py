@@ -1,4 +1,4 @@
-"""Chats are rendered character by character as transformers renders them, by the template that it takes."""
+"""Tests that chats are rendered as in transformers."""
 
 import json
 from datetime import datetime
@@ -81,7 +81,7 @@ def rendered(templates: ChatTemplates, messages: Any, *, template: str | None = 
 
 
 def both(messages: Any, *, template: str | None = None, **given: Any) -> tuple[str | None, str | None]:
-    """Our text and that of transformers; None for a refusal."""
+    """Return the texts of this project and of transformers; None for a refusal."""
     texts: list[str | None] = []
     for render in (
         lambda: rendered(OURS, messages, template=template, **given),

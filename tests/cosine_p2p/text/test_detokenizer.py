@@ -1,4 +1,4 @@
-"""Text comes once it is certain, is never taken back, and ends before the first stop string."""
+"""Tests of incremental detokenization and stop strings."""
 
 from collections.abc import Sequence
 from os import path
@@ -17,13 +17,13 @@ BYTE_FALLBACK = [kind for kind in KINDS if kind.startswith("byte fallback")]
 
 
 def added_text(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> str:
-    """decode(prompt + output) without what it has in common with decode(prompt)."""
+    """Return decode(prompt + output) without its common prefix with decode(prompt)."""
     whole = codec.decode([*prompt, *output])
     return whole[len(path.commonprefix([codec.decode(prompt), whole])) :]  # noqa: RUF071 letter by letter is meant
 
 
 def streamed(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
-    """What each token gives, and what the end gives."""
+    """Return the text that each token and the end give."""
     detokenizer = Detokenizer(codec, prompt)
     return [*(detokenizer.add(token) for token in output), detokenizer.finish()]
 
@@ -94,7 +94,7 @@ LETTERS = LetterCodec()
 def pieces(
     codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int], stop: Sequence[str]
 ) -> tuple[list[str], bool]:
-    """What each token gives up to a stop, and what the end gives if there was none; and whether there was one."""
+    """Return the text of each token up to a stop, that of the end without one, and whether there was one."""
     assembler, given_text = TextAssembler(codec, prompt, stop), []
     for token in output:
         piece = assembler.add(token)

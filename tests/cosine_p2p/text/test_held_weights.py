@@ -1,4 +1,4 @@
-"""What is held of a model: the manifest of a whole one, and parts of it that prove themselves against it."""
+"""Tests of manifests, and of folders with a part of a model."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A prompt is text, token ids or a chat; anything else is answered with what to give instead."""
+"""Tests of prompts: their checks, encoding and rendering."""
 
 import asyncio
 import json
@@ -53,7 +53,7 @@ def test_what_is_no_prompt_is_refused_in_a_sentence(prompt: Any, sentence: str) 
 
 
 class HeldCodec(LetterCodec):
-    """Reads long texts, and renders chats that begin with "endless", only once it may."""
+    """A codec that blocks on long texts and on chats that begin with "endless"."""
 
     def __init__(self) -> None:
         self.may_go_on = Event()
@@ -195,7 +195,7 @@ def test_calls_and_results_of_earlier_turns_are_words_where_tools_are() -> None:
 
 
 def form_of(template: str, chat: Any) -> ReplyForm:
-    """How the reply to a chat will be written."""
+    """Return the form of the reply to a chat."""
     prompt, codec = read_prompt(chat), tokenizer_with(template)
     assert isinstance(prompt, Chat)
     rendered = render(codec, prompt)

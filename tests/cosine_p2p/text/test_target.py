@@ -1,4 +1,4 @@
-"""Target digests: what changes them, what does not, and which one a name stands for."""
+"""Tests of target digests, and of the digests of names."""
 
 import json
 import struct

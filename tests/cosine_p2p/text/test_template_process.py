@@ -1,13 +1,12 @@
-"""Chat templates are strangers' programs: what they do costs their target's own requests, and nobody else's."""
+"""Tests of the limits of chat templates."""
 
 import asyncio
 import os
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from cosine_p2p.text import template_process
-from cosine_p2p.text.template_process import PLACES, TemplateProcesses
+from cosine_p2p.text.template_process import TemplateProcesses
 from cosine_protocol.errors import PromptRefused
 from tests.thoroughness import THOROUGH
 
@@ -21,7 +20,6 @@ ENDLESS_FOR_USERS = "{% if messages[0].role == 'user' %}" + ENDLESS + "{% endif 
 
 
 def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gateway answers others meanwhile, and the next chat gets a process of its own."""
     processes = TemplateProcesses()
     assert processes.render(ENDLESS_FOR_USERS, OTHER, now=NOW) == "done"
     monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 0.7)
@@ -39,18 +37,6 @@ def test_one_without_an_end_is_ended_and_the_loop_goes_on(monkeypatch: pytest.Mo
     assert asyncio.run(run()) > 5
     monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 10.0)
     assert processes.render(ENDLESS_FOR_USERS, OTHER, now=NOW) == "done"
-
-
-@pytest.mark.thorough
-def test_any_number_without_an_end_leaves_room_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each holds its place for a limited time."""
-    monkeypatch.setattr(template_process, "RENDER_TIMEOUT_S", 0.5)
-    processes, endless = TemplateProcesses(), 2 * PLACES
-    with ThreadPoolExecutor(endless) as threads:
-        rendering = [threads.submit(processes.render, ENDLESS_FOR_USERS, CHAT, now=NOW) for _ in range(endless)]
-        assert processes.render("done", OTHER, now=NOW) == "done"
-        assert all(isinstance(each.exception(), PromptRefused) for each in rendering)
-    assert processes.render("done", OTHER, now=NOW) == "done"
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A token's effect on the text is read from the steps of its tokenizer's decoder."""
+"""Tests of the effects of tokens on earlier text."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The shipped tokenizer read without transformers gives what transformers gives."""
+"""Tests that tokenizers give the same tokens as in transformers."""
 
 import json
 from collections.abc import Mapping
@@ -73,14 +73,12 @@ def word_level(**parts: Any) -> bytes:
 
 
 def test_a_tokenizer_whose_library_panics_is_refused_as_any_other() -> None:
-    """The panics of pyo3 are no `Exception`, and would end whatever runs."""
     broken = {"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     with pytest.raises(UsageError, match="cannot be read"):
         TextTokenizer({"tokenizer.json": word_level(normalizer=broken)})
 
 
 def test_a_prompt_is_neither_cut_nor_padded() -> None:
-    """As transformers reads one; a tokenizer could ask for terabytes of padding."""
     cut = {"max_length": 1, "stride": 0, "strategy": "LongestFirst", "direction": "Right"}
     fill = {"strategy": {"Fixed": 1 << 40}, "direction": "Right", "pad_to_multiple_of": None}
     pad = {**fill, "pad_id": 0, "pad_type_id": 0, "pad_token": "a"}

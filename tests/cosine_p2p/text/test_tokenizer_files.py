@@ -1,4 +1,4 @@
-"""Tokenizer files: their digest, their cache, and fetching them from honest and other peers."""
+"""Tests of tokenizer files: digest, cache, and download."""
 
 import asyncio
 import zlib
@@ -155,7 +155,6 @@ def test_all_files_together_are_bounded() -> None:
 
 @in_virtual_time
 async def test_a_peer_that_sends_drop_by_drop_is_given_up() -> None:
-    """Each piece comes in time, and all of them would take an hour."""
     network = MemoryNetwork()
     server, client = network.join("server"), network.join("client")
 
@@ -184,7 +183,6 @@ def test_a_damaged_cache_entry_is_replaced(tmp_path: Path) -> None:
 
 
 def test_a_link_out_of_the_folder_is_refused(tmp_path: Path) -> None:
-    """What is read is served to strangers: a vocabulary that is a link to a private key would be."""
     (tmp_path / "key").write_bytes(b"private")
     folder = tmp_path / "model"
     FILES.write(folder)

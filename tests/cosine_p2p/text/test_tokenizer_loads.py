@@ -1,4 +1,4 @@
-"""The tokenizer of a client's target is loaded once, from when somebody says which one it may be."""
+"""Tests of loading the tokenizer of a client's target."""
 
 import asyncio
 import json
