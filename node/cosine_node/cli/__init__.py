@@ -15,19 +15,19 @@ from cosine_node.terminal.waiting import WaitingLine
 __all__ = ["main"]
 
 ASKING: Final = frozenset({"generate", "status"})
-"""The commands that ask the network, and that a person waits for."""
+"""Interactive commands that query the network."""
 
 NO_WAITING: Final = frozenset({"--help", "--version", "--show-completion", "--install-completion"})
 """Options that make any command answer at once."""
 
 COLLECTED_AFTER: Final = 50_000
-"""New objects after which garbage is looked for, instead of Python's 700: a third of the processor time of
-importing PyTorch and transformers went there. More objects than these gain nothing."""
+"""Garbage collection threshold instead of Python's 700, which took a third of the CPU time of importing PyTorch and
+transformers. Higher thresholds gain nothing."""
 
 HEAPS: Final = 2
-"""From which threads take memory, instead of eight for each core, each of which keeps what was once taken."""
+"""Number of malloc arenas, instead of eight per core: each arena keeps the memory that it once got."""
 M_ARENA_MAX: Final = -8
-"""What glibc's malloc.h calls their number."""
+"""The parameter of that name in glibc's malloc.h."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,17 +35,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else list(arguments)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            # A terminal that is not UTF-8 shows a mark for what it lacks.
+            # A terminal that is not UTF-8 shows a replacement character.
             stream.reconfigure(errors="replace")
     if arguments is None and isinstance(sys.stdout, TextIOWrapper) and isinstance(sys.stderr, TextIOWrapper):
         sys.stdout, sys.stderr = map(end_with_readers, (sys.stdout, sys.stderr))
     if arguments is None and "_COSINE_NODE_COMPLETE" not in os.environ:
-        # The imports below take long enough to be noticed, and to be interrupted.
+        # The imports below take long enough to be interrupted.
         leave_on_interrupt()
         show_cursor_on_signals()
         gc.set_threshold(COLLECTED_AFTER)
         with suppress(AttributeError, OSError):
-            # Other C libraries have no such function, or nothing to set.
+            # Other C libraries have no such function.
             ctypes.CDLL(None).mallopt(M_ARENA_MAX, HEAPS)
         if ASKING & set(given) and not NO_WAITING & set(given):
             WaitingLine(sys.stderr).say("Loading the network library")
@@ -55,5 +55,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         run(given)
     finally:
         if arguments is None:
-            # Python would look for garbage once more as it ends, for seconds; all memory goes with the process.
+            # Skip Python's final garbage collection, which takes seconds.
             gc.freeze()

@@ -37,10 +37,10 @@ from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
-HOMELESS: Final = "This user has no home folder: set HOME to a folder that it may write to."
+HOMELESS: Final = "This user has no home folder: set HOME to a writable folder."
 
 LEAVING_AT_ONCE: Final = frozenset({"generate", "status", "audit", DOCTOR})
-"""The commands that Ctrl-C ends wherever they are (`interrupts`); the others end what they have started."""
+"""Commands that Ctrl-C ends immediately (`interrupts`); the others first stop what they have started."""
 
 COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
     "Use a swarm": {
@@ -61,7 +61,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         TRAINING.command(
             "learned", "Show or delete what drafters with `join --learn` keep on this machine."
         ): "learned",
-        # With training it has the options of `zoo train` as well.
+        # The training distribution adds the options of `zoo train`.
         installed_part(ENTRY_POINTS, "zoo") or zoo: "zoo draft-code",
         convert: "convert zoo:draft-code draft-code.gguf --weights Q8_0",
     },
@@ -75,7 +75,7 @@ COMMANDS: Final[Mapping[str, Mapping[Callable[..., None], str]]] = {
         ): "bench rtt --quick --out /tmp/bench",
     },
 }
-"""The commands under their headings in the help, each with an example; ADDRESS is what a node prints."""
+"""The commands by help heading, each with an example. ADDRESS is an address that a node prints."""
 
 app = typer.Typer(
     name="cosine-node",
@@ -107,7 +107,7 @@ def configure(
         bool, typer.Option("--version", metavar="", callback=show_version, is_eager=True, help="Show the version.")
     ] = False,
 ) -> None:
-    """Options given here hold for every command."""
+    """Options that apply to every command."""
     if context.invoked_subcommand not in LEAVING_AT_ONCE:
         raise_on_interrupt()
     lines = logging.StreamHandler(sys.stderr)
@@ -121,13 +121,13 @@ def configure(
 
 
 def is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for asyncio's warning that a child was waited for already: one that ends while it is sent a signal."""
+    """False for asyncio's warning about a child that ended while a signal was sent to it."""
     return not str(record.msg).startswith("Unknown child process pid")
 
 
 for heading, commands in COMMANDS.items():
     for command, example in commands.items():
-        # What follows is for the command that the unit runs, or for one that is not installed, as `zoo train`.
+        # The arguments belong to the command in the unit, or to a command that is not installed.
         takes_anything = command in (service, zoo) or is_absent(command)
         passes_on = {"allow_extra_args": True, "ignore_unknown_options": True} if takes_anything else None
         epilog = f"Example: cosine-node {example}"
@@ -135,7 +135,7 @@ for heading, commands in COMMANDS.items():
 
 
 def spread_peers(arguments: Sequence[str]) -> list[str]:
-    """Let one `--initial-peers` be followed by several addresses, as `--initial-peers A B` is often written."""
+    """Rewrite `--initial-peers A B` as `--initial-peers A --initial-peers B`."""
     spread: list[str] = []
     follows_option = follows_address = False
     for argument in arguments:
@@ -150,12 +150,12 @@ def spread_peers(arguments: Sequence[str]) -> list[str]:
 
 
 def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "node") -> str:
-    """The sentence that says what brings a module that is not installed, or a home folder; "" for all else.
+    """The sentence that says how to install a missing module or to set a home folder. "" for other errors.
 
-    Of several extras that bring the module `extra` is named.
+    If several extras install the module, `extra` is preferred.
     """
     if isinstance(missing, RuntimeError):
-        # pathlib and platformdirs say it alike.
+        # The message of both pathlib and platformdirs.
         return HOMELESS if "home directory" in str(missing) else ""
     package = (missing.name or "").partition(".")[0]
     named = extra_of(package, preferred=extra)
@@ -165,11 +165,11 @@ def told_missing(missing: ModuleNotFoundError | RuntimeError, *, extra: str = "n
 
 
 def run(given: Sequence[str]) -> None:
-    """Run a command and exit, with the code and the sentence of an error."""
+    """Run a command. On an error print its sentence and exit with its code."""
     try:
         program: Any = typer.main.get_command(app)
         if given and "--help" not in given:
-            # Help has headings and frames; an error of usage is a plain sentence like any other.
+            # Usage errors are plain sentences, without the frames of the help.
             program.rich_markup_mode = None
         program(args=spread_peers(given), prog_name="cosine-node")
     except KeyboardInterrupt:
@@ -182,7 +182,7 @@ def run(given: Sequence[str]) -> None:
         sentence = str(error)
         code = USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT
     except OSError as error:
-        LOG.debug("the system refused", exc_info=True)
+        LOG.debug("system error", exc_info=True)
         file = f" ({error.filename})" if error.filename else ""
         sentence = f"{error.strerror or error}{file}; `cosine-node doctor` looks for what is wrong on this machine."
         code = FAILURE_EXIT

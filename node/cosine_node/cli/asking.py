@@ -1,4 +1,4 @@
-"""The way into a network of a command that asks once: light where it can be, and past peers that are gone."""
+"""Joins a network for a single command, with the light transport if possible."""
 
 import logging
 import os
@@ -25,9 +25,9 @@ LOG = logging.getLogger(__name__)
 def client_that_asks_once(
     initial_peers: tuple[str, ...], options: ClientOptions, *, note: "Note" = LOG.warning
 ) -> "AsyncClient":
-    """A client of a command, which goes on from what earlier ones measured; `note` takes what it waits for.
+    """A client for one command, with the measurements of earlier commands. Raises `UsageError`.
 
-    Raises `UsageError`.
+    `note` is called with what the client waits for.
     """
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.client_memory import ClientMemory
@@ -48,12 +48,10 @@ def joining_once(
     memory: "ClientMemory | None" = None,
     note: "Note" = LOG.warning,
 ) -> "Callable[[], Awaitable[NetworkSwarm]]":
-    """The function by which the command joins, that of a client with its target; `note` takes what it waits for.
+    """A function that joins the network. `memory` is by default the user's. Raises `UsageError`.
 
-    It begins with what is in `memory`, by default in the usual file.
-
-    The light transport needs no daemon and is there sooner; the full one is taken where `COSINE_TRANSPORT` says so
-    or where an address is not one that the light one can dial. Raises `UsageError`.
+    The light transport starts faster, without a daemon. The full transport is used if `COSINE_TRANSPORT` says so or
+    if the light one cannot dial an address.
     """
     from cosine_p2p.client_memory import ClientMemory
     from cosine_p2p.network import TRANSPORT_VARIABLE, TransportKind, joining
@@ -62,7 +60,7 @@ def joining_once(
         try:
             return parse_address(maddr).is_plain_tcp
         except ValueError:
-            # Either transport says what is wrong with it.
+            # Both transports report what is wrong.
             return True
 
     has_light = find_spec("libp2p") is not None and all(map(may_be_light, initial_peers))

@@ -1,4 +1,4 @@
-"""`cosine-node audit`: have a stored text judged by other verifiers or by this machine, or check evidence."""
+"""`cosine-node audit`: let other verifiers or this machine judge a stored text, or check evidence."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from cosine_p2p.client import Join, Swarm
 
 MAX_FILE_BYTES: Final = 64 << 20
-"""Bounds what is read: far more than the longest generation."""
+"""Far more than the longest generation."""
 WAIT_S: Final = 600.0
 """As long as a generation may take."""
 
@@ -40,7 +40,7 @@ WORDS: Final[Mapping[AuditState, str]] = {
     AuditState.DISPUTED: "its judges disagree",
     AuditState.CONVICTED: "most of its judges accuse",
 }
-"""What signatures prove: who says what. Anybody may judge, and who is believed is for the reader to say."""
+"""The judgement of others. Signatures prove who judged; the reader decides whom to believe."""
 OWN_WORDS: Final[Mapping[AuditState, str]] = {
     AuditState.PASSED: "this machine would have written the same",
     AuditState.CONVICTED: "this machine would have written something else",
@@ -49,9 +49,10 @@ OWN_WORDS: Final[Mapping[AuditState, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class CheckedPiece:
-    """One part of a text as a verifier signed it, and what others found; `problem` says why it proves nothing.
+    """One signed part of a text, and its judgements.
 
-    Where it `is_own_word` this machine found it with the target's weights.
+    problem: The reason why it proves nothing. "" if it holds.
+    is_own_word: True if this machine judged it with the target's weights.
     """
 
     author: str
@@ -62,7 +63,6 @@ class CheckedPiece:
     is_own_word: bool = False
 
     def sentence(self) -> str:
-        """It for people."""
         if self.problem:
             return f"This proves nothing: {self.problem}."
         told = "".join(f"; {each}" for each in self.said)
@@ -95,9 +95,9 @@ def audit(
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:
-    """Have a text judged by verifiers other than its own or by this machine, or check the evidence against one."""
+    """Let other verifiers or this machine judge a text, or check the evidence against a verifier."""
     if local and offline:
-        raise UsageError("--local judges the text anew and --offline does not: give one of them.")
+        raise UsageError("--local judges the text again and --offline does not: give one of them.")
     pieces = read_evidence(file)
     if local:
         checked = run_interruptibly(_judged_here(pieces, model))
@@ -112,16 +112,16 @@ def audit(
         sys.stdout.write(json.dumps(written) + "\n")
     else:
         show(sys.stdout, "".join(f"{piece.sentence()}\n" for piece in checked))
-    # Evidence is checked for whether it holds, a text for whether it is the target's.
+    # Offline any evidence that holds is fine.
     fine = {AuditState.PASSED} if not offline else set(AuditState)
     if any(piece.problem or piece.state not in fine for piece in checked):
         raise typer.Exit(FAILURE_EXIT)
 
 
 def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
-    """The evidence in a result of `generate --json` or of this command, or in the state folder.
+    """The evidence in a result of `generate --json` or of this command, else in the state folder.
 
-    Raises `UsageError` where there is none.
+    Raises `UsageError` if there is none.
     """
     if file is None:
         kept = EvidenceFile()
@@ -164,7 +164,6 @@ def _counted(verdict: AuditVerdict) -> str:
 
 
 async def _judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
-    """What this machine finds of each piece. Raises as `judged_here`."""
     line = WaitingLine(sys.stderr)
     try:
         async with telling_stages(line, lambda: f"Judging with {model}"):
@@ -174,9 +173,9 @@ async def _judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPi
 
 
 def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
-    """What the target's weights on this machine say of each piece, by the code by which verifiers audit. Blocks.
+    """Judge each piece with the target's weights on this machine, as verifiers do. Blocks.
 
-    Raises `UsageError` where the model is not to be had, or another one than these texts are of.
+    Raises `UsageError` if the model is not available, or is not the target of the texts.
     """
     from cosine_node.engine.constraints.grammars import Grammars
     from cosine_node.engine.paged import PagedEngine
@@ -214,7 +213,7 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
 async def _judged(
     pieces: Sequence[Evidence], join: "Join", joining: Stage, trust: Sequence[str]
 ) -> tuple[Evidence, ...]:
-    """The same claims with the statements of verifiers that are asked now; `joining` changes while it waits."""
+    """Join, and add the statements of other verifiers to the pieces."""
     line = WaitingLine(sys.stderr)
     async with telling_stages(line, lambda: joining.sentence):
         swarm = await join()
@@ -227,7 +226,7 @@ async def _judged(
 
 
 async def judged(swarm: "Swarm", pieces: Sequence[Evidence], trust: Sequence[str]) -> tuple[Evidence, ...]:
-    """Ask the verifiers of each claim's target in a swarm. A claim that does not hold is asked of nobody."""
+    """Add the statements of a swarm's verifiers. Claims that do not hold are not sent."""
     from cosine_p2p.session.auditing import Auditing
     from cosine_p2p.trust.standing import Standings
 

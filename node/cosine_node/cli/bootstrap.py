@@ -1,4 +1,4 @@
-"""`cosine-node bootstrap`: a node that keeps the DHT and relays, and serves no model; `cosine-node identity`."""
+"""`cosine-node bootstrap`: a node that serves the DHT and relays, but no model. `cosine-node identity`."""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Commands and parts that the project's other distributions add. They are found by entry points."""
+"""Commands and parts of the project's other distributions, found by entry points."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 COMMANDS: Final = "cosine_node.commands"
 """The entry points of further commands, by name."""
 LEARNING: Final = "cosine_node.learning"
-"""The entry points of drafters that learn: `learner` makes one, `reports` reads the state of all of this user."""
+"""The entry points of drafters that learn: `learner` makes one, `reports` reads the state of the user's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Companion:
-    """A distribution beside the node: what it is to people, and the command that installs it."""
+    """Another distribution of the project, and the command that installs it."""
 
     what: str
     install: str
@@ -27,14 +27,14 @@ class Companion:
         return UsageError(f"This needs {self.what}: `{self.install}` in a checkout of the project.")
 
     def part(self, group: str, name: str) -> Any:
-        """What an entry point leads to. Raises `UsageError` where the distribution is not installed."""
+        """The object of an entry point. Raises `UsageError` if the distribution is not installed."""
         found = installed_part(group, name)
         if found is None:
             raise self.missing()
         return found
 
     def command(self, name: str, does: str) -> Callable[..., None]:
-        """A command of it. Without it, one that `does` nothing but say how to install it."""
+        """A command of the distribution, or a placeholder that says how to install it. `does` is its help."""
         command: Callable[..., None] | None = installed_part(COMMANDS, name)
         if command is not None:
             return command
@@ -48,28 +48,28 @@ class Companion:
 
 LABORATORY: Final = Companion("the laboratory", "pip install ./node/train ./lab")
 SIMULATION: Final = Companion("the laboratory", "pip install --no-deps ./lab")
-"""The laboratory as far as it simulates, which takes none of its libraries."""
+"""The simulator of the laboratory, which needs no further libraries."""
 TRAINING: Final = Companion("the distribution for training", "pip install ./node/train")
 
 
 def installed_part(group: str, name: str) -> Any:
-    """What an entry point leads to, None where nothing that is installed has it."""
+    """The object of an entry point. None if no installed distribution has it."""
     for entry in entry_points(group=group, name=name):
         try:
             return entry.load()
         except ModuleNotFoundError as missing:
-            # An editable installation outlives the checkout it leads to.
+            # The checkout of an editable installation may be gone.
             if (missing.name or "").partition(".")[0] != entry.module.partition(".")[0]:
                 raise
     return None
 
 
 def learner_reports() -> "Mapping[str, LearnerReport]":
-    """The drafters of this user that learn, by their peer ids; none where training is not installed."""
+    """The user's drafters that learn, by peer id. Empty if training is not installed."""
     read: Callable[[], Mapping[str, LearnerReport]] | None = installed_part(LEARNING, "reports")
     return {} if read is None else read()
 
 
 def is_absent(command: Callable[..., None]) -> bool:
-    """True for what stands in for a command that is not installed."""
+    """True for the placeholder of a command that is not installed."""
     return command.__module__ == __name__

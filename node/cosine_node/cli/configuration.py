@@ -11,7 +11,7 @@ from platformdirs import user_config_dir
 
 from cosine_protocol.errors import UsageError
 
-# Commands whose tables belong together: `doctor` is `join --check`.
+# `doctor` is `join --check` and also reads the table of `join`.
 DOCTOR: Final = "doctor"
 JOIN: Final = "join"
 
@@ -19,7 +19,7 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def default_config_file() -> Path:
-    """Where options are read from unless `--config` names another file."""
+    """The default of `--config`."""
     return Path(user_config_dir("cosine-p2p")) / "config.toml"
 
 
@@ -42,13 +42,13 @@ def read_config(file: Path | None) -> dict[str, Any]:
 
 
 def commands_of(context: typer.Context) -> dict[str, Any]:
-    """All commands of the program that a context belongs to, by name."""
+    """All commands of the program, by name."""
     commands: dict[str, Any] = getattr(context.find_root().command, "commands", {})
     return commands
 
 
 def spellings(command: Any) -> dict[str, Any]:
-    """A command's options by every name a file may give them, with underscores."""
+    """The options of a command by each of their names, with underscores."""
     return {
         name.lstrip("-").replace("-", "_"): option
         for option in command.params
@@ -58,9 +58,9 @@ def spellings(command: Any) -> dict[str, Any]:
 
 
 def defaults_by_command(tables: Tables, commands: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Defaults as click wants them: by parameter, with a list where an option may be repeated.
+    """Defaults for click: by parameter, with a list for a repeatable option.
 
-    What the table of `join` says holds for `doctor` unless its own table says otherwise.
+    The table of `doctor` takes precedence over that of `join`.
     """
     defaults: dict[str, dict[str, Any]] = {}
     for name, table in {**tables, DOCTOR: {**tables.get(JOIN, {}), **tables.get(DOCTOR, {})}}.items():
@@ -76,9 +76,9 @@ def defaults_by_command(tables: Tables, commands: Mapping[str, Any]) -> dict[str
 
 
 def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command: str, file: Path | None) -> None:
-    """Raise `UsageError` for a table of no command, or a key of this command's table that is none of its options.
+    """Raise `UsageError` for an unknown table, or an unknown key in the table of this command.
 
-    Tables of other commands are their own matter: one may belong to a part that is not installed.
+    Keys of other tables are not checked: their command may not be installed.
     """
     place = file or default_config_file()
     for table, given in tables.items():

@@ -1,4 +1,4 @@
-"""`cosine-node demo`: a whole swarm on this machine, in which three ways to generate race each other."""
+"""`cosine-node demo`: a race of three ways to generate, in a swarm on this machine."""
 
 import asyncio
 import json
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from cosine_node.demo.swarm import Cast, Show
 
 FRAMES_PER_S = 12
-"""Text flows, and drawing leaves the processor to the nodes."""
+"""Smooth, and leaves the processor to the nodes."""
 SHOWN_CHARACTERS = 160
 """Two lines of each text in a log."""
 LOG_COLUMNS = 110
-"""The table fits."""
+"""Width of the table."""
 
 
 def demo(
@@ -72,7 +72,7 @@ def demo(
 
     def run(show: "Show") -> RaceReport:
         seen = _saving_picture(show, picture) if picture else show
-        # Only who can end it is offered a page that goes on.
+        # Somebody at a terminal can end the page.
         offer = offering(say, model_name=cast.target) if is_seen else None
         return asyncio.run(
             run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen, offer=offer)
@@ -104,13 +104,12 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     if emulate is not None:
         raise UsageError("--emulate is for --family toy: the family smol runs by the clock.")
     zoo.require(zoo.Family.SMOL)
-    # As it runs by default where the processor has AVX2. llama.cpp is not the default elsewhere for its texts: they
-    # may differ at near ties.
+    # The default where the processor has AVX2. With llama.cpp texts could differ at near ties.
     return Cast(zoo.Family.SMOL, None, verifier_options=("--engine", "torch", "--threads", "1"))
 
 
 def _saving_picture(show: "Show", path: Path) -> "Show":
-    """The same, which saves a picture once."""
+    """Wrap `show` to save one picture."""
     from cosine_node.demo.screen import save_picture
 
     is_saved = False
@@ -126,7 +125,7 @@ def _saving_picture(show: "Show", path: Path) -> "Show":
 
 
 def _log_result(shown: "Race | RacedPrompt") -> None:
-    """Tell a result on stderr once a race is over, with the text."""
+    """Print the result and the text of a finished race on stderr."""
     if isinstance(shown, RacedPrompt):
         say(result_line(shown))
         text = " ".join(shown.done[Way.COSINE].text.split())
@@ -134,11 +133,11 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
 
 
 def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
-    """Run the demo with each race drawn as it goes on."""
+    """Run the demo and draw each race."""
     from cosine_node.demo.screen import race_view
 
     console = Console()
-    # It begins with the first race: until then the line of what is waited for is rewritten.
+    # Started by the first race, because the waiting line is rewritten until then.
     live = Live(console=console, refresh_per_second=FRAMES_PER_S, transient=True)
 
     def show(shown: "Race | RacedPrompt") -> None:

@@ -1,4 +1,4 @@
-"""What `join --check` prints: a line for each finding, and below it what to do."""
+"""Prints the findings of `join --check`, each with what to do about it."""
 
 import json
 import sys
@@ -22,14 +22,14 @@ MARKS: Final = {
     CheckStatus.WARNING: ("warning ", "yellow"),
     CheckStatus.FAILURE: ("failure ", "bold red"),
 }
-"""The word before a finding and its colour, in the order of printing: what is to be done stands last."""
+"""The word before a finding and its colour, in the order of printing: the worst last."""
 
 UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
-"""Findings that nobody has to do anything about."""
+"""Findings that need no action."""
 
 
 def tell_findings(plan: JoinPlan, *, as_json: bool) -> None:
-    """Examine this machine for a plan, and print what is found. Exits with 1 if anything failed."""
+    """Examine this machine for a plan, and print the findings. Exits with 1 if a check failed."""
     findings = run_interruptibly(_examine(plan, is_quiet=as_json))
     counts = Counter(finding.status for finding in findings)
     if as_json:
@@ -43,7 +43,7 @@ def tell_findings(plan: JoinPlan, *, as_json: bool) -> None:
 
 
 async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
-    """All findings, the worst last; those without a problem are printed as they come, unless quiet."""
+    """All findings, the worst last. Findings that need no action are printed immediately, unless quiet."""
     from cosine_node.doctor.examine import examine
 
     line, stage = WaitingLine(sys.stderr), Stage("Looking for what is wrong")
@@ -55,7 +55,7 @@ async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
             line.clear()
             _print(finding)
 
-    # Elsewhere than on a terminal the findings themselves show that it goes on.
+    # Without a terminal the findings themselves show progress.
     is_shown = bool(columns_of(sys.stderr))
     async with telling_stages(line, lambda: stage.sentence) if is_shown else nullcontext():
         await examine(plan, tell, stage.change)
@@ -68,7 +68,7 @@ async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding and, on a line of its own, what to do about it."""
+    """Print a finding and, on the next line, what to do about it."""
     console = Console(highlight=False, soft_wrap=True)
     mark, style = MARKS[finding.status]
     console.print(Text.assemble((mark, style), (f"{finding.what}: ", "bold"), printable(finding.found)))

@@ -34,7 +34,7 @@ AUDIT_SENTENCES: Final = {
     "disputed": "AUDIT: of two other verifiers one would have written something else; either may lie",
     "convicted": "AUDIT: two other verifiers would have written something else; this one is asked last from now on",
 }
-"""The line of the summary by `AuditState`; of the others there is nothing to tell."""
+"""The line of the summary by `AuditState`; other states have none."""
 
 TEXT: Final = (
     *("max_new_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty"),
@@ -42,7 +42,7 @@ TEXT: Final = (
     *("schema", "regex", "grammar", "logprobs", "prompt_logprobs", "prediction"),
     *("seed", "stop", "dtype", "verifier"),
 )
-"""The options of one text alone."""
+"""Client options of a single text."""
 
 
 @takes_options
@@ -73,7 +73,8 @@ def generate(
     text = _read_prompt(prompt, line)
     asked: Prompt = Chat([{"role": "user", "content": text}]) if chat else text
     if isinstance(asked, Chat) and tools is not None:
-        asked = replace(asked, tools=_read_tools(tools), tool_choice=_choice(tool_choice))
+        choice = ToolChoice(tool_choice) if tool_choice in set(ToolChoice) else NamedTool(tool_choice)
+        asked = replace(asked, tools=_read_tools(tools), tool_choice=choice)
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     if not (as_json or done.text or chat):
@@ -82,7 +83,7 @@ def generate(
 
 
 def _read_prompt(given: str, line: WaitingLine) -> str:
-    """The prompt given, or for - the text on stdin. Raises `UsageError` if it is empty."""
+    """The given prompt, or for - the text on stdin. Raises `UsageError` if it is empty."""
     if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
     text = _read_stdin() if given == "-" else _argument_text(given)
@@ -92,7 +93,7 @@ def _read_prompt(given: str, line: WaitingLine) -> str:
 
 
 def _read_tools(file: Path) -> list[dict[str, Any]]:
-    """The tools in a file. Raises `UsageError` if it holds no list of them."""
+    """The tools in a file. Raises `UsageError` if it does not hold a list of them."""
     try:
         tools = json.loads(file.read_text("utf-8-sig"))
     except OSError as error:
@@ -104,13 +105,8 @@ def _read_tools(file: Path) -> list[dict[str, Any]]:
     return tools
 
 
-def _choice(text: str) -> ToolChoice | NamedTool:
-    """The choice of a tool by its word, or by the name of the function."""
-    return ToolChoice(text) if text in {each.value for each in ToolChoice} else NamedTool(text)
-
-
 def _read_stdin() -> str:
-    """The text on stdin: UTF-8, with a byte order mark or without, or what the terminal writes."""
+    """The text on stdin: UTF-8 with or without a byte order mark, else in the terminal's encoding."""
     data = sys.stdin.buffer.read()
     try:
         text = data.decode("utf-8-sig")
@@ -120,7 +116,7 @@ def _read_stdin() -> str:
 
 
 def _argument_text(given: str) -> str:
-    """An argument as it was written; where the locale is not UTF-8, Python has not decoded it."""
+    """Decode an argument as UTF-8, which Python does not in another locale."""
     try:
         return os.fsencode(given).decode()
     except UnicodeError:
@@ -130,7 +126,7 @@ def _argument_text(given: str) -> str:
 async def _generate(
     initial_peers: tuple[str, ...], prompt: Prompt, options: ClientOptions, line: WaitingLine, is_quiet: bool
 ) -> Generation:
-    """Generate, telling what is waited for until there is text; all of the time with `is_quiet`, without text."""
+    """Generate, and print the text unless `is_quiet`. Shows what it waits for until there is text."""
     joining = Stage("Looking for peers")
     client = client_that_asks_once(initial_peers, options, note=joining.change)
     is_calling, is_begun = isinstance(prompt, Chat) and bool(prompt.tools), False
@@ -157,15 +153,15 @@ async def _generate(
 
 
 def _with_calls(parts: Iterable[Part], *, is_begun: bool) -> str:
-    """Parts of a reply as text: a call stands in a line of its own, its function before its arguments."""
+    """The text of a reply. A call is on a separate line: the name of the function, then its arguments."""
     text = "".join(f"\n{part.name} " if isinstance(part, CallBegun) else part.text for part in parts)
     return text if is_begun else text.removeprefix("\n")
 
 
 def stage_of(progress: Progress, verifiers: Sequence[str]) -> str:
-    """The stage of a generation: whom it asks or waits for. `verifiers` are those that may be asked, best first."""
+    """The stage of a generation. `verifiers` are the candidates, best first."""
     lost = len(progress.tried)
-    after = f", after {lost} attempt{'' if lost == 1 else 's'} in vain" if lost else ""
+    after = f", after {lost} failed attempt{'' if lost == 1 else 's'}" if lost else ""
     if not progress.serving:
         return f"Asking verifier {short_peer_id(verifiers[lost % len(verifiers)])}{after}"
     if not progress.tokens:
@@ -195,13 +191,13 @@ def _summary(done: Generation) -> str:
 
 
 def prediction_lines(done: Generation) -> list[str]:
-    """How much of a prediction came, if there was one."""
+    """A line about the accepted share of a prediction, if there was one."""
     came, did_not = done.accepted_prediction_tokens, done.rejected_prediction_tokens
     return [f"of {came + did_not} predicted tokens {came} came"] if came + did_not else []
 
 
 def config_lines(applied: AppliedConfig) -> list[str]:
-    """What the model's own generation config gave, and what it sets that is not honoured, a line each."""
+    """Lines about the options of the model's generation config, and about those that are not supported."""
     lines = []
     if applied.options:
         given = ", ".join(applied.told_options())

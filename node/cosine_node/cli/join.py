@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
-"""The value of `--draft-model` that leaves out the draft head which ships for a target."""
+"""The value of `--draft-model` for no draft head."""
 DEFAULT_LEARN_MEMORY: Final = "64MiB"
 
 
@@ -67,15 +67,15 @@ class Learning:
     ] = DEFAULT_LEARN_MEMORY
 
     def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
-        """Makes the learner of a drafter, None for a node that does not learn. Raises `UsageError`."""
+        """The function that makes a drafter's learner. None without `--learn`. Raises `UsageError`."""
         if not self.learn:
             if self.learn_memory != DEFAULT_LEARN_MEMORY:
                 raise UsageError("--learn-memory is for drafters that learn: add --learn.")
             return None
         if role is not Role.DRAFTER:
-            raise UsageError(f"--learn is for drafters: what a {role} serves is what its clients asked for.")
+            raise UsageError(f"--learn is for drafters: a {role} serves the model that its clients asked for.")
         if NGRAM in models:
-            raise UsageError(f"{NGRAM} has no weights that could learn; leave --learn out.")
+            raise UsageError(f"{NGRAM} has no weights to train; leave --learn out.")
         make: Callable[[int], LearnerMaker] = TRAINING.part(LEARNING, "learner")
         size_bytes, _ = parse_memory(self.learn_memory, option="--learn-memory")
         if size_bytes is None:
@@ -85,7 +85,7 @@ class Learning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """A model in parts: the layers of a stage, and a verifier without weights."""
+    """Options of a stage, and of a verifier over stages."""
 
     layers: Annotated[
         str | None,
@@ -129,7 +129,7 @@ class Parts:
     ] = True
 
     def check(self, role: Role, engine: EngineChoice, *, emulate: str | None, kv_memory: str) -> None:
-        """Raise `UsageError` for options that do not go with a model in parts, or go with nothing else."""
+        """Raise `UsageError` for options that exclude a model in parts, or that require one."""
         if self.over_stages and role is not Role.VERIFIER:
             raise UsageError("--over-stages is for verifiers: their passes run over the stages of others.")
         if role is not Role.STAGE and (self.layers is not None or self.memory is not None):
@@ -151,7 +151,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWork:
-    """What a node does besides serving its model, and how it computes."""
+    """Options of the node's work and of its computation."""
 
     draft_model: Annotated[
         str | None,
@@ -237,7 +237,7 @@ def join(
     )
     if role is None and not check:
         raise UsageError(f"Say what to serve as: --role {', '.join(Role)}.")
-    # Who checks and names neither role nor model has a client in mind.
+    # A check without role and model is that of a client.
     chosen = parse_role(role) if role is not None else Role.DRAFTER if served.model else None
     nodes = () if chosen is None else _nodes(chosen, served, parts, learning, work)
     _refuse_shared_ports(len(nodes), network)
@@ -268,7 +268,7 @@ doctor.__annotations__ = {name: flag.annotation for name, flag in signature(doct
 def _nodes(
     role: Role, served: ServedModelOptions, parts: Parts, learning: Learning, work: OwnWork
 ) -> "tuple[NodeOptions, ...]":
-    """The nodes that the options ask for. Raises `UsageError`."""
+    """The nodes to run. Raises `UsageError`."""
     if served.max_requests < 1 or work.max_coordinated < 0 or (work.threads is not None and work.threads < 1):
         raise UsageError("--max-requests and --threads must be 1 or more, --max-coordinated 0 or more.")
     engine = served.engine_choice(role, threads=work.threads, is_deterministic=work.deterministic)
@@ -282,7 +282,7 @@ def _nodes(
         draft_model = _shipped_head(sources[0])
     home = None
     if draft_model not in (None, NO_DRAFT_MODEL):
-        # The target's dtype and quantisation are its own, and so is the memory that --kv-memory speaks of.
+        # --dtype, --quantize and --kv-memory are the target's.
         beside = EngineChoice(device=engine.device, threads=work.threads)
         home = replace(sources[0], model=draft_model, target=sources[0].model, engine=beside)
     emulation = Emulation.parse(work.emulate) if work.emulate else None
@@ -309,7 +309,7 @@ def _nodes(
 
 
 def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
-    """Run the nodes with a page beside them. Raises `UsageError` where it cannot be shown."""
+    """Run the nodes with a page. Raises `UsageError` if it cannot be shown."""
     from cosine_node.cli.node_page import HOST, page_access, run_with_page
     from cosine_node.gateway.http.server import listening
 
@@ -325,7 +325,7 @@ def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
 
 
 async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
-    """Run the nodes until `stop` is set: those of whole models, a stage, or a head."""
+    """Run the nodes until `stop` is set."""
     emit("importing", {})
     first = plan.nodes[0]
     if first.role is Role.STAGE:
@@ -343,12 +343,12 @@ async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
 
 
 def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: EngineChoice) -> "list[ModelSource]":
-    """The models to load, each with the target it is for. Raises `UsageError`."""
+    """The models to load, each with its target. Raises `UsageError`."""
     from cosine_node.models.model import ModelSource
 
     if role is Role.DRAFTER:
         if engine.is_deterministic:
-            raise UsageError("--deterministic is for verifiers: drafts do not decide what the text is.")
+            raise UsageError("--deterministic is for verifiers: drafts do not change the text.")
         names = models or (zoo.default_drafter(target),)
         return [ModelSource(model=name, target=target or zoo.default_target(name), engine=engine) for name in names]
     if len(models) > 1:
@@ -360,7 +360,7 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
 
 
 def _shipped_head(source: "ModelSource") -> str | None:
-    """The draft head made for a target, where it is on this machine and the target's engine is one it can read."""
+    """The draft head of a target, if it is on this machine and the target runs in PyTorch."""
     head = zoo.draft_head(source.model)
     if head is None or source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
         return None
@@ -373,7 +373,7 @@ def _shipped_head(source: "ModelSource") -> str | None:
 
 
 def _refuse_shared_ports(nodes: int, network: NetworkOptions) -> None:
-    """Raise `UsageError` if several nodes would have to listen on one port, or be reached at one."""
+    """Raise `UsageError` if several nodes would share a port."""
     if nodes < 2:
         return
     for maddr in network.host_maddrs:
@@ -385,7 +385,7 @@ def _refuse_shared_ports(nodes: int, network: NetworkOptions) -> None:
 
 
 def _expertise(text: str, model: str) -> tuple[str, ...]:
-    """The domains given, else those an embedded drafter was trained for. Raises `UsageError`."""
+    """The given domains, else those of an embedded drafter. Raises `UsageError`."""
     given = tuple(domain.strip() for domain in text.split(",") if domain.strip())
     if len(given) > MAX_EXPERTISE:
         raise UsageError(f"--expertise takes at most {MAX_EXPERTISE} domains.")

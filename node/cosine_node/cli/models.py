@@ -1,4 +1,4 @@
-"""`cosine-node zoo`, the models at hand, and `convert`, which writes them as GGUF files."""
+"""`cosine-node zoo` lists the embedded models, and `convert` writes GGUF files."""
 
 import json
 import sys
@@ -12,7 +12,7 @@ from cosine_node.cli.options import AsJson
 from cosine_protocol.errors import UsageError
 
 TRAIN: Final = "train"
-"""The word in the place of a name that makes `zoo` train."""
+"""The subcommand of `zoo` that trains models."""
 
 
 def zoo(
@@ -20,7 +20,7 @@ def zoo(
     name: Annotated[str | None, typer.Argument(metavar="[NAME|train]", help="Show one model only.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the embedded models: what each is for, its size, how often it is right."""
+    """List the embedded models: expertise, size and acceptance rate."""
     if name == TRAIN:
         raise TRAINING.missing()
     if context.args:
@@ -66,7 +66,7 @@ def convert(
     weights: Annotated[str, typer.Option(help="F32, F16, BF16, Q8_0, Q5_0, Q5_1, Q4_0 or Q4_1.")] = "Q8_0",
     as_json: AsJson = False,
 ) -> None:
-    """Write a model of the llama kind as a GGUF file, which llama.cpp and `join` take."""
+    """Write a Llama-like model as a GGUF file for llama.cpp and `join`."""
     from cosine_node.gguf.file import GgufFile
     from cosine_node.gguf.writing import write_gguf
     from cosine_node.models.model import fetch_folder

@@ -1,4 +1,4 @@
-"""The page beside a node that joins with `--page`: a gateway of this machine alone, over a client of its own."""
+"""The page of `join --page`: a gateway on the loopback interface with a separate client."""
 
 import asyncio
 import logging
@@ -14,13 +14,13 @@ from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
 HOST = "127.0.0.1"
-"""Whoever shows the page to others runs `cosine-node serve`, which has keys."""
+"""To show the page to others, run `cosine-node serve`, which has API keys."""
 
 
 def page_access(access: Access) -> Access:
-    """The access of the page's client, which in a private swarm is a member with a key of its own.
+    """The access of the page's client. Raises `UsageError` if it is not a member of the private swarm.
 
-    Nobody may take it for the node, which they would then dial in vain. Raises `UsageError` if it is no member.
+    In a private swarm it has a separate identity, so that peers do not mistake it for the node.
     """
     if access.swarm_file is None:
         return access
@@ -28,7 +28,7 @@ def page_access(access: Access) -> Access:
     try:
         access.gate(load_identity(file).peer_id)
     except UsageError as error:
-        raise UsageError(f"The page has a key of its own, {file}: {error}") from None
+        raise UsageError(f"The page has a separate key, {file}: {error}") from None
     return replace(access, identity_file=file)
 
 
@@ -41,9 +41,9 @@ async def run_with_page(
     emit: Emit,
     stop: asyncio.Event,
 ) -> None:
-    """Run a node, and serve the page on the listening socket from when it is ready until it ends.
+    """Run a node and, once it is ready, serve the page on the listening socket.
 
-    A page that cannot be served is told in the log, and ends no node.
+    If the page cannot be served, a warning is logged and the node goes on.
     """
     addresses: asyncio.Future[list[str]] = asyncio.get_running_loop().create_future()
 
@@ -83,7 +83,7 @@ async def _serve(
     from cosine_p2p.text.target import Target
 
     def note(event: str, fields: dict[str, object]) -> None:
-        # Its requests and its end are no news of the node.
+        # Other events of the gateway do not concern the node.
         if event == "ready":
             emit("page", {"url": fields["url"]})
 

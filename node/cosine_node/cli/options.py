@@ -1,12 +1,11 @@
-"""Options of commands: each declared once, with its environment variable, and how they are read.
+"""Command-line options with their environment variables.
 
-What a client can be told is declared by the library (`OPTIONS`); here is only how that is spelled. Options that
-several commands of nodes share are the fields of a dataclass. A command that takes such a dataclass, or some of
-`ClientOptions`, has an option for each of them (`takes_options`).
+The library declares the options of clients (`OPTIONS`); this module adds their spelling. Options that several node
+commands share are fields of a dataclass.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -23,7 +22,6 @@ from cosine_p2p.transport.config import DEFAULT_HOST_MADDRS, DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
-# The embedded models: a node runs with them before its owner has chosen any.
 DEFAULT_TARGET: Final = "zoo:target"
 
 
@@ -37,7 +35,7 @@ def option(name: str, metavar: str | None, text: str, panel: str | None = None, 
     return typer.Option(f"--{name}", **given)
 
 
-# Under the headings of the help, besides those of a client's options (`Purpose`).
+# Options under the headings of the help; those of client options are in `Purpose`.
 network_option = partial(option, panel="Network")
 model_option = partial(option, panel="Model")
 operation_option = partial(option, panel="Operation")
@@ -45,7 +43,7 @@ operation_option = partial(option, panel="Operation")
 
 @dataclass(frozen=True, slots=True)
 class _Spelling:
-    """An option of a client on the command line; `name` where that is not the library's own."""
+    """A client option on the command line. `name` is set if it differs from the library's."""
 
     metavar: str | None = None
     name: str = ""
@@ -93,19 +91,19 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
 }
 
 _CONTENTS: Final = ("schema", "grammar", "prediction")
-"""Options whose value stands in the file that is named."""
+"""Options whose value is the content of the named file."""
 
 ENTRANCE: Final = ("network", "swarm", "identity", "deny")
-"""The options of a client that say how it joins."""
+"""Client options for joining a network."""
 SERVED_BY: Final = (
     *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
     *("share_feedback", "warm_spare", "generation_config", "timeout_s"),
 )
-"""Those that `generate` and `serve` have besides: who takes part, and what they are shown."""
+"""Further client options of `generate` and `serve`."""
 
 
 def client_option(name: str) -> Any:
-    """An option of a client as the command line has it."""
+    """The command-line option for a client option."""
     spelling, declared = _SPELLINGS[name], OPTIONS[name]
     more: dict[str, Any] = {"show_default": spelling.show_default}
     if not spelling.has_variable:
@@ -116,7 +114,7 @@ def client_option(name: str) -> Any:
 
 
 def _client_parameter(name: str) -> Parameter:
-    """A parameter for an option of a client; None is what is found out later, from the model's own config say."""
+    """The command parameter for a client option. None means that the default is determined later."""
     declared = OPTIONS[name]
     of: Any = Path if _SPELLINGS[name].metavar == "FILE" else declared.kind.type
     default = None if declared.yields else declared.default
@@ -127,7 +125,7 @@ def _client_parameter(name: str) -> Parameter:
 
 
 def read_client_options(**given: Any) -> ClientOptions:
-    """The options of a client from what a command got. Raises `UsageError`."""
+    """Convert the arguments of a command to client options. Raises `UsageError`."""
     options: dict[str, Any] = {
         name: several(value) if isinstance(OPTIONS[name].default, tuple) else value for name, value in given.items()
     }
@@ -143,12 +141,11 @@ def read_client_options(**given: Any) -> ClientOptions:
             f"--generation-config must be {' or '.join(sources)}, not {options['generation_config']!r}."
         )
     if options.get("dtype") == AUTO:
-        # `COSINE_DTYPE` is of nodes too, where it has a meaning.
+        # `COSINE_DTYPE` is also an option of nodes, which accept auto.
         options["dtype"] = None
     return cast(ClientOptions, options)
 
 
-# Options of the network, of clients and nodes.
 InitialPeers = Annotated[
     list[str] | None,
     network_option(
@@ -164,7 +161,6 @@ Relays = Annotated[
     list[str] | None, network_option("relay", "ADDRESS", "Relay for a node behind NAT; may be repeated.")
 ]
 
-# Options of the output.
 LogFormat = Annotated[str, option("log-format", "FORMAT", "pretty, or json for one event per line on stdout.")]
 AsJson = Annotated[
     bool, typer.Option("--json", metavar="", help="Print one JSON object on stdout, all else on stderr.")
@@ -190,17 +186,13 @@ class Place:
         network_option("announce-maddr", "ADDRESS", "Address to announce to others; may be repeated."),
     ] = None
 
-    @property
-    def host_maddrs(self) -> tuple[str, ...]:
-        return several(self.host_maddr) or DEFAULT_HOST_MADDRS
-
     def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
-        """The options of the network that the nodes of a process share. Raises `UsageError`."""
+        """The network options of the process. Raises `UsageError`."""
         return NetworkOptions(
-            access=access_of(self.network, self.swarm, deny),
+            access=Access.parse(network=self.network, swarm=self.swarm, deny=several(deny)),
             identity_file=self.identity,
             initial_peers=several(self.initial_peers),
-            host_maddrs=self.host_maddrs,
+            host_maddrs=several(self.host_maddr) or DEFAULT_HOST_MADDRS,
             announce_maddrs=several(self.announce_maddr),
             **more,
         )
@@ -208,7 +200,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModelOptions:
-    """The model that a node serves, and how it runs."""
+    """Model of a node, and its engine."""
 
     model: Annotated[
         list[str] | None,
@@ -254,7 +246,7 @@ class ServedModelOptions:
     ] = 16
 
     def engine_choice(self, role: Role | None, **more: Any) -> EngineChoice:
-        """How the model runs in a node of that role. Raises `UsageError`."""
+        """The engine options for a node of that role. Raises `UsageError`."""
         is_verifier = role is Role.VERIFIER
         return EngineChoice(
             kind=parse_engine(self.engine),
@@ -267,9 +259,9 @@ class ServedModelOptions:
 
 
 def takes_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with an option for each field of its dataclasses, and for each that it names of `ClientOptions`.
+    """The command with an option for each field of its dataclass parameters.
 
-    The latter are named as in `options: Annotated[ClientOptions, ENTRANCE]`.
+    A parameter `options: Annotated[ClientOptions, ENTRANCE]` becomes one option for each name in `ENTRANCE`.
     """
     flat: list[Parameter] = []
     groups: dict[str, tuple[list[str], Callable[..., Any]]] = {}
@@ -298,7 +290,7 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
         }
         command(**given, **read_groups)
 
-    # As Typer reads them.
+    # Typer reads both.
     vars(run)["__signature__"] = signature(command).replace(parameters=flat)
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return run
@@ -307,11 +299,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 def several(values: list[str] | None) -> tuple[str, ...]:
     """The values of a repeatable option."""
     return tuple(values or ())
-
-
-def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> Access:
-    """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
-    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
 
 
 def parse_role(text: str) -> Role:

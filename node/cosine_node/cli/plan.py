@@ -1,4 +1,4 @@
-"""`cosine-node plan`: which machines should hold which layers of a model, and how fast that would be."""
+"""`cosine-node plan`: assigns the layers of a model to machines and estimates the speed."""
 
 import json
 import re
@@ -27,10 +27,10 @@ from cosine_protocol.numerics import DTYPES
 from cosine_protocol.records import NodeRecord
 
 READ: Final = "50GB"
-"""A second, of memory in two channels of DDR4-3200."""
+"""Per second, with two channels of DDR4-3200."""
 UP: Final = "20Mbit"
 RTT: Final = "30ms"
-"""A home's uplink, and the way between homes of one country."""
+"""The uplink of a home, and the round trip between homes of one country."""
 RATES: Final = {"BIT": 1.0, "KBIT": 1e3, "MBIT": 1e6, "GBIT": 1e9}
 """The units of an uplink, in upper case."""
 
@@ -72,15 +72,15 @@ def plan(
     ] = 2000,
     as_json: AsJson = False,
 ) -> None:
-    """Say which machine should hold which layers of a model, and how fast passes over them would be."""
+    """Assign the layers of a model to machines, and estimate the speed of passes over them."""
     machines = [parse_machine(text) for text in machine or ()]
     if len({one.name for one in machines}) < len(machines):
-        raise UsageError("Two machines have the same name; give each its own.")
+        raise UsageError("Two machines have the same name.")
     if not machines and not from_swarm:
         raise UsageError("Name each --machine with its memory, or ask a swarm with --from-swarm.")
     records = run_interruptibly(_records(model, several(initial_peers), entrance)) if from_swarm else []
     if dtype == AUTO:
-        # What most stages hold, where there are any: layers in two data types do not follow each other.
+        # The data type of most stages: a chain of stages has one data type.
         dtype = next((each.kind[1] for each in outlooks(records) if each.kind[1] in DTYPES), AUTO)
     needs, numerics = model_needs(model, dtype, tokens)
     seen = SeenSwarm.of(records, needs, numerics) if from_swarm else SeenSwarm()
@@ -100,7 +100,7 @@ def plan(
 
 @dataclass(frozen=True, slots=True)
 class SeenSwarm:
-    """The machines of a swarm's stages, the layers that each holds now, and what to expect of them as they are."""
+    """The machines of a swarm's stages, the layers of each, and their present speed."""
 
     machines: tuple[Machine, ...] = ()
     held: Mapping[str, str] = field(default_factory=dict)
@@ -108,7 +108,7 @@ class SeenSwarm:
 
     @classmethod
     def of(cls, records: Sequence[NodeRecord], needs: ModelNeeds, numerics: str) -> "SeenSwarm":
-        """What the records of stages say, as far as they are of this data type."""
+        """The machines in the records of stages with these numerics."""
         found = announced_machines(records, needs, numerics=numerics, up_bits_per_s=_quantity(UP, RATES, "up"))
         held = {machine.name: str(record.stage.held) for machine, record in found if record.stage is not None}
         of_kind = [each for each in outlooks(records) if each.kind[1:] == (numerics, needs.sizes.layers)]
@@ -121,7 +121,7 @@ class SeenSwarm:
 
 
 async def _records(model: str, initial_peers: tuple[str, ...], entrance: ClientOptions) -> list[NodeRecord]:
-    """The records of the nodes of a target that answer. Raises `UsageError`, and where nobody can be asked."""
+    """The records of the nodes of a target that answer. Raises `CosineError`."""
     from cosine_p2p.survey import Surveyor
 
     async with AsyncExitStack() as stack:
@@ -134,7 +134,7 @@ async def _records(model: str, initial_peers: tuple[str, ...], entrance: ClientO
 
 
 def parse_machine(text: str) -> Machine:
-    """`NAME=MEMORY` and, after commas, `read=`, `up=` and `rtt=`. Raises `UsageError`."""
+    """Parse `NAME=MEMORY` and, after commas, `read=`, `up=` and `rtt=`. Raises `UsageError`."""
     name, _, given = text.partition("=")
     memory, *more = given.split(",")
     values = {"read": READ, "up": UP, "rtt": RTT}
@@ -145,7 +145,7 @@ def parse_machine(text: str) -> Machine:
         values[key] = value
     size_bytes, _ = parse_memory(memory or "0", option="The memory of a --machine")
     if not name or size_bytes is None:
-        raise UsageError(f"{text!r} is no machine: write a name and its memory, such as desk=12GiB.")
+        raise UsageError(f"{text!r} is not a machine: write a name and its memory, such as desk=12GiB.")
     return Machine(
         name=name,
         memory_bytes=size_bytes,
@@ -232,5 +232,5 @@ def _lines(made: Plan, model: str, seen: SeenSwarm, *, acceptance_rate: float, p
 
 
 def _shown(name: str, seen: SeenSwarm) -> str:
-    """A machine's name; of one of the swarm, the end of its peer id."""
+    """The name of a machine, or the end of the peer id of one in the swarm."""
     return short_peer_id(name) if name in seen.held else name

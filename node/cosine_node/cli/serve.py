@@ -28,14 +28,14 @@ SENTENCES: Final = {
     "request": "{method} {path} {status} in {seconds} s, {id}",
     "stopped": "Stopped.",
 }
-"""What people read of the gateway's events."""
+"""Sentences for the gateway's events."""
 
 
 @takes_options
 def serve(
     client: Annotated[ClientOptions, (*ENTRANCE, *SERVED_BY)],
     host: Annotated[str, option("host", "HOST", "Address to listen on.")] = "127.0.0.1",
-    # As vLLM's server, so that clients configured for that one find this one.
+    # vLLM's port, so that clients configured for vLLM find the gateway.
     port: Annotated[int, option("port", "PORT", "Port to listen on; 0 is any free port.")] = 8000,
     initial_peers: InitialPeers = None,
     max_requests: Annotated[
@@ -64,7 +64,7 @@ def serve(
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
 ) -> None:
-    """Serve OpenAI's and Anthropic's APIs until interrupted; SIGTERM finishes what is under way and exits 0."""
+    """Serve OpenAI's and Anthropic's APIs until interrupted; SIGTERM finishes running requests and exits 0."""
     from cosine_node.gateway.http.app import GatewayOptions
     from cosine_node.gateway.http.server import listening, serve_gateway
 
@@ -73,14 +73,14 @@ def serve(
     if max_requests < 1:
         raise UsageError("--max-requests must be 1 or more.")
     keys = several(api_key)
-    # A header cannot carry others, and an empty one would lock nothing.
+    # A header cannot carry other keys, and an empty key would protect nothing.
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
     options = GatewayOptions(
         model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,
         cors_origins=several(cors_origin),
-        # A machine is asked for by its own name, which may be a public one; its owner has that, and no stranger.
+        # The machine's own name may be a public one, but belongs to its owner.
         host_names=(*several(host_name), gethostname()),
         max_requests=max_requests,
         entrance=Access.of(client).entrance,
@@ -93,7 +93,7 @@ def serve(
 
 
 def model_name(target: str) -> str:
-    """Return what requests call the target: a folder's or a file's own name, or NAME without its digest.
+    """Return the model name of requests: that of the folder or file, or NAME without its digest.
 
     Raises `UsageError`.
     """
@@ -104,7 +104,7 @@ def model_name(target: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """True if only this machine reaches an address."""
+    """True if an address is reachable from this machine only."""
     try:
         return ip_address(host).is_loopback
     except ValueError:

@@ -42,10 +42,9 @@ if TYPE_CHECKING:
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
 
 WATCH_EVERY_S: Final = 2.0
-"""Often enough to follow a swarm, and far less work for a node than a generation."""
+"""For a node far less work than a generation."""
 
-# The columns of the table: those of numbers stand right, those that tell nodes apart are never folded, and those
-# that differ least are left out where the terminal is narrow: then a node fits on one line of 80 columns.
+# The columns of the table. In a narrow terminal some are left out, so that a node fits on a line of 80 columns.
 HEADINGS: Final = (
     *("role", "peer", "model", "numerics", "learned", "good at", "load"),
     *("ms/pass", "RTT ms", "accepted", "version", "emulated", "reached"),
@@ -56,12 +55,12 @@ ONLY_WIDE: Final = frozenset({"numerics", "version"})
 ONLY_USED: Final = frozenset({"accepted", "emulated", "learned"})
 WIDE_COLUMNS: Final = 100
 MAX_BANS_SHOWN: Final = 8
-"""More would push the nodes off the screen; `cosine-node ban` shows all."""
+"""`cosine-node ban` shows all."""
 
 SHOWN_LAYERS: Final = 64
-"""A line of bars fits a terminal of 80 columns; deeper models have several layers a character."""
+"""Number of bars that fit on a line of 80 columns; a bar of a deeper model is several layers."""
 SHOWN_KINDS: Final = 4
-"""Whoever announces stages in many data types does not push the nodes off the screen."""
+"""Maximum number of data types and models whose stages are shown."""
 
 
 @takes_options
@@ -84,7 +83,7 @@ def status(
 
 
 async def _status(join: "Join", joining: Stage, network: str, target: str, *, watch: bool, as_json: bool) -> bool:
-    """Look and tell once, or until cancelled; False if there is no node. `joining` changes while it waits."""
+    """Show the swarm once, or until cancelled. Returns False if there is no node."""
     from cosine_p2p.survey import Surveyor
 
     line = WaitingLine(sys.stderr)
@@ -107,7 +106,7 @@ async def _status(join: "Join", joining: Stage, network: str, target: str, *, wa
 
 
 def stage_of(asked: int, target: str) -> str:
-    """The stage of a survey in which some nodes have been found and asked."""
+    """The stage of a survey after `asked` nodes were asked."""
     return (
         f"Asking {asked} node{'' if asked == 1 else 's'}"
         if asked
@@ -116,13 +115,13 @@ def stage_of(asked: int, target: str) -> str:
 
 
 async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_json: bool) -> None:
-    """Tell until cancelled: one picture that changes on a terminal, one after the other elsewhere."""
+    """Show the swarm until cancelled: on a terminal one picture that is updated."""
     console = Console()
     live = Live(console=console, auto_refresh=False) if console.is_terminal and not as_json else None
     with live or nullcontext():
         while True:
             if live is not None:
-                live.update(picture(survey, network, _own_notes(), columns=console.width), refresh=True)
+                live.update(picture(survey, network, OwnNotes.read(), columns=console.width), refresh=True)
             else:
                 _tell(survey, network, as_json=as_json)
             await asyncio.sleep(WATCH_EVERY_S)
@@ -131,38 +130,35 @@ async def _watch(surveyor: "Surveyor", survey: "Survey", network: str, *, as_jso
 
 def _tell(survey: "Survey", network: str, *, as_json: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(as_object(survey, network, _own_notes())) + "\n")
+        sys.stdout.write(json.dumps(as_object(survey, network, OwnNotes.read())) + "\n")
         sys.stdout.flush()
     elif survey.nodes:
         console = Console()
-        console.print(picture(survey, network, _own_notes(), columns=console.width))
+        console.print(picture(survey, network, OwnNotes.read(), columns=console.width))
     else:
         show(sys.stderr, f"Error: {problem_of(survey, network)}\n")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnNotes:
-    """What this user's nodes have kept: bans, the latest end last, and the user's own drafters that learn, by their
-    peer ids.
-    """
+    """State of this user: bans, the latest end last, and drafters that learn, by peer id."""
 
     bans: Sequence[Ban] = ()
     learners: Mapping[str, "LearnerReport"] = field(default_factory=dict)
 
-
-def _own_notes() -> OwnNotes:
-    bans = tuple(BanFile().read().values())
-    return OwnNotes(bans=bans, learners=learner_reports())
+    @classmethod
+    def read(cls) -> "OwnNotes":
+        return cls(bans=tuple(BanFile().read().values()), learners=learner_reports())
 
 
 def of_one_target(survey: "Survey") -> "Survey":
-    """The survey by the name of its target, where one of every target has found the nodes of one."""
+    """The survey with the name of its target, if a survey of all targets has found a single one."""
     names = {sight.record.target for sight in survey.nodes}
     return replace(survey, target=names.pop()) if survey.target == ALL_TARGETS and len(names) == 1 else survey
 
 
 def problem_of(survey: "Survey", network: str) -> str:
-    """The reason why nothing can be generated here, and what to do next; "" if there is none."""
+    """The reason why nothing can be generated, and what to do. "" if there is none."""
     survey = of_one_target(survey)
     if survey.problem:
         return f"The look-up failed ({survey.problem}); `cosine-node doctor` looks for the reason."
@@ -184,12 +180,12 @@ def problem_of(survey: "Survey", network: str) -> str:
             f"`cosine-node join --role verifier{over} --model {survey.target}`."
         )
     if not any(sight.record.role == Role.VERIFIER and not sight.reason for sight in survey.nodes):
-        return "No verifier can be reached from here; `cosine-node doctor` on its machine says what is wrong there."
+        return "No verifier can be reached from here; run `cosine-node doctor` on its machine."
     return ""
 
 
 def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]:
-    """All of a survey for machines; digests in hex, each node's record with what it said of itself."""
+    """The JSON object of a survey."""
     nodes = [
         json_safe(sight.record)
         | {
@@ -219,10 +215,7 @@ def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]
 
 
 def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) -> RenderableType:
-    """The targets where none was named, the nodes of one, why some are not reached, who is banned, and a sum.
-
-    It is for a terminal of some columns.
-    """
+    """The survey for a terminal: targets, nodes, bans and totals."""
     targets = served_targets(sight.record for sight in survey.nodes)
     parts: list[RenderableType] = [_targets_table(targets)] if survey.target == ALL_TARGETS else []
     survey = of_one_target(survey)
@@ -244,7 +237,7 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
         if (said := drafts_sentence(sight.record.four_tokens_permille))
     ]
     lines += [Text(printable(line)) for line in coverage_lines(_reached_records(survey))]
-    # Of the kind with most stages: gaps are told above.
+    # The outlook of the kind with most stages.
     lines += [Text(sentence_of(each)) for each in outlooks(_reached_records(survey))[:1] if each.stages]
     lines += [
         Text(printable(f"{short_peer_id(ban.peer_id)}: banned here {told_of(ban)}"), "red")
@@ -280,7 +273,7 @@ def _targets_table(targets: Sequence[ServedTarget]) -> Table:
 
 
 def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
-    """A row for each node, with the columns that tell something and for which there is room."""
+    """A row for each node, without empty columns and those that do not fit."""
     rows = [_cells(sight) for sight in survey.nodes]
     shown = [
         heading
@@ -298,15 +291,14 @@ def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:
-    """The records of nodes that answer: layers of others are held by nobody."""
+    """The records of nodes that answer."""
     return [sight.record for sight in survey.nodes if not sight.reason]
 
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:
-    """The text of a node under each heading."""
+    """The cells of a node by heading."""
     record, stage = sight.record, sight.record.stage
     learned = LearnedName.of(record.model)
-    # A stage serves as many chains as it has time for.
     load = f"{record.load_requests if sight.requests is None else sight.requests}/{record.capacity_requests}"
     version = "nothing yet" if record.learns else ""
     texts = {
@@ -330,9 +322,9 @@ def _cells(sight: "NodeSight") -> dict[str, Text]:
 
 
 def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
-    """Lines for each kind of model of which stages are announced, with what is to be done about gaps.
+    """Lines for each kind of model that stages announce.
 
-    A bar is as high as a layer has stages; a cross marks a layer that nobody holds.
+    The height of a bar is the number of a layer's stages; a cross marks a layer without one.
     """
     kinds = kinds_of(records)
     for (digest, numerics, layers), held in kinds[:SHOWN_KINDS]:
@@ -347,6 +339,6 @@ def coverage_lines(records: Iterable[NodeRecord]) -> Iterator[str]:
 
 
 def shortened(counts: Sequence[int]) -> list[int]:
-    """At most `SHOWN_LAYERS` numbers: of layers that share a character the one with fewest stages counts."""
+    """At most `SHOWN_LAYERS` numbers: the minimum of the layers that share a bar."""
     step = -(-len(counts) // SHOWN_LAYERS)
     return [min(counts[first : first + step]) for first in range(0, len(counts), step)]

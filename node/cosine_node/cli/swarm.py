@@ -1,7 +1,4 @@
-"""`cosine-node swarm`: found a private swarm, admit and revoke its members, and show what a swarm file says.
-
-`cosine-node ban`: peers that this user's nodes and clients do not talk to, also in later runs.
-"""
+"""`cosine-node swarm` manages private swarms, and `cosine-node ban` the banned peers of this user."""
 
 import json
 import sys
@@ -24,7 +21,7 @@ from cosine_protocol.membership import read_certificate, read_revocations
 ACTIONS: Final = ("create", "admit", "revoke", "show")
 DAY_S: Final = 86_400.0
 DEFAULT_DAYS: Final = 30.0
-"""A lost key is worth no more than a month, and a founder renews certificates twelve times a year."""
+"""A lost key is valid for a month at most, and a founder renews certificates twelve times a year."""
 
 
 def swarm(
@@ -50,11 +47,11 @@ def swarm(
     ] = DEFAULT_DAYS,
     as_json: AsJson = False,
 ) -> None:
-    """Keep a private swarm: only peers with a certificate of its founder get anything from its nodes."""
+    """Manage a private swarm, whose nodes serve only peers with a certificate of its founder."""
     from cosine_p2p.trust.founded_swarm import FoundedSwarm
 
     if action not in ACTIONS:
-        raise UsageError(f"There is no action {action!r}; choose one of {', '.join(ACTIONS)}.")
+        raise UsageError(f"Unknown action {action!r}; choose one of {', '.join(ACTIONS)}.")
     if action == "show" and subject is not None:
         return _tell(_papers_shown(Path(subject)), as_json=as_json)
     if subject is None and action != "show":
@@ -67,7 +64,7 @@ def swarm(
     if action == "create":
         made = FoundedSwarm.create(folder, str(subject))
         shown = {"swarm": made.swarm_id, "name": made.name, "folder": str(folder)}
-        note = f"  {printable(made.name)}, its key is in {folder}; who has that folder admits members"
+        note = f"  {printable(made.name)}, its key is in {folder}; whoever has that folder admits members"
         return _tell(shown, as_json=as_json, lines=(made.swarm_id, note))
     founded = FoundedSwarm.open(folder)
     if action == "show":
@@ -88,7 +85,7 @@ def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, st
 
 
 def _papers_shown(file: Path) -> dict[str, Any]:
-    """What the papers of a swarm file say."""
+    """The JSON object of a swarm file."""
     papers = read_swarm_file(file)
     newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
     revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
@@ -122,7 +119,7 @@ def ban(
     lift: Annotated[bool, typer.Option("--lift", metavar="", help="End the ban of this peer.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ban a peer for a while from all nodes and clients of this user; those that run take it up within seconds."""
+    """Ban a peer for some days from all nodes and clients of this user, including running ones."""
     bans = BanFile()
     if peer is None:
         if lift:
@@ -144,10 +141,10 @@ def ban(
 
 
 def bans_as_object(bans: Iterable[Ban]) -> dict[str, dict[str, str | int]]:
-    """Bans for machines, by peer id."""
+    """The JSON object of bans, by peer id."""
     return {ban.peer_id: {"until": _date(ban.until_s), "why": ban.why, "floods": ban.floods} for ban in bans}
 
 
 def told_of(ban: Ban) -> str:
-    """The end of a ban and its reason, for people."""
+    """The end and the reason of a ban."""
     return f"until {_date(ban.until_s)}: {ban.why}"

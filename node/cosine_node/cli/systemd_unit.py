@@ -1,4 +1,4 @@
-"""`cosine-node service`: a systemd unit that keeps a node running."""
+"""`cosine-node service`: a systemd unit for a node."""
 
 import getpass
 import json
@@ -16,16 +16,15 @@ from cosine_node.terminal.printing import USAGE_EXIT
 from cosine_protocol.errors import UsageError
 
 NAME: Final = "cosine-node"
-"""The unit's name, by which systemctl knows it."""
+"""The name of the unit for systemctl."""
 
 COMMANDS: Final = (JOIN, "bootstrap", "serve")
-"""The commands that run until they are stopped."""
+"""Commands that run until stopped."""
 
 STOP_S: Final = 45
-"""Longer than a node takes to drain, to say goodbye and to end its daemon."""
+"""Longer than a node takes to drain and to stop its daemon."""
 
-# A unit runs in another working directory, so relative paths are made absolute: the values of these options always,
-# of those of a model where there is such a folder.
+# A unit runs in another folder: paths in these options become absolute, those of a model if they exist.
 PATH_OPTIONS: Final = frozenset({"identity"})
 MODEL_OPTIONS: Final = frozenset({"model", "target"})
 
@@ -53,7 +52,7 @@ def service(
         raise UsageError(f"This installation has no command {command}; choose another with --for.")
     config: Path | None = context.find_root().params.get("config")
     program = [sys.executable, "-m", "cosine_node", *(["--config", str(config.absolute())] if config else [])]
-    # The variables that set options now: a service does not inherit them.
+    # A service does not inherit the variables that set options.
     variables = [str(option.envvar) for option in commands[command].params if option.envvar]
     unit = unit_of(
         [*program, command, *_checked_arguments(context, commands[command])],
@@ -68,14 +67,14 @@ def service(
         return
     sys.stdout.write(unit)
     control = "sudo systemctl" if system else "systemctl --user"
-    stay = "" if system else "\n  loginctl enable-linger     # so that it runs while you are logged out"
+    stay = "" if system else "\n  loginctl enable-linger     # keeps it running while you are logged out"
     sys.stderr.write(
         f"Save it as {file}, then:\n  {control} daemon-reload\n  {control} enable --now {NAME}{stay}\n"
     )
 
 
 def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
-    """The arguments for a command, checked by its own parser, with paths that hold in any working directory."""
+    """The arguments of a command, checked by its parser, with absolute paths."""
     given = list(context.args)
     checked = command.make_context(command.name, given.copy(), parent=context.find_root())
     if command.name == JOIN:
@@ -98,13 +97,13 @@ def _checked_arguments(context: typer.Context, command: Any) -> list[str]:
 
 
 def unit_of(program: Sequence[str], *, environment: Mapping[str, str], description: str, user: str | None) -> str:
-    """A unit file; with `user` for the whole machine, else for the session of the user who installs it."""
+    """The text of a unit file: a system unit with `user`, else a user unit."""
     network = ["Wants=network-online.target", "After=network-online.target"] if user else []
     lines = [
         "[Unit]",
         f"Description={description}",
         *network,
-        "# A network that is away comes back; go on trying.",
+        "# Keep trying while the network is down.",
         "StartLimitIntervalSec=0",
         "",
         "[Service]",
@@ -114,9 +113,9 @@ def unit_of(program: Sequence[str], *, environment: Mapping[str, str], descripti
         *([f"User={user}"] if user else []),
         "Restart=on-failure",
         "RestartSec=5",
-        "# Options that cannot be are not mended by trying again.",
+        "# Wrong options stay wrong.",
         f"RestartPreventExitStatus={USAGE_EXIT}",
-        "# Only the node gets SIGTERM: it still needs its network daemon to say goodbye.",
+        "# Only the node gets SIGTERM: it still needs its network daemon.",
         "KillMode=mixed",
         f"TimeoutStopSec={STOP_S}",
         "NoNewPrivileges=yes",
@@ -128,7 +127,7 @@ def unit_of(program: Sequence[str], *, environment: Mapping[str, str], descripti
 
 
 def quoted(argument: str, *, expands: bool = True) -> str:
-    """An argument as systemd reads it; with `expands` where it would also replace variables."""
+    """Quote an argument for systemd; `expands` escapes variables too."""
     text = argument.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\n", "\\n")
     text = text.replace("$", "$$") if expands else text
     is_plain = bool(text) and not any(letter.isspace() or letter in "\"';\\" for letter in text)

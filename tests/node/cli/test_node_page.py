@@ -76,7 +76,7 @@ def test_in_a_private_swarm_the_page_is_a_member_of_its_own(
     file.write_text(run("swarm", "admit", node, "--folder", str(founder)).out)
     assert "65535" in run("join", "--role", "drafter", "--model", "ngram", "--page", "70000").err
     told = run("join", "--role", "drafter", "--model", "ngram", "--page", "0", "--swarm", str(file))
-    assert told.code == 2 and "The page has a key of its own" in told.err
+    assert told.code == 2 and "The page has a separate key" in told.err
     (page,) = re.findall(r"swarm admit (12D3\w+)", told.err)
     assert page != node
     file.write_text(file.read_text() + run("swarm", "admit", page, "--folder", str(founder)).out)
