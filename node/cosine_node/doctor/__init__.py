@@ -1,4 +1,4 @@
-"""Finds what keeps a machine from joining: `join`'s own steps, ended before anything is announced, and the machine.
+"""Finds what keeps a machine from joining: runs the steps of `join` up to the announcement.
 
-`examine` runs `Examination` in a child process, which may crash or hang, and passes on its findings as they come.
+`examine` runs `Examination` in a child process, which may crash or hang, and reports its findings immediately.
 """

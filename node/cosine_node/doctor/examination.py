@@ -1,7 +1,6 @@
-"""The examination, as a program: it reads a `JoinPlan` from stdin and writes a JSON object a line.
+"""The examination program: it reads a `JoinPlan` from stdin and writes one JSON object per line.
 
-Such an object is a finding, the step that begins, or the sentence that says what is being done. What the libraries
-print goes to stderr.
+An object is a finding, a new step, or a sentence about the current work. Output of libraries goes to stderr.
 """
 
 import asyncio
@@ -32,9 +31,8 @@ LOG = logging.getLogger(__name__)
 class Step:
     """A part of the examination.
 
-    what: Its name.
-    within_s: Longest time in which it says nothing.
-    mend: What to do if it says nothing for longer, or if the process ends.
+    within_s: Timeout for its next output.
+    mend: What to do after a timeout or if the process ends.
     """
 
     what: str
@@ -49,7 +47,7 @@ NETWORK: Final = "Look at the name server and the initial peers, then try again.
 
 
 class Examination:
-    """Examines this machine for a plan. `say` takes the sentence that says what is being done."""
+    """Examines this machine for a plan. `say` takes a sentence about the current work."""
 
     def __init__(self, plan: JoinPlan, say: Callable[[str], None]) -> None:
         self._plan = plan
@@ -63,7 +61,7 @@ class Examination:
         self._has_card = False
 
     def steps(self) -> Iterator[tuple[Step, Callable[[], Iterator[Finding]]]]:
-        """All steps in their order, each with the function that yields its findings."""
+        """All steps in order, each with the function that yields its findings."""
         yield Step("extras", 5.0, DISK), self._extras
         yield Step(machine.IDENTITY, 5.0, DISK), self._own_place
         if self._plan.nodes:
@@ -77,12 +75,12 @@ class Examination:
 
     @property
     def extra(self) -> str:
-        """The extra whose packages load the models: `llama` where llama.cpp runs all of them, else `node`."""
+        """The extra that loads the models: `llama` if llama.cpp runs all of them, else `node`."""
         sources = [node.source for node in self._plan.nodes if node.source.model != NGRAM]
         try:
             kinds = {source.engine.kind_for(zoo.resolve(source.model)) for source in sources}
         except UsageError:
-            # The check of the model tells of a name that means nothing.
+            # The check of the model reports an unknown name.
             return "node"
         return "llama" if kinds == {EngineKind.LLAMA} else "node"
 
@@ -142,7 +140,7 @@ class Examination:
             digest = None if tokenizer is None else tokenizer.digest
             yield swarm.judge_tokenizer(node.source.model, digest, self._seen, role=node.role)
         if not self._has_packages or not self._folders.keys() >= {*names_of(node)}:
-            yield skipped(what, "not tried, for what it needs is not here")
+            yield skipped(what, "not tried: packages or models are missing")
             return
 
         def tell(event: str, fields: dict[str, object]) -> None:
@@ -157,7 +155,7 @@ def _awaited(look: Callable[[], Any]) -> Iterator[Finding]:
 
 
 def main() -> None:
-    """Examine, and write what is found."""
+    """Examine, and write the findings."""
     verbose, plan = pickle.load(sys.stdin.buffer)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING)
     out, sys.stdout = sys.stdout, sys.stderr

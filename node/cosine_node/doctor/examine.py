@@ -1,4 +1,4 @@
-"""Runs the examination in a child process, which may crash or hang, and passes on what it finds as it is found."""
+"""Runs the examination in a child process, which may crash or hang, and reports its findings immediately."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from tempfile import TemporaryFile
-from typing import IO, Any, Final
+from typing import Any, Final
 
 from cosine_node.doctor.examination import DISK, Step
 from cosine_node.doctor.finding import CheckStatus, Finding, failure
@@ -21,11 +21,11 @@ EXAMINATION: Final = "cosine_node.doctor.examination"
 
 
 async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable[[str], None]) -> None:
-    """Examine this machine for a plan. `tell` takes each finding, `say` the sentence of what is being done.
+    """Examine this machine for a plan. `tell` takes each finding, `say` a sentence about the current work.
 
-    The child and all that it started are killed if it says nothing for too long, or the caller stops waiting.
+    The child and its children are killed after a timeout or on cancellation.
     """
-    # A running node makes what learns.
+    # The function cannot be pickled, and the examination needs no learner.
     plan = replace(plan, nodes=tuple(replace(node, make_learner=None) for node in plan.nodes))
     step = Step("examination", 60.0, DISK)
     is_verbose = logging.getLogger().isEnabledFor(logging.DEBUG)
@@ -55,7 +55,12 @@ async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable
                 elif "is_done" in told:
                     return
                 elif not line:
-                    tell(failure(step.what, _why_ended(await process.wait(), errors), step.mend))
+                    code = await process.wait()
+                    errors.seek(0)
+                    output = errors.read().decode(errors="replace").strip()
+                    how = f"it ended by signal {-code}" if code < 0 else f"it ended with code {code}"
+                    last = f": {output.splitlines()[-1].strip()}" if output else ""
+                    tell(failure(step.what, f"{how}{last}", step.mend))
                     return
         except TimeoutError:
             tell(failure(step.what, f"no answer within {step.within_s:g} s", step.mend))
@@ -66,17 +71,9 @@ async def examine(plan: JoinPlan, tell: Callable[[Finding], None], say: Callable
 
 
 def _read(line: bytes) -> dict[str, Any]:
-    """The object in a line; empty for what a library has printed."""
+    """The object in a line. Empty for output of a library."""
     try:
         told = json.loads(line)
     except ValueError:
         return {}
     return told if isinstance(told, dict) else {}
-
-
-def _why_ended(code: int, errors: IO[bytes]) -> str:
-    """A clause that says how the child ended, with the last line that it printed."""
-    errors.seek(0)
-    lines = [line.strip() for line in errors.read().decode(errors="replace").splitlines() if line.strip()]
-    how = f"it ended by signal {-code}" if code < 0 else f"it ended with code {code}"
-    return f"{how}: {lines[-1]}" if lines else how

@@ -1,4 +1,4 @@
-"""Findings of the doctor: the status of each check, and for a failure what to do about it."""
+"""Findings of the doctor."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,6 @@ class Finding:
     """The result of one check.
 
     what: Name of the check.
-    status: Result of the check.
     found: Clause that describes the result.
     fix: Sentence that says what to do. "" if there is nothing to do.
     """

@@ -1,4 +1,4 @@
-"""This machine as far as every node needs it: its key file, ports, disks, and GPU."""
+"""Checks of this machine: key file, ports, disks and GPU."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ from cosine_p2p.transport.full.sockets import socket_home
 from cosine_protocol.errors import UsageError
 
 SMALLER: Final = "Free memory, or choose a smaller --model, --dtype bfloat16, --quantize int8 or less --kv-memory."
-"""What to do where memory does not suffice."""
+"""What to do if there is too little memory."""
 
 # Names of checks.
 IDENTITY: Final = "identity"
@@ -27,26 +27,26 @@ DEVICE: Final = "device"
 
 
 def existing_ancestor(path: Path) -> Path:
-    """The nearest folder to `path` that exists: itself, or where it would be made."""
+    """The path or its nearest existing ancestor."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
 def is_writable_folder(path: Path) -> bool:
-    """True if a file can be put there."""
+    """True for a folder in which files can be created."""
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
 def models_folder() -> Path:
-    """The folder of models that are fetched. It need not exist."""
+    """The folder of downloaded models. It may not exist."""
     cache = Path(user_cache_dir())
     return Path(os.environ.get("HF_HUB_CACHE") or Path(os.environ.get("HF_HOME") or cache / "huggingface") / "hub")
 
 
 def judge_folders(*, download_bytes: int) -> Iterator[Finding]:
-    """Judge whether identities, digests, models and sockets can be written, with `download_bytes` of models."""
-    # More than keys, digests and sockets take, with room for the files of a tokenizer.
+    """Judge the disks for data, cache, sockets, and `download_bytes` of models."""
+    # More than keys, digests, sockets and a tokenizer take.
     least_bytes = 200 << 20
     cache = Path(user_cache_dir())
     for purpose, path, variable, needed_bytes in (
@@ -69,10 +69,7 @@ def judge_folders(*, download_bytes: int) -> Iterator[Finding]:
 
 
 def judge_key_file(named: Path | None) -> Finding:
-    """Judge whether a node can use a key file, as `join` claims it. Creates none, and changes nothing.
-
-    Without a named file a node takes the first default one that is not in use.
-    """
+    """Judge a key file, without creating or changing it. Without a name it is the first unused default file."""
     file = named or default_identity_file()
     if not file.exists() and is_writable_folder(existing_ancestor(file.parent)):
         return fine(IDENTITY, f"{file} is created at the first start")
@@ -88,13 +85,13 @@ def judge_key_file(named: Path | None) -> Finding:
             return refusal(IDENTITY, error, "Name another file with --identity.")
         found = f"{found} is in use by a running node; another one takes the next free identity"
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
-        fix = f"Keep it to yourself: `chmod 600 {file}`."
+        fix = f"Make it private: `chmod 600 {file}`."
         return warning(IDENTITY, f"others on this machine may read or write {file} (mode {mode:03o})", fix)
     return fine(IDENTITY, found)
 
 
 def judge_port(maddr: str) -> Finding:
-    """Judge whether a node could listen at one of our own addresses, by trying it."""
+    """Judge whether a node can listen at an address, by trying."""
     what = f"port {maddr}"
     try:
         port = parse_address(maddr).port
@@ -110,8 +107,8 @@ def judge_port(maddr: str) -> Finding:
 class Gpus:
     """The graphics cards that PyTorch can use.
 
-    build: CUDA version that PyTorch is built for. "" if it is built for the CPU alone.
-    error: Why CUDA cannot be used. "" if it can, or nobody knows.
+    build: CUDA version of PyTorch. "" for a CPU build.
+    error: Why CUDA cannot be used. "" if it can, or if the reason is unknown.
     devices: Name and free bytes of each card.
     has_nvidia: True if the NVIDIA driver is loaded.
     """
@@ -123,7 +120,7 @@ class Gpus:
 
     @classmethod
     def find(cls) -> "Gpus":
-        """Ask PyTorch, which has to be installed."""
+        """Requires PyTorch."""
         torch = import_module("torch")
         cuda, error = torch.cuda, ""
         numbers = range(cuda.device_count() if cuda.is_available() else 0)
@@ -138,7 +135,7 @@ class Gpus:
 
 
 def judge_device(gpus: Gpus, *, device: str) -> Finding:
-    """Judge whether the device asked for is there; with `auto`, whether a GPU goes unused."""
+    """Judge the chosen device; with `auto`, whether a GPU is unused."""
     if gpus.devices:
         names = ", ".join(name for name, _ in gpus.devices)
         index = device.removeprefix("cuda:")
@@ -160,5 +157,5 @@ def judge_device(gpus: Gpus, *, device: str) -> Finding:
 
 
 def gpu_names_and_bytes() -> Sequence[tuple[str, int]]:
-    """The name and the free bytes of each card, for a process that is to load no PyTorch."""
+    """The name and the free bytes of each card, for `answer_of`."""
     return Gpus.find().devices

@@ -1,4 +1,4 @@
-"""The models of a node as `join` loads them: where they are, whether there is room, and whether they run here."""
+"""Checks of a node's models: files, memory, and a trial load."""
 
 import logging
 import time
@@ -30,7 +30,7 @@ OTHER: Final = (
 
 
 def names_of(options: NodeOptions) -> tuple[str, ...]:
-    """The models whose files a node needs."""
+    """The models that a node needs files of."""
     named = [options.source.model]
     if options.role is Role.DRAFTER:
         named.append(options.source.target)
@@ -40,26 +40,20 @@ def names_of(options: NodeOptions) -> tuple[str, ...]:
 
 
 def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, int, Finding]:
-    """The folder of a model that is here, else the bytes to download; and the finding.
-
-    One that is served in parts is fetched from other nodes where they have it.
-    """
+    """The folder of a model, or the bytes to download; and the finding."""
     what = f"model {name}"
     try:
         folder = local_folder(name)
         if folder is not None:
             return folder, 0, fine(what, f"it is here, {size_text(weight_bytes(folder))} on disk")
         if is_in_parts:
-            return None, 0, fine(what, "it is fetched from nodes of the swarm, or from the hub, at the first start")
+            return None, 0, fine(what, "it is fetched at the first start, from nodes of the swarm or from the hub")
         hub = HubModel.parse(name)
         siblings = hub.ask(ANSWER_S, files_metadata=True).siblings or ()
     except HubRefusal as error:
         fix = f"If the machine is meant to be online, look at its network; else check the name. {OTHER}"
-        return (
-            None,
-            0,
-            failure(what, f"it is not on this machine, and the hub does not give it: {error.reason}", fix),
-        )
+        found = f"it is not on this machine, and the hub does not provide it: {error.reason}"
+        return None, 0, failure(what, found, fix)
     except UsageError as error:
         return None, 0, refusal(what, error, OTHER)
     ends = part_names(hub.file) if hub.file else (".safetensors",)
@@ -71,22 +65,19 @@ def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, in
 
 
 def weight_bytes(folder: Path) -> int:
-    """The bytes of the weights in a folder, or of the GGUF file that it was made of."""
+    """Size of the weights in a folder, or of the GGUF file that it was made of."""
     file = GgufFile.in_folder(folder)
     places = folder.glob("*.safetensors") if file is None else file.parts
     return sum(place.stat().st_size for place in places)
 
 
 def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
-    """Load the models of a node, which are here, as `join` does, and measure them.
-
-    They are added to what is `loaded`, for the nodes of a process share its memory.
-    """
+    """Load the models of a node as `join` does, and measure them. `loaded` keeps them alive."""
     what = f"{options.role} {options.source.model}"
     folder = None if options.source.model == NGRAM else local_folder(options.source.model)
     choice, free_bytes = options.source.engine, free_memory_bytes()
     if folder is not None and not options.is_in_parts and free_bytes and (choice.device == "cpu" or not has_card):
-        # The least they can take: as they are stored, or in fewer bits.
+        # A lower bound.
         least_bytes = weight_bytes(folder) // (4 if choice.quantize in ("int4", "int8") else 1)
         if least_bytes > free_bytes:
             found = f"its weights take {size_text(least_bytes)} or more, and {size_text(free_bytes)} are free"
@@ -121,7 +112,7 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
 
 
 class _Warned(logging.Handler):
-    """Collects what `join` warns of."""
+    """Collects warnings."""
 
     def __init__(self, said: list[str]) -> None:
         super().__init__(logging.WARNING)
@@ -132,7 +123,7 @@ class _Warned(logging.Handler):
 
 
 def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCurve | None, object]:
-    """Load what a node loads, and return it after the cost of its passes, None for a head. Raises `UsageError`."""
+    """Load the models. Returns the cost curve, None for a head, and the models. Raises `UsageError`."""
     source = options.source
     if options.role is Role.STAGE:
         from cosine_node.serving.stage_node import stage_draft

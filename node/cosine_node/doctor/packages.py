@@ -1,4 +1,4 @@
-"""The packages of each extra of cosine-p2p: what is missing, what cannot be imported, and what installs it."""
+"""The packages of each extra of cosine-p2p: missing and broken ones, and how to install them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
@@ -19,7 +19,7 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "tui": ("numpy", "textual"),
     "quantize": ("accelerate", "torchao"),
 }
-"""The packages of each extra, by the names they are imported by. hivemind is installed beside the extra llama."""
+"""The packages of each extra by import name. hivemind is installed separately for the extra llama."""
 INSTALL: Final[Mapping[str, str]] = {
     "node": "To join with a model: `pip install '.[node]'` in the clone of the repository.",
     "llama": "To join with this model: `pip install '.[llama]'` in the clone of the repository, then `pip install "
@@ -30,17 +30,17 @@ PACKAGES: Final = "packages"
 
 
 def extra_of(package: str, *, preferred: str) -> str | None:
-    """The extra that installs a package, if any does: the preferred one of several."""
+    """The extra that installs a package, preferably `preferred`. None if no extra does."""
     return next((extra for extra in (preferred, *EXTRAS) if package in EXTRAS[extra]), None)
 
 
 def missing_packages() -> dict[str, tuple[str, ...]]:
-    """The packages of each extra that are not installed. Imports none."""
+    """The packages of each extra that are not installed. Imports nothing."""
     return {extra: tuple(name for name in names if find_spec(name) is None) for extra, names in EXTRAS.items()}
 
 
 def judge_extras(missing: Mapping[str, Sequence[str]], *, extra: str, needs_node: bool) -> Finding:
-    """Judge whether `extra` is installed, without which no node runs here."""
+    """Judge whether `extra` is installed, which a node needs."""
     whole = ", ".join(extra for extra, names in missing.items() if not names)
     found = f"complete: {whole}" if whole else "only the client is installed"
     if not missing[extra]:
@@ -50,7 +50,7 @@ def judge_extras(missing: Mapping[str, Sequence[str]], *, extra: str, needs_node
 
 
 def look_at_imports(extra: str) -> Iterator[Finding]:
-    """Import all packages of an extra, and judge whether that works."""
+    """Import all packages of an extra."""
     broken, versions = [], []
     for name in EXTRAS[extra]:
         try:
@@ -61,7 +61,7 @@ def look_at_imports(extra: str) -> Iterator[Finding]:
             # A distribution of another name.
             continue
         except Exception as error:
-            # Broad, because a package that is broken may raise anything while it is imported.
+            # Broad, because a broken package may raise anything.
             broken.append(name)
             reason = f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
             fix = f"Reinstall it: `pip install --force-reinstall {name}`."

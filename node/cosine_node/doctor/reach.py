@@ -1,4 +1,4 @@
-"""Ways to other nodes and back: a TCP connection to an address, and whether others could dial a node here."""
+"""Checks of connections: to an address, and from others to this node."""
 
 import socket
 from collections.abc import Collection, Sequence
@@ -21,14 +21,14 @@ _FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A TCP connection that was made: the IP addresses of its two ends."""
+    """The two IP addresses of a TCP connection."""
 
     ours: str
     theirs: str
 
 
 def parse_node_address(text: str) -> Address:
-    """The address of a node, with its peer id. Raises `ValueError` with a clause that says what is wrong."""
+    """Parse an address with a peer id. Raises `ValueError` with a clause that describes the fault."""
     address = parse_address(text, needs_peer=True)
     for peer_id in address.peer_ids:
         try:
@@ -39,10 +39,7 @@ def parse_node_address(text: str) -> Address:
 
 
 def connect(text: str, *, option: str) -> Way | Finding:
-    """Connect to the address that `option` names, and hang up. A finding where no connection is made.
-
-    Blocks for `CONNECT_S`, and while a name is resolved.
-    """
+    """Connect to the address in `option`, and disconnect. A finding if that fails. Blocks."""
     what = f"{option} {text}"
     try:
         address = parse_node_address(text)
@@ -64,12 +61,12 @@ def connect(text: str, *, option: str) -> Way | Finding:
         with socket.create_connection((str(host), int(port)), CONNECT_S) as connection:
             return Way(connection.getsockname()[0], connection.getpeername()[0])
     except TimeoutError:
-        why = "nothing answers there: the machine is off, or a firewall drops what is sent to it"
+        why = "nothing answers there: the machine is off, or a firewall drops the packets"
         fix = f"Correct the host in {option}, or open the port in the firewall and router on the other side."
     except ConnectionRefusedError:
         why, fix = "nothing listens there", f"Start the node, or correct the port in {option}."
     except OSError as error:
-        why = f"there is no way there: {error.strerror or error}"
+        why = f"there is no route: {error.strerror or error}"
         fix = f"Connect to a network that leads to {option}."
     return failure(what, why, fix)
 
@@ -82,9 +79,9 @@ def judge_reachability(
     ways: Sequence[Way],
     local: Collection[str] = (),
 ) -> Finding:
-    """Judge whether others could dial a node here, as far as that can be known when none dials back.
+    """Judge whether others could dial a node here, without their help.
 
-    `ways` are connections that were made. `local` are this machine's own addresses on its ways out.
+    `ways` are successful connections. `local` are this machine's addresses.
     """
     not_tested = "whether a firewall lets others in cannot be tested from this side"
     if relays:
@@ -97,7 +94,7 @@ def judge_reachability(
         return fine(REACH, f"{announce_maddrs[0]} is announced; {not_tested}")
     own = [_ip_of(maddr) for maddr in host_maddrs]
     if own and all(ip is not None and ip.is_loopback for ip in own):
-        fix = "To let others in, add --host-maddr /ip4/0.0.0.0/tcp/4001."
+        fix = "To accept connections of others, add --host-maddr /ip4/0.0.0.0/tcp/4001."
         return warning(REACH, "only this machine can reach the node", fix)
     if local and all(":" in place for place in local):
         fix = "Let peers have IPv6, too, or get this machine an IPv4 address; a node with both relays between them."
@@ -120,11 +117,11 @@ def judge_reachability(
         )
     if ways:
         return fine(REACH, f"the initial peers are on this machine's own network; {not_tested}")
-    return skipped(REACH, "no initial peer was reached, so nothing is known about the way out")
+    return skipped(REACH, "no initial peer was reached, so nothing is known about outgoing connections")
 
 
 def _ip_of(place: str) -> IPv4Address | IPv6Address | None:
-    """The IP address that a place is, or that a multiaddr begins with. None for a name."""
+    """Parse an IP address, or the first part of a multiaddr. None for a host name."""
     try:
         return ip_address(split_multiaddr(place)[0][1] if place.startswith("/") else place)
     except ValueError:
@@ -132,6 +129,6 @@ def _ip_of(place: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_private(place: str) -> bool:
-    """True if its IP address means something on one network only."""
+    """True for a private IP address."""
     ip = _ip_of(place)
     return ip is not None and not ip.is_global

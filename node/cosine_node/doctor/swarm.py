@@ -1,4 +1,4 @@
-"""The swarm as a newcomer sees it: who answers, whether the target is served, and whether the clocks agree."""
+"""Checks of the swarm: initial peers, nodes of the target, and clocks."""
 
 import asyncio
 import re
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from cosine_p2p.survey import NodeSight, Survey, Surveyor
     from cosine_p2p.transport.full.daemon import Daemon
 
-# The names of checks, and what is always worth trying.
+# Names of checks, and common fixes.
 DAEMON: Final = "network daemon"
 SWARM: Final = "swarm"
 VERIFIERS: Final = f"{SWARM}: verifiers"
@@ -48,16 +48,16 @@ MEND_SILENT: Final = (
 DIAL_S: Final = 5.0
 """Timeout of a dial by the network daemon."""
 JOIN_PATIENCE_S: Final = 4.0
-"""Time in which initial peers are asked again: enough for a node that is being restarted."""
+"""Duration of retries: enough for a node that restarts."""
 LOOK_AGAIN_S: Final = (0.5, 1.5)
-"""Pauses before looking again: a DHT may take a moment to show a node to a peer that has just joined."""
+"""Pauses before further look-ups: a DHT may show nodes late to a new peer."""
 
 Dates = Sequence[tuple[str, float, float]]
-"""Owner, issue time and expiry time of records that peers hold to be valid."""
+"""Owner, issue time and expiry time of records that peers consider valid."""
 
 
 async def first_survey(surveyor: "Surveyor") -> "Survey":
-    """Look at a swarm that was just joined, again where nobody is seen."""
+    """Survey a swarm after joining, with retries if no node is found."""
     survey = await surveyor.survey()
     for pause_s in LOOK_AGAIN_S:
         if not survey.nodes:
@@ -68,11 +68,10 @@ async def first_survey(surveyor: "Surveyor") -> "Survey":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Neighbourhood:
-    """What was seen of a swarm.
+    """A view of the swarm.
 
     problem: Why the network could not be joined or read. "" if it could.
     nodes: The nodes of the target.
-    dates: The dates of the records that initial peers hold to be valid.
     """
 
     problem: str = ""
@@ -84,7 +83,7 @@ class Neighbourhood:
 
 
 async def look_at_peers(network: NetworkOptions) -> AsyncIterator[Finding]:
-    """Judge the network daemon, whether initial peers and relays answer, and how others would reach a node."""
+    """Judge the network daemon, initial peers and relays, and whether others can reach a node."""
     named = [(maddr, "--initial-peers") for maddr in network.initial_peers]
     named += [(maddr, "--relay") for maddr in network.relays]
     tried = await asyncio.gather(*(asyncio.to_thread(connect, maddr, option=option) for maddr, option in named))
@@ -109,7 +108,7 @@ async def look_at_peers(network: NetworkOptions) -> AsyncIterator[Finding]:
 
 @asynccontextmanager
 async def _daemon() -> "AsyncIterator[Daemon | Finding]":
-    """A network daemon that dials only, with an identity of its own; a finding where it cannot be started."""
+    """A network daemon in client mode with a new identity. A finding if it cannot be started."""
     if find_spec("hivemind") is None:
         yield skipped(DAEMON, "hivemind is not installed")
         return
@@ -134,11 +133,11 @@ async def _daemon() -> "AsyncIterator[Daemon | Finding]":
 
 
 async def judge_answer(maddr: str, *, option: str) -> Finding:
-    """Judge whether the node that is meant answers at an address, or its relay where there is one."""
+    """Judge whether the named node answers at an address, or its relay."""
     what, meant = f"{option} {maddr}", parse_node_address(maddr).peer_ids[0]
     end = f"/p2p/{meant}"
     try:
-        # One that knows nobody: else the node might be found at another address.
+        # A new daemon cannot know the node by another address.
         async with _daemon() as daemon:
             if isinstance(daemon, Finding):
                 return daemon
@@ -152,10 +151,7 @@ async def judge_answer(maddr: str, *, option: str) -> Finding:
 
 
 async def look_around(network: NetworkOptions, *, target: str, initial_peers: Sequence[str]) -> Neighbourhood:
-    """Join as a client by these peers, and look for the nodes of a target.
-
-    A private swarm is joined with the identity file of the node.
-    """
+    """Join as a client, in a private swarm with the node's identity, and look for the nodes of a target."""
     from cosine_p2p.network import joining
 
     access = network.access
@@ -173,7 +169,7 @@ async def look_around(network: NetworkOptions, *, target: str, initial_peers: Se
 
 
 async def neighbourhood_of(swarm: "Swarm", *, network: str, target: str, peer_ids: Sequence[str]) -> Neighbourhood:
-    """The nodes of a target, and the dates of the records that the peers named hold to be valid."""
+    """The nodes of a target, and the dates of the records that these peers consider valid."""
     from cosine_p2p.survey import Surveyor
     from cosine_p2p.text.target import Target
 
@@ -189,11 +185,10 @@ async def neighbourhood_of(swarm: "Swarm", *, network: str, target: str, peer_id
 
 
 async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates:
-    """The dates of the records that a peer has in some cells; none if it does not answer."""
-
+    """The dates of a peer's records in these cells. Empty if it does not answer."""
     dates = []
     try:
-        # A peer that was just dialled answers within a second; all are asked at the same time.
+        # A peer that was just dialled answers within a second.
         async with asyncio.timeout(5.0):
             stream = await swarm.transport.dial(peer_id, DISCOVER)
             async with Channel(stream, DISCOVER) as channel:
@@ -202,7 +197,7 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates
                     answer = await channel.receive()
                     for data in answer.records if isinstance(answer, m.Records) else ():
                         record = decode_body(NodeRecord, unseal(NodeRecord, data).body)
-                        # Whatever the time is: this machine's clock is what is in question.
+                        # Dates are not checked, since this machine's clock may be wrong.
                         open_undated_record(data, key=cell, owner=record.peer_id)
                         dates.append((record.peer_id, record.issued_at_s, record.expires_at_s))
     except (PeerLost, RemoteProtocolError, TimeoutError):
@@ -213,7 +208,7 @@ async def _dates_at(swarm: "Swarm", peer_id: str, cells: Sequence[str]) -> Dates
 async def look_at_swarm(
     network: NetworkOptions, *, target: str, role: Role | None, initial_peers: Sequence[str]
 ) -> tuple[Neighbourhood, list[Finding]]:
-    """Join by the peers that answer, and judge swarm and clock. `role` is this machine's, None if a client."""
+    """Join and judge the swarm and the clock. `role` is that of this machine, None for a client."""
     if not initial_peers:
         nobody = "no initial peer can be asked" if network.initial_peers else "no --initial-peers is given"
         return Neighbourhood(), [skipped(SWARM, nobody), skipped(CLOCK, nobody)]
@@ -223,9 +218,9 @@ async def look_at_swarm(
 
 
 def judge_swarm(seen: Neighbourhood, *, network: str, target: str, role: Role | None) -> list[Finding]:
-    """Judge whether the target is served, or the only one of all. `role` is this machine's, None if a client."""
+    """Judge whether the target is served. `role` is that of this machine, None for a client."""
     if seen.problem:
-        fix = "Mend what is wrong with --initial-peers and the network daemon above, then look again."
+        fix = "Fix the failures of --initial-peers and the network daemon above, then try again."
         return [failure(SWARM, f"the network cannot be joined: {seen.problem}", fix)]
     served = sorted({node.record.target for node in seen.nodes})
     if target == ALL_TARGETS and len(served) > 1:
@@ -271,7 +266,7 @@ def _judge_drafters(seen: Neighbourhood, *, target: str) -> Finding:
 
 
 def judge_clock(dates: Dates, *, now_s: float) -> Finding:
-    """Judge this machine's clock, which says `now_s`, by the median of the owners of records."""
+    """Judge this machine's clock, `now_s`, by the median of the record owners' clocks."""
     clocks = PeerClocks()
     for owner, issued_s, expires_s in dates:
         clocks.note(owner, issued_s=issued_s, oldest_s=expires_s - issued_s, now_s=now_s)
@@ -279,9 +274,9 @@ def judge_clock(dates: Dates, *, now_s: float) -> Finding:
     if bounds_s is None:
         return skipped(CLOCK, "no peer has a record to compare with")
     ahead_s, behind_s = bounds_s[0], -bounds_s[1]
-    # Clocks that the system keeps differ by less than a second, and the records were on their way.
+    # Clocks set by NTP differ by less than a second, and records travel for a while.
     close_s = 5.0
-    set_clock = "Let the system keep it: `sudo timedatectl set-ntp true`."
+    set_clock = "Enable NTP: `sudo timedatectl set-ntp true`."
     if behind_s > MAX_RECORD_SKEW_S:
         found = f"this clock is at least {span(behind_s)} behind those of peers, whose records it takes for forged"
         return failure(CLOCK, found, set_clock)
@@ -293,19 +288,19 @@ def judge_clock(dates: Dates, *, now_s: float) -> Finding:
     if behind_s > close_s:
         return warning(CLOCK, f"this clock is at least {span(behind_s)} behind those of peers", set_clock)
     between = f"{span(max(0.0, -ahead_s))} behind and {span(max(0.0, -behind_s))} ahead"
-    return fine(CLOCK, f"between {between} of peers' clocks; records tell it no more exactly")
+    return fine(CLOCK, f"between {between} of peers' clocks")
 
 
 def judge_tokenizer(source: str, digest: bytes | None, seen: Neighbourhood, *, role: Role) -> Finding:
-    """Judge whether a model's tokens are those of the target's verifiers. `digest` is of its tokenizer files."""
+    """Judge whether a model has the tokenizer of the target's verifiers. `digest` is that of its files."""
     what = f"tokenizer of {source}"
     theirs = {node.record.tokenizer_digest for node in seen.of_role(Role.VERIFIER)}
     if digest is None or not theirs:
-        return skipped(what, "the model has none of its own" if theirs else "no verifier to compare with")
+        return skipped(what, "the model has none" if theirs else "no verifier to compare with")
     if digest in theirs:
         return fine(what, "the target's")
     if role is not Role.DRAFTER:
-        fix = "Serve it under a name of its own with --target NAME, or fetch the model that the others serve."
+        fix = "Serve it under another name with --target NAME, or fetch the model that the others serve."
         return failure(what, "other verifiers of this name have another tokenizer, so another model", fix)
     fix = "A drafter of the target's own family is faster and more often right; name one with --model."
     return warning(what, "not the target's files: unless the tokens are the same, drafts are matched as text", fix)

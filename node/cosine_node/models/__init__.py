@@ -1,4 +1,1 @@
-"""Which files the name of a model means, and which engine runs them.
-
-In come a name (`zoo:`, a folder, a GGUF file, a hub id) and options; out comes an open model.
-"""
+"""Resolves the name of a model (`zoo:`, a folder, a GGUF file, a hub id) and loads it with an engine."""

@@ -1,4 +1,4 @@
-"""The libraries that can run a model, and loading an engine with one of them. Imports neither at first."""
+"""The libraries that run models, and loading an engine with one of them. Imports both lazily."""
 
 import logging
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ from cosine_protocol.numerics import DETERMINISTIC, DTYPES, LLAMA, arithmetic_of
 LOG = logging.getLogger(__name__)
 
 NGRAM: Final = "ngram"
-"""The model of a drafter that has no weights: it counts what followed in the text so far."""
+"""The model of a drafter without weights, which looks up n-grams of the text."""
 TORCH_MEMORY_SHARE: Final = 0.5
-"""Of the free memory: the most that weights of a GGUF file take in PyTorch. KV cache and programs need the rest."""
+"""Maximum share of the free memory for the weights of a GGUF file in PyTorch."""
 
 
 class EngineKind(StrEnum):
     """The value of `--engine`.
 
-    AUTO is PyTorch, and llama.cpp where it is installed for a GGUF file that PyTorch cannot hold in float16 on the
-    CPU: the machine has a card, or no AVX2, or too little memory, or the model is a mixture of experts or unknown.
+    AUTO is llama.cpp, if installed, for a GGUF file that PyTorch cannot hold in float16 on the CPU: with a GPU,
+    without AVX2, with too little memory, or for a mixture of experts or an unknown model. Else it is PyTorch.
     """
 
     AUTO = "auto"
@@ -37,11 +37,11 @@ class EngineKind(StrEnum):
 
 
 QUANTISATIONS: Final = ("float16", "int8", "int4")
-"""The values of `--quantize` that numerics name; other quantisations are those of a model's own files."""
+"""The values of `--quantize` that numerics name."""
 
 
 def join_options(numerics: str) -> tuple[str, ...]:
-    """The options with which `cosine-node join` loads the same model in these numerics; none for unknown ones."""
+    """The options of `cosine-node join` for these numerics. Empty for unknown ones."""
     arithmetic, held = arithmetic_of(numerics), held_type_of(numerics)
     if arithmetic == LLAMA:
         return ("--engine", EngineKind.LLAMA)
@@ -61,7 +61,7 @@ def parse_engine(text: str) -> EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """The way in which a model is to be loaded, as `join` is told it."""
+    """Options for loading a model."""
 
     kind: EngineKind = EngineKind.AUTO
     device: str = "auto"
@@ -71,18 +71,15 @@ class EngineChoice:
     pool_size: PoolSize = field(default_factory=PoolSize)
     is_deterministic: bool = False
     feature_layers: tuple[int, ...] = ()
-    """Layers of a target whose inputs a draft head beside it reads."""
+    """Layers of a target whose inputs a draft head reads."""
 
     @property
     def needs_torch(self) -> bool:
-        """True if an option asks for what PyTorch alone can do."""
+        """True if an option requires PyTorch."""
         return self.dtype != "auto" or self.quantize is not None or self.is_deterministic
 
     def kind_for(self, resolved: Path | str) -> EngineKind:
-        """The library for a model that `zoo.resolve` has found, or will find under that name.
-
-        A file that is not here yet counts as one that PyTorch can hold.
-        """
+        """The library for a result of `zoo.resolve`. PyTorch counts as able to hold a missing file."""
         if self.kind is not EngineKind.AUTO:
             return self.kind
         if self.needs_torch or not is_gguf(Path(resolved)) or not llama_library.is_installed():
@@ -95,8 +92,8 @@ class EngineChoice:
 
 
 def fits_float16(path: Path) -> bool:
-    """True if PyTorch can run a GGUF file with weights in float16 within the free memory. Reads its header only."""
-    # Without them `--help` comes sooner.
+    """True if PyTorch can run a GGUF file in float16 within the free memory. Reads only its header."""
+    # Imported here to keep `--help` fast.
     from cosine_node.gguf.file import GgufFile
     from cosine_node.gguf.transformers_model import transformers_config
 
@@ -114,7 +111,7 @@ def fits_float16(path: Path) -> bool:
 
 
 def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
-    """Raise `UsageError` for options that suit no model of that name on this machine, before it is fetched."""
+    """Raise `UsageError` for options that exclude a model or this machine, before the model is fetched."""
     if options.kind_for(resolved) is EngineKind.TORCH:
         from cosine_node.engine.torch.loading import check_options
 
@@ -123,13 +120,10 @@ def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
     name = Path(resolved).name
     reasons = {
         f"--engine llama runs GGUF files, and {name!r} is none": not is_gguf(Path(resolved)),
-        "--dtype is for --engine torch: llama.cpp computes with the weights as the file has them": options.dtype
-        != "auto",
-        "--quantize is for --engine torch: choose a GGUF file with fewer bits instead": options.quantize
-        is not None,
-        "a draft head reads between a target's layers: it needs --engine torch": bool(options.feature_layers),
-        "--deterministic is for --engine torch: with llama.cpp results may depend on what else is "
-        "computed": options.is_deterministic,
+        "--dtype is for --engine torch: llama.cpp uses the types in the file": options.dtype != "auto",
+        "--quantize is for --engine torch: choose a GGUF file with fewer bits": options.quantize is not None,
+        "a draft head reads layers of the target: it needs --engine torch": bool(options.feature_layers),
+        "--deterministic is for --engine torch: llama.cpp's results depend on the batch": options.is_deterministic,
     }
     for reason, holds in reasons.items():
         if holds:
@@ -147,16 +141,14 @@ def load_with(
     *,
     known_tokens: int | None = None,
 ) -> Engine:
-    """An engine around the model in a folder, fetched from what was resolved.
+    """Load the model in a folder, which was fetched from `resolved`. Raises `UsageError`.
 
     `vocabulary` is a drafter's own, and `known_tokens` bounds the ids that it drafts.
-
-    Raises `UsageError`.
     """
     from cosine_node.gguf.file import GgufFile
 
     file = GgufFile.in_folder(folder)
-    # A file that had to be fetched can be looked at now.
+    # A file that was not downloaded before can be read now.
     kind = options.kind_for(resolved if file is None or not file.parts else file.path)
     if kind is EngineKind.TORCH:
         try:
@@ -165,7 +157,7 @@ def load_with(
             is_free = options.kind is EngineKind.AUTO and not options.needs_torch and not options.feature_layers
             if file is None or not is_free or not llama_library.is_installed():
                 raise
-            LOG.warning("llama.cpp runs this file, which PyTorch does not: %s", error)
+            LOG.warning("llama.cpp runs this file, since PyTorch cannot: %s", error)
     if file is None:
         raise UsageError(f"--engine llama runs GGUF files, and {Path(resolved).name!r} is none.")
     from cosine_node.engine.llama.loading import load_llama

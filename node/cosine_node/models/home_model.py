@@ -1,4 +1,4 @@
-"""The drafter that a verifier holds beside its target: a small model, or a head that reads the target's layers."""
+"""The drafter inside a verifier: a small model, or a head that reads layers of the target."""
 
 import time
 from dataclasses import dataclass, replace
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
     from cosine_node.engine.torch.engine import TorchEngine
 
 EAGLE_SCHEME: Final = "eagle3:"
-"""How a name that must be that of an EAGLE-3 head may begin on the command line, as in other servers."""
+"""Optional prefix of the name of an EAGLE-3 head, as in other servers."""
 OWN_LAYER: Final = "mtp"
-"""The name of the multi-token-prediction layer in a target's own checkpoint."""
+"""The name of the multi-token-prediction layer in a target's checkpoint."""
 POOL_TOKENS: Final = 16_384
-"""Tokens that a head keeps of all requests, in one layer; a request that finds no room goes on without it."""
+"""Size of a head's KV cache. A request without room goes on without the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeModel:
-    """A verifier's own drafter; with a `target` it is a draft head (`cosine_node.verifier.home_drafter`)."""
+    """The drafter of a verifier. A draft head has a `target` (`cosine_node.verifier.home_drafter`)."""
 
     engine: Engine
     curve: CostCurve
@@ -38,36 +38,36 @@ class HomeModel:
 def load_with_home(
     source: ModelSource, home: ModelSource, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
-    """A verifier's target and its own drafter. Blocks; raises `UsageError` with one sentence."""
+    """Load a verifier's target and drafter. Blocks; raises `UsageError`."""
     if home.model == OWN_LAYER:
         return _load_with_own_layer(source, emit, measure_s=measure_s)
     name = home.model.removeprefix(EAGLE_SCHEME)
     folder = fetch(name, emit)
     if is_eagle_head(folder):
         return _load_with_head(source, name, folder, emit, measure_s=measure_s)
-    # The drafter first: the target's KV pool takes what memory is left.
+    # The drafter first: the target's KV pool takes the remaining memory.
     drafter = _load_small(home, folder, emit, measure_s=measure_s)
     return load_served(source, Role.VERIFIER, emit, measure_s=measure_s), drafter
 
 
 def load_home(home: ModelSource, emit: Emit, *, measure_s: float) -> HomeModel:
-    """A drafter that is a model of its own. Blocks; raises `UsageError` with one sentence."""
+    """Load a drafter that is a separate model. Blocks; raises `UsageError`."""
     folder = None if home.model == OWN_LAYER else fetch(home.model.removeprefix(EAGLE_SCHEME), emit)
     if folder is None or is_eagle_head(folder):
-        raise UsageError("A draft head reads all of its target's layers, and beside stages some are elsewhere.")
+        raise UsageError("A draft head needs all layers of its target, some of which other stages hold.")
     return _load_small(home, folder, emit, measure_s=measure_s)
 
 
 def _load_small(home: ModelSource, folder: Path, emit: Emit, *, measure_s: float) -> HomeModel:
     if home.model.startswith(EAGLE_SCHEME):
         name = home.model.removeprefix(EAGLE_SCHEME)
-        raise UsageError(f"{name!r} is no EAGLE-3 head: its config.json does not name one.")
+        raise UsageError(f"{name!r} is not an EAGLE-3 head according to its config.json.")
     drafter = load_served(home, Role.DRAFTER, emit, measure_s=measure_s, folder=folder)
     return HomeModel(engine=drafter.engine, curve=drafter.curve)
 
 
 def is_eagle_head(folder: Path) -> bool:
-    """True for the folder of a draft head, which is no model of its own."""
+    """True for the folder of an EAGLE-3 draft head."""
     try:
         named = read_model_config(folder).get("architectures")
     except UsageError:
@@ -102,7 +102,7 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
     config = read_config(str(folder))
     device = resolve_device(source.engine.device)
     dtype = resolve_dtype(source.engine.dtype, device=device, config=config)
-    # The layer first: the target's KV pool takes what memory is left.
+    # The layer first: the target's KV pool takes the remaining memory.
     layer = MtpLayer.load(folder, config, dtype=dtype).to(device)
     last = config.get_text_config().num_hidden_layers
     served, target = _load_target(source, folder, (last,), emit, measure_s=measure_s)
@@ -114,7 +114,7 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
 def _load_target(
     source: ModelSource, folder: Path, feature_layers: tuple[int, ...], emit: Emit, *, measure_s: float
 ) -> "tuple[ServedModel, TorchEngine]":
-    """A target that tells what enters these layers."""
+    """Load a target whose engine returns the inputs of these layers."""
     from cosine_node.engine.torch.engine import TorchEngine
 
     engine = replace(source.engine, feature_layers=feature_layers)

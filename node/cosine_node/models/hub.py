@@ -1,7 +1,6 @@
-"""Models of the Hugging Face hub: what was downloaded of them, and downloading. Imports its library when asked.
+"""Models of the Hugging Face hub. Imports its library lazily.
 
-Every question is bounded. A hub that does not answer is no reason to fail where the model is here: then what was
-downloaded before is taken.
+Requests have timeouts. If the hub does not answer, an earlier download is used.
 """
 
 import json
@@ -30,17 +29,17 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 FETCHED: Final = ("*.json", "*.safetensors", *OTHER_NAMES, f"*{TIKTOKEN}", *NAMES, f"{ADDITIONAL_TEMPLATES}*")
-"""What is downloaded of a model."""
+"""Patterns of the downloaded files."""
 ANSWER_S: Final = 6.0
-"""The first answer, names and all addresses of the hub included, where the model is here anyway."""
+"""Timeout of the first answer, name resolution included, if the model is downloaded already."""
 PATIENT_S: Final = 30.0
-"""The same where it is not."""
+"""Timeout of the first answer otherwise."""
 STEP_S: Final = 5.0
-"""Connecting and each wait for more bytes where the hub's library sets no bound; it tries six times."""
+"""Timeout of connecting and reading where the hub's library sets none; it tries six times."""
 
 
 class HubRefusal(UsageError):
-    """The hub has no such model or cannot be asked, in one sentence; `reason` is what its library says."""
+    """The hub does not have a model or does not answer. `reason` is the message of its library."""
 
     def __init__(self, sentence: str, reason: str) -> None:
         super().__init__(sentence)
@@ -49,7 +48,7 @@ class HubRefusal(UsageError):
 
 @dataclass(frozen=True, slots=True)
 class HubModel:
-    """A repository, or a GGUF file of it with all its parts, of which `file` is the first."""
+    """A repository, or a GGUF file in it. `file` is its first part."""
 
     name: str
     repository: str
@@ -57,7 +56,7 @@ class HubModel:
 
     @classmethod
     def parse(cls, name: str) -> "HubModel":
-        """The model of a name OWNER/REPOSITORY or hf:OWNER/REPOSITORY/FILE.gguf. Raises `UsageError`."""
+        """Parse OWNER/REPOSITORY or hf:OWNER/REPOSITORY/FILE.gguf. Raises `UsageError`."""
         from huggingface_hub.errors import HFValidationError
         from huggingface_hub.utils._validators import validate_repo_id
 
@@ -76,7 +75,7 @@ class HubModel:
         return found
 
     def held(self) -> Path | None:
-        """Its folder or file as it was downloaded, if whole: the newest, as far as known. Asks nobody."""
+        """The newest complete download: a folder or file. Sends no request."""
         from huggingface_hub import constants
         from huggingface_hub.file_download import repo_folder_name
 
@@ -89,7 +88,7 @@ class HubModel:
         return next((folder / self.file for folder in folders if self._is_whole(folder)), None)
 
     def ask(self, within_s: float, *, files_metadata: bool = False) -> "ModelInfo":
-        """What the hub says of the repository. Blocks for so long at most. Raises `HubRefusal`."""
+        """The hub's information about the repository. Blocks for at most `within_s`. Raises `HubRefusal`."""
         from huggingface_hub import HfApi
 
         answer: Future[ModelInfo] = Future()
@@ -104,7 +103,7 @@ class HubModel:
                 answer.set_exception(error)
 
         with self._told():
-            # In a thread, for nothing else bounds looking a name up, and the addresses it has together.
+            # In a thread: name resolution has no timeout.
             Thread(target=ask, name="hub", daemon=True).start()
             try:
                 return answer.result(within_s)
@@ -112,10 +111,7 @@ class HubModel:
                 raise TimeoutError(f"no answer within {within_s:g} s") from None
 
     def fetch(self) -> Path:
-        """Its folder or file, downloaded as far as it is not here. Blocks; raises `HubRefusal`.
-
-        A download lasts as long as bytes come.
-        """
+        """Download what is missing. Returns the folder or file. Blocks while data arrives; raises `HubRefusal`."""
         from huggingface_hub import constants, hf_hub_download, snapshot_download
 
         held = self.held()
@@ -133,15 +129,11 @@ class HubModel:
         except HubRefusal as refusal:
             if held is None:
                 raise
-            LOG.warning(
-                "%s is taken as it was downloaded before: the Hugging Face hub does not give it (%s)",
-                self.name,
-                refusal.reason,
-            )
+            LOG.warning("%s: using the earlier download, since the hub fails (%s)", self.name, refusal.reason)
             return held
 
     def _is_whole(self, folder: Path) -> bool:
-        """True for a snapshot with all files that are wanted, as far as lists tell. Broken lists are of none."""
+        """True for a complete snapshot. A broken index counts as incomplete."""
         from huggingface_hub import snapshot_download
 
         if self.file:
@@ -164,9 +156,8 @@ class HubModel:
         try:
             yield
         except Exception as error:
-            # Broad: a proxy without its package is an ImportError, one that is misspelt an error of the HTTP
-            # library of just this version of the hub's.
-            LOG.debug("the hub does not give %s", self.name, exc_info=True)
+            # Broad: errors of proxies depend on the HTTP library.
+            LOG.debug("the hub does not provide %s", self.name, exc_info=True)
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             if isinstance(error, HfHubHTTPError):
                 sentence = (
@@ -183,7 +174,7 @@ class HubModel:
 
 @cache
 def _bound_all_calls() -> None:
-    """Let no call of the hub's library in this process wait without a bound, those of transformers included."""
+    """Set timeouts for all calls of the hub's library, including those of transformers."""
     from huggingface_hub import set_client_factory
     from huggingface_hub.utils._http import default_client_factory
 

@@ -1,4 +1,4 @@
-"""Loads the model that a volunteer names: the engine, its cost curve, and its identity by content."""
+"""Loads a model: engine, cost curve, and content digest."""
 
 import logging
 import time
@@ -33,14 +33,14 @@ from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
 MEASURE_S: Final = 4.0
-"""A volunteer waits for it at every start, and real passes correct the result (`pass_speed`)."""
+"""Duration of the measurement at each start; later passes correct the result (`PassSpeed`)."""
 WARM_UP_S: Final = 0.3
-"""The same for an emulated device, whose speed is given: a first pass is slower than all others."""
+"""Duration for an emulated device, whose speed is given: only the slow first pass matters."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSource:
-    """A model to load and how. `target` is the model a drafter drafts for, or a verifier's public name."""
+    """A model to load. `target` is a drafter's target, or a verifier's public name."""
 
     model: str
     target: str
@@ -49,7 +49,7 @@ class ModelSource:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNames:
-    """What a record says of a model and its target, whose files lie in `folder`."""
+    """The names in a record. `folder` has the target's files."""
 
     model_name: str
     target_name: str
@@ -59,21 +59,21 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A loaded model and everything its record says."""
+    """A loaded model and the names in its record."""
 
     engine: Engine
     curve: CostCurve
     names: ModelNames
     folder: Path | None = None
-    """That of a drafter's own weights, if it has any."""
+    """The folder of a drafter's weights, if it has any."""
 
 
 def load_served(
     source: ModelSource, role: Role, emit: Emit, *, measure_s: float = MEASURE_S, folder: Path | None = None
 ) -> ServedModel:
-    """Fetch, load and measure a model, for about so long. Blocks; raises `UsageError` with one sentence.
+    """Fetch, load and measure a model. Blocks; raises `UsageError`.
 
-    `folder` is the model's, where it was fetched before.
+    `folder` is that of a model that is already fetched.
     """
     if source.model != NGRAM:
         check_engine_options(source.engine, zoo.resolve(source.model))
@@ -82,7 +82,7 @@ def load_served(
         folder = fetch(source.target if source.model == NGRAM else source.model, emit)
     target_folder = fetch(source.target, emit) if has_own_folder else folder
     generation_defaults = read_generation_config(target_folder)
-    # What no client could read is not announced, and refused before the weights are read.
+    # Refuse files that clients cannot read before reading the weights.
     read_eos(target_folder)
     files = TokenizerFiles.read(target_folder)
     if files is None:
@@ -95,10 +95,13 @@ def load_served(
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
         engine = load_weights(source, folder, target_folder, drafted)
     if isinstance(engine, PagedEngine) and (drafted is None or drafted.are_the_targets):
-        # A drafter must not keep its clients waiting; a verifier must not go on without a constraint.
+        # A verifier must wait for its constraint, and a drafter goes on without.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
     if source.model != NGRAM:
-        emit("computes", {"model": source.model, "said": _told_engine(engine.numerics, role)})
+        library = "llama.cpp" if arithmetic_of(engine.numerics) == LLAMA else "PyTorch"
+        promise = f": {told_repetition(engine.numerics)}" if role is Role.VERIFIER else ""
+        said = f"{library}, {told_numerics(engine.numerics)}{promise}"
+        emit("computes", {"model": source.model, "said": said})
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
@@ -111,18 +114,12 @@ def load_served(
     return ServedModel(engine=engine, curve=curve, names=names, folder=folder if has_own_folder else None)
 
 
-def _told_engine(numerics: str, role: Role) -> str:
-    library = "llama.cpp" if arithmetic_of(numerics) == LLAMA else "PyTorch"
-    promise = f": {told_repetition(numerics)}" if role is Role.VERIFIER else ""
-    return f"{library}, {told_numerics(numerics)}{promise}"
-
-
 def read_names(model: str, target: str, folder: Path) -> ModelNames:
-    """The names of a model for the target in a folder. Raises `UsageError` where that has no tokenizer."""
+    """The names of a model and of its target, whose folder is given. Raises `UsageError` without a tokenizer."""
     facts = read_target_facts(folder, name=target)
     if facts is None:
         raise UsageError(f"The target {target!r} has no tokenizer files; serve a model that has them.")
-    # A model is never called by a path of the volunteer's machine.
+    # Paths of this machine stay private.
     path = Path(model).expanduser()
     return ModelNames(
         model_name=path.resolve().name if path.exists() else model,
@@ -133,39 +130,38 @@ def read_names(model: str, target: str, folder: Path) -> ModelNames:
 
 
 def _config_fields(published: GenerationDefaults) -> dict[str, object]:
-    """The fields of the event that tells a volunteer what a model's own generation config does to texts."""
+    """The fields of the event about the effects of a model's generation config."""
     applied = apply_defaults(published, asked={}, otherwise=TEXT_DEFAULTS)
     given, lost = ", ".join(applied.told_options()), ", ".join(published.not_honoured)
     said = [
-        given and f"Requests that say nothing else get the model's own {given}.",
-        lost and f"Its {lost} cannot be honoured by a swarm: texts are not those of its own generate().",
+        given and f"The model's generation config sets the default {given}.",
+        lost and f"A swarm does not support its {lost}: texts differ from those of generate() in transformers.",
     ]
     return {
         "options": dict(applied.options),
         "not_honoured": list(published.not_honoured),
-        "said": " ".join(filter(None, said)) or "The model's own generation config changes no text.",
+        "said": " ".join(filter(None, said)) or "The model's generation config has no effect on texts.",
     }
 
 
 def fetch(source: str, emit: Emit) -> Path:
-    """`fetch_folder`, told first where it may take long."""
+    """Like `fetch_folder`, with an event before a download."""
     if not isinstance(zoo.resolve(source), Path):
         emit("fetching", {"model": source})
     return fetch_folder(source)
 
 
 def fetch_folder(source: str) -> Path:
-    """The local folder of a model that `--model` may name; one on the Hugging Face hub is downloaded if need be.
+    """The local folder of a model, which is downloaded from the Hugging Face hub if necessary.
 
-    The folder of a GGUF file is the one it is unfolded to. A tokenizer that clients could not read is converted.
-    Raises `UsageError`.
+    A GGUF file is unfolded, and a tokenizer that clients cannot read is converted. Raises `UsageError`.
     """
     resolved = zoo.resolve(source)
     return readable(HubModel.parse(resolved).fetch() if isinstance(resolved, str) else resolved)
 
 
 def readable(path: Path) -> Path:
-    """The folder of a model that is here as a folder or GGUF file, as `fetch_folder` gives it."""
+    """Like `fetch_folder`, for the path of a folder or GGUF file."""
     if path.is_file():
         return unfold(path, is_served=True)
     convert_tokenizer(path)
@@ -175,9 +171,9 @@ def readable(path: Path) -> Path:
 def load_weights(
     source: ModelSource, folder: Path, target_folder: Path, drafted: DraftedTokens | None = None
 ) -> Engine:
-    """The engine of the model in a folder, loaded as the source says; `NGRAM` has the target's sizes.
+    """Load the engine of the model in a folder. `NGRAM` has the sizes of the target. Raises `UsageError`.
 
-    `drafted` are the tokens that it may draft, where they are known already. Raises `UsageError`.
+    `drafted` are the tokens of a drafter, if they are already known.
     """
     if source.model == NGRAM:
         from cosine_node.engine.ngram import NgramEngine
@@ -195,14 +191,14 @@ def load_weights(
 
 
 def _drafted(folder: Path, target_folder: Path) -> DraftedTokens | None:
-    """The tokens of a drafter; None for one of a reduced vocabulary, which names them, and for the target."""
+    """The tokens of a drafter. None for the target, and for a drafter with a reduced vocabulary."""
     if folder == target_folder or DraftVocabulary.read(folder) is not None:
         return None
     return DraftedTokens.of(folder, target_folder)
 
 
 def _retokenized(engine: Engine, curve: CostCurve, folder: Path, target_folder: Path) -> tuple[Engine, CostCurve]:
-    """A drafter of other tokens, in the target's, with the cost of a pass by those."""
+    """Adapt a drafter with other tokens to those of the target, and its cost curve too."""
     own_tokens, target_tokens = (PlainTokens(load_tokenizer(place).library) for place in (folder, target_folder))
     retokenized = RetokenizedEngine(
         engine,

@@ -1,4 +1,4 @@
-"""The sizes of a model that its configuration tells: its tokens, and the longest text."""
+"""Vocabulary size and context length of a model, from its configuration."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,19 +13,18 @@ from cosine_protocol.errors import UsageError
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """`vocab_tokens` are the rows of a model's embedding, of which a tokenizer may know fewer, or more."""
+    """Sizes of a model. `vocab_tokens` is the number of rows of its embedding, not of its tokenizer's tokens."""
 
     vocab_tokens: int
     context_tokens: int
 
     @classmethod
     def read(cls, folder: Path) -> "ModelSizes":
-        """Those of the language model in a folder, as transformers reads them where it knows the model.
+        """The sizes of the language model in a folder. Raises `UsageError`.
 
-        What the file tells whole is read without transformers, which would change nothing. Elsewhere sizes are as
-        the file has them, without the defaults of a kind. Raises `UsageError`.
+        For an incomplete configuration they include the defaults of transformers, if that knows the model.
         """
-        # Before transformers reads it, which has no bounds.
+        # Bounded, unlike the reading by transformers.
         whole = read_model_config(folder)
         config = text_part(whole)
         if not is_written_out(whole) and all(find_spec(name) is not None for name in ("torch", "transformers")):
@@ -34,15 +33,14 @@ class ModelSizes:
                 return known
         vocab_tokens = config.get("vocab_size")
         if not isinstance(vocab_tokens, int) or vocab_tokens < 1:
-            raise UsageError(f"{folder} is no target to draft for: no config.json names its vocabulary.")
+            raise UsageError(f"{folder} is not a target to draft for: its config.json has no vocab_size.")
         return cls(vocab_tokens, context_length.context_tokens(config))
 
 
 def is_written_out(config: Mapping[str, Any]) -> bool:
-    """True if a configuration tells all that sizes come from, so that no kind's defaults change them.
+    """True if no defaults of transformers change the sizes, as for most configurations that transformers 5 writes.
 
-    Such ones transformers 5 writes of most models. Transformers and PyTorch take five seconds of a processor and
-    300 MB to import, which nobody needs who reads these.
+    This saves the import of transformers and PyTorch: five seconds and 300 MB.
     """
     has_lengths = all(isinstance(config.get(name), int) for name in ("vocab_size", "max_position_embeddings"))
     has_rope = isinstance(config.get("rope_parameters"), dict)
@@ -50,7 +48,7 @@ def is_written_out(config: Mapping[str, Any]) -> bool:
 
 
 def _of_known_kind(folder: Path) -> ModelSizes | None:
-    """The sizes of a model that transformers knows; None for another, or one whose part for text is not told."""
+    """The sizes of a model that transformers knows. None for others."""
     from cosine_node.engine.torch.loading import read_config
     from cosine_node.engine.torch.support import context_tokens
 

@@ -1,7 +1,6 @@
-"""Which ids mean the same to a drafter as to its target: tokens are compared, not rows of embeddings.
+"""The token ids that a drafter shares with its target.
 
-Embeddings are padded to whole multiples, and others of a family to other ones, so that a model may have more rows
-than its tokenizer has tokens; a tokenizer may also have tokens that came after the model.
+Tokens are compared by name, because embeddings are padded and tokenizers may have tokens without a row.
 """
 
 from collections.abc import Mapping
@@ -13,11 +12,11 @@ from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 
 Vocabulary = Mapping[str, int]
-"""The names of tokens, and their ids."""
+"""Token ids by name."""
 
 
 def shared_tokens(own: Vocabulary, target: Vocabulary) -> int | None:
-    """The ids below which both mean the same, by all ids that both know; None where some mean another token."""
+    """The bound below which all ids in both vocabularies have equal names. None if some differ."""
     names = {token: name for name, token in target.items()}
     shared = 0
     for name, token in own.items():
@@ -31,25 +30,25 @@ def shared_tokens(own: Vocabulary, target: Vocabulary) -> int | None:
 
 
 def is_padding(name: str, token: int) -> bool:
-    """True for the name that llama.cpp's converter gives a row without a token."""
+    """True for the name of a row without a token by llama.cpp's converter."""
     return name == f"[PAD{token}]"
 
 
 @dataclass(frozen=True, slots=True)
 class DraftedTokens:
-    """The ids that a drafter may draft: those below `count`. Where they are not the target's, text is matched."""
+    """The ids that a drafter may draft: those below `count`. Other tokens than the target's are matched as text."""
 
     count: int
     are_the_targets: bool
 
     @classmethod
     def of(cls, folder: Path, target_folder: Path) -> "DraftedTokens":
-        """Those of the drafter in a folder. One without a tokenizer is of the target's tokens.
+        """The tokens of the drafter in a folder. Without a tokenizer they are the target's. Raises `UsageError`.
 
-        One that has no row for a token of the target's could not read its texts. Raises `UsageError`.
+        A drafter without a row for each token of the target cannot read its texts.
         """
         files, own_files = TokenizerFiles.read(target_folder), TokenizerFiles.read(folder)
-        assert files is not None, "a target without a tokenizer is refused before"
+        assert files is not None, "a target without a tokenizer was refused"
         target = TextTokenizer(files.files).library.get_vocab()
         target_rows = ModelSizes.read(target_folder).vocab_tokens
         target_tokens = min(target_rows, token_count(target))
@@ -63,10 +62,10 @@ class DraftedTokens:
 
 
 def token_count(vocabulary: Vocabulary) -> int:
-    """One more than the highest id that has a token."""
+    """One more than the highest token id."""
     return 1 + max((token for name, token in vocabulary.items() if not is_padding(name, token)), default=-1)
 
 
 def tokens_in(folder: Path) -> int:
-    """One more than the highest token that a model's tokenizer and its embedding both have. Raises `UsageError`."""
+    """One more than the highest id in both tokenizer and embedding of a model. Raises `UsageError`."""
     return min(token_count(load_tokenizer(folder).library.get_vocab()), ModelSizes.read(folder).vocab_tokens)

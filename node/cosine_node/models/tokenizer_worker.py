@@ -1,4 +1,4 @@
-"""The conversion of a tokenizer, for a process of its own (`cosine_node.processes.answer`)."""
+"""The conversion of a tokenizer, for a child process (`cosine_node.processes.answer`)."""
 
 import sys
 from types import ModuleType
@@ -8,29 +8,29 @@ from cosine_protocol.errors import UsageError
 
 
 def convert(folder: str, out: str, pieces: str | None = None) -> None:
-    """Let transformers read the tokenizer in a folder and save it as it saves tokenizers.
+    """Load the tokenizer in a folder with transformers and save it. Raises `UsageError`.
 
-    `pieces` is the file of SentencePiece's, if there is one. Raises `UsageError` with what is wrong.
+    `pieces` is a file of SentencePiece, if there is one.
     """
-    # As if it were not installed: tokenizers need none of it, and to import it takes longer than all else here.
+    # Tokenizers do not need PyTorch, whose import would take most of the time.
     sys.modules["torch"] = cast(ModuleType, None)
     try:
         from transformers import AutoTokenizer
         from transformers.convert_slow_tokenizer import SentencePieceExtractor
 
         if pieces is not None:
-            # Where this fails transformers tries to read the file as tiktoken's, and says what is wrong with that.
+            # transformers would read a damaged file as one of tiktoken, with a misleading error.
             SentencePieceExtractor(pieces)
-        # Mistral's own library, where it is installed, would read files of Mistral's and make no tokenizer.json.
+        # Mistral's library, if installed, would write no tokenizer.json.
         tokenizer: Any = AutoTokenizer.from_pretrained(
             folder, trust_remote_code=False, local_files_only=True, mistral_format=False
         )
         if not getattr(tokenizer, "is_fast", False):
             kind = type(tokenizer).__name__
-            raise UsageError(f"transformers reads it with {kind}, which makes no tokenizer.json")
+            raise UsageError(f"transformers reads it with {kind}, which writes no tokenizer.json")
         tokenizer.save_pretrained(out)
     except UsageError:
         raise
     except Exception as failure:
-        # Broad, because libraries may raise anything at a stranger's file.
+        # Broad: libraries may raise anything for an untrusted file.
         raise UsageError(next(iter(str(failure).splitlines()), "") or type(failure).__name__) from failure

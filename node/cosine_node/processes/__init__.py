@@ -1,1 +1,1 @@
-"""Processes of our own that are asked one thing and end: what they do may crash or take any time."""
+"""Runs functions that may crash or hang in child processes."""

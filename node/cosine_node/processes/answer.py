@@ -1,4 +1,4 @@
-"""A function of ours, called in a process of its own, which is ended where it takes too long."""
+"""Calls a function in a child process with a timeout."""
 
 import json
 import os
@@ -14,11 +14,10 @@ from cosine_protocol.errors import CosineError, UsageError
 def answer_of(
     function: str, *arguments: object, timeout_s: float, environment: Mapping[str, str] | None = None
 ) -> Any:
-    """Call `module:function` in a process of its own and return its result. Arguments and result travel as JSON.
+    """Call `module:function` in a child process and return its result. Arguments and result are JSON. Blocks.
 
-    `environment` is added to that of this process. Blocks meanwhile. Raises `UsageError` with the sentence of a
-    `CosineError` that the function raised, `TimeoutError` where it does not end in time, `ValueError` where it
-    gives no answer, with the first line of its errors, and `OSError` where no process can be started.
+    `environment` is added to this process's. Raises `UsageError` for a `CosineError` of the function, `ValueError`
+    with the first line of stderr if there is no answer, `TimeoutError`, and `OSError` if the process cannot start.
     """
     try:
         done = subprocess.run(
@@ -41,13 +40,13 @@ def answer_of(
 
 
 def main() -> None:
-    """Call the function that the argument names with the arguments on stdin."""
+    """Call the function that the command line names with the arguments on stdin."""
     module, _, name = sys.argv[1].partition(":")
     try:
         told = {"answer": getattr(import_module(module), name)(*json.load(sys.stdin))}
     except CosineError as error:
         told = {"error": str(error)}
-    # On a line of its own, whatever libraries have printed.
+    # On a separate line after the output of libraries.
     sys.stdout.write("\n" + json.dumps(told) + "\n")
 
 

@@ -1,4 +1,4 @@
 """Weights between nodes: served to others, and fetched from several sources, each piece checked.
 
-In come a content digest and the tensors that are wanted; out goes a folder that holds them and proves it.
+The input is a content digest and tensor names; the output is a folder with the checked tensors.
 """

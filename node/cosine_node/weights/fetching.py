@@ -1,4 +1,4 @@
-"""Fetches tensors into a partial folder from several sources at once: each piece is checked before it counts."""
+"""Fetches tensors into a partial folder from several sources at once, and checks each piece."""
 
 import asyncio
 import hashlib
@@ -19,19 +19,21 @@ from cosine_protocol.manifest import PIECE_BYTES, Manifest, pieces_root
 
 LOG = logging.getLogger(__name__)
 LOOK_S: Final = 10.0
-"""New sources are looked for so often, as a head looks for stages."""
+"""Interval of look-ups of new sources."""
 IDLE_S: Final = 0.2
-"""A reader without a piece looks again so soon: what another one gives back is not left long."""
+"""Pause of a reader without a piece."""
 REST_S: Final = 10.0
-"""A source that was lost is not asked again for so long, or for as long as it says."""
+"""Pause before asking a lost source again, unless it names another one."""
 TELL_S: Final = 5.0
-"""How far it is is told so often."""
+"""Interval of progress reports."""
 
 
 class Source(Protocol):
-    """Somebody who has tensors of a manifest. Raises what `PeerSource` raises.
+    """A source of tensors. Raises as `PeerSource`.
 
-    `readers` read at once, each up to `most_pieces` of a tensor with one question, and are given `run_pieces`.
+    readers: Number of concurrent readers.
+    most_pieces: Maximum number of pieces per question.
+    run_pieces: Maximum number of pieces assigned to a reader at once.
     """
 
     name: str
@@ -46,14 +48,14 @@ class Source(Protocol):
     def note_lacks(self, row: int) -> None: ...
 
     async def digests(self, manifest: Manifest, row: int) -> list[bytes] | None:
-        """The SHA-256 of a tensor's pieces, proved by its root; None from who cannot tell."""
+        """The SHA-256 of a tensor's pieces, checked with its root. None if unknown."""
 
     async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes: ...
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """A source that may be opened, by its name."""
+    """A source that may be opened."""
 
     name: str
     opened: Callable[[], AbstractAsyncContextManager[Source]]
@@ -61,7 +63,7 @@ class SourcePlace:
 
 @dataclass(frozen=True, slots=True)
 class FetchProgress:
-    """How far a fetch is. `sources` are read from now; `lacking` is a sentence where nobody offers what lacks."""
+    """Progress of a fetch. `lacking` is a sentence about tensors without a source."""
 
     fetched_bytes: int
     wanted_bytes: int
@@ -70,9 +72,9 @@ class FetchProgress:
 
 
 class WeightsFetch:
-    """Fetches the rows of a manifest that are wanted, and those that share their files.
+    """Fetches the wanted rows of a manifest, and those that share their files.
 
-    Whoever sends something wrong is asked no more; whoever is slow is given less, as others take what is left.
+    A source of wrong data is not asked again. Fast sources fetch more pieces than slow ones.
     """
 
     def __init__(
@@ -84,7 +86,7 @@ class WeightsFetch:
         tell: Callable[[FetchProgress], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`what` names the rows in sentences."""
+        """`what` describes the rows in sentences."""
         self._folder = folder
         self._manifest = folder.manifest
         self._what = what
@@ -105,14 +107,11 @@ class WeightsFetch:
 
     @property
     def wanted_bytes(self) -> int:
-        """The bytes of all tensors that are not here as whole files."""
+        """Total size of the tensors to fetch."""
         return sum(self._manifest.tensors[row].size_bytes for row in self._rows)
 
     async def run(self, find: Callable[[], Awaitable[Sequence[SourcePlace]]]) -> None:
-        """Fetch until all is there; waits for sources where there are none.
-
-        Raises `UsageError` where the disk cannot take it.
-        """
+        """Fetch everything; waits for sources if there are none. Raises `UsageError` if the disk fails."""
         await self._begin()
         drawing: dict[str, asyncio.Task[None]] = {}
         telling = asyncio.ensure_future(self._tell_often())
@@ -139,7 +138,7 @@ class WeightsFetch:
         self._tell(self.progress())
 
     def progress(self) -> FetchProgress:
-        """How far it is now."""
+        """The present progress."""
         lacking = ""
         absent = sorted(
             row for row in self._board.lacking_rows if not any(source.holds(row) for source in self._open.values())
@@ -157,7 +156,7 @@ class WeightsFetch:
             self._tell(self.progress())
 
     async def _begin(self) -> None:
-        """Take in what drafts hold already."""
+        """Resume existing drafts."""
         tensors = self._manifest.tensors
         lacking: list[tuple[int, int]] = []
         try:
@@ -178,7 +177,7 @@ class WeightsFetch:
         self._board = PieceBoard(lacking)
 
     async def _draw(self, place: SourcePlace) -> None:
-        """Read from one source until all is there, or it is of no more use."""
+        """Read from one source until all pieces have arrived, or the source fails."""
         try:
             async with place.opened() as source:
                 await source.look(self._manifest)
@@ -218,11 +217,11 @@ class WeightsFetch:
                 raise
 
     async def _bring(self, source: Source, run: Run) -> None:
-        """Read the pieces of a run, check them and write them down."""
+        """Read, check and write the pieces of a run."""
         tensor = self._manifest.tensors[run.row]
         digests = await self._digests_of(run.row, source)
         if digests is None and run.count < tensor.pieces:
-            # What nobody tells the digests of is proved as a whole tensor or not at all.
+            # Without digests of the pieces only a whole tensor can be checked.
             self._board.give_back(run, source.name)
             await asyncio.sleep(IDLE_S)
             return
@@ -245,7 +244,7 @@ class WeightsFetch:
                 self._prove(source, run.row, read)
             async with self._writing[run.row]:
                 for piece, part in zip(pieces, cut, strict=True):
-                    # What is proved later, or not at all, never takes the place of what is.
+                    # Unchecked data never replaces checked pieces.
                     if self._board.lacks(run.row, piece):
                         await self._write(run.row, piece, part)
                 if not is_late:
@@ -261,9 +260,9 @@ class WeightsFetch:
         await self._to_the_end(self._folder.write, row, piece, data)
 
     async def _to_the_end(self, work: Callable[..., None], *args: Any) -> None:
-        """Change files in a thread, even if this task is cancelled meanwhile.
+        """Run `work` in a thread to its end, even if this task is cancelled.
 
-        The thread would go on beside others, or never begin, and pieces that are noted as done are fetched no more.
+        Otherwise the thread would go on beside later ones, or never start although its pieces count as done.
         """
         working = asyncio.ensure_future(asyncio.to_thread(work, *args))
         try:
@@ -280,7 +279,7 @@ class WeightsFetch:
             raise RemoteProtocolError(f"{source.name} sent other bytes of {tensor.name}")
 
     async def _digests_of(self, row: int, source: Source) -> list[bytes] | None:
-        """Those of a tensor's pieces; None where they are not needed, or nobody who is open tells them."""
+        """The digests of a tensor's pieces. None if they are not needed, or no open source has them."""
         if self._manifest.tensors[row].pieces == 1:
             return None
         async with self._asking.setdefault(row, asyncio.Lock()):
@@ -291,14 +290,14 @@ class WeightsFetch:
                     try:
                         digests = await other.digests(self._manifest, row)
                     except (PeerLost, PeerError, RemoteProtocolError):
-                        continue  # its own readers find out
+                        continue  # Its own readers handle that.
                 if digests is None:
                     return None
                 self._digests[row] = digests
             return self._digests[row]
 
     async def _count(self, row: int, pieces: Collection[int]) -> None:
-        """Pieces are there; the last ones of a file make it whole."""
+        """Count pieces that have arrived, and complete their file after the last ones."""
         tensor = self._manifest.tensors[row]
         fresh = [piece for piece in pieces if self._board.note_done(row, piece)]
         self._fetched_bytes += sum(map(tensor.piece_bytes, fresh))
@@ -312,7 +311,7 @@ class WeightsFetch:
 
 
 def _taken_bytes(file: TensorFile) -> int:
-    """The room that a draft takes on the disk; those of no size yet take none."""
+    """Disk space of a draft. 0 if there is none."""
     try:
         return 512 * file.draft.stat().st_blocks
     except OSError:

@@ -21,45 +21,45 @@ from cosine_protocol.limits import MAX_TENSORS
 from cosine_protocol.manifest import PIECE_BYTES, Manifest
 
 WHOLE: Final = "model.safetensors"
-"""The name that a model's one file has."""
+"""The name of an undivided model's file."""
 TIMEOUT_S: Final = 30.0
-"""Of one answer's next bytes."""
+"""Timeout for the next bytes of an answer."""
 RUN_PIECES: Final = 1 << 30
-"""A whole tensor, however large: where nobody tells the digests of its pieces, only the whole can be proved."""
+"""No limit: the hub has no digests of pieces, so that only a whole tensor can be checked."""
 RANGE_PIECES: Final = 32
-"""One question for 8 MiB: each is a connection of its own, to another machine than the hub's name says."""
+"""8 MiB per request, since each opens a connection to the hub's storage."""
 READERS: Final = 4
 MAX_INDEX_BYTES: Final = 512 * MAX_TENSORS
-"""Two names of each, its own and its file's; 90,000 tensors took 10 MB."""
+"""Two names for each tensor; an index of 90,000 tensors had 10 MB."""
 _REPOSITORY: Final = re.compile(r"\w[\w.-]*/\w[\w.-]*", re.ASCII)
 _FILE: Final = re.compile(r"[\w.-]+\.safetensors", re.ASCII)
 _GGUF: Final = re.compile(rf"{HUB_FILE}({_REPOSITORY.pattern})/((?:\w[\w.-]*/)*\w[\w.-]*\.gguf)", re.ASCII)
 _RANGE: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]{1,18})", re.ASCII)
-"""Which bytes of how many an answer has, as servers say it (RFC 9110, 14.4)."""
+"""The header Content-Range (RFC 9110, 14.4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a tensor lies on the hub."""
+    """The location of a tensor on the hub."""
 
     url: str
     start: int
 
 
 _Found = tuple[str, tuple[str, tuple[int, ...], int], _Place]
-"""A tensor's name; its type, shape and bytes; where it lies."""
+"""A tensor's name; its type, shape and size in bytes; its location."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What an address has, or the range of it that was asked for, and the length of the whole."""
+    """The content of a URL or a range of it, and the size of the whole."""
 
     data: bytes
     whole_bytes: int
 
 
 class _FrontBytes:
-    """Implements `FileBytes` by a file on the hub, read on in steps as far as a header goes."""
+    """Implements `FileBytes` for a file on the hub, which is read in steps."""
 
     def __init__(self, hub: "HubSource", url: str) -> None:
         self._hub = hub
@@ -80,10 +80,9 @@ class _FrontBytes:
 
 
 class HubSource:
-    """A repository, or one GGUF file of it, whose tensors may be those of a manifest.
+    """A repository, or one GGUF file of it, with tensors of a manifest.
 
-    What comes is checked against that like a peer's. Methods raise `PeerLost` where the hub does not answer, and
-    `RemoteProtocolError` for other files.
+    Methods raise `PeerLost` if the hub does not answer, and `RemoteProtocolError` for wrong files.
     """
 
     most_pieces: int = RANGE_PIECES
@@ -91,7 +90,7 @@ class HubSource:
     readers: int = READERS
 
     def __init__(self, repository: str, *, endpoint: str, token: str | None = None, file: str = "") -> None:
-        """Of a GGUF `file` in parts the first is named."""
+        """`file` is a GGUF file, or the first of its parts."""
         self.name = f"{endpoint}/{repository}" + (f"/{file}" if file else "")
         self._base = f"{endpoint}/{quote(repository)}/resolve/main/"
         self._file = file
@@ -100,7 +99,7 @@ class HubSource:
 
     @classmethod
     def of(cls, name: str) -> "HubSource | None":
-        """Where a model is that is called as those of the hub are, unless the hub is not to be asked."""
+        """The source of a model with a name of the hub. None for other names, and offline."""
         from huggingface_hub import constants, get_token
 
         gguf = _GGUF.fullmatch(name)
@@ -110,21 +109,21 @@ class HubSource:
         return cls(repository, endpoint=constants.ENDPOINT, token=get_token(), file=file)
 
     async def look(self, manifest: Manifest) -> None:
-        """Read where the tensors of a manifest lie, as far as the files have them."""
+        """Locate the tensors of a manifest."""
         self._places = await asyncio.to_thread(self._look, manifest)
 
     def holds(self, row: int) -> bool:
         return row in self._places
 
     def note_lacks(self, row: int) -> None:
-        """The tensor is another one there."""
+        """Note that the hub has another tensor of that name."""
         self._places.pop(row, None)
 
     async def digests(self, manifest: Manifest, row: int) -> None:
         """The hub has none."""
 
     async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes:
-        """The bytes of pieces that follow each other, not checked yet."""
+        """The unchecked bytes of consecutive pieces."""
         tensor, place = manifest.tensors[row], self._places[row]
         size_bytes = sum(tensor.piece_bytes(piece) for piece in range(first_piece, first_piece + count))
         start = place.start + first_piece * PIECE_BYTES
@@ -143,14 +142,14 @@ class HubSource:
         return found
 
     def _stored(self) -> Iterator[_Found]:
-        """The tensors of a GGUF file. Raises `ValueError` where it is damaged."""
+        """The tensors of a GGUF file. Raises `ValueError` if it is damaged."""
         for part in part_names(self._file):
             url = self._base + quote(part)
             for one in parse_header(Path(part), _FrontBytes(self, url)).tensors:
                 yield one.name, (one.kind, one.shape, one.size_bytes), _Place(url, one.start)
 
     def _saved(self) -> Iterator[_Found]:
-        """The tensors of safetensors files. Raises `ValueError` and the like where they are damaged."""
+        """The tensors of safetensors files. Raises `ValueError` and others if they are damaged."""
         for file in self._files():
             url = self._base + quote(file)
             header_bytes = int.from_bytes(self.read_range(url, 0, 8).data, "little")
@@ -166,7 +165,7 @@ class HubSource:
                 yield name, said, _Place(url, 8 + header_bytes + begin)
 
     def _files(self) -> list[str]:
-        """The names of the files with weights. Raises `ValueError` and the like where the list is damaged."""
+        """The names of the files with weights. Raises `ValueError` and others if the index is damaged."""
         listed = self._get(self._base + INDEX, MAX_INDEX_BYTES)
         if listed is None:
             return [WHOLE]
@@ -176,7 +175,7 @@ class HubSource:
         return sorted(names)
 
     def read_range(self, url: str, start: int, size_bytes: int) -> _Answer:
-        """So many bytes of a file from one on. Blocks."""
+        """Read `size_bytes` of a file from `start`. Blocks."""
         if not size_bytes:
             return _Answer(b"", 0)
         answer = self._get(url, size_bytes, Range=f"bytes={start}-{start + size_bytes - 1}")
@@ -185,11 +184,11 @@ class HubSource:
         return answer
 
     def _get(self, url: str, most_bytes: int, **headers: str) -> _Answer | None:
-        """What an address has; None where there is nothing. Blocks."""
+        """The content of a URL. None for status 404. Blocks."""
         try:
             request = Request(url, headers=headers)
             if self._token:
-                # Not for the machine that the hub sends us to.
+                # Not for the storage that the hub redirects to.
                 request.add_unredirected_header("Authorization", f"Bearer {self._token}")
             with urlopen(request, timeout=TIMEOUT_S) as answer:
                 told = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
@@ -201,7 +200,7 @@ class HubSource:
                 return None
             raise PeerLost(self.name, str(error.reason)) from None
         except (OSError, HTTPException, ValueError) as error:
-            # A value error is of an address that is none: the hub's own, or a proxy's.
+            # ValueError: an invalid URL of the hub or of a proxy.
             raise PeerLost(self.name, str(error) or type(error).__name__) from None
         if len(data) > most_bytes:
             raise RemoteProtocolError(f"{self.name} sent more than was asked for")

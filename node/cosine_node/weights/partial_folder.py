@@ -1,7 +1,7 @@
-"""The folder of a model of which this machine holds a part: its manifest, small files, and tensors by layers.
+"""The folder of a part of a model: manifest, small files, and tensors by layer.
 
-Tensors of one layer share a file, which is a draft until all of them are there. What a draft holds is told by its
-bytes alone, so that a fetch that was killed goes on where it was.
+The tensors of a layer share a file, which is a draft until all have arrived. A fetch that was killed resumes: the
+bytes of a draft show which pieces it has.
 """
 
 import hashlib
@@ -24,20 +24,19 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
 
 INDEX: Final = "model.safetensors.index.json"
-"""The name that transformers has for the list of a model's files."""
+"""The index of a model's files in transformers."""
 DRAFT: Final = ".draft"
-"""The end of the name of a file that is not whole."""
+"""The suffix of an incomplete file."""
 ALIGNMENT_BYTES: Final = 8
-"""Of the first tensor in a safetensors file, from the format."""
+"""Alignment of the first tensor in a safetensors file."""
 SPARE_BYTES: Final = 256 << 20
-"""What a fetch leaves free on a disk, for the state of the node, in files of a few MiB, and for whatever else a
-full one would stop. Beside the gigabytes of a part it decides nothing."""
+"""Disk space that a fetch leaves free for the state of the node and for other programs."""
 _LAYER: Final = re.compile(r".*?\.[0-9]+\.")
 
 
 @dataclass(frozen=True, slots=True)
 class TensorFile:
-    """A safetensors or GGUF file of some rows of a manifest, and where the bytes of each begin."""
+    """A safetensors or GGUF file with some rows of a manifest. `starts` are their offsets."""
 
     path: Path
     header: bytes
@@ -50,7 +49,7 @@ class TensorFile:
 
 
 class PartialFolder:
-    """The folder of a manifest in the cache. All that is written there is checked before."""
+    """The folder of a manifest in the cache. Only checked data is written to it."""
 
     def __init__(self, manifest: Manifest, encoded: bytes, *, cache_folder: Path | None = None) -> None:
         """Raises `UsageError` for a model that cannot be held in parts."""
@@ -67,34 +66,30 @@ class PartialFolder:
         self._file_of = {row: file for file in self._files for row in file.starts}
 
     def write_parts(self, parts: Mapping[str, bytes]) -> None:
-        """Put down the small files, by their names in the manifest, and last the manifest. Raises `OSError`."""
+        """Write the small files, by their names in the manifest, and then the manifest. Raises `OSError`."""
         self.path.mkdir(parents=True, exist_ok=True)
         for name, data in parts.items():
             (self.path / name).parent.mkdir(exist_ok=True)
             _write(self.path / name, data)
         if not self.is_gguf:
-            # Of all tensors, so that who wants one that is not here is told of its file.
+            # It lists all tensors, so that an error names the file of a missing one.
             rows = self.manifest.tensors
             names = {rows[row].name: file.path.name for file in self._files for row in file.starts}
             replace_text(self.path / INDEX, json.dumps({"metadata": {}, "weight_map": names}, indent=0))
         _write(self.path / MANIFEST, self.encoded)
 
     def files_of(self, wanted: Collection[int]) -> list[TensorFile]:
-        """The files that hold the wanted rows, and others beside them."""
+        """The files that hold the wanted rows."""
         return [file for file in self._files if not file.starts.keys().isdisjoint(wanted)]
 
     def is_whole(self, file: TensorFile) -> bool:
-        """True for a file that is no draft any more."""
+        """True for a complete file."""
         return file.path.is_file()
 
     def begin(self, file: TensorFile) -> dict[int, list[bytes]]:
-        """Make the draft of a file, or go on with the one that lies there: the digests of its pieces.
-
-        Blocks. Raises `OSError`, and `UsageError` where the disk has no room.
-        """
-        is_new = not file.draft.is_file() or file.draft.stat().st_size != file.size_bytes
-        if is_new:
-            # Room is taken piece by piece, as they come.
+        """Create or resume the draft of a file. Returns the digests of its pieces. Blocks; raises `OSError`."""
+        if not file.draft.is_file() or file.draft.stat().st_size != file.size_bytes:
+            # A sparse file: pieces take disk space as they arrive.
             with file.draft.open("wb") as opened:
                 opened.write(file.header)
                 opened.truncate(file.size_bytes)
@@ -109,19 +104,19 @@ class PartialFolder:
                 yield hashlib.sha256(opened.read(tensor.piece_bytes(piece))).digest()
 
     def write(self, row: int, first_piece: int, data: bytes) -> None:
-        """Put down pieces that follow each other. Blocks. Raises `OSError`."""
+        """Write consecutive pieces. Blocks. Raises `OSError`."""
         file = self._file_of[row]
         try:
             with file.draft.open("r+b") as opened:
                 opened.seek(file.starts[row] + first_piece * PIECE_BYTES)
                 opened.write(data)
         except FileNotFoundError:
-            # Another source may have brought the same piece meanwhile, or another node of this machine all of them.
+            # Another node of this machine may have completed the file.
             if not self.is_whole(file):
                 raise
 
     def finish(self, file: TensorFile) -> None:
-        """All tensors of a draft are there. Blocks. Raises `OSError`."""
+        """Complete a draft. Blocks. Raises `OSError`."""
         if self.is_whole(file):
             return
         with file.draft.open("r+b") as opened:
@@ -129,7 +124,7 @@ class PartialFolder:
         os.replace(file.draft, file.path)
 
     def check_room(self, size_bytes: int) -> None:
-        """Raises `UsageError` where the disk has no room for so many bytes more."""
+        """Raise `UsageError` if the disk has no room for `size_bytes`."""
         free_bytes = shutil.disk_usage(self.path).free
         if free_bytes < size_bytes + SPARE_BYTES:
             raise UsageError(
@@ -139,12 +134,12 @@ class PartialFolder:
 
 
 def weights_folder(content_digest: bytes, *, cache_folder: Path | None = None) -> Path:
-    """The place of what this machine fetches of a model."""
+    """The folder of a model's fetched part."""
     return (cache_folder or Path(user_cache_dir("cosine-p2p")) / "weights") / content_digest.hex()
 
 
 def _tensor_files(folder: Path, manifest: Manifest, *, is_gguf: bool) -> list[TensorFile]:
-    """One file for each layer, one for each tensor outside of layers; their names are numbers, in order."""
+    """One file for each layer, and for each tensor outside of layers."""
     layers: dict[str, list[int]] = {}
     for row, tensor in enumerate(manifest.tensors):
         found = _LAYER.match(tensor.name)
@@ -158,7 +153,7 @@ def _tensor_files(folder: Path, manifest: Manifest, *, is_gguf: bool) -> list[Te
 
 
 def _gguf_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:
-    """Raises `ValueError` for tensors that no GGUF file has."""
+    """Raises `ValueError` for tensors that cannot be in a GGUF file."""
     tensors = [manifest.tensors[row] for row in rows]
     header, starts = part_header([(tensor.name, tensor.dtype, tensor.shape) for tensor in tensors])
     for tensor in tensors:
@@ -189,7 +184,7 @@ def _tensor_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:
 
 
 def _write(file: Path, data: bytes) -> None:
-    """Replace a file as a whole. Raises `OSError`."""
+    """Replace a file atomically. Raises `OSError`."""
     draft = file.with_name(f".{file.name}{DRAFT}")
     draft.write_bytes(data)
     os.replace(draft, file)

@@ -1,4 +1,4 @@
-"""Weights that one peer serves, over one stream with several questions under way."""
+"""Weights that one peer serves, over one stream with concurrent questions."""
 
 import asyncio
 import hashlib
@@ -17,17 +17,17 @@ from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 
 ANSWER_TIMEOUT_S: Final = 30.0
-"""Of eight pieces under way each then comes at 70 kB/s at least; what is slower is left for another source."""
+"""With eight concurrent pieces at least 70 kB/s each; slower peers lose to other sources."""
 READ_FACTOR: Final = 256.0
-"""A KiB of a tensor is copied and hashed, where one of a message is read number by number: 1 GiB a second."""
+"""A KiB of a tensor is only copied and hashed, at 1 GiB/s; a KiB of other messages is decoded."""
 UNDER_WAY: Final = 8
-"""Pieces asked for at once, 2 MiB: a link of 160 Mbit/s with a round trip of 100 ms is full."""
+"""Number of concurrent pieces, 2 MiB: they fill a link of 160 Mbit/s with a round trip of 100 ms."""
 
 
 class PeerSource:
-    """Asks one peer about the model of a content digest; `opened` opens one. Everything is checked as it comes.
+    """A peer that serves the model of a content digest; `opened` dials it.
 
-    Methods raise `PeerLost`, `PeerError` where the peer refuses, and `RemoteProtocolError` for what is wrong.
+    Methods raise `PeerLost`, `PeerError` if the peer refuses, and `RemoteProtocolError` for wrong data.
     """
 
     most_pieces: int = 1
@@ -58,7 +58,7 @@ class PeerSource:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def manifest(self) -> tuple[Manifest, bytes]:
-        """The manifest, and as it is encoded."""
+        """The manifest and its encoding."""
         encoded = await self._whole(WeightKind.MANIFEST, 0, lambda size: size <= limits.MAX_MANIFEST_BYTES)
         if manifest_digest(encoded) != self._digest:
             raise RemoteProtocolError(f"{self.name} sent a manifest of another model")
@@ -75,22 +75,22 @@ class PeerSource:
         return found
 
     async def look(self, manifest: Manifest) -> None:
-        """Ask which tensors are there."""
+        """Ask which tensors the peer has."""
         size = -(-len(manifest.tensors) // 8)
         self._held = await self._whole(WeightKind.HELD, 0, size.__eq__)
 
     def holds(self, row: int) -> bool:
-        """True for a tensor that is there, as far as the peer has said."""
+        """True for a tensor that the peer says it has."""
         return bool(self._held[row // 8] >> (7 - row % 8) & 1)
 
     def note_lacks(self, row: int) -> None:
-        """The tensor is not there after all."""
+        """Note that the peer does not have the tensor."""
         held = bytearray(self._held)
         held[row // 8] &= ~(1 << (7 - row % 8))
         self._held = bytes(held)
 
     async def digests(self, manifest: Manifest, row: int) -> list[bytes]:
-        """Those of a tensor's pieces."""
+        """The digests of a tensor's pieces."""
         tensor = manifest.tensors[row]
         size = limits.CONTENT_DIGEST_BYTES
         joined = await self._whole(WeightKind.DIGESTS, row, (tensor.pieces * size).__eq__)
@@ -100,7 +100,7 @@ class PeerSource:
         return digests
 
     async def read(self, manifest: Manifest, row: int, first_piece: int, count: int) -> bytes:
-        """The bytes of pieces that follow each other, not checked yet; of a peer one at a time."""
+        """The unchecked bytes of a piece; `count` is 1."""
         assert count == self.most_pieces
         tensor = manifest.tensors[row]
         answer = await self._ask(WeightKind.TENSOR, row, first_piece * limits.MAX_CHUNK_BYTES)
@@ -114,7 +114,7 @@ class PeerSource:
         while True:
             answer = await self._ask(kind, index, len(data))
             due_bytes = min(answer.total_bytes - len(data), limits.MAX_CHUNK_BYTES)
-            # Only the last piece may be short, else a peer could draw it out for ever.
+            # Only the last piece may be short, else a peer could send tiny pieces for ever.
             if not fits(answer.total_bytes) or len(answer.data) != due_bytes:
                 raise RemoteProtocolError(f"{self.name} sent something of a wrong length")
             data += answer.data
@@ -135,7 +135,7 @@ class PeerSource:
             raise PeerLost(self.name, f"no answer within {ANSWER_TIMEOUT_S:g} s") from None
 
     async def _read_answers(self) -> None:
-        """Give each answer to the question that it is of, until the stream ends."""
+        """Match answers to questions until the stream ends."""
         try:
             while True:
                 self._take(await self._channel.receive())
@@ -146,7 +146,7 @@ class PeerSource:
             for _, answered in self._asked:
                 if not answered.done():
                     answered.set_exception(self._failure)
-                    # Of several that wait one may read it alone.
+                    # Mark it as retrieved: perhaps nobody awaits it.
                     answered.exception()
             self._asked.clear()
 
@@ -166,5 +166,5 @@ class PeerSource:
 
 
 def is_refusal_of_one(error: Exception) -> bool:
-    """True where a peer lacks a tensor, and may have others."""
+    """True if a peer lacks a tensor and may have others."""
     return isinstance(error, PeerError) and error.code == ErrorCode.NOT_HELD

@@ -1,19 +1,17 @@
-"""Which pieces of tensors are still to be fetched, and who fetches which now. Pure."""
+"""The pieces of tensors to fetch, and the sources that fetch them. Pure."""
 
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
-from cosine_protocol.manifest import ManifestTensor
-
 MOST_FETCHING: Final = 2
-"""Of sources for one piece: at the end those without work fetch what slow ones have not brought yet."""
+"""Maximum number of sources of one piece: idle ones also fetch the pieces of slow ones."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Run:
-    """Pieces that follow each other in one tensor, by its row in the manifest."""
+    """Consecutive pieces of a tensor, which is a row of the manifest."""
 
     row: int
     first: int
@@ -23,9 +21,6 @@ class Run:
     def pieces(self) -> range:
         return range(self.first, self.first + self.count)
 
-    def size_bytes(self, tensor: ManifestTensor) -> int:
-        return sum(map(tensor.piece_bytes, self.pieces))
-
 
 @dataclass(slots=True)
 class _UnderWay:
@@ -34,13 +29,13 @@ class _UnderWay:
 
 
 class PieceBoard:
-    """Gives out pieces in order, and again what was given back. A run is of one source at first.
+    """Assigns pieces to sources in order.
 
-    Where nothing is left to give out, what is under way longest is given to a second source, too.
+    Once all are assigned, the oldest unfinished ones are assigned to a second source.
     """
 
     def __init__(self, lacking: Iterable[tuple[int, int]]) -> None:
-        """With the pieces that lack, as rows and numbers."""
+        """`lacking` are rows and numbers of missing pieces."""
         self._lacking: dict[int, deque[int]] = {}
         for row, piece in sorted(lacking):
             self._lacking.setdefault(row, deque()).append(piece)
@@ -49,16 +44,16 @@ class PieceBoard:
 
     @property
     def is_done(self) -> bool:
-        """True once all pieces are there."""
+        """True once all pieces have arrived."""
         return self._left == 0
 
     @property
     def lacking_rows(self) -> frozenset[int]:
-        """The tensors of which pieces lack or are under way."""
+        """The tensors with missing pieces."""
         return frozenset(self._lacking) | {row for row, _ in self._under_way}
 
     def take(self, source: str, *, holds: Callable[[int], bool], most: int = 1) -> Run | None:
-        """The next pieces for a source that holds some tensors; None where there are none for it."""
+        """The next pieces for a source. None if it holds none of the missing ones."""
         for row, pieces in self._lacking.items():
             if not holds(row):
                 continue
@@ -80,18 +75,18 @@ class PieceBoard:
         return None
 
     def lacks(self, row: int, piece: int) -> bool:
-        """True for a piece that is not there yet, though somebody may fetch it."""
+        """True for a missing piece, even if a source fetches it."""
         return (row, piece) in self._under_way or piece in self._lacking.get(row, ())
 
     def note_done(self, row: int, piece: int) -> bool:
-        """A piece is there; False where it was before."""
+        """Note that a piece has arrived. Returns False if it had before."""
         if self._under_way.pop((row, piece), None) is None:
             return False
         self._left -= 1
         return True
 
     def give_back(self, run: Run, source: str) -> None:
-        """A source does not bring these; what nobody else fetches comes first."""
+        """Note that a source does not fetch these. Pieces without another source come first."""
         for piece in reversed(run.pieces):
             flying = self._under_way.get((run.row, piece))
             if flying is None:

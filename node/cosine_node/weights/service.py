@@ -1,9 +1,10 @@
-"""Serves `/cosine/weights/1.0.0`: the manifest, the files and the tensors of the target that this node serves."""
+"""Serves `/cosine/weights/1.0.0`: the manifest, files and tensors of this node's target."""
 
 import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -18,25 +19,22 @@ from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 
 ReadFile = Callable[[Path, int, int], Awaitable[bytes]]
-"""Gives the bytes of a file from one on, so many. Raises `OSError`."""
+"""Reads bytes of a file by offset and size. Raises `OSError`."""
 MAX_STREAMS: Final = 8
-"""Bounds what waits to be sent, with `MAX_SENT_AHEAD_BYTES` for each: 10 MiB."""
+"""Bounds the send buffers, of `MAX_SENT_AHEAD_BYTES` each, to 10 MiB."""
 MAX_OF_PEER: Final = 2
-"""One, and one that has not ended yet."""
+"""One open stream, and one that is ending."""
 PIECE_RATE: Final = 512.0
-"""Answers a second for one peer: 128 MiB, a gigabit link."""
+"""Answers per second for one peer: 128 MiB, a gigabit link."""
 PIECE_BURST: Final = 512.0
 IDLE_S: Final = 30.0
-"""Who asks nothing, or reads nothing, for so long holds a stream that others want."""
+"""Timeout of an idle stream, which others want."""
 RETRY_S: Final = 10.0
-"""Who finds all streams taken asks somebody else meanwhile."""
+"""Sent to a peer if all streams are taken."""
 
 
 class WeightsService:
-    """Answers one question after the other on each stream, as fast as the peer reads.
-
-    Nothing is checked again as it is sent: the asker checks all.
-    """
+    """Answers the questions of each stream in turn. The receiver checks all data."""
 
     def __init__(
         self,
@@ -46,9 +44,9 @@ class WeightsService:
         budget: CallBudget | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`read` gives bytes of a file, by default from a thread."""
+        """`read` reads from a file, by default in a thread."""
         self._held = held
-        self._read = read or _read_in_thread
+        self._read: ReadFile = read or partial(asyncio.to_thread, _read)
         self._digest = held.content_digest
         self._rows = held.manifest.tensors
         bits = "".join("1" if row.name in held.tensors else "0" for row in self._rows)
@@ -98,7 +96,7 @@ class WeightsService:
         return WeightBytes(question.number, total_bytes, data)
 
     async def _bytes(self, kind: WeightKind, index: int, offset: int) -> tuple[int, bytes]:
-        """How many bytes something has, and those from an offset on. Raises `PeerError` and `OSError`."""
+        """The total size and the bytes from an offset on. Raises `PeerError` and `OSError`."""
         match kind:
             case WeightKind.MANIFEST:
                 whole = self._held.encoded
@@ -120,10 +118,6 @@ class WeightsService:
                     return tensor.size_bytes, data
                 whole = b"".join(tensor.digests)
         return len(whole), whole[offset : offset + limits.MAX_CHUNK_BYTES]
-
-
-async def _read_in_thread(file: Path, start: int, size_bytes: int) -> bytes:
-    return await asyncio.to_thread(_read, file, start, size_bytes)
 
 
 def _read(file: Path, start: int, size_bytes: int) -> bytes:

@@ -1,16 +1,16 @@
-"""A model that is in the swarm: which it is, who holds it, and the part of it that is wanted here."""
+"""A model that nodes of the swarm hold, and fetching a part of it."""
 
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from cosine_node.weights.fetching import FetchProgress, Source, SourcePlace, WeightsFetch
+from cosine_node.weights.fetching import FetchProgress, SourcePlace, WeightsFetch
 from cosine_node.weights.hub_source import HubSource
 from cosine_node.weights.partial_folder import PartialFolder, weights_folder
 from cosine_node.weights.peer_source import PeerSource
@@ -24,7 +24,7 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
-"""Who waits for somebody that has the model looks again so soon."""
+"""Interval of look-ups while no node has the model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class SoughtModel:
 
     @classmethod
     def parse(cls, text: str) -> "SoughtModel":
-        """Raises `UsageError` for something after the @ that is no digest in hex."""
+        """Raises `UsageError` if the part after the @ is not a digest in hex."""
         try:
             digest = parse_digest(text)
             return cls(digest.hex(), digest)
@@ -45,7 +45,7 @@ class SoughtModel:
 
     @property
     def key(self) -> str:
-        """The name under which nodes of the model are looked up."""
+        """The name for look-ups of its nodes."""
         return self.name if self.digest is None else self.digest.hex()
 
 
@@ -80,9 +80,9 @@ class SwarmModel:
         cache_folder: Path | None = None,
         choose: Callable[[str, dict[bytes, int]], bytes] = choose_digest,
     ) -> "SwarmModel | None":
-        """The model that is sought, as verifiers and stages announce it; None where nobody does.
+        """The model as verifiers and stages announce it. None if nobody does.
 
-        Of a name that stands for several models `choose` says which. Raises what that raises.
+        `choose` selects one of several models of a name; its exceptions are raised.
         """
         records = await _holders(directory, sought.key)
         offered = {record.target_digest: record.content_digest for record in records}
@@ -101,9 +101,9 @@ class SwarmModel:
         )
 
     async def folder(self) -> PartialFolder | None:
-        """The model's folder with its small files, and as many tensors as are here; None where nobody has them now.
+        """The model's folder with its small files and the tensors on this machine. None if nobody has the files.
 
-        Raises `UsageError` for a model that cannot be held in parts, and where the disk cannot take it.
+        Raises `UsageError` for a model that cannot be held in parts, and if the disk is full.
         """
         kept = weights_folder(self._content_digest, cache_folder=self._cache_folder) / MANIFEST
         if kept.is_file():
@@ -127,37 +127,29 @@ class SwarmModel:
     async def fetch(
         self, folder: PartialFolder, wanted: Collection[int], *, what: str, tell: Callable[[FetchProgress], None]
     ) -> HeldWeights:
-        """Fetch the tensors of these rows, and prove all that lies in the folder then.
-
-        Raises `UsageError` where the disk cannot take them, or has not kept them.
-        """
+        """Fetch the tensors of these rows, and check the whole folder. Raises `UsageError` if the disk fails."""
         await WeightsFetch(folder, wanted, what=what, tell=tell).run(self._places)
         return await asyncio.to_thread(HeldWeights.read, folder.path)
 
     async def _places(self) -> Sequence[SourcePlace]:
-        """Whom to ask now: nodes that announce the model, and the hub."""
+        """The present sources: nodes that announce the model, and the hub."""
         records = await _holders(self._directory, self.target_digest.hex())
         peers = [
             record.peer_id
             for record in records
             if record.content_digest == self._content_digest and record.peer_id != self._transport.peer_id
         ]
-        places = [SourcePlace(peer, partial(self._opened_peer, peer)) for peer in dict.fromkeys(peers)]
-        return places if self._hub is None else [*places, SourcePlace(self._hub.name, self._opened_hub)]
-
-    @asynccontextmanager
-    async def _opened_peer(self, peer_id: str) -> AsyncIterator[Source]:
-        async with PeerSource.opened(self._transport, peer_id, self._content_digest) as source:
-            yield source
-
-    @asynccontextmanager
-    async def _opened_hub(self) -> AsyncIterator[Source]:
-        assert self._hub is not None
-        yield self._hub
+        places = [
+            SourcePlace(peer, partial(PeerSource.opened, self._transport, peer, self._content_digest))
+            for peer in dict.fromkeys(peers)
+        ]
+        return (
+            places if self._hub is None else [*places, SourcePlace(self._hub.name, partial(nullcontext, self._hub))]
+        )
 
 
 async def _holders(directory: Directory, key: str) -> list[NodeRecord]:
-    """The verifiers and stages that are found under a name or digest."""
+    """The verifiers and stages of a name or digest."""
     found: list[NodeRecord] = []
     for role in (Role.STAGE, Role.VERIFIER):
         try:
@@ -168,7 +160,7 @@ async def _holders(directory: Directory, key: str) -> list[NodeRecord]:
 
 
 def said_of(progress: FetchProgress) -> str:
-    """How far a fetch is, as a sentence."""
+    """The progress of a fetch as a sentence."""
     if progress.lacking:
         return progress.lacking
     mib = 1 << 20

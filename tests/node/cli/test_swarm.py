@@ -49,7 +49,7 @@ def test_a_ban_is_made_shown_and_lifted(run: Run) -> None:
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("swarm found friends", "There is no action 'found'; choose one of create, admit, revoke, show."),
+        ("swarm found friends", "Unknown action 'found'; choose one of create, admit, revoke, show."),
         ("swarm admit", "Say what to admit: `cosine-node swarm admit PEER_ID`."),
         (f"swarm admit {PEER}", "Name the founder's folder with --folder"),
         (f"swarm admit {PEER} --folder x --days 367", "--days must be above 0 and at most 366."),

@@ -170,7 +170,7 @@ def test_without_a_hub_what_was_downloaded_is_taken(no_hub: Hub, caplog: pytest.
     assert HubModel.parse(NAME).fetch() == held
     told = [record.getMessage() for record in caplog.records if record.name == hub_room.LOG.name]
     assert len(told) == (0 if constants.HF_HUB_OFFLINE else 1)
-    assert all(f"{NAME} is taken as it was downloaded before" in line for line in told)
+    assert all(f"{NAME}: using the earlier download" in line for line in told)
 
 
 def test_without_a_hub_what_is_not_here_as_a_whole_is_refused_in_a_sentence(no_hub: Hub) -> None:

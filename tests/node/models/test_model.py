@@ -248,8 +248,8 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
     assert dict(events)["testing"] == {"model": str(target)}
     (told,) = [fields for event, fields in events if event == "generation_config"]
     assert told["said"] == (
-        "Requests that say nothing else get the model's own temperature 0.7, top_p 0.8, repetition_penalty 1.1. "
-        "Its num_beams cannot be honoured by a swarm: texts are not those of its own generate()."
+        "The model's generation config sets the default temperature 0.7, top_p 0.8, repetition_penalty 1.1. "
+        "A swarm does not support its num_beams: texts differ from those of generate() in transformers."
     )
 
 

@@ -177,7 +177,7 @@ def nonsense(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
-        (code_only, "code of its own (auto_map) and no tokenizer.json: such code is never run"),
+        (code_only, "custom code (auto_map) and no tokenizer.json: such code is never run"),
         pytest.param(
             nonsense, "has a tokenizer.model and no tokenizer.json, and it cannot be converted: ", marks=THOROUGH
         ),
@@ -197,7 +197,7 @@ def test_packages_that_are_missing_are_named(
     folder: Path, content: bytes, packages: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "tokenizer.model").write_bytes(content)
-    monkeypatch.setattr(tokenizer_conversion, "_is_installed", lambda package: False)
+    monkeypatch.setattr(tokenizer_conversion, "distributions", lambda name: ())
     assert f"transformers needs `pip install {packages}`" in told(folder)
     monkeypatch.setattr(tokenizer_conversion, "installed_version", lambda: None)
     assert "to convert it needs transformers" in told(folder)
