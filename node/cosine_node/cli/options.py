@@ -5,7 +5,7 @@ commands share are fields of a dataclass.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial, wraps
 from inspect import Parameter, signature
 from pathlib import Path
@@ -189,7 +189,7 @@ class Place:
     def network_options(self, deny: list[str] | None, **more: Any) -> NetworkOptions:
         """The network options of the process. Raises `UsageError`."""
         return NetworkOptions(
-            access=Access.parse(network=self.network, swarm=self.swarm, deny=several(deny)),
+            access=access_of(self.network, self.swarm, deny),
             identity_file=self.identity,
             initial_peers=several(self.initial_peers),
             host_maddrs=several(self.host_maddr) or DEFAULT_HOST_MADDRS,
@@ -299,6 +299,11 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 def several(values: list[str] | None) -> tuple[str, ...]:
     """The values of a repeatable option."""
     return tuple(values or ())
+
+
+def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity: Path | None = None) -> Access:
+    """The values of --network, --swarm and --deny, and of a client's --identity. Raises `UsageError`."""
+    return replace(Access.parse(network=network, swarm=swarm, deny=several(deny)), identity_file=identity)
 
 
 def parse_role(text: str) -> Role:

@@ -1,4 +1,4 @@
-"""The cores of the machine that a demo runs on, which keep roles apart."""
+"""CPU affinity of the demo's processes."""
 
 import os
 from collections.abc import Iterator
@@ -8,14 +8,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Cores:
-    """The numbers of two cores: the verifier's own, and the one that all others share."""
+    """Two CPU cores: one for the verifier, one for the others."""
 
     verifier: int
     others: int
 
     @classmethod
     def find(cls) -> "Cores | None":
-        """The first two that this process may use; None where there is but one, or where none can be chosen."""
+        """The first two usable cores. None with one core or without affinity on this system."""
         if not hasattr(os, "sched_setaffinity"):
             return None
         usable = sorted(os.sched_getaffinity(0))
@@ -24,7 +24,7 @@ class Cores:
 
 @contextmanager
 def on_core(core: int | None) -> Iterator[None]:
-    """Keep this thread on a core meanwhile, and with it every thread and process that it starts; None for any."""
+    """Pin this thread, and the threads and processes that it starts, to a core. None for no pinning."""
     if core is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""The page over the swarm of a demo, once its races are over, for as long as somebody looks."""
+"""The page of a demo's swarm after its races."""
 
 import asyncio
 import signal
@@ -11,7 +11,7 @@ HOST = "127.0.0.1"
 
 
 def offering(say: Say, *, model_name: str) -> Offer:
-    """Serve the page until Enter or Ctrl-C, and say where."""
+    """Return a function that serves the page until Enter or Ctrl-C."""
 
     async def offer(peer: str, target: str) -> None:
         from cosine_node.gateway.http.app import GatewayOptions
@@ -19,7 +19,7 @@ def offering(say: Say, *, model_name: str) -> Offer:
 
         def note(event: str, fields: dict[str, object]) -> None:
             if event == "ready":
-                say(f"The swarm still runs, with a page at {fields['url']}/ ; Enter ends it.")
+                say(f"The swarm is still running, with a page at {fields['url']}/ ; press Enter to end it.")
 
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
         loop.add_reader(sys.stdin, stop.set)

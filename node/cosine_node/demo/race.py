@@ -1,4 +1,4 @@
-"""One prompt generated three ways at once: how far each lane is, and how much faster than plain it was. Pure."""
+"""A race of three ways to generate one prompt: progress of the lanes and speed-ups. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,7 +13,7 @@ from cosine_p2p.request.results import Chunk, Generation
 
 
 class Way(Enum):
-    """The ways that race: the target alone, with its verifier's own copying, and with drafters as well."""
+    """The ways to generate: plain decoding, with copying by the verifier, and also with drafters."""
 
     PLAIN = "plain"
     COPYING = "without drafters"
@@ -27,12 +27,12 @@ OPTIONS: Final[Mapping[Way, GenerationOptions]] = MappingProxyType(
         Way.COSINE: {"strategy": "cosine"},
     }
 )
-"""The options that make a request one of each way."""
+"""Generation options of each way."""
 
 
 @dataclass(slots=True)
 class Lane:
-    """The text of one way so far, piece by piece with the author of each, and its end once there is one."""
+    """The text of one way so far, in pieces with their authors."""
 
     tokens: int = 0
     pieces: list[tuple[str, str]] = field(default_factory=list)
@@ -40,7 +40,7 @@ class Lane:
     done: Generation | None = None
 
     def add(self, chunk: Chunk, domains: Mapping[str, str], *, seconds: float) -> None:
-        """Take in a chunk that came `seconds` after the start; `domains` names drafters by their peer ids."""
+        """Add a chunk that arrived `seconds` after the start. `domains` are those of drafters, by peer id."""
         source = chunk.source
         author = Origin(source=source, is_copied=chunk.is_copied, domain=domains.get(source, "")).name
         self.tokens += len(chunk.token_ids)
@@ -50,7 +50,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """One prompt under way in all lanes."""
+    """A race for one prompt."""
 
     prompt: Prompt
     temperature: float
@@ -60,7 +60,7 @@ class Race:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RacedPrompt:
-    """One prompt generated in every way. `pass_s` is the time of an emulated pass over one token, if it is."""
+    """The results for one prompt. `pass_s` is the time of an emulated one-token pass."""
 
     prompt: Prompt
     temperature: float
@@ -73,10 +73,10 @@ class RacedPrompt:
 
     @property
     def plain_s(self) -> float:
-        """Seconds of plain decoding; on an emulated device without what this machine was late.
+        """Seconds of plain decoding, on an emulated device without delays of this machine.
 
-        There it is the earliest first token of all lanes, and a pass for each further one. A machine that is too
-        slow for the emulation can only make the other ways look worse.
+        There it is the earliest first token of all lanes and an emulated pass for each further one. A slow machine
+        thus makes only the other ways look worse.
         """
         plain = self.done[Way.PLAIN]
         if self.pass_s is None:
@@ -85,5 +85,5 @@ class RacedPrompt:
         return min(plain.seconds, first_s + (plain.rounds - 1) * self.pass_s)
 
     def speedup(self, way: Way) -> float:
-        """Times as fast as plain decoding, at least."""
+        """Lower bound of the speed-up over plain decoding."""
         return self.plain_s / self.done[way].seconds

@@ -1,4 +1,4 @@
-"""The report of the demo: every prompt with its three ways, their summary, and its JSON. Pure."""
+"""The report of the demo: results, summary and JSON. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -10,15 +10,14 @@ from cosine_node.terminal.printing import json_safe
 from cosine_p2p.request.origins import told_origins
 
 MAX_LATE_SHARE: Final = 0.05
-"""With more late passes than this, the figures are said to be lower bounds."""
+"""With more late passes the figures are reported as lower bounds."""
 
 
 @dataclass(frozen=True, slots=True)
 class EmulatedDevices:
-    """Devices and links that were emulated: their latencies by name, and how the passes kept to them.
+    """Emulated devices and links: their latencies by name, and the numbers of passes and late passes.
 
-    Those are the passes of all nodes, and the ones that took longer than the emulated curve; complete if all nodes
-    reported.
+    A late pass took longer than the emulated curve. The numbers are complete if all nodes reported.
     """
 
     latencies: Mapping[str, object]
@@ -32,33 +31,33 @@ class EmulatedDevices:
 
     @property
     def has_held(self) -> bool:
-        """True if the passes took as long as on the emulated devices."""
+        """True if nearly all passes kept the emulated times."""
         return self.is_complete and self.late_share <= MAX_LATE_SHARE
 
 
 @dataclass(frozen=True, slots=True)
 class SharedMachine:
-    """The one machine that verifier, drafters and client share where nothing is emulated."""
+    """The machine that verifier, drafters and client share without emulation."""
 
     target: str
     drafters: int
     processors: int
     has_own_core: bool
-    """True if the verifier had a core of its own, and all others another one."""
+    """True if the verifier had one core, and all others another one."""
     llama_token_ms: float | None = None
-    """Of llama.cpp's own plain loop on the target's file, on the verifier's core; None if it is not installed."""
+    """Milliseconds per token of llama.cpp on the verifier's core. None if it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
 class RaceReport:
-    """All prompts of a demo, and what they were generated on."""
+    """All results of a demo, and the devices."""
 
     rows: tuple[RacedPrompt, ...]
     devices: EmulatedDevices | SharedMachine
 
     @property
     def bound(self) -> str:
-        """What stands before a speed that may be higher still."""
+        """Prefix of a speed that is a lower bound."""
         is_late = isinstance(self.devices, EmulatedDevices) and not self.devices.has_held
         return "at least " if is_late else ""
 
@@ -67,7 +66,7 @@ class RaceReport:
         return sorted({row.temperature for row in self.rows})
 
     def median_speedup(self, way: Way, temperature: float) -> float:
-        """Times as fast as plain decoding, the median over prompts."""
+        """Median speed-up over plain decoding."""
         return median(row.speedup(way) for row in self.rows if row.temperature == temperature)
 
     def as_json(self) -> dict[str, Any]:
@@ -105,7 +104,7 @@ class RaceReport:
 
 
 def result_line(row: RacedPrompt) -> str:
-    """One prompt's result in a line, with whose the tokens are, which no column of a table has room for."""
+    """One line about a prompt's result, including the origins of its tokens."""
     ways = ", ".join(
         f"{way.value} {row.done[way].seconds:.2f} s ({row.speedup(way):.2f}x)" for way in (Way.COPYING, Way.COSINE)
     )
@@ -116,13 +115,13 @@ def result_line(row: RacedPrompt) -> str:
 
 
 def _curve_text(points: object) -> str:
-    """A cost curve in words: milliseconds at each number of tokens."""
+    """A cost curve as text."""
     pairs = points.items() if isinstance(points, dict) else ()
     return ", ".join(f"{milliseconds:g} ms at {tokens}" for tokens, milliseconds in pairs) + " tokens"
 
 
 def summary(report: RaceReport) -> Sequence[str]:
-    """The sentences under the table, the verdict first."""
+    """The sentences below the table."""
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
     has_home_drafts = any(row.done[Way.COPYING].home_tokens for row in report.rows)
     alone = "copying and the verifier's own drafter" if has_home_drafts else "copying from the text alone"
@@ -156,7 +155,7 @@ def summary(report: RaceReport) -> Sequence[str]:
 
 
 def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
-    """The sentences about a demo by the clock: who shared what, and whether drafting paid."""
+    """The sentences about a demo without emulation."""
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     whose = f"and the client shared {machine.processors} processors"
     if machine.has_own_core:

@@ -1,4 +1,4 @@
-"""The demo on a terminal: three lanes side by side, with bars of tokens and text in its drafters' colours."""
+"""The demo on a terminal: three lanes with progress bars and coloured text."""
 
 import io
 import re
@@ -26,11 +26,11 @@ COLOURS: Final[Mapping[str, str]] = {
     Origin(source=HOME_SOURCE).name: "white",
     **dict(zip((*zoo.DOMAINS, "general"), ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True)),
 }
-"""A colour for the author of each piece of text."""
+"""Colours by author."""
 
 
 def race_view(race: Race, *, columns: int) -> RenderableType:
-    """A race as it stands, in so many columns."""
+    """The present state of a race for a terminal of `columns`."""
     grid = Table.grid(expand=True, padding=(0, 1))
     panels = []
     for way in Way:
@@ -62,16 +62,16 @@ def _lane_view(way: Way, lane: Lane, max_new_tokens: int, *, width: int) -> Pane
 
 
 def save_picture(race: Race, path: Path) -> None:
-    """Write a race as it stands as an SVG file."""
+    """Save the present state of a race as SVG."""
     console = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), color_system="truecolor")
     console.print(race_view(race, columns=PICTURE_COLUMNS))
     svg = console.export_svg(title="cosine-node demo", unique_id="demo")
-    # A picture in a repository must not load fonts from elsewhere.
+    # Do not load fonts from the web.
     path.write_text(re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL), "utf-8")
 
 
 def print_report(report: RaceReport, console: Console) -> None:
-    """Print the table for people, and the verdict under it."""
+    """Print the table and the summary."""
     is_shared = isinstance(report.devices, SharedMachine)
     where = "by the clock of this machine" if is_shared else "on emulated devices and links"
     table = Table(title=f"Plain decoding, copying alone and cosine, {where}")

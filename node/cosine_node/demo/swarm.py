@@ -27,42 +27,43 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.records import Role
 
 SILENCE_S: Final = 150.0
-"""Generous: all nodes load PyTorch and their models at once, on a machine that may have two cores. One that goes on
-to its next stage is waited for as long again: such a machine may do other things beside."""
+"""Timeout of each stage: all nodes load PyTorch and their models at once, perhaps on two cores."""
 LOOK_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
-"""Longer than a node takes to say goodbye to its peers and to the DHT."""
+"""Longer than a node takes to leave the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
-"""Bounds memory: the longest event a node may print."""
+"""Maximum length of an event."""
 SEED: Final = 1
-"""Any: all lanes have the same, so their texts are equal at every temperature."""
+"""With one seed for all lanes their texts are equal at every temperature."""
 SHARING_A_CORE: Final = ("general", "code")
-"""Of drafters in a demo by the clock: the general one is ahead of the others, and one question is about code."""
+"""Drafters of a demo without emulation: the general one is the best, and one question is about code."""
 SETTLE_S: Final = 0.2
-"""A drafter goes on for a moment after its release; the next race should not pay for it."""
+"""Pause between races: a drafter goes on for a moment after its release."""
 LLAMA_LOOP: Final = "cosine_node.engine.llama.process:token_ms"
 LLAMA_TIMEOUT_S: Final = 120.0
-"""It takes 5 s on a quiet machine."""
+"""Takes 5 s on an idle machine."""
 Say = Callable[[str], None]
 Offer = Callable[[str, str], Awaitable[None]]
-"""Is given the address of a node and the target, once the races are over and while the swarm still runs."""
+"""Called after the races with the address of a node and the target."""
 Show = Callable[[Race | RacedPrompt], None]
-"""Is given a race whenever it has gone on, and its result in the end."""
+"""Called with a race at each progress, and with its result."""
 
 
 LOG_LINES: Final = 12
-"""Of the log of a node that failed: enough for a traceback's end, and for a screen beside the sentence."""
+"""Number of lines shown of a failed node's log."""
 
 
 class NodeDied(CosineError):
-    """A node ended too early; below the sentence stands the end of its log."""
+    """A node ended too early. The message contains the end of its log."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeProcess:
-    """One `cosine-node` child. `ready` and `stopped` are the first and the last event of each node in it.
+    """A `cosine-node` child process.
 
-    `stage` says what it does on the way there, `took_s` how long each stage has taken, of all its models together.
+    ready, stopped: The first and the last event of each of its nodes.
+    stage: The present stage of its start.
+    took_s: Seconds of each stage, summed over its models.
     """
 
     name: str
@@ -90,7 +91,7 @@ class NodeProcess:
         return cls(name, process, log)
 
     async def wait_ready(self, nodes: int = 1) -> None:
-        """Wait for the ready events of so many nodes in the process. Raises `NodeDied`."""
+        """Wait until `nodes` nodes of the process are ready. Raises `NodeDied`."""
         assert self.process.stdout is not None
         loop = asyncio.get_running_loop()
         heard_bytes, heard_s = 0, loop.time()
@@ -113,7 +114,7 @@ class NodeProcess:
                 self.ready.append(event)
 
     def look(self) -> None:
-        """Read the stages that its log has told since the last look."""
+        """Read new stages from its log."""
         with self.log.open("rb") as log:
             log.seek(self._read_bytes)
             whole, end, _ = log.read().rpartition(b"\n")
@@ -128,7 +129,7 @@ class NodeProcess:
                 self.took_s[stage] = self.took_s.get(stage, 0.0) + float(event["seconds"])
 
     def last_words(self) -> str:
-        """The end of its log as people read it, indented; events of the start are left out."""
+        """The end of its log as indented text, without events of the start."""
         lines: list[str] = []
         for line in self.log.read_bytes().splitlines():
             event = _event_of(line)
@@ -141,11 +142,11 @@ class NodeProcess:
 
     @property
     def maddrs(self) -> list[str]:
-        """The full addresses of its first node."""
+        """The addresses of its first node."""
         return list(self.ready[0]["maddrs"])
 
     async def stop(self) -> None:
-        """SIGTERM, the last event, and SIGKILL for a node that does not end."""
+        """Send SIGTERM, and SIGKILL after a timeout."""
         if self.process.returncode is None:
             self.process.terminate()
         try:
@@ -162,7 +163,7 @@ class NodeProcess:
 
 
 def _event_of(line: bytes) -> dict[str, Any]:
-    """The event on a line of a log; empty for what a library or Python itself has written there."""
+    """The event on a line of a log. Empty for other output."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -172,11 +173,12 @@ def _event_of(line: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The models of a demo. With an emulation every way has a verifier of its own, and all ways race at once.
+    """The models of a demo. With an emulation each way has its own verifier, and all ways race at once.
 
-    Without one the clocks are real, and the ways take turns at one verifier, so that none waits for another.
-    The verifier has a core of its own then, and all others share another, where that can be had. `verifier_options`
-    are further ones of `join`; `own_drafters` take the place of the family's.
+    Without one the ways take turns at one verifier, which has its own core if possible.
+
+    verifier_options: Further options of `join`.
+    own_drafters: Drafters instead of the family's.
     """
 
     family: zoo.Family
@@ -190,17 +192,17 @@ class Cast:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens of an output where nobody says it: of the real family fewer, for they take their time."""
+        """Default number of new tokens; real devices get fewer, because they are slower."""
         return 96 if self.emulation else 48
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Those of the prompts where nobody says it."""
+        """Default temperatures."""
         return (0.0, 0.8) if self.emulation else (0.0,)
 
     @property
     def drafters(self) -> tuple[str, ...]:
-        """All of a family's, but by the clock only so many as one core can hold: each slows the others down."""
+        """All drafters of the family; without emulation those that one core can run."""
         known = zoo.names(self.family)[1:]
         if self.emulation is None:
             known = tuple(name for name in known if set(zoo.expertise(name)) & set(SHARING_A_CORE))
@@ -208,13 +210,13 @@ class Cast:
 
     @property
     def prompts(self) -> tuple[zoo.Prompt, ...]:
-        """What is asked: of each domain of the toy family one prompt, of the real one what people ask."""
+        """One prompt of each domain for the toy family, typical questions for the other."""
         return tuple(zoo.prompts(domain)[0] for domain in zoo.DOMAINS) if self.emulation else zoo.asked_by_people()
 
 
 @dataclass(slots=True)
 class DemoNodes:
-    """The processes of a demo that are ready, and whom a client asks for each way."""
+    """The processes of a demo."""
 
     peer: str
     verifiers: list[NodeProcess]
@@ -222,13 +224,13 @@ class DemoNodes:
 
     @property
     def serving(self) -> Mapping[Way, str]:
-        """The peer id of the verifier of each way."""
+        """The verifier's peer id for each way."""
         own = self.verifiers if len(self.verifiers) > 1 else self.verifiers * len(Way)
         return {way: node.ready[0]["peer_id"] for way, node in zip(Way, own, strict=True)}
 
     @property
     def domains(self) -> Mapping[str, str]:
-        """What each drafter is an expert in, by peer id."""
+        """The domain of each drafter, by peer id."""
         ready = self.drafters.ready if self.drafters else []
         return {event["peer_id"]: event["model"].rpartition("-")[2] for event in ready}
 
@@ -242,9 +244,9 @@ async def run_demo(
     show: Show,
     offer: Offer | None = None,
 ) -> RaceReport:
-    """Start verifiers and all drafters of a family as processes, and generate every prompt in all ways.
+    """Start verifiers and drafters as processes, and generate each prompt in all ways.
 
-    While they still run, `offer` is awaited in the end.
+    `offer` is awaited before they are stopped.
     """
     cores = Cores.find() if cast.emulation is None else None
     with (
@@ -257,7 +259,7 @@ async def run_demo(
                 for temperature in temperatures:
                     for number, prompt in enumerate(cast.prompts):
                         race = Race(prompt=prompt, temperature=temperature, max_new_tokens=max_new_tokens)
-                        # Each way is the first in turn, so that none profits from its place.
+                        # Rotate the order, so that no way profits from it.
                         first = number % len(Way)
                         order = [*Way, *Way][first : first + len(Way)]
                         rows.append(await _run_race(client, race, nodes, cast.emulation, order, show))
@@ -285,7 +287,7 @@ async def run_demo(
 
 
 def llama_token_ms(cast: Cast, tokens: int) -> float | None:
-    """Milliseconds a token of llama.cpp's own server on the target's file, in one thread; None if it is absent."""
+    """Milliseconds per token of llama.cpp's server on the target's file, in one thread. None if not installed."""
     if not is_installed():
         return None
     prompts = [prompt.last for prompt in cast.prompts]
@@ -303,7 +305,7 @@ async def _run_race(
     order: Sequence[Way],
     show: Show,
 ) -> RacedPrompt:
-    """All ways at once, each at a verifier of its own; or, by the clock, one after the other at one verifier."""
+    """Race one prompt: all ways at once with emulation, else one after the other."""
     done: dict[Way, Generation] = {}
 
     async def run_lane(way: Way) -> None:
@@ -329,7 +331,7 @@ async def _run_race(
             for way in Way:
                 lanes.create_task(run_lane(way))
     else:
-        # The first lane would pay for the prompt, which the verifier then keeps for the others.
+        # Fill the prefix cache, which else only the later lanes would use.
         await client.generate(race.prompt.asked, strategy="plain", max_new_tokens=1)
         for way in order:
             await run_lane(way)
@@ -346,10 +348,7 @@ async def _run_race(
 async def running_nodes(
     cast: Cast, folder: Path, say: Say, *, verifier_core: int | None = None
 ) -> AsyncIterator[DemoNodes]:
-    """A bootstrap node, one verifier or one for each way, and one process with all drafters; stopped in the end.
-
-    The verifiers are kept on a core, if one is given.
-    """
+    """Run a bootstrap node, the verifiers, on `verifier_core` if given, and one process with all drafters."""
     started: list[NodeProcess] = []
 
     async def start(name: str, *arguments: str) -> NodeProcess:
@@ -379,10 +378,7 @@ async def running_nodes(
 
 
 async def wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
-    """Wait for processes with so many nodes each; a terminal is told what they do. Who is ready says so at once.
-
-    Raises `NodeDied`.
-    """
+    """Wait for processes, each with its number of nodes, and show their stages. Raises `NodeDied`."""
 
     async def wait(node: NodeProcess, count: int) -> None:
         await node.wait_ready(count)
@@ -398,9 +394,9 @@ async def wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
         return ", ".join(f"{node.name}: {node.stage}" for node in waited_for) or "Joining"
 
     line = WaitingLine(sys.stderr)
-    # Nobody may read a process's events while it is stopped: the group ends those that wait.
+    # The group cancels all readers before the processes are stopped.
     try:
-        # A pipe would get a line for each stage of each process.
+        # Without a terminal there would be a line for each stage.
         told = telling_stages(line, stages) if columns_of(sys.stderr) else nullcontext()
         async with told, asyncio.TaskGroup() as waiting:
             for node, count in nodes.items():
@@ -413,10 +409,7 @@ async def wait_for_all(nodes: Mapping[NodeProcess, int], say: Say) -> None:
 
 @contextmanager
 def blaming_the_dead(started: Sequence[NodeProcess]) -> Iterator[None]:
-    """Raise `NodeDied` where a client fails and a node has ended meanwhile: it knows why, the client does not.
-
-    Of requests that fail together the first is told.
-    """
+    """Raise `NodeDied` with the logs if a client fails after a node has ended."""
     try:
         yield
     except* CosineError as failed:

@@ -1,4 +1,4 @@
-"""One request at a drafter: its live tree, the row to feed next, and the nodes worth sending. Pure."""
+"""The live tree of a request at a drafter, its next row, and the nodes to send. Pure."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -14,23 +14,23 @@ from cosine_p2p.strategy.tree import Block, LiveTree, TreeNode, block_below, con
 from cosine_protocol.limits import MAX_TREE_DEPTH
 
 URGENT_DEPTH: Final = 3
-"""A verifier commits one to three tokens a pass, so that a pass may already wait for nodes this near."""
+"""Nodes this close to the root are sent at once: a verifier commits one to three tokens per pass."""
 EXPECTED: Final = 0.5
-"""A path that is more likely than not waits for nothing: a pass that begins before it comes loses a token. Twenty
-recorded texts, 20 ms away: 1.005 times as fast as with all held, for 1 % more bytes; with 0.01 1.013, for 27 %."""
+"""Likelier paths are sent at once. Twenty recorded texts, 20 ms away: 1.005 times as fast as with all held, for 1 %
+more bytes; with 0.01 1.013 times, for 27 %."""
 MIN_PROBABILITY: Final = 1e-6
-"""Of a guess, or a token that the model holds for impossible: its logarithm stays finite."""
+"""Minimum probability, so that logarithms are finite."""
 USUAL_RARITY: Final = 100
-"""Bounds bytes: a path less likely than one in so many waits until a commit makes it likelier."""
+"""Bounds traffic: less likely paths than one in `USUAL_RARITY` wait until a commit makes them likelier."""
 MAX_CANDIDATES: Final = 8
-"""Tokens a node may branch into: 8 instead of 4 brought more accepted tokens on the split tune."""
+"""Maximum number of children: 8 instead of 4 brought more accepted tokens on the split tune."""
 MAX_NODES: Final = 8192
-"""Bounds the memory of a request: the largest window a client may ask for, and what some passes over it grow."""
+"""Bounds memory: the largest window of a client, and the growth of some passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCandidate:
-    """A token the model gave after a node, with its own estimate of the probability before calibration."""
+    """A possible next token, with the model's estimate of its probability before calibration."""
 
     token: int
     estimate: float
@@ -39,12 +39,14 @@ class TokenCandidate:
 
 @dataclass(slots=True)
 class DraftState:
-    """The drafter's own record of a node: its name in the engine, and what the model says of it and after it.
+    """The drafter's state of a node. `name` identifies it in the engine.
 
-    `log_path_probability` is that of the whole path, 0 for the root, `draft_probability` that of the token given
-    its parent. `estimate` is the latter before calibration, None for a token that the model did not propose.
-    `candidates` may follow the token, and are too unlikely to draft so far; `first` is the model's first choice.
-    One that `is_forced` was drafted because the request's constraint leaves no choice.
+    log_path_probability: That of the whole path, 0 for the root.
+    draft_probability: That of the token given its parent.
+    estimate: The same before calibration. None if the model did not propose the token.
+    candidates: Possible next tokens that are too unlikely so far.
+    first: The model's first choice after it.
+    is_forced: True if the request's constraint allows no other token.
     """
 
     name: int
@@ -60,11 +62,7 @@ class DraftState:
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The assignment of a client that knows the prefix `base`: draft `depth` tokens deep, `width` nodes a pass.
-
-    At most `window` nodes may be sent and neither committed nor rejected. Paths less likely than one in `rarity`
-    wait until a commit makes them likelier.
-    """
+    """The assignment of a client (`Assign`)."""
 
     base: bytes
     depth: int
@@ -74,15 +72,16 @@ class Branch:
 
 
 class DraftTree:
-    """The live tree of a drafter, whose root is the last known token; nothing is drafted before `assign`.
+    """The live tree of a drafter. Its root is the last known token; drafting begins with `assign`.
 
-    `plan` gives the row to feed, `absorb` takes its result. The known tokens at the engine that are not yet in its
-    prefix (`take_kept`) are nodes too. Nodes far below the root that are not expected to be committed are held back
-    for up to `held_passes` passes.
-    With `measures_prompt` the first row asks how likely the prompt is. What is committed is counted in `counts`, by
-    positions and first choices, and told to an `observer`. What must follow a node by a `guide` is drafted with it
-    and fed in one pass. A drafter that `rereads` feeds what it drafted anew once it is committed: it read it beside
-    its own guesses, and begins its drafts again.
+    `plan` returns the row to feed, `absorb` takes its result. Known tokens that are not yet in the engine's prefix
+    (`take_kept`) are nodes too.
+
+    held_passes: Number of passes for which distant and unlikely nodes may be held back.
+    measures_prompt: The first row asks for the likelihood of the prompt.
+    rereads: Feed drafted tokens again after their commit, and drop the drafts below.
+    counts, observer: Receive the committed tokens and first choices.
+    guide: Tokens that it forces are drafted and fed in the same pass.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class DraftTree:
         self._calibration = calibration
         self._held_passes = held_passes
         self._rereads = rereads
-        # A node may be fed `depth` tokens below the root, which grows children one deeper.
+        # A fed node at the assigned depth has children one deeper.
         max_depth = MAX_TREE_DEPTH + 1
         self._tree = LiveTree(d_0, last_token=prompt[-1], max_nodes=MAX_NODES, max_depth=max_depth)
         self._known = [*(TreeNode(d_0, token, -1) for token in prompt[:-1]), self._tree.root]
@@ -132,31 +131,31 @@ class DraftTree:
 
     @property
     def position(self) -> int:
-        """Known output tokens."""
+        """Number of known output tokens."""
         return self._tree.position
 
     @property
     def unresolved(self) -> int:
-        """Nodes sent, or about to be, that may still be committed."""
+        """Number of sent or waiting nodes that may still be committed."""
         return len(self._sent) + sum(map(self._is_possible, self._unsent))
 
     @property
     def unread_tokens(self) -> int:
-        """Known tokens that were not fed yet."""
+        """Number of known tokens that were not fed yet."""
         return sum(not self._states[node].is_fed for node in self._known)
 
     def tokens_fed_after(self, row: Row) -> int:
-        """The length of the longest fed path once a row is fed: what must fit in the context."""
+        """The longest fed path after a row, which must fit into the context."""
         deepest = max(self._by_name[name].position for name in row.nodes)
         return self._prompt_tokens + deepest + 1
 
     def assign(self, branch: Branch) -> Block | None:
-        """Draft so from now on; returns nodes known already and worth sending now."""
+        """Set the assignment. Returns known nodes to send."""
         self.branch = branch
         return self._regrow()
 
     def plan(self, sequence: int) -> Row | None:
-        """The next row to feed, if any: known tokens first, else the most probable unfed nodes."""
+        """The next row, if any: known tokens first, else the most probable unfed nodes."""
         parents: dict[TreeNode, int] = {}
         before = PREFIX
         for node in self._known:
@@ -180,7 +179,7 @@ class DraftTree:
         )
 
     def _forced_below(self, nodes: Sequence[TreeNode]) -> Iterator[TreeNode]:
-        """The unfed nodes in a row below each of these that a constraint forces."""
+        """The chain of unfed forced nodes below each of these."""
         states = self._states
         for above in nodes:
             node: TreeNode | None = above
@@ -191,7 +190,7 @@ class DraftTree:
                     yield node
 
     def _frontier(self) -> list[TreeNode]:
-        """Unfed nodes below fed ones, the most probable first, as many as the branch allows."""
+        """Unfed children of fed nodes, the most probable first, up to the width."""
         branch = self.branch
         if branch is None or self.unresolved >= branch.window:
             return []
@@ -211,12 +210,12 @@ class DraftTree:
 
     @property
     def reach_probability(self) -> float:
-        """Probability that the text runs through a node that the next row feeds, known tokens aside."""
+        """Probability that the text contains a drafted node of the next row."""
         root = self._states[self._tree.root].log_path_probability
         return sum(math.exp(self._states[node].log_path_probability - root) for node in self._frontier())
 
     def _likely(self) -> tuple[float, float]:
-        """The log path probability of the root, and by how much that of a node may differ which is drafted."""
+        """The log path probability of the root, and the minimum difference of a drafted node's."""
         assert self.branch is not None
         least = -math.inf if self.branch.width == 1 else -math.log(self.branch.rarity)
         return self._states[self._tree.root].log_path_probability, least
@@ -226,10 +225,9 @@ class DraftTree:
         return self._states[node].log_path_probability - root.log_path_probability >= math.log(EXPECTED)
 
     def absorb(self, row: Row, choices: Sequence[Choice]) -> Block | None:
-        """Take a pass's result; returns the nodes worth sending, if any.
+        """Add the result of a pass. Returns nodes to send, if any.
 
-        Nodes near the root and expected ones are sent at once, since a pass may wait for them; the others every few
-        passes.
+        Nodes near the root and expected ones are sent at once, the others every few passes.
         """
         self._wants_nll = False
         for name in row.nodes:
@@ -256,9 +254,9 @@ class DraftTree:
         return None
 
     def advance(self, position: int, tokens: Sequence[int]) -> Block | None:
-        """Commit output tokens from `position` on; those known already are skipped, a gap is ignored.
+        """Commit output tokens from `position` on. Known tokens are skipped, and nothing happens after a gap.
 
-        Returns nodes that were too unlikely before and are worth sending now.
+        Returns nodes to send that were too unlikely before.
         """
         known = self.position - position
         if known < 0:
@@ -288,7 +286,7 @@ class DraftTree:
         return self._regrow()
 
     def _begin_drafts_again(self, committed: Sequence[int]) -> None:
-        """Drop all drafts, and let the last known tokens, so many as were `committed`, be fed anew."""
+        """Drop all drafts, and feed the `committed` tokens again."""
         for child in self._tree.root.children.values():
             self._drop(child)
         self._tree.clear()
@@ -298,7 +296,7 @@ class DraftTree:
             self._name(node, probability)
 
     def _note_first_choice(self, root: TreeNode, token: int) -> None:
-        """Count whether the model's first choice after the root was the committed token, and show it."""
+        """Count whether the model's first choice after the root was right, and notify the observer."""
         first = self._states[root].first
         is_right = first is not None and first.token == token
         self._counts.first_choices += first is not None
@@ -307,26 +305,26 @@ class DraftTree:
             self._observer.note(self.position, token, guess=NO_GUESS if first is None else first.token)
 
     def take_kept(self) -> tuple[int, ...]:
-        """Names of known nodes, in order, for the engine to move into its prefix; the root always stays a node."""
+        """Names of fed known nodes, in order, for the engine's prefix. The root always stays a node."""
         kept = []
         while len(self._known) > 1 and self._states[self._known[0]].is_fed:
             kept.append(self._forget(self._known.pop(0)))
         return tuple(kept)
 
     def take_dropped(self) -> tuple[int, ...]:
-        """Names dropped since the last call, for the engine to prune."""
+        """Names of nodes dropped since the last call."""
         dropped, self._dropped = tuple(self._dropped), []
         return dropped
 
     def _regrow(self) -> Block | None:
-        """Draft candidates that have become likely enough, and what must follow the known tokens."""
+        """Draft candidates that have become likely enough, and forced tokens."""
         self._unsent += self._grow_forced(self._tree.root)
         waiting = [node for node, state in self._states.items() if state.candidates and self._is_live(node)]
         self._unsent += [child for node in waiting for child in self._branch_out(node)]
         return self._flush()
 
     def _branch_out(self, parent: TreeNode) -> list[TreeNode]:
-        """Give a node those of its candidates as children that are likely enough by now; the rest wait."""
+        """Add the likely candidates of a node as children; the others wait."""
         if self.branch is None:
             return []
         state, calibration = self._states[parent], self._calibration
@@ -350,7 +348,7 @@ class DraftTree:
         return grown
 
     def _grow_forced(self, node: TreeNode) -> list[TreeNode]:
-        """Let what a constraint forces after a node be a chain below it; the new nodes, if there is no choice."""
+        """Add the tokens that a constraint forces after a node as a chain. Returns the new nodes."""
         if self.branch is None or self._place is None:
             return []
         tokens: list[int] = []
@@ -374,7 +372,7 @@ class DraftTree:
         return grown
 
     def _flush(self) -> Block | None:
-        """The block of all nodes not sent yet, if any may still be committed."""
+        """The block of all unsent nodes that may still be committed, if any."""
         self._passes_unsent = 0
         unsent = [node for node in self._unsent if self._is_possible(node)]
         self._unsent = []

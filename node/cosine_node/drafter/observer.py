@@ -1,14 +1,11 @@
-"""The view of drafting from outside: which texts are followed, what was drafted, and what was committed.
-
-Drafting is the same with and without an observer. `cosine_train.learning.streams` has one.
-"""
+"""Observers of drafted and committed texts, which do not affect drafting (`cosine_train.learning.streams`)."""
 
 from typing import Any, Final, Protocol
 
 from cosine_protocol.request import Request
 
 NO_GUESS: Final = -1
-"""Where the drafter had no first choice in time."""
+"""Stands for a missing first choice of the drafter."""
 
 
 class TextObserver(Protocol):
@@ -22,13 +19,13 @@ class DraftObserver(Protocol):
     """Watches a drafter's requests whose clients let it keep the text."""
 
     def follow(self, request: Request, d_0: bytes) -> TextObserver | None:
-        """The observer of a request that is followed from now on, or again; None if it is of no interest."""
+        """Return the observer of a new or resumed request. None to ignore it."""
 
     def leave(self, text: Any, *, now_s: float) -> None:
-        """The request of a text that `follow` gave is followed no longer."""
+        """The request of an observer that `follow` returned has ended."""
 
     def tick(self, *, now_s: float) -> bool:
-        """Called every few seconds; True if it waits for something, although no request is followed."""
+        """Called every few seconds. Returns True to be called even without requests."""
 
     def close(self) -> None:
         """Drafting ends."""

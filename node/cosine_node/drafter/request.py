@@ -1,4 +1,4 @@
-"""The requests that a drafter follows, and the rows of its next pass: in turns, within their clients' shares."""
+"""The requests of a drafter, and the rows of its next pass: round robin, within the shares of clients."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -18,17 +18,18 @@ from cosine_protocol.request import Request
 
 LOG = logging.getLogger(__name__)
 IDLE_S: Final = 2.0
-"""No drafting this long after a client's last message, which comes with every commit."""
+"""Drafting pauses after this time without a message of the client, which sends one with every commit."""
 BUDGET_TOKENS: Final = 32
-"""Of a pass: over 32 tokens it takes 1.65 times as long as over one (drafter curve of the profile 60/6)."""
+"""Maximum tokens of a pass: 32 take 1.65 times as long as one (drafter curve of the profile 60/6)."""
 
 
 @dataclass(slots=True, eq=False)
 class FollowedRequest:
-    """A request the drafter follows; of two the one with the larger `admission` came later.
+    """A request that the drafter follows.
 
-    `heard_at_s` is when its client last sent something; or, with a `mandate`, that client's delegate.
-    `observed` is told of its text, where it is of interest and may be.
+    heard_at_s: Time of the last message of its client or, with a `mandate`, of the delegate.
+    admission: Sequence number of the requests.
+    observed: The observer of its text, if there is one.
     """
 
     channel: Channel
@@ -54,7 +55,7 @@ Rows = list[tuple[FollowedRequest, Row]]
 
 
 class DraftRows:
-    """Chooses rows for the followed requests; `leave` ends one for which there are no pages."""
+    """Chooses rows for the followed requests. `leave` ends a request without free pages."""
 
     def __init__(self, engine: Engine, *, curve: CostCurve, leave: Callable[[FollowedRequest], None]) -> None:
         self._engine = engine
@@ -67,10 +68,10 @@ class DraftRows:
         self._is_full = False
 
     def next_rows(self, followed: Iterable[FollowedRequest], *, now_s: float) -> Rows:
-        """The rows of the next pass within its budget, with pages reserved for each.
+        """The rows of the next pass within its budget, with pages reserved.
 
-        `followed` are in the order of their turns. Each client has rows for as many requests as the one with the
-        fewest has; what it has more is the crowd, and comes after all those, where it owes nothing.
+        `followed` are in round-robin order. Each client has an equal share of requests; the crowd of further ones
+        comes last, if it has no debt (`fair_pass`).
         """
         heard = [one for one in followed if now_s - one.heard_at_s <= IDLE_S]
         shares = Shares(User(one.request.client) for one in heard)
@@ -95,14 +96,14 @@ class DraftRows:
         return rows
 
     def note_pass(self, *, elapsed_s: float) -> None:
-        """Take into account how long the pass over the last rows took, with all that was done for them."""
+        """Note the duration of the pass over the last rows, with the work around it."""
         if self._has_crowd and self._clients:
             self._debt.note_pass(
                 tokens=self._tokens, crowd_tokens=self._crowd_tokens, users=self._clients, elapsed_s=elapsed_s
             )
 
     def _row_of(self, followed: FollowedRequest) -> Row | None:
-        """A request's row; None for a full pass or context, or nothing to draft."""
+        """The row of a request. None for a full pass or context, or nothing to draft."""
         if self._is_full:
             return None
         self._engine.prune(followed.sequence, followed.tree.take_dropped())

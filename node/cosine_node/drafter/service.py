@@ -1,4 +1,4 @@
-"""The drafter's shell: streams in, passes over many requests, signed fragments out."""
+"""The drafter's service: serves streams, runs passes over many requests, and sends signed fragments."""
 
 import asyncio
 import logging
@@ -36,32 +36,31 @@ from cosine_protocol.statements import check_length, check_live, open_mandate, s
 
 LOG = logging.getLogger(__name__)
 FORGOTTEN_S: Final = 60.0
-"""A client whose text has not grown for so long has no use for drafts, and its place shows as taken."""
+"""Timeout of a request without messages."""
 TICK_S: Final = 5.0
-"""How late a forgotten request may be noticed."""
+"""Interval of the check for such requests."""
 RETRY_AFTER_S: Final = 2.0
-"""When a client may ask a busy drafter again: by then a request has often ended."""
+"""Sent to clients if the drafter is busy: by then a request has often ended."""
 FIRST_CHOICE_POWER: Final = 0.35
-"""A small model's best token is its target's more often than it says: measured on the embedded family, greedy."""
+"""A small model underestimates its first choice: measured on the embedded family, greedy."""
 LEAST_WIDTH: Final = 2
 WIDE_PASS: Final = 2.0
-"""A pass over the nodes of one request lasts so many times one over a single node at most, and has two at least,
-whatever width is asked for: news of the text waits for the pass under way. Where each node takes as long as the
-first, the recorded generations are written 1.08 times as fast with two nodes a pass as with eight (passes of 42 ms,
-a drafter of 2.5 ms a node, 1 ms away); where eight take as long as one, eight are the best."""
+"""Maximum time of a pass over one request's nodes, relative to one node, because commits wait for the current pass.
+At least `LEAST_WIDTH` nodes are allowed. Where each node takes as long as the first, two nodes per pass are 1.08
+times as fast as eight (recorded generations, passes of 42 ms, drafter of 2.5 ms per node, 1 ms away)."""
 MAX_MANDATE_USES: Final = 4
-"""A verifier begins anew where a link broke or a drafter was away; who comes ever again makes it work in vain."""
+"""A verifier reconnects after a failure; more often would waste the drafter's work."""
 MAX_TOLD: Final = 256
-"""Bounds memory: requests let go lately, whose clients may yet tell what came of them."""
+"""Maximum number of released requests whose clients may still report acceptance."""
 HELD_PASSES: Final = 2
-"""A third of the fragments and signatures for nodes that no pass waits for yet."""
+"""Saves two thirds of the fragments and signatures of nodes that are not urgent."""
 MAX_FRAGMENT_BACKLOG_BYTES: Final = 32 << 10
-"""Bounds what waits for a client that reads slowly: some hundred fragments, older than the tree they speak of."""
+"""Bounds the send buffer of a slow client: some hundred outdated fragments."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterConfig:
-    """The tokenizer a drafter drafts for, and how many requests it follows at once."""
+    """Tokenizer of a drafter's target, and the maximum number of concurrent requests."""
 
     tokenizer_digest: bytes
     max_requests: int = 16
@@ -70,7 +69,7 @@ class DrafterConfig:
 class DrafterService:
     """Serves `/cosine/draft`. `run` is the drafting loop; cancel it to stop.
 
-    `pass_s` is the time of a one-token pass that clients are told.
+    `pass_s` is the announced time of a one-token pass.
     """
 
     def __init__(
@@ -85,10 +84,7 @@ class DrafterService:
         clock: Callable[[], float] = time.time,
         observer: DraftObserver | None = None,
     ) -> None:
-        """`clock` gives Unix seconds, by which mandates end.
-
-        `observer` watches the texts that clients let the drafter keep.
-        """
+        """`clock` returns Unix seconds. `observer` sees the texts that clients allow the drafter to keep."""
         self._observer = observer
         self._engine = engine
         self._runner = runner
@@ -110,7 +106,7 @@ class DrafterService:
         self._is_aside = False
         self.capacity_tokens = engine.free_tokens
         self._mandate_uses: Remembered[tuple[str, bytes], int] = Remembered(4096, forgotten_s=MAX_MANDATE_S)
-        # Of requests: nodes sent, and the client's last word of tokens accepted and committed.
+        # By request: nodes sent, and the client's last report of accepted and committed tokens.
         self._told: Remembered[tuple[Channel, int], tuple[int, int, int]] = Remembered(MAX_TOLD)
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
         self.progress = StepCounts()
@@ -118,11 +114,11 @@ class DrafterService:
 
     @property
     def requests(self) -> int:
-        """Requests followed now."""
+        """Number of requests."""
         return len(self._followed)
 
     async def start(self, transport: Transport) -> None:
-        """Begin to accept streams."""
+        """Accept streams."""
         await transport.serve(DRAFT, self.handle)
 
     async def handle(self, stream: Stream) -> None:
@@ -145,14 +141,14 @@ class DrafterService:
         """The drafting loop."""
         try:
             while True:
-                # Pages are given back between passes: the engine must not change under a running one.
+                # Release pages between passes: the engine must not change during one.
                 for followed in self._released:
                     self._engine.release(followed.sequence)
                 self._released.clear()
                 now_s = asyncio.get_running_loop().time()
                 rows = self._rows.next_rows(self._followed.values(), now_s=now_s)
                 for followed, _ in rows:
-                    # Round robin: the request served last comes last.
+                    # Round robin.
                     key = (followed.channel, followed.number)
                     self._followed[key] = self._followed.pop(key)
                 if rows:
@@ -166,7 +162,7 @@ class DrafterService:
                 self._observer.close()
 
     async def drain(self) -> None:
-        """Take no new request and let the present ones go: they lose only hints."""
+        """Refuse new requests and end the present ones, which lose only drafts."""
         self._is_draining = True
         for followed in list(self._followed.values()):
             sentence = "the drafter is shutting down"
@@ -174,7 +170,7 @@ class DrafterService:
             self._release(followed, "shutting_down")
 
     def set_aside(self, is_aside: bool) -> None:
-        """Let all requests go and take none, or take some again; clients are told to ask again soon."""
+        """End all requests and refuse new ones while `is_aside`; clients may retry soon."""
         self._is_aside = is_aside
         for followed in list(self._followed.values()) if is_aside else ():
             self._leave(followed)
@@ -198,7 +194,7 @@ class DrafterService:
         self._work.set()
 
     def _note_told(self, channel: Channel, message: m.Release) -> None:
-        """Count what came of the drafts for a request by the word of its client, which may tell it again later."""
+        """Count the client's report about a request's drafts, which may be repeated."""
         key = (channel, message.number)
         followed = self._followed.get(key)
         sent_nodes, accepted_before, tokens_before = self._told.get(key) or (0, 0, 0)
@@ -232,9 +228,9 @@ class DrafterService:
         self._tick_soon()
         self._prepare(request.sampling.constraint)
         observed = None
-        # The client lets a drafter keep the text, or not; of a delegate the mandate's word counts alone.
+        # With a mandate only its permission counts.
         shares = (mandate or message).shares_feedback
-        # A text whose scores were shaped, or that was constrained, is not what the target writes by itself.
+        # Shaped or constrained texts are not typical of the target.
         if self._observer is not None and shares and not features_of(request):
             observed = self._observer.follow(request, d_0)
         tree = DraftTree(
@@ -263,14 +259,14 @@ class DrafterService:
         followed.log.info("followed, %d prompt tokens", len(request.prompt))
 
     def _prepare(self, constraint: Constraint | None) -> None:
-        """Have a constraint compiled meanwhile, if it is new and few are; until then drafts are made without it."""
+        """Compile a new constraint in the background; until then drafts ignore it."""
         grammars = self._engine.grammars
         if constraint is None or grammars is None or grammars.fault(constraint) is not None:
             return
         if len(self._preparing) < self._config.max_requests:
 
             async def prepare() -> None:
-                # Where that cannot be tried drafts are made without it, too.
+                # After a failure drafts ignore the constraint.
                 with suppress(OSError):
                     await grammars.prepare(constraint)
 
@@ -279,7 +275,7 @@ class DrafterService:
             task.add_done_callback(self._preparing.discard)
 
     def _check(self, channel: Channel, message: m.Start) -> None:
-        """Raise `PeerError` with the reason why a request cannot be followed."""
+        """Raise `PeerError` if a request cannot be followed."""
         request = message.request
         tokens = (*request.prompt, *message.committed)
         if not request.prompt:
@@ -294,10 +290,7 @@ class DrafterService:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
 
     def _mandate(self, delegate: str, message: m.Start, d_0: bytes) -> m.Mandate:
-        """The mandate by which a peer stands in for the client of the request `d_0`; good for one place at a time.
-
-        Raises `PeerError` if there is none that holds.
-        """
+        """The mandate of a delegate for the request `d_0`, which allows one place at a time. Raises `PeerError`."""
         if message.mandate is None:
             raise PeerError(ErrorCode.MALFORMED, "the request does not fit its stream")
         client, now_s = message.request.client, self._clock()
@@ -319,7 +312,7 @@ class DrafterService:
         return mandate
 
     def _has_room(self, client: str) -> bool:
-        """True if there is a place, or one could be taken from a request that is idle or of a client with more."""
+        """True if there is a free place, or one could be taken from another request (`whom_to_evict`)."""
         if len(self._followed) < self._config.max_requests:
             return True
         followed, now_s = list(self._followed.values()), asyncio.get_running_loop().time()
@@ -333,7 +326,7 @@ class DrafterService:
         return True
 
     def _leave(self, followed: FollowedRequest) -> None:
-        """Stop following; the client may ask again."""
+        """End a request; the client may retry."""
         self._answer_busy(followed.channel, followed.number)
         self._release(followed, "busy")
 
@@ -342,7 +335,7 @@ class DrafterService:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Leave the requests of which nothing was heard for long."""
+        """End requests after `FORGOTTEN_S`."""
         self._ticking = None
         now_s = asyncio.get_running_loop().time()
         for followed in list(self._followed.values()):
@@ -359,7 +352,7 @@ class DrafterService:
         followed.heard_at_s = asyncio.get_running_loop().time()
         mandate = followed.mandate
         try:
-            # To release is always allowed.
+            # A release is always allowed.
             if mandate is not None and not isinstance(message, m.Release):
                 check_live(mandate, now_s=self._clock())
                 if isinstance(message, m.Advance):
@@ -378,7 +371,7 @@ class DrafterService:
                     block = followed.tree.advance(message.position, message.tokens)
                     self._send(followed, block)
             case m.Release(number):
-                # Answered with a signed account of the nodes sent.
+                # The answer is a signed account of the sent nodes.
                 tree, sent_nodes = followed.tree, min(followed.sent_nodes, MAX_NEW_TOKENS)
                 account = m.Account(number, m.FinishReason.CANCELLED, tree.position, tree.digest, (sent_nodes,))
                 signed = sign(self._identity, account, digest=followed.d_0)
@@ -403,7 +396,7 @@ class DrafterService:
                 self._absorb(followed, row, result)
 
     def _absorb(self, followed: FollowedRequest, row: Row, result: RowResult) -> None:
-        """Take a row's result into its tree; the first one answers the `Start`."""
+        """Add a row's result to its tree; the first one answers the `Start`."""
         block = followed.tree.absorb(row, result.choices)
         if not followed.has_started:
             followed.has_started = True

@@ -1,4 +1,4 @@
-"""Models as GGUF files: reading them, writing them, and what the rest of the node needs of them in a folder."""
+"""Reads and writes GGUF files, and unfolds them into model folders."""
 
 from cosine_node.gguf.file import GgufFile
 

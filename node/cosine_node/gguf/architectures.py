@@ -1,12 +1,12 @@
-"""The architectures of GGUF files that PyTorch runs: the class of transformers, its settings, how weights lie.
+"""The architectures of GGUF files that PyTorch runs: class of transformers, settings, and layout of weights.
 
-What a file does not say is what llama.cpp fixes in its code (https://github.com/ggml-org/llama.cpp, src/models).
-Where weights lie otherwise its converter moved them (convert_hf_to_gguf.py).
+Defaults are those of llama.cpp (https://github.com/ggml-org/llama.cpp, src/models), layouts those of its converter
+(convert_hf_to_gguf.py).
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -18,14 +18,14 @@ from cosine_protocol.errors import UsageError
 Floats = npt.NDArray[np.float32]
 Settings = Callable[[GgufFile], dict[str, Any]]
 Layout = Callable[[Sequence[Floats], GgufFile], Floats]
-"""Makes a weight of transformers of the tensors that a file has for it, mostly one."""
+"""Makes a weight of transformers from the tensors of a file, mostly a single one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowLayout:
-    """A `Layout` that puts whole rows elsewhere, and may put those of bytes there as well as those of numbers.
+    """A `Layout` that only moves whole rows, of numbers or of quantised bytes.
 
-    Where it `turns_experts` transformers has the numbers of each expert turned. Bytes stay rows of a file.
+    turns_experts: True if transformers transposes the matrix of each expert. Bytes are not transposed.
     """
 
     lay: Callable[[Sequence[Any], GgufFile], Any]
@@ -37,11 +37,11 @@ class RowLayout:
 
 
 GELU: Final = "gelu_pytorch_tanh"
-"""The one that llama.cpp computes."""
+"""The variant of llama.cpp."""
 
 
 def sizes(model: GgufFile) -> dict[str, Any]:
-    """The sizes that every model with attention has."""
+    """The sizes of every model with attention."""
     heads = model.size("attention.head_count")
     return {
         "vocab_size": model.vocab_tokens,
@@ -55,44 +55,43 @@ def sizes(model: GgufFile) -> dict[str, Any]:
 
 
 def common_settings(model: GgufFile) -> dict[str, Any]:
-    """The settings that most decoders have under the same name."""
+    """The settings of most decoders."""
     return {
         **sizes(model),
         "intermediate_size": model.size("feed_forward_length"),
         "rms_norm_eps": model.decimal("attention.layer_norm_rms_epsilon", 1e-5),
         "rope_parameters": rope_parameters(model),
         "hidden_act": "silu",
-        # Qwen 2 always has them, and no setting for it.
+        # Qwen 2 always has biases, without a setting.
         "attention_bias": "blk.0.attn_q.bias" in model.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in model.tensors,
     }
 
 
 TURNED: Final = "rope.dimension_count"
-"""The key of how many numbers of a head the rotary embedding turns."""
+"""The key of the number of rotated dimensions of a head."""
 
 
 def head_size(model: GgufFile) -> int:
-    """The width of a head's keys."""
+    """Dimensions of a head's keys."""
     width = model.size("embedding_length") // model.size("attention.head_count")
     return model.size("attention.key_length", default=width)
 
 
 def turned_size(model: GgufFile) -> int:
-    """The numbers of a head that the rotary embedding turns."""
+    """Rotated dimensions of a head."""
     return model.size(TURNED, default=head_size(model))
 
 
 def rope_parameters(model: GgufFile) -> dict[str, Any]:
-    """The rotary embedding: its base, the part of a head that it turns, and how it is stretched."""
+    """The rotary embedding: base, rotated part of a head, and scaling."""
     found: dict[str, Any] = {"rope_type": "default", "rope_theta": model.decimal("rope.freq_base", 10000.0)}
     turned = turned_size(model) / head_size(model)
     if turned != 1:
         found["partial_rotary_factor"] = turned
-    # A factor without a kind is llama.cpp's oldest way, and its name then another.
+    # The oldest files have a factor under another name and no type.
     factor = model.decimal("rope.scaling.factor", model.decimal("rope.scale_linear", 0.0)) or 1.0
-    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
-    # What llama.cpp multiplies the cosines and sines by, besides what a kind of stretching does.
+    # llama.cpp multiplies cosines and sines by this, in addition to the factor of the scaling type.
     cosines = model.decimal("rope.scaling.attn_factor", 1.0)
     match rope_scaling(model):
         case "linear" if factor != 1:
@@ -101,7 +100,7 @@ def rope_parameters(model: GgufFile) -> dict[str, Any]:
             found |= {
                 "rope_type": "yarn",
                 "factor": factor,
-                "original_max_position_embeddings": trained_tokens,
+                "original_max_position_embeddings": trained_tokens(model),
                 "beta_fast": model.decimal("rope.scaling.yarn_beta_fast", 32.0),
                 "beta_slow": model.decimal("rope.scaling.yarn_beta_slow", 1.0),
                 "attention_factor": cosines * (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0),
@@ -109,7 +108,7 @@ def rope_parameters(model: GgufFile) -> dict[str, Any]:
         case "longrope":
             found |= {
                 "rope_type": "longrope",
-                "original_max_position_embeddings": trained_tokens,
+                "original_max_position_embeddings": trained_tokens(model),
                 "attention_factor": cosines,
                 **{
                     f"{length}_factor": [float(str(factor)) for factor in model.weight(LONG_ROPE.format(length))]
@@ -119,44 +118,44 @@ def rope_parameters(model: GgufFile) -> dict[str, Any]:
     return found
 
 
-def _partly_turned(model: GgufFile) -> dict[str, Any]:
-    """The common settings of a kind whose heads transformers turns in part unless it is told otherwise."""
-    return {**common_settings(model), "rope_parameters": {"partial_rotary_factor": 1.0, **rope_parameters(model)}}
+def trained_tokens(model: GgufFile) -> int:
+    """Context length before the rotary embedding was scaled."""
+    return model.size("rope.scaling.original_context_length", default=model.context_tokens)
 
 
 LONG_ROPE: Final = "rope_factors_{}.weight"
-"""The tensors with what each frequency is divided by, in short and in long texts."""
+"""The tensors with the divisor of each frequency, for short and for long texts."""
 
 
 def rope_scaling(model: GgufFile) -> str:
-    """How the rotary embedding is stretched: none, linear, yarn, longrope, or what the file says."""
+    """The scaling of the rotary embedding: none, linear, yarn, longrope, or another one in the file."""
     if LONG_ROPE.format("long") in model.tensors:
         return "longrope"
     return str(model.metadata.get(f"{model.architecture}.rope.scaling.type", "linear"))
 
 
 def _layers(model: GgufFile) -> range:
-    """The numbers of the layers. Raises `UsageError` where there cannot be so many."""
+    """The layer numbers. Raises `UsageError` for an impossible count."""
     count = model.size("block_count")
     if count > len(model.tensors):
-        raise UsageError(f"{model.path} says that it has {count} layers, more than tensors; fetch it again.")
+        raise UsageError(f"{model.path} claims {count} layers, more than it has tensors; fetch it again.")
     return range(count)
 
 
 def _count(model: GgufFile, key: str) -> int:
-    """A number that may be 0 or missing."""
+    """A size that may be 0 or missing."""
     return model.size(key) if model.metadata.get(f"{model.architecture}.{key}") else 0
 
 
 def _window(model: GgufFile) -> int | None:
-    """The length of the sliding window in tokens, None where there is none."""
+    """Tokens of the sliding window. None without one."""
     return _count(model, "attention.sliding_window") or None
 
 
 def _layer_kinds(model: GgufFile, *, period: int) -> list[str]:
-    """The kind of attention of each layer: what the file lists, else the last one of each period has no window.
+    """The kind of attention of each layer: as listed in the file, else full for the last layer of each period.
 
-    Raises `UsageError` for a list that is no whole one.
+    Raises `UsageError` for a list that is too short.
     """
     key, layers = "attention.sliding_window_pattern", _layers(model)
     has_window = model.metadata.get(f"{model.architecture}.{key}")
@@ -169,19 +168,14 @@ def _layer_kinds(model: GgufFile, *, period: int) -> list[str]:
 
 
 def _softcap(model: GgufFile, key: str, default: float | None) -> float | None:
-    """A bound of scores or logits, None for none."""
+    """A bound of scores or logits. None without one."""
     return model.decimal(key, default or 0.0) or None
 
 
 def _experts(model: GgufFile, *, gating: int = 1) -> dict[str, Any]:
-    """The sizes of a mixture, under all names that configurations have for them.
-
-    The `gating` that transformers has, by llama.cpp's number, is a softmax (1) or a sigmoid (2).
-    """
+    """The sizes of a mixture under all their names. `gating` in transformers: 1 is softmax, 2 sigmoid."""
     if model.metadata.get(f"{model.architecture}.expert_gating_func", gating) not in (0, gating):
-        raise UsageError(
-            f"{model.path} weights its experts in a way that transformers has not in this architecture."
-        )
+        raise UsageError(f"{model.path} weights its experts in a way that transformers does not in this model.")
     down = model.tensors.get("blk.0.ffn_down_exps.weight")
     width = model.size("expert_feed_forward_length", default=down.shape[0] if down else None)
     return {
@@ -194,7 +188,7 @@ def _experts(model: GgufFile, *, gating: int = 1) -> dict[str, Any]:
 
 
 def _gemma(model: GgufFile, *, layers_27b: int) -> dict[str, Any]:
-    """Scores are divided by the root of a head's width, in the largest model by that of its part of a token's."""
+    """Scores are divided by the root of the head size, in the largest model of the hidden size per head."""
     width = head_size(model)
     if model.size("block_count") == layers_27b:
         width = model.size("embedding_length") // model.size("attention.head_count")
@@ -222,7 +216,7 @@ def _gemma3(model: GgufFile) -> dict[str, Any]:
         "layer_types": _layer_kinds(model, period=6 if window else 1),
         "rope_parameters": {
             "full_attention": rope_parameters(model),
-            # Never stretched.
+            # Never scaled.
             "sliding_attention": {
                 "rope_type": "default",
                 "rope_theta": model.decimal("rope.freq_base_swa", 10000.0),
@@ -231,21 +225,24 @@ def _gemma3(model: GgufFile) -> dict[str, Any]:
     }
 
 
+def _glm4(model: GgufFile) -> dict[str, Any]:
+    # The default in transformers is a part of a head.
+    return {**common_settings(model), "rope_parameters": {"partial_rotary_factor": 1.0, **rope_parameters(model)}}
+
+
 def _phi3(model: GgufFile) -> dict[str, Any]:
-    # llama.cpp does without the window, the model's own code has it.
-    window = _window(model)
-    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
+    # llama.cpp ignores the window, unlike the model's own code.
     return {
         **common_settings(model),
-        "sliding_window": window,
-        "original_max_position_embeddings": trained_tokens,
+        "sliding_window": _window(model),
+        "original_max_position_embeddings": trained_tokens(model),
     }
 
 
 def _granite(model: GgufFile) -> dict[str, Any]:
-    # This key says whether it has a rotary embedding.
+    # This key means that it has a rotary embedding.
     if not model.metadata.get("granite.rope.scaling.finetuned", True):
-        raise UsageError(f"{model.path} is a granite that turns no heads, which transformers has not.")
+        raise UsageError(f"{model.path} is a Granite without rotary embedding, which transformers lacks.")
     return {
         **common_settings(model),
         "attention_multiplier": model.decimal("attention.scale", head_size(model) ** -0.5),
@@ -259,7 +256,7 @@ def _gpt_oss(model: GgufFile) -> dict[str, Any]:
     experts = _experts(model)
     rope = rope_parameters(model)
     if rope["rope_type"] == "yarn":
-        # The model's own code does not round where the stretching begins and ends; llama.cpp does.
+        # The model's own code does not round the bounds of the scaling, unlike llama.cpp.
         rope["truncate"] = False
     return {
         **experts,
@@ -272,7 +269,7 @@ def _gpt_oss(model: GgufFile) -> dict[str, Any]:
 
 
 def _routed(model: GgufFile, *, gating: int) -> dict[str, Any]:
-    """The experts of a mixture that also has some for all tokens, and first layers without any."""
+    """The sizes of a mixture with shared experts and dense first layers."""
     return {
         **_experts(model, gating=gating),
         "n_routed_experts": model.size("expert_count"),
@@ -287,13 +284,13 @@ def _routed(model: GgufFile, *, gating: int) -> dict[str, Any]:
 
 def _latent(model: GgufFile, *, gating: int) -> dict[str, Any]:
     turned = model.size(TURNED)
-    # Files from before the keys and values of a head were apart have no names for their sizes.
+    # Older files lack the keys of separate sizes.
     key = model.size("attention.key_length_mla", default=model.size("attention.key_length"))
     value = model.size("attention.value_length_mla", default=model.size("attention.value_length"))
     rope = rope_parameters(model)
     rope.pop("partial_rotary_factor", None)
     if rope["rope_type"] == "yarn":
-        # What multiplies the cosines of others multiplies all scores here, times a tenth of what the file says.
+        # The factor applies to all scores here, times a tenth of the multiplier in the file.
         rope["mscale_all_dim"] = model.decimal("rope.scaling.yarn_log_multiplier", 0.0) * 10
         rope["attention_factor"] = model.decimal("rope.scaling.attn_factor", 1.0)
     return {
@@ -311,9 +308,8 @@ def _latent(model: GgufFile, *, gating: int) -> dict[str, Any]:
 
 def _mistral3(model: GgufFile) -> dict[str, Any]:
     rope = rope_parameters(model)
-    trained_tokens = model.size("rope.scaling.original_context_length", default=model.context_tokens)
-    rope["original_max_position_embeddings"] = trained_tokens
-    # Queries grow with the logarithm of their place.
+    rope["original_max_position_embeddings"] = trained_tokens(model)
+    # Queries grow with the logarithm of their position.
     rope["llama_4_scaling_beta"] = model.decimal("attention.temperature_scale", 0.0)
     if rope["rope_type"] == "yarn":
         divisor = model.decimal("rope.scaling.yarn_log_multiplier", 0.0)
@@ -322,9 +318,9 @@ def _mistral3(model: GgufFile) -> dict[str, Any]:
 
 
 def _halves(heads: str) -> RowLayout:
-    """Rows of a rotary projection: transformers has the even ones of each head before the odd ones.
+    """Reorder the rows of a rotary projection: in transformers the even ones of each head come first.
 
-    `heads` is the key of their number.
+    `heads` is the key of the number of heads.
     """
 
     def lay(tensors: Sequence[Floats], model: GgufFile) -> Floats:
@@ -342,35 +338,37 @@ def _alone(tensors: Sequence[Any], _: GgufFile) -> Any:
 
 @RowLayout
 def _joined(tensors: Sequence[Any], _: GgufFile) -> Any:
-    """The gates of all experts before what they open."""
+    """Gate projections before up projections."""
     return np.concatenate(tensors, axis=1)
 
 
 def _keys_above_values(tensors: Sequence[Floats], _: GgufFile) -> Floats:
-    """What makes the keys of a head of a latent, which lies turned, above what makes its values."""
+    """The key projection of each head, transposed, above its value projection."""
     keys, values = tensors
     heads = np.concatenate([keys.swapaxes(1, 2), values], axis=1)
     return heads.reshape(-1, heads.shape[-1])
 
 
 def _in_turn(tensors: Sequence[Any], _: GgufFile) -> Any:
-    """The rows of gates and what they open in turn."""
+    """Rows of gate and up projections alternate."""
     return np.stack(tensors, axis=2).reshape(len(tensors[0]), -1, *tensors[0].shape[2:])
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """A kind of model of transformers."""
+    """A model class of transformers.
+
+    layouts: Layouts that differ from the file, by the name of a layer's tensor.
+    norms_are_offsets: True if transformers adds one to the weights of a norm; those in the file include it.
+    heeds: Keys of `UNHEEDED` that it supports; `TURNED` if it can rotate a part of a head.
+    """
 
     model_type: str
     class_name: str
     settings: Settings = common_settings
     layouts: Mapping[str, Layout] = field(default_factory=dict)
-    """By the name of a layer's tensor, of those that lie otherwise there."""
     norms_are_offsets: bool = False
-    """True where transformers adds one to the weights of a norm, which the file has with it."""
     heeds: tuple[str, ...] = ()
-    """The settings among `UNHEEDED` with which it computes all the same; `TURNED` if it can turn heads in part."""
 
 
 HALVES: Final[Mapping[str, Layout]] = {
@@ -378,12 +376,12 @@ HALVES: Final[Mapping[str, Layout]] = {
     for name, key in {"q": "attention.head_count", "k": "attention.head_count_kv"}.items()
     for kind in ("weight", "bias")
 }
-"""Where llama.cpp turns neighbours of a head, and transformers its halves."""
+"""llama.cpp rotates pairs of neighbours, and transformers the halves of a head."""
 JOINED: Final[Mapping[str, Layout]] = {"ffn_gate_exps.weight": _joined}
 
 LLAMA: Final = Architecture("llama", "LlamaForCausalLM", layouts=HALVES)
 MIXTRAL: Final = Architecture("mixtral", "MixtralForCausalLM", _experts, {**HALVES, **JOINED})
-"""The architecture llama with experts."""
+"""llama with experts."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": LLAMA,
@@ -406,7 +404,7 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
             "ffn_down_exps.weight": RowLayout(_alone, turns_experts=True),
         },
     ),
-    "glm4": Architecture("glm4", "Glm4ForCausalLM", _partly_turned, heeds=(TURNED,)),
+    "glm4": Architecture("glm4", "Glm4ForCausalLM", _glm4, heeds=(TURNED,)),
     "deepseek2": Architecture(
         "deepseek_v2",
         "DeepseekV2ForCausalLM",
@@ -424,19 +422,18 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
 }
 """By llama.cpp's names."""
 
-
-DEEPSEEK3: Final = Architecture(
-    "deepseek_v3",
-    "DeepseekV3ForCausalLM",
-    lambda model: _latent(model, gating=2),
-    {**JOINED, "attn_k_b.weight": _keys_above_values},
-    heeds=(TURNED, "expert_weights_scale", "expert_group_count", "rope.scaling.yarn_log_multiplier"),
+DEEPSEEK3: Final = replace(
+    ARCHITECTURES["deepseek2"],
+    model_type="deepseek_v3",
+    class_name="DeepseekV3ForCausalLM",
+    settings=lambda model: _latent(model, gating=2),
+    heeds=(*ARCHITECTURES["deepseek2"].heeds, "expert_group_count"),
 )
-"""The architecture deepseek2 with sigmoids for experts."""
+"""deepseek2 with sigmoid gating."""
 
 
 def architecture_of(model: GgufFile) -> Architecture | None:
-    """The architecture of a file; None for one that PyTorch is not given."""
+    """The architecture of a file. None if PyTorch does not run it."""
     match model.architecture:
         case "deepseek2" if model.metadata.get("deepseek2.expert_gating_func") == 2:
             return DEEPSEEK3

@@ -1,4 +1,4 @@
-"""A GGUF file as a model: its sizes, its weights."""
+"""A GGUF file: sizes and weights of its model."""
 
 import math
 from collections import Counter
@@ -54,20 +54,17 @@ class GgufFile:
         found = cls(path, metadata, texts, parts, has_towers=len(texts) < len(tensors))
         if not isinstance(metadata.get("general.architecture"), str) or "token_embd.weight" not in found.tensors:
             raise UsageError(f"{path} is a GGUF file, but holds no language model.")
-        # All that can be wrong is found now, in one place.
+        # Validate everything now.
         _ = found.kv_bytes_per_token(1), found.context_tokens, found.draft_vocabulary
         for key in ("attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"):
-            # llama.cpp takes it for granted in each pass. Written so that NaN is refused.
+            # Refuses NaN too.
             if not found.decimal(key, 0.0) >= 0:
                 raise UsageError(f"{path} has a negative {found.architecture}.{key}; fetch it again.")
         return found
 
     @classmethod
     def of_part(cls, folder: Path) -> "GgufFile":
-        """The file of which a folder holds a part, with its manifest: all tensors are known, and some are there.
-
-        Raises `UsageError`.
-        """
+        """The file of which a folder holds a part, with all tensors of the manifest. Raises `UsageError`."""
         manifest, _ = read_manifest(folder / MANIFEST)
         try:
             metadata = read_json(folder / METADATA, most_bytes=MAX_FILE_BYTES)
@@ -87,16 +84,13 @@ class GgufFile:
 
     @classmethod
     def in_folder(cls, folder: Path) -> "GgufFile | None":
-        """The file that a folder was unfolded from, or holds a part of; None for the folder of another model.
-
-        Raises `UsageError`.
-        """
+        """The file that a folder was unfolded from, or holds a part of. None for others. Raises `UsageError`."""
         if (folder / METADATA).is_file() and (folder / MANIFEST).is_file():
             return cls.of_part(folder)
         link = folder / GGUF_LINK
         if not link.is_file() or any(folder.glob("*.safetensors")):
             return None
-        # Sentences name the file as its user does.
+        # Errors name the user's file.
         return cls.open(folder / link.readlink() if link.is_symlink() else link)
 
     @property
@@ -106,7 +100,7 @@ class GgufFile:
 
     @property
     def architecture(self) -> str:
-        """The kind of model, as llama.cpp names it, for example `llama`."""
+        """llama.cpp's name of the architecture, for example `llama`."""
         return str(self.metadata["general.architecture"])
 
     @property
@@ -115,7 +109,7 @@ class GgufFile:
 
     @property
     def vocab_tokens(self) -> int:
-        """Tokens that the model knows: rows of its embedding."""
+        """Number of rows of the embedding."""
         return self.tensors["token_embd.weight"].shape[-1]
 
     @property
@@ -124,7 +118,7 @@ class GgufFile:
 
     @property
     def weights(self) -> str:
-        """The type that most bytes of the weights have, for example `Q4_1`: ggml's name for it."""
+        """ggml's name of the type of most weights, for example `Q4_1`."""
         sizes: Counter[str] = Counter()
         for tensor in self.tensors.values():
             sizes[tensor.kind] += tensor.size_bytes
@@ -137,9 +131,9 @@ class GgufFile:
 
     @property
     def draft_vocabulary(self) -> tuple[int, ...] | None:
-        """The target's token of each token of a drafter that has fewer; None if the tokens are the target's.
+        """The target's id of each token of a drafter with a reduced vocabulary, else None.
 
-        See `cosine_node.engine.vocabulary`: the model has at least one more, which stands for all others.
+        The model has at least one more token, for all others (`cosine_node.engine.vocabulary`).
         """
         tokens = self.metadata.get(DRAFT_VOCABULARY)
         if tokens is None:
@@ -152,17 +146,17 @@ class GgufFile:
 
     @property
     def digest(self) -> bytes:
-        """What the text depends on, in 32 bytes; reads the whole file (`cosine_p2p.text.held_weights`)."""
+        """The content digest; reads the whole file (`cosine_p2p.text.held_weights`)."""
         return HeldWeights.read(self.path).content_digest
 
     @property
     def has_recurrent_state(self) -> bool:
-        """True if some layers keep a state in place of keys and values."""
+        """True if some layers have a recurrent state instead of keys and values."""
         sizes = ("ssm.inner_size", "shortconv.l_cache", "wkv.head_size")
         return any(f"{self.architecture}.{size}" in self.metadata for size in sizes)
 
     def kv_bytes_per_token(self, bytes_per_value: float) -> int:
-        """Bytes of keys and values that one token of a text takes, rounded up."""
+        """Size of the KV cache per token, rounded up."""
         if self.has_recurrent_state and self.metadata.get(f"{self.architecture}.attention.head_count") == 0:
             return 0
         heads = self.size("attention.head_count")
@@ -171,7 +165,7 @@ class GgufFile:
         value_size = self.size("attention.value_length", default=head_size)
         layers = self.size("block_count")
         kv_heads = self.metadata.get(f"{self.architecture}.attention.head_count_kv")
-        # Some models have another number of heads in every layer.
+        # In some models the number of heads differs between layers.
         if isinstance(kv_heads, list) and all(isinstance(count, int) for count in kv_heads):
             all_heads = sum(kv_heads)
         else:
@@ -179,22 +173,19 @@ class GgufFile:
         return math.ceil(all_heads * (key_size + value_size) * bytes_per_value)
 
     def stored_rows(self, name: str) -> npt.NDArray[np.uint8]:
-        """The bytes of a tensor in its file, [..., bytes of a row]. Raises `UsageError` if it is not there."""
+        """The stored bytes of a tensor, [..., bytes of a row]. Raises `UsageError` if it is missing."""
         tensor = self.tensors.get(name)
         if tensor is None:
             raise UsageError(
                 f"{self.path} has no tensor {name}, which a model of the kind {self.architecture} has."
             )
         if tensor.file == self.path and not self.parts:
-            raise UsageError(f"{self.path} holds a part of a model, and not its {name}.")
+            raise UsageError(f"{self.path} holds a part of a model without {name}.")
         raw = np.memmap(tensor.file, mode="r", offset=tensor.start, shape=(tensor.size_bytes,), dtype=np.uint8)
         return raw.reshape(*tensor.shape[:0:-1], -1)
 
     def weight(self, name: str) -> npt.NDArray[np.float32]:
-        """A tensor by name, dequantised as llama.cpp does it; the contiguous dimension is the last.
-
-        Raises `UsageError` if the file has no such tensor, or one of a type that cannot be read.
-        """
+        """A dequantised tensor, with the contiguous dimension last. Raises `UsageError` if it cannot be read."""
         rows, tensor = self.stored_rows(name), self.tensors[name]
         if tensor.kind in PLAIN:
             return np.array(rows.view(PLAIN[tensor.kind]), dtype=np.float32)
@@ -206,27 +197,27 @@ class GgufFile:
             raise UsageError(f"{self.path} holds weights in {tensor.kind}, which cannot be read here.") from None
 
     def size(self, key: str, *, default: int | None = None) -> int:
-        """A number of the architecture's metadata, such as `block_count`. Raises `UsageError` if it is missing."""
+        """A number in the architecture's metadata, such as `block_count`. Raises `UsageError` if it is missing."""
         value = self.metadata.get(f"{self.architecture}.{key}", default)
-        # Models with layers of several kinds have one number for each; the largest bounds what is needed.
+        # A list has one number for each layer; the largest one is a bound.
         largest = max(value, default=None) if isinstance(value, list) else value
         if not isinstance(largest, int) or largest < 1:
             raise UsageError(f"{self.path} does not say its {self.architecture}.{key}; fetch it again.")
         return largest
 
     def decimal(self, key: str, default: float) -> float:
-        """A number of the architecture that the file has in float32, as the decimal it was before.
+        """A float32 number in the metadata as its shortest decimal: 1e-05, not 9.999999747378752e-06.
 
-        1e-05, not 9.999999747378752e-06. Raises `UsageError` for what is no number.
+        Raises `UsageError` if it is not a number.
         """
         value = self.metadata.get(f"{self.architecture}.{key}", default)
         if not isinstance(value, int | float):
-            raise UsageError(f"{self.path} has a {self.architecture}.{key} that is no number; fetch it again.")
+            raise UsageError(f"{self.path} has a {self.architecture}.{key} that is not a number; fetch it again.")
         return float(str(np.float32(value)))
 
 
 def _is_value(value: object) -> bool:
-    """True for what the metadata of a file may have: text, a number of 64 bits, or a list of values of one type."""
+    """True for valid metadata: text, a 64-bit number, or a list of values of one type."""
     if isinstance(value, list):
         kinds = set(map(type, value))
         return len(kinds) <= 1 and list not in kinds and all(map(_is_value, value))

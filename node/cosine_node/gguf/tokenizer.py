@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file that is served: tried against llama.cpp's own, where that is installed."""
+"""The tokenizer of a served GGUF file, tested against llama.cpp if that is installed."""
 
 import hashlib
 import json
@@ -26,30 +26,29 @@ LOG = logging.getLogger(__name__)
 
 LLAMA_PACKAGE: Final = "xllamacpp"
 LLAMA_TIMEOUT_S: Final = 30.0
-"""llama.cpp reads 262,144 tokens with 514,906 merges and splits the texts in about two seconds."""
+"""llama.cpp takes two seconds for 262,144 tokens with 514,906 merges."""
 WAYS_TIMEOUT_S: Final = 30.0
-"""The most for the comparison of all ways of splitting, each of which takes a tenth of a second."""
+"""For the comparison of all pre-tokenizers, each of which takes a tenth of a second."""
 NO_TOKENS: Final = {"type": "BPE", "vocab": {}, "merges": []}
-"""The model of a tokenizer that is nothing but its other parts."""
+"""An empty tokenizer model."""
 MAX_SHOWN: Final = 40
-"""Bounds a text in a sentence; characters."""
+"""Maximum number of characters of a text in an error."""
 
 Tokens = Sequence[Sequence[int]]
 LlamaTokens = Callable[[Path, Sequence[str]], Tokens]
-"""llama.cpp's tokens of texts for the vocabulary of a file. Raises `UsageError` where it does not tell."""
+"""Tokenizes texts with llama.cpp and the vocabulary of a file. Raises `UsageError`."""
 
 
 def stated_files(model: GgufFile) -> dict[str, bytes]:
-    """The tokenizer files of a model as its file states them, by name; see `cosine_p2p.gguf.tokenizer`."""
+    """The tokenizer files of a GGUF file, by name (`cosine_p2p.gguf.tokenizer`)."""
     vocabulary = Vocabulary.read(str(model.path), model.metadata)
     return {} if vocabulary is None else files_of(vocabulary)
 
 
 def tokenizer_files(model: GgufFile, *, cache_folder: Path | None = None) -> dict[str, bytes]:
-    """The same, once they give llama.cpp's tokens on a few hundred texts, where the installed one tells them.
+    """The same, after a comparison with llama.cpp, if installed, on a few hundred texts.
 
-    What was tried is remembered in the cache. Raises `UsageError` for a tokenizer that gives other tokens, and for
-    one whose words are found in no known way.
+    Results are cached. Raises `UsageError` for a tokenizer with other tokens, or with an unknown pre-tokenizer.
     """
     vocabulary = Vocabulary.read(str(model.path), model.metadata)
     if vocabulary is None:
@@ -70,25 +69,25 @@ def tokenizer_files(model: GgufFile, *, cache_folder: Path | None = None) -> dic
         try:
             replace_text(mark, vocabulary.pre_tokenizer_name)
         except OSError as error:
-            LOG.warning("%s: the tokenizer of %s will be tried again", error, model.path)
+            LOG.warning("%s: the tokenizer of %s will be tested again", error, model.path)
     return files_of(vocabulary)
 
 
 def tried(
     vocabulary: Vocabulary, file: Path, asked: LlamaTokens, *, clock: Callable[[], float] = time.monotonic
 ) -> Vocabulary:
-    """A vocabulary that gives llama.cpp's tokens: with a pre-tokenizer that is known here, if its own is not.
+    """Test a vocabulary against llama.cpp. An unknown pre-tokenizer is replaced by an equivalent known one.
 
-    Where llama.cpp tells none it is as it was. Raises `UsageError` as `tokenizer_files`.
+    If llama.cpp fails, it is returned unchanged. Raises `UsageError` as `tokenizer_files`.
     """
     texts = trial_texts([text for token, text in enumerate(vocabulary.tokens) if vocabulary.is_apart(token)])
     try:
         expected = asked(file, texts)
     except UsageError as error:
         if not _is_known(vocabulary):
-            # Its sentence names the known ways.
+            # Raises an error that lists the known ones.
             _ = vocabulary.pre_tokenizer
-        LOG.info("the tokenizer of %s was not tried: %s", vocabulary.source, error)
+        LOG.info("the tokenizer of %s was not tested: %s", vocabulary.source, error)
         return vocabulary
     if not _is_known(vocabulary):
         return _with_known_way(vocabulary, texts, expected, clock)
@@ -96,8 +95,8 @@ def tried(
     for text, tokens in zip(texts, expected, strict=True):
         if tokenizer.encode(text).ids != list(tokens):
             raise UsageError(
-                f"{vocabulary.source} cannot be served: llama.cpp reads {text[:MAX_SHOWN]!r} as other tokens than "
-                "this program does."
+                f"{vocabulary.source} cannot be served: llama.cpp has other tokens for {text[:MAX_SHOWN]!r} than "
+                "this program."
             )
     return vocabulary
 
@@ -114,7 +113,7 @@ def _is_known(vocabulary: Vocabulary) -> bool:
 def _with_known_way(
     vocabulary: Vocabulary, texts: Sequence[str], expected: Tokens, clock: Callable[[], float]
 ) -> Vocabulary:
-    """The first of the known ways to find words, and to begin texts, that gives the expected tokens."""
+    """The vocabulary with the first known pre-tokenizer that gives the expected tokens."""
     until_s = clock() + WAYS_TIMEOUT_S
     tokenizer = Tokenizer.from_buffer(files_of(named(vocabulary, "default"))["tokenizer.json"])
     seen: set[PreTokenizer] = set()
@@ -125,7 +124,7 @@ def _with_known_way(
             break
         seen.add(way)
         candidate = named(vocabulary, known)
-        # The words are found in another way, all else of a tokenizer stays: to make one takes seconds.
+        # Replace only the pre-tokenizer, because building a tokenizer takes seconds.
         steps = {"version": "1.0", "added_tokens": [], "pre_tokenizer": word_steps(way), "model": NO_TOKENS}
         tokenizer.pre_tokenizer = Tokenizer.from_str(json.dumps(steps)).pre_tokenizer
         model = tokenizer.model
@@ -138,20 +137,17 @@ def _with_known_way(
             for text, tokens in zip(texts, expected, strict=True)
         ):
             LOG.warning(
-                "%s splits texts in the way %r, which is not known here; on %d texts it is that of %r",
-                vocabulary.source,
-                vocabulary.pre_tokenizer_name,
-                len(texts),
-                known,
+                "%s has the unknown pre-tokenizer %r; on %d texts it equals %r",
+                *(vocabulary.source, vocabulary.pre_tokenizer_name, len(texts), known),
             )
             return candidate
     raise UsageError(
-        f"{vocabulary.source} splits texts in the way {vocabulary.pre_tokenizer_name!r}, which is none of those "
-        "known here; a newer version of this program may know it."
+        f"{vocabulary.source} has the unknown pre-tokenizer {vocabulary.pre_tokenizer_name!r}; a newer version of "
+        "this program may know it."
     )
 
 
 def llama_tokens(file: Path, texts: Sequence[str]) -> Tokens:
-    """Asks the installed llama.cpp, in a process of its own."""
+    """Run the installed llama.cpp in a child process."""
     tokens: Tokens = ask_llama("tokens", file, list(texts), timeout_s=LLAMA_TIMEOUT_S)
     return tokens

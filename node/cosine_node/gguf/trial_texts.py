@@ -1,4 +1,4 @@
-"""Texts on which tokenizers are compared: scripts, code, emoji, digits, spaces, and a model's control tokens."""
+"""Texts for the comparison of tokenizers: scripts, code, emoji, digits, spaces, and control tokens."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +10,7 @@ WORDS: Final = (
     "カタカナ", "ﾊﾝｶｸ", "中文", "漢字仮名", "한국어", "ㄱㄴ", "ㄅㄆ", "አማርኛ", "Ｆｕｌｌ", "𠀀𠀁", "𐐀𐐨",
     "ª", "ʰ",
 )  # fmt: skip
-"""Among them words of capitals, with marks, in scripts without capitals or spaces, and beyond the first plane."""
+"""Words with capitals and marks, in scripts without capitals or spaces, and beyond the first plane."""
 NUMBERS: Final = (
     "0", "7", "12", "123", "1234", "12345", "123456", "1234567890", "3.14", "1,000", "٣٤", "１２３",
     "Ⅷ", "½²",
@@ -40,16 +40,16 @@ LINES: Final = (
     "\n" * 19, " " * 35, "0" * 25, "🙂" * 5, "ha" * 9 + "!" * 7, "日" * 11,
     "it'sabc 'Tis O'Neill's x'Re we'LLgo", "é́a ीx कि",
 )  # fmt: skip
-"""Whole lines, of prose, code, data and repetitions."""
+"""Prose, code, data and repetitions."""
 SHOWN_CONTROL_TOKENS: Final = 24
-"""Control tokens that are tried, of a model that may have thousands."""
+"""Maximum number of control tokens; a model may have thousands."""
 
 
 def trial_texts(control_tokens: Sequence[str]) -> list[str]:
-    """A few hundred texts, the same for the same control tokens."""
+    """A few hundred texts, determined by the control tokens."""
     kinds = (WORDS, NUMBERS, SIGNS, SPACES)
     alone = [text for kind in kinds for text in kind]
-    # Each beside others of every kind, at distances that share no factor with how many there are.
+    # Each with others of every kind, at coprime distances.
     beside = [
         one + SPACES[(3 * place) % 5] * (step % 2) + other[(7 * place + step) % len(other)] + one
         for step, other in enumerate(kinds)

@@ -1,4 +1,4 @@
-"""A GGUF file as a model's folder: what the rest of the node reads there, made of the file's metadata."""
+"""Unfolds a GGUF file: writes the folder that the rest of the node reads, from the file's metadata."""
 
 import json
 import logging
@@ -16,19 +16,19 @@ LOG = logging.getLogger(__name__)
 
 
 def unfold(file: Path, *, cache_folder: Path | None = None, is_served: bool = False) -> Path:
-    """The folder of `cosine_p2p.text.gguf_folder`: tokenizer, the model's config, a drafter's vocabulary.
+    """The folder of `cosine_p2p.text.gguf_folder` with the tokenizer, the config, and a drafter's vocabulary.
 
-    The tokenizer of a file that `is_served` is tried first. Raises `UsageError` for a file that cannot be served.
+    `is_served` tests the tokenizer first. Raises `UsageError` for a file that cannot be served.
     """
     model = GgufFile.open(file)
     if model.has_towers and is_served:
-        LOG.warning("%s is served as a language model alone: its parts for images and sounds are left out", file)
+        LOG.warning("%s is served as a language model: its parts for images and sounds are left out", file)
     files = _stated(model) | (tokenizer_files(model) if is_served else stated_files(model))
     return gguf_folder.unfold(file, files, cache_folder=cache_folder)
 
 
 def unfold_part(folder: Path) -> None:
-    """The same files, put into a folder that holds a part of a GGUF file's model. Raises `UsageError`."""
+    """Write the same files into a folder with a part of a GGUF file. Raises `UsageError`."""
     model = GgufFile.of_part(folder)
     stated = {generation_config.FILE_NAME: gguf_folder.stated_generation(model.metadata, str(folder))}
     try:
@@ -38,7 +38,7 @@ def unfold_part(folder: Path) -> None:
 
 
 def _stated(model: GgufFile) -> dict[str, bytes]:
-    """The files that are no tokenizer's."""
+    """The files other than the tokenizer."""
     contents: dict[str, object] = {"config.json": folder_config(model)}
     if model.draft_vocabulary is not None:
         contents[draft_vocabulary.FILE_NAME] = model.draft_vocabulary

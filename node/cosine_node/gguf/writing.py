@@ -1,6 +1,6 @@
-"""Writes a model of the llama kind as a GGUF file that llama.cpp runs.
+"""Writes a Llama-like model as a GGUF file.
 
-Names, metadata and the order of rotary weights are those of llama.cpp's own converter:
+Names, metadata and the order of rotary weights are those of llama.cpp's converter:
 https://github.com/ggml-org/llama.cpp/blob/master/convert_hf_to_gguf.py.
 """
 
@@ -46,19 +46,19 @@ FILE_TYPES: Final[Mapping[str, LlamaFileType]] = {
     "Q5_0": LlamaFileType.MOSTLY_Q5_0,
     "Q5_1": LlamaFileType.MOSTLY_Q5_1,
 }
-"""The types that weights can be written in, as `general.file_type` says them; the package `gguf` has no others."""
+"""Types of weights and their value of `general.file_type`; the package `gguf` writes no others."""
 ARCHITECTURE: Final = "llama"
-"""The only kind that is written: that of the models that ship with the node."""
+"""The architecture of the models that ship with the node."""
 
 ANY_CASE: Final = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-"""`CONTRACTIONS` as the tokenizers of transformers have them."""
+"""`CONTRACTIONS` in the tokenizers of transformers."""
 
 
 def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | None = None) -> None:
-    """Write the model in the folder `source` as the file `out`, its matrices in `weights`, vectors in float32.
+    """Write the model in the folder `source` as the file `out`, with matrices in `weights` and vectors in float32.
 
-    A matrix whose rows are no whole blocks of that type stays in float16. A drafter with a reduced vocabulary has
-    no tokenizer in its file: its tokens are told in the target's. Raises `UsageError` for another kind of model.
+    A matrix whose rows are not whole blocks is written in float16. The file of a drafter with a reduced vocabulary
+    has no tokenizer. Raises `UsageError` for another kind of model.
     """
     if weights not in FILE_TYPES:
         raise UsageError(f"Weights cannot be written in {weights!r}; choose one of {', '.join(FILE_TYPES)}.")
@@ -73,13 +73,17 @@ def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | No
     if vocabulary is not None:
         writer.add_array(DRAFT_VOCABULARY, list(vocabulary.target_ids))
     if model.tokenizer is None or vocabulary is not None:
-        # llama.cpp then takes the number of tokens for their names, and leaves texts to others.
+        # llama.cpp then has no text processing.
         writer.add_tokenizer_model("none")
     else:
         _add_tokenizer(writer, model.tokenizer, model.config["vocab_size"])
     _add_ends(writer, model)
     for tensor_name, values in _named_tensors(model):
-        kind = _stored_kind(values, weights)
+        kind = GGMLQuantizationType[weights]
+        if values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
+            kind = GGMLQuantizationType.F16
+        if values.ndim < 2:
+            kind = GGMLQuantizationType.F32
         writer.add_tensor(tensor_name, quantize(values, kind), raw_dtype=kind)
     try:
         writer.write_header_to_file()
@@ -92,15 +96,15 @@ def write_gguf(source: Path, out: Path, *, weights: str = "Q8_0", name: str | No
 
 
 def _refuse_others(model: "StoredModel") -> None:
-    """Raise `UsageError` for what llama.cpp's llama kind, or this module, does not have."""
+    """Raise `UsageError` for features that llama.cpp's architecture llama, or this module, lacks."""
     config = model.config
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     reasons = {
-        f"it is of the kind {config.get('model_type')!r}, not 'llama'": config.get("model_type") != "llama",
+        f"its model_type is {config.get('model_type')!r}, not 'llama'": config.get("model_type") != "llama",
         "its attention or its feed-forward layers have biases": config.get("attention_bias")
         or config.get("mlp_bias"),
         "its activation is not SiLU": config.get("hidden_act", "silu") != "silu",
-        "its rotary embedding is stretched": rope.get("rope_type", "default") != "default",
+        "its rotary embedding is scaled": rope.get("rope_type", "default") != "default",
     }
     for reason, holds in reasons.items():
         if holds:
@@ -127,7 +131,7 @@ def _add_sizes(writer: GGUFWriter, model: "StoredModel") -> None:
 
 
 def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_tokens: int) -> None:
-    """Byte-level BPE; raises `UsageError` for others."""
+    """Raises `UsageError` unless it is byte-level BPE."""
     bpe = tokenizer["model"]
     pre_tokenizer = pre_tokenizer_name(tokenizer)
     if bpe.get("type") != "BPE" or pre_tokenizer is None or tokenizer.get("normalizer") is not None:
@@ -154,7 +158,7 @@ def _add_tokenizer(writer: GGUFWriter, tokenizer: Mapping[str, Any], vocab_token
 
 
 def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str | None:
-    """llama.cpp's name for how a tokenizer.json of byte-level BPE finds words; None if it has none."""
+    """llama.cpp's name of the pre-tokenizer in a tokenizer.json of byte-level BPE. None if it has none."""
     given = tokenizer.get("pre_tokenizer") or {}
     expressions = []
     for step in given.get("pretokenizers", [given]):
@@ -177,7 +181,7 @@ def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str | None:
 
 
 def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:
-    """The tokens that begin and end texts, and the chat template."""
+    """Add special tokens and the chat template."""
     generation_config = read_object(model.folder / "generation_config.json") or {}
     eos = generation_config.get("eos_token_id", model.config.get("eos_token_id"))
     ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
@@ -197,7 +201,7 @@ def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:
 
 
 def _named_tensors(model: "StoredModel") -> list[tuple[str, npt.NDArray[np.float32]]]:
-    """The tensors under llama.cpp's names."""
+    """The tensors by llama.cpp's names."""
     config = model.config
     heads = config["num_attention_heads"]
     rows_of = {"q_proj": heads, "k_proj": config.get("num_key_value_heads") or heads}
@@ -208,28 +212,21 @@ def _named_tensors(model: "StoredModel") -> list[tuple[str, npt.NDArray[np.float
             continue
         gguf_name = names.get_name(name, try_suffixes=(".weight",))
         if gguf_name is None:
-            raise UsageError(f"{model.folder} has a tensor {name}, which a model of the llama kind has not.")
+            raise UsageError(f"{model.folder} has a tensor {name}, which is unknown in a Llama model.")
         turned_heads = rows_of.get(name.split(".")[-2])
         found.append((gguf_name, values if turned_heads is None else _interleaved(values, turned_heads)))
     return found
 
 
 def _interleaved(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """The rows of a rotary projection, the two halves of each head in turn: llama.cpp rotates neighbours."""
+    """Interleave the halves of each head in a rotary projection, since llama.cpp rotates neighbours."""
     halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
 
 
-def _stored_kind(values: npt.NDArray[np.float32], weights: str) -> GGMLQuantizationType:
-    if values.ndim < 2:
-        return GGMLQuantizationType.F32
-    kind = GGMLQuantizationType[weights]
-    return GGMLQuantizationType.F16 if values.shape[-1] % GGML_QUANT_SIZES[kind][0] else kind
-
-
 @dataclass(frozen=True, slots=True)
 class StoredModel:
-    """A model of transformers as its folder stores it, read without torch; `tokenizer` is its tokenizer.json."""
+    """A model folder of transformers, read without torch. `tokenizer` is its tokenizer.json."""
 
     folder: Path
     config: Mapping[str, Any]
@@ -237,14 +234,14 @@ class StoredModel:
 
     @classmethod
     def read(cls, folder: Path) -> "StoredModel":
-        """Raises `UsageError` for a folder that holds no model."""
+        """Raises `UsageError` for a folder without a model."""
         config = read_object(folder / "config.json")
         if config is None:
-            raise UsageError(f"{folder} is no model folder: it has no config.json.")
+            raise UsageError(f"{folder} is not a model folder: it has no config.json.")
         return cls(folder, config, read_object(folder / "tokenizer.json"))
 
     def chat_template(self) -> str | None:
-        """The chat template that is taken by itself; None if there is none. Raises `UsageError`."""
+        """The default chat template. None if there is none. Raises `UsageError`."""
         try:
             templates = ChatTemplates.read(TokenizerFiles.stored(self.folder).files)
             return templates.chosen(None, has_tools=False)
@@ -254,15 +251,15 @@ class StoredModel:
             return None
 
     def weights(self) -> dict[str, npt.NDArray[np.float32]]:
-        """All tensors of its safetensors files by name, in float32. Raises `UsageError`."""
+        """All tensors by name, in float32. Raises `UsageError`."""
         files = sorted(self.folder.glob("*.safetensors"))
         if not files:
-            raise UsageError(f"{self.folder} is no model folder: it has no *.safetensors files.")
+            raise UsageError(f"{self.folder} is not a model folder: it has no *.safetensors files.")
         tensors: dict[str, npt.NDArray[np.float32]] = {}
         for file in files:
             try:
                 tensors |= _read_tensors(file)
-            # All that a damaged file can make json, struct and numpy raise.
+            # json, struct and numpy raise these for damaged files.
             except (
                 OSError,
                 ValueError,
@@ -278,7 +275,7 @@ class StoredModel:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """The JSON object in a file, None if there is no file. Raises `UsageError` for anything else in it."""
+    """The JSON object in a file. None if there is no file. Raises `UsageError` for other content."""
     if not file.is_file():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Counts that services keep of their work, as plain numbers."""
+"""Counters of services."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -8,14 +8,13 @@ from typing import Final
 from cosine_protocol.errors import ErrorCode
 from cosine_protocol.messages import ReleaseReason
 
-# Bounds of the histograms of passes: from a small model on a GPU to a large one on a processor, and as many rows as
-# an engine of many requests takes at once.
+# Bounds of the histograms: from a small model on a GPU to a large one on a CPU, and up to 64 concurrent requests.
 PASS_S: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 PASS_ROWS: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 
 
 class Histogram:
-    """Counts of values at or below each bound and above the one before; the last count is of the rest."""
+    """Counts of values up to each bound and above the previous one; the last count has the rest."""
 
     def __init__(self, bounds: tuple[float, ...]) -> None:
         self.bounds = bounds
@@ -29,24 +28,20 @@ class Histogram:
 
 @dataclass(slots=True)
 class PassCounts:
-    """Counts of all nodes with a model since they began: requests or chains that were opened, and passes."""
+    """Counters of all nodes with a model: opened requests or chains, and passes."""
 
     opened: int = 0
     pass_s: Histogram = field(default_factory=lambda: Histogram(PASS_S))
     pass_rows: Histogram = field(default_factory=lambda: Histogram(PASS_ROWS))
 
     def note_pass(self, *, seconds: float, rows: int) -> None:
-        """Count a pass that was finished."""
         self.pass_s.add(seconds)
         self.pass_rows.add(rows)
 
 
 @dataclass(slots=True)
 class Counts(PassCounts):
-    """Counts that verifiers and drafters share, since they began, but for the `streams` that are open now.
-
-    `ended` are requests that were served, by how that ended; `refused` are those that never were.
-    """
+    """Counters of verifiers and drafters. `streams` are the open ones; `ended` are served requests by reason."""
 
     streams: int = 0
     refused: Counter[ErrorCode] = field(default_factory=Counter)
@@ -56,11 +51,7 @@ class Counts(PassCounts):
 
 @dataclass(slots=True)
 class VerifierCounts(Counts):
-    """Counts of a verifier.
-
-    Nodes are those of drafters: received, fed in a pass, and committed; `home_nodes` are committed ones of the
-    verifier's own drafter. Tokens of other verifiers are audited.
-    """
+    """Counters of a verifier. Nodes are those of remote drafters, `home_nodes` committed ones of its own drafter."""
 
     passes_abandoned: int = 0
     preempted: int = 0
@@ -74,13 +65,16 @@ class VerifierCounts(Counts):
 
 @dataclass(slots=True)
 class DrafterCounts(Counts):
-    """Counts of a drafter.
+    """Counters of a drafter.
 
-    `busy` are answers that there is no room; fragments are dropped where a client reads too slowly. Nodes were sent
-    to `drafted_requests`; of the tokens committed meanwhile `offered_positions` came after nodes for them had been
-    sent, and `taken_tokens` of these were among the nodes. Clients have told that of the `text_tokens` of such
-    requests `accepted_tokens` were its, and have let it go for reasons. Of all tokens that were committed while it
-    followed, it had a first choice before `first_choices`, of which `right_first_choices` were right.
+    dropped_fragments: Not sent, because a client read too slowly.
+    drafted_requests: Requests that nodes were sent for.
+    text_tokens, accepted_tokens: Tokens of these requests, and those that the drafter contributed, by their
+    clients.
+    offered_positions, taken_tokens: Committed tokens after nodes for them were sent, and those among these nodes.
+    first_choices, right_first_choices: Committed tokens with a previous first choice of the model, and right
+    choices.
+    let_go: Releases by reason.
     """
 
     busy: int = 0
@@ -100,7 +94,7 @@ class DrafterCounts(Counts):
 
 @dataclass(slots=True)
 class StageCounts(PassCounts):
-    """Counts of a stage: beside those of all the tokens of its passes, and feeds that nobody wanted any more."""
+    """Counters of a stage, with feeds that had become useless, and tokens."""
 
     skipped_feeds: int = 0
     fed_tokens: int = 0

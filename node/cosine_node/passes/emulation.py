@@ -1,8 +1,8 @@
-"""Emulated devices and links: named, measured, and never mistaken for real ones.
+"""Emulated devices and links.
 
 The shapes come from measured CPU timings of bf16 Llama forwards at 1, 4, 8, 16 and 32 tokens over 256 tokens of
 context: 312M parameters for verifiers (49.7, 47.5, 54.6, 67.6, 96.7 ms), 13.5M for drafters (5.12, 4.84, 5.33,
-6.40, 8.45 ms), dips raised to what came before. A profile scales them to its own cost of one token.
+6.40, 8.45 ms), made monotonic. A profile scales them to its cost of one token.
 """
 
 import re
@@ -13,12 +13,12 @@ from cosine_node.engine.curve import CostCurve
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
-# Tokens of a pass, and its time in those of a pass of one token: the timings above.
+# Tokens of a pass, and its time relative to one token.
 VERIFIER_SHAPE: Final = ((1, 1.0), (4, 1.0), (8, 1.099), (16, 1.36), (32, 1.946))
 DRAFTER_SHAPE: Final = ((1, 1.0), (4, 1.0), (8, 1.041), (16, 1.25), (32, 1.65))
 
 DEFAULT_PROFILE: Final = "60/6@10"
-"""A verifier of some billion parameters and drafters a tenth as slow, as on a volunteer's machine, 10 ms away."""
+"""A verifier with some billion parameters and drafters ten times as fast, 10 ms away."""
 
 _PROFILE: Final = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)(?:@(\d+(?:\.\d+)?))?")
 """VERIFIER_MS/DRAFTER_MS[@RTT_MS]."""
@@ -26,7 +26,7 @@ _PROFILE: Final = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)(?:@(\d+(?:\.\d+)?
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """A verifier's and a drafter's time of a one-token pass, and the RTT of each node's link to its clients."""
+    """Times of a one-token pass of verifiers and drafters, and the RTT between nodes and clients."""
 
     name: str
     verifier_ms: float
@@ -39,7 +39,7 @@ class Emulation:
         match = _PROFILE.fullmatch(name)
         if match is None or not (float(match[1]) and float(match[2])):
             raise UsageError(
-                f"{name!r} is no emulation profile; write VERIFIER_MS/DRAFTER_MS@RTT_MS, for example "
+                f"{name!r} is not an emulation profile; write VERIFIER_MS/DRAFTER_MS@RTT_MS, for example "
                 f"{DEFAULT_PROFILE}."
             )
         verifier_ms, drafter_ms, rtt_ms = (float(part or 0) for part in match.groups())
@@ -50,14 +50,14 @@ class Emulation:
         return self.rtt_ms / 2e3
 
     def curve(self, role: Role) -> CostCurve:
-        """Seconds of a pass by its tokens for a node of this role."""
+        """The cost curve of a role."""
         is_verifier = role is Role.VERIFIER
         shape = VERIFIER_SHAPE if is_verifier else DRAFTER_SHAPE
         scale_s = (self.verifier_ms if is_verifier else self.drafter_ms) / 1e3
         return CostCurve(tuple((tokens, scale_s * factor) for tokens, factor in shape))
 
     def describe(self) -> dict[str, object]:
-        """Every emulated latency by name, to stand beside the figures measured with it."""
+        """All emulated latencies by name."""
         return {
             "profile": self.name,
             "verifier_pass_ms": {str(t): round(self.verifier_ms * f, 2) for t, f in VERIFIER_SHAPE},

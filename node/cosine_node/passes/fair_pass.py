@@ -1,9 +1,8 @@
-"""The passes of a node, shared fairly between its clients: what one asks for beyond its share waits. Pure.
+"""Shares the passes of a node fairly between its clients. Pure.
 
-Requests of one pass wait for each other, so those of a client that asks for many at once make all passes longer.
-Each client's share is as many requests as the client with the fewest has, and where users share a client, each has
-as many of those as the one with the fewest; the others are the crowd, which joins a pass whenever all that it has
-cost so far is paid for.
+Requests of one pass wait for each other, so that a client with many requests makes all passes longer. The share of
+each client is the smallest number of requests of any client, and likewise within a client for each of its users.
+The other requests are the crowd, which joins a pass when the cost of its earlier passes has been repaid.
 """
 
 from collections import Counter, deque
@@ -15,21 +14,21 @@ from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_places import User
 
 CROWD: Final = 1.25
-"""How many times longer passes may take, on average, than those of one client's share alone. Under the
-twice that a text may take beside a crowd, for there is more that slows it down."""
+"""Allowed average time of passes, relative to those of one client's share alone. Less than the factor of two that a
+text may take next to a crowd, because other things slow it down too."""
 MAX_JOINED: Final = 16
-"""After so many passes with a crowd one goes without it, which shows anew how long those take."""
+"""After this many passes with a crowd one is measured without it."""
 MAX_OWED: Final = 32.0
-"""Passes whose time a crowd owes at most, whatever one that it joined took."""
+"""Maximum debt of a crowd, in passes."""
 LAST_ALONE: Final = 7
-"""Passes without a crowd whose median counts, so that one that waited for the processor does not."""
+"""Number of passes without a crowd whose median is used."""
 
 
 class Shares:
-    """What is left to each user of the next pass; requests are told by their users.
+    """The remaining shares of the next pass. `present` has the user of each request.
 
-    Of those that are `present` each client has as many in it as the one with the fewest, which is `each`; each user
-    of a client counts with as many as its user with the fewest.
+    Each client has a share of `each` requests: the minimum over clients, where each user of a client counts with
+    the minimum over its users.
     """
 
     def __init__(self, present: Iterable[User]) -> None:
@@ -43,11 +42,11 @@ class Shares:
         self._left_of_user = {user: fewest[user.client] for user in counts}
 
     def has(self, user: User) -> bool:
-        """True if one more request of the user is within its share."""
+        """True if a further request of the user is within its share."""
         return self._left.get(user.client, 0) > 0 and self._left_of_user.get(user, 0) > 0
 
     def take(self, user: User) -> bool:
-        """Give one more request of the user a place; False if that is beyond its share."""
+        """Add a request of the user. Returns False if it is beyond its share."""
         if not self.has(user):
             return False
         self._left[user.client] -= 1
@@ -56,10 +55,10 @@ class Shares:
 
 
 class CrowdDebt:
-    """What crowds owe the passes that they joined: seconds beyond `CROWD` times what one client's share takes.
+    """The debt of crowds: seconds of passes beyond `CROWD` times the time of one client's share.
 
-    How long that is, is measured in passes without a crowd, next to what the device's curve says of them: a request
-    costs more than as many tokens of another, and there is work to do for it beside the pass.
+    That time is measured in passes without a crowd, relative to the cost curve, which lacks the overhead of
+    requests.
     """
 
     def __init__(self, curve: CostCurve) -> None:
@@ -74,9 +73,10 @@ class CrowdDebt:
         return self._owed_s <= 0.0 and self._joined < MAX_JOINED
 
     def note_pass(self, *, tokens: int, crowd_tokens: int, users: int, elapsed_s: float) -> None:
-        """Take into account how long a pass took that a crowd had joined, or that it was left out of.
+        """Note a pass with or without a crowd.
 
-        It was over the shares of so many users, and `crowd_tokens` of its tokens were beyond their shares.
+        tokens: Tokens of the pass, of which `crowd_tokens` were beyond the shares.
+        users: Number of clients with a share.
         """
         share_tokens = max(1, tokens - crowd_tokens)
         share_s = self._curve.seconds(share_tokens)

@@ -1,8 +1,7 @@
-"""The places of a node, shared fairly between its clients: who gives one up, and who waits for one. Pure.
+"""Shares the places of a node fairly between its clients: eviction and queueing. Pure.
 
-No client keeps more places than another one lacks, and of those that wait the one comes next that has been given
-least (start-time fair queueing: Goyal, Vin and Cheng 1996, doi:10.1145/248156.248171). The same holds between the
-users who share a client, such as the keys of a gateway, within what is the client's: more names bring it no more.
+The next place goes to the waiting client that was served least (start-time fair queueing: Goyal, Vin and Cheng
+1996, doi:10.1145/248156.248171). The same holds between the users of a client, such as the keys of a gateway.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -13,28 +12,27 @@ from typing import Final, Generic, TypeVar
 from cosine_p2p.storage.memory import Remembered
 
 IDLE_WANTED_S: Final = 4.0
-"""Where others want its place, an idle request has as long as a peer may be silent."""
+"""An idle request may be evicted after this time, for which a peer may be silent."""
 MAX_WAITING: Final = 64
-"""Bounds memory: requests that wait, of all clients."""
+"""Maximum number of waiting requests."""
 MAX_WAITING_EACH: Final = 8
-"""Requests of one client that wait."""
+"""Maximum number of waiting requests of one client."""
 MAX_CLIENTS: Final = 1024
-"""Bounds memory: clients whose share is remembered; those given something longest ago are forgotten first."""
+"""Maximum number of remembered clients."""
 MAX_USERS: Final = 64
-"""The same of the users of one client."""
+"""Maximum number of remembered users of one client."""
 FIRST_TOKENS: Final = 512
-"""What a user may have before others of its client who were at work when it came. With it a text of 24 tokens took
-1.22 times as long as alone, with equal shares 2.28 times (docs/decisions/0059); what is beyond it comes at equal
-shares. The long texts of others wait for as many tokens of each who comes."""
+"""Head start of a new user before the present users of its client. With it a text of 24 tokens took 1.22 times as
+long as alone, with equal shares 2.28 times (docs/decisions/0059)."""
 EVEN_TOKENS: Final = 64
-"""Users who were given as many tokens but for so few share passes, for passes in turns serve fewer requests."""
+"""Users within this difference share passes, because passes in turns serve fewer requests."""
 
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Who asks: a client, or one of those that share it, by a name that the client has for each."""
+    """A client, or one of its users by the client's name for it."""
 
     client: str
     name: bytes = b""
@@ -42,7 +40,7 @@ class User:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """A request that holds a place. Of several, `since` is larger for one that came later."""
+    """A request with a place. `since` grows with its start."""
 
     user: User
     since: int
@@ -50,10 +48,10 @@ class Holder:
 
 
 def whom_to_evict(newcomer: User, holders: Sequence[Holder]) -> int | None:
-    """The index of the holder whose place a user's next request gets where all are taken; None if it must wait.
+    """The index of the holder to evict for a user's request. None if it must wait.
 
-    Whoever else is idle gives its place up. Else a client does as long as it has two more than the newcomer's, of
-    the youngest request of its user with the most; else a user of the same client, as long as it has two more.
+    The first choice is an idle request of another client; then the youngest request of the largest client, if that
+    has at least two more than the newcomer's; then likewise of the largest user of the same client.
     """
     idle = [
         index for index, holder in enumerate(holders) if holder.is_idle and holder.user.client != newcomer.client
@@ -73,9 +71,9 @@ def whom_to_evict(newcomer: User, holders: Sequence[Holder]) -> int | None:
 
 
 class Given:
-    """What each of several names was given, in virtual time, which is that of who was given least and is present.
+    """The service of several names in virtual time, which is the minimum over present names.
 
-    Who comes later has a claim on no more than `claim` of what was given before.
+    A new name starts at most `claim` behind.
     """
 
     def __init__(self, most_names: int, *, claim: float = 0.0) -> None:
@@ -85,12 +83,12 @@ class Given:
         self._now = 0.0
 
     def to(self, name: str | bytes) -> float:
-        """What a name has been given."""
+        """The service of a name."""
         least = self._now - self._claim
         return max(least, self._given.get(name, least))
 
     def note(self, name: str | bytes, cost: float, *, present: Iterable[str | bytes]) -> None:
-        """Count what a name was given while some others were there to be given something."""
+        """Count service of a name while others were `present`."""
         begin = self.to(name)
         self._given[name] = begin + cost
         self._given.move_to_end(name)
@@ -100,18 +98,18 @@ class Given:
 
 
 class Turns:
-    """Whose turn it is: of the users of the client that was given least, the one who was given least."""
+    """The order of users: by the service of their client, then by their own."""
 
     def __init__(self) -> None:
         self._clients = Given(MAX_CLIENTS)
         self._users: Remembered[str, Given] = Remembered(MAX_CLIENTS)
 
     def of(self, user: User) -> tuple[float, float]:
-        """The smaller, the sooner."""
+        """Sort key of a user; the smallest comes first."""
         return self._clients.to(user.client), self._within(user.client).to(user.name)
 
     def first(self, present: Iterable[User]) -> set[User]:
-        """Of each client those users who are present and were given no more than others, but for `EVEN_TOKENS`."""
+        """The present users within `EVEN_TOKENS` of the least served one of their client."""
         turns = {user: self._within(user.client).to(user.name) for user in set(present)}
         least: dict[str, float] = {}
         for user, turn in turns.items():
@@ -119,7 +117,7 @@ class Turns:
         return {user for user, turn in turns.items() if turn <= least[user.client] + EVEN_TOKENS}
 
     def note(self, user: User, cost: float, *, present: Iterable[User] = ()) -> None:
-        """Count what a user was given while some, it or others, were there to be given something."""
+        """Count service of a user while others were `present`."""
         others = set(present)
         self._clients.note(user.client, cost, present={other.client for other in others})
         within = self._within(user.client)
@@ -131,7 +129,7 @@ class Turns:
 
 
 class FairQueue(Generic[_T]):
-    """Requests that wait for a place, each until a time of its own."""
+    """Requests that wait for a place, each with a deadline."""
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[User, deque[tuple[_T, float]]] = OrderedDict()
@@ -141,7 +139,7 @@ class FairQueue(Generic[_T]):
         return sum(map(len, self._waiting.values()))
 
     def put(self, user: User, item: _T, *, until_s: float) -> bool:
-        """Let a request wait; False if it may not."""
+        """Add a request. Returns False if there are too many."""
         of_client = sum(len(queue) for other, queue in self._waiting.items() if other.client == user.client)
         if len(self) >= MAX_WAITING or of_client >= MAX_WAITING_EACH:
             return False
@@ -149,7 +147,7 @@ class FairQueue(Generic[_T]):
         return True
 
     def take(self) -> _T | None:
-        """The next request, of the user whose turn it is; None if nobody waits."""
+        """Remove and return the next request. None if there is none."""
         if not self._waiting:
             return None
         item, _ = self._waiting[min(self._waiting, key=self._turns.of)].popleft()
@@ -157,15 +155,15 @@ class FairQueue(Generic[_T]):
         return item
 
     def note_given(self, user: User, cost: float) -> None:
-        """Count what a user was given, waiting or not."""
+        """Count service of a user."""
         self._turns.note(user, cost, present=self._waiting)
 
     def take_expired(self, now_s: float) -> list[_T]:
-        """Those that have waited long enough."""
+        """Remove and return requests after their deadline."""
         return self.take_where(lambda item, until_s: until_s <= now_s)
 
     def take_where(self, is_meant: Callable[[_T, float], bool]) -> list[_T]:
-        """Those that a rule over the request and the time until which it waits means."""
+        """Remove and return requests by a predicate of request and deadline."""
         taken = [item for queue in self._waiting.values() for item, until_s in queue if is_meant(item, until_s)]
         for user, queue in self._waiting.items():
             self._waiting[user] = deque(entry for entry in queue if not is_meant(*entry))

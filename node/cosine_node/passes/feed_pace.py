@@ -1,4 +1,4 @@
-"""When the next pass may begin: after the one before, or over a chain once its slowest stage is free. Pure."""
+"""The start time of the next pass: after the previous one, or once the slowest stage of a chain is free. Pure."""
 
 import math
 from collections import deque
@@ -8,35 +8,35 @@ from typing import Final
 from cosine_node.engine.curve import CostCurve
 
 REMEMBERED_PASSES: Final = 64
-"""The way is as long as the fastest of so many passes says; it changes seldom."""
+"""Number of passes whose minimum is the network time, which seldom changes."""
 QUEUED_PERIODS: Final = 1.5
-"""A pass that waited longer than the slowest stage takes for so many tells that stages are slower."""
+"""A pass that waited longer, in units of the slowest stage's time, shows that stages are slower."""
 SLOWER: Final = 1.1
-"""So much slower stages are taken to be after a pass that waited."""
+"""Factor of the estimated slowness after a pass that waited."""
 FASTER: Final = 0.98
-"""What one pass that did not wait takes back of it."""
+"""Factor after a pass that did not wait."""
 QUEUED_LINES: Final = 2
-"""A line takes so many times what it was measured to at least, as others use it."""
+"""Assumed slowness of a line, which others use too."""
 MIN_CHUNK_TOKENS: Final = 16
-"""Shorter passes of a prompt cost more in what every pass costs than they save."""
+"""Shorter chunks of a prompt cost more overhead than they save."""
 MAX_HALVINGS: Final = 16
-"""More than from the longest pass to the shortest."""
+"""More than between the longest and the shortest chunk."""
 MAX_SLOWNESS: Final = 16.0
-"""Bounds what stages that stand still for a moment do."""
+"""Bounds the effect of a temporary stall."""
 
 
 class OneAtATime:
-    """A pass begins when the one before has ended. Times are seconds of one clock."""
+    """A pass begins when the previous one has ended. Times are seconds of one clock."""
 
     is_ordered = False
-    """True if passes end in the order in which they began, so that several may be under way."""
+    """True if passes end in the order of their start, so that several may run."""
 
     def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:
-        """How many tokens of a prompt, of which so many are unfed, a pass should take, at most so many."""
+        """Number of tokens for the next pass of a prompt, at most `most`."""
         return most
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
-        """The time until the next pass may begin; infinite if one of those under way has to end before."""
+        """Seconds until the next pass may begin. Infinite if a running one has to end before."""
         return math.inf if under_way else 0.0
 
     def note_begun(self, now_s: float, *, tokens: int) -> None:
@@ -47,14 +47,13 @@ class OneAtATime:
 
 
 class ChainPace:
-    """Passes follow each other down a chain as fast as its slowest stage takes them, and no faster.
+    """Passes go down a chain at the rate of its slowest stage.
 
-    As many are under way as fit into the time that one takes through all stages and back: with more they would
-    wait at a stage, where a better choice of nodes could not reach them. `most_under_way` bounds them further.
+    At most as many run at once, and at most `most_under_way`, as fit into the time of one through all stages and
+    back: more would only wait, while nodes could still be chosen better.
 
-    A pass of a prompt is sent on while the next one is computed, so the time until the last one has come through is
-    that of one all the way, and for each other one that of the slowest place, a stage or a line. Passes are as long
-    as makes this least: the longer, the fewer they are, and the longer is one all the way.
+    Chunks of a prompt are pipelined. They take the time of one through the whole chain, and for each further one
+    the time at the slowest stage or line; the chunk size minimises the sum.
     """
 
     is_ordered = True
@@ -66,7 +65,7 @@ class ChainPace:
         token_s: Callable[[], float] = lambda: 0.0,
         most_under_way: int | None = None,
     ) -> None:
-        """`curves` are the costs of a pass at each stage, `token_s` is a token's time on the slowest line."""
+        """`curves` are the cost curves of the stages, `token_s` returns a token's time on the slowest line."""
         self._curves = curves
         self._token_s = token_s
         self._most_under_way = most_under_way
@@ -75,7 +74,7 @@ class ChainPace:
         self._free_s = 0.0
 
     def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
-        """Go on over other stages."""
+        """Continue with other stages."""
         self._curves = curves
         self._token_s = token_s
         self._ways_s.clear()
@@ -94,7 +93,7 @@ class ChainPace:
             first_s = self._stages_s(tokens) + lines * self._line_s(tokens)
             each_s = max(stage_s, self._line_s(tokens))
             if self._most_under_way is not None:
-                # The next one begins when one of so many is back.
+                # A further chunk starts after one has returned.
                 each_s = max(each_s, (first_s + min(self._ways_s, default=0.0)) / self._most_under_way)
             return first_s + max(0, unfed_tokens / tokens - 1) * each_s
 
@@ -102,21 +101,21 @@ class ChainPace:
         return min(halves, key=seconds, default=most)
 
     def period_s(self, tokens: int) -> float:
-        """The time of a pass at the slowest stage, or on the slowest line."""
+        """Seconds of a pass at the slowest stage or on the slowest line."""
         stage_s = self._slowness * max(curve.seconds(tokens) for curve in self._curves)
         return max(stage_s, self._line_s(tokens))
 
     def _line_s(self, tokens: int) -> float:
-        """The time of a pass on the slowest line between two stages."""
+        """Seconds of a pass on the slowest line between two stages."""
         return tokens * self._token_s() if len(self._curves) > 1 else 0.0
 
     def traversal_s(self, tokens: int) -> float:
-        """The time of a pass through all stages and back, as far as it is known."""
+        """Estimated seconds of a pass through all stages and back."""
         return min(self._ways_s, default=0.0) + self._stages_s(tokens)
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
         if not under_way:
-            # All stages are free, however long they were expected to take.
+            # All stages are free, whatever was expected.
             return 0.0
         most = 1 + math.ceil(self.traversal_s(1) / self.period_s(1))
         if self._most_under_way is not None:
@@ -129,7 +128,7 @@ class ChainPace:
     def note_ended(self, now_s: float, *, begun_s: float, tokens: int) -> None:
         way_s = now_s - begun_s - self._stages_s(tokens)
         self._ways_s.append(max(0.0, way_s))
-        # On a line it waits for nothing that a later beginning could help.
+        # A later start would not shorten the time on lines.
         line_s = QUEUED_LINES * len(self._curves) * self._line_s(tokens)
         is_queued = way_s - min(self._ways_s) - line_s > QUEUED_PERIODS * self.period_s(tokens)
         self._slowness = (

@@ -1,4 +1,4 @@
-"""Passes of a node that nobody asks for anything, so that the time it tells is of now and not of a busy start."""
+"""Passes of an idle node, which keep its announced time of a pass current."""
 
 import asyncio
 import logging
@@ -11,21 +11,21 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.request import Sampling
 
 FIRST_PAUSE_S: Final = 60.0
-"""A node that looks slower than it is loses no more than its first minutes."""
+"""A node that looks slower than it is loses only its first minutes."""
 LONGEST_PAUSE_S: Final = 3600.0
-"""Pauses double up to it, so that a volunteer's card stays cool."""
+"""Pauses double up to this, to save energy."""
 
 LOG = logging.getLogger(__name__)
 
 WaitForWork = Callable[[asyncio.Event], Awaitable[object]]
-"""Returns when the event is set; it may use the engine meanwhile."""
+"""Returns when the event is set. May use the engine until then."""
 
 
 class IdlePasses:
-    """Waits for work; where none comes, it takes `MIN_PASSES` passes over one token now and then.
+    """Waits for work and occasionally runs `MIN_PASSES` passes over one token.
 
-    Clients choose nodes by the time of a pass that they tell. A node that has told too long a time is asked for
-    nothing, so no request's pass would ever correct it. `runner` should report its passes to `speed`.
+    Clients choose nodes by the announced time of a pass. A node with too long a time would get no requests, whose
+    passes could correct it. `runner` should report its passes to `speed`.
     """
 
     def __init__(self, engine: Engine, runner: Runner, speed: PassSpeed) -> None:
@@ -34,7 +34,7 @@ class IdlePasses:
         self._speed = speed
 
     async def wait(self, work: asyncio.Event) -> None:
-        """Return when `work` is set, after the pass under way. The engine is used by nobody else until then."""
+        """Return when `work` is set, after the current pass. Until then nothing else may use the engine."""
         pause_s = FIRST_PAUSE_S
         while not work.is_set():
             try:
@@ -55,10 +55,10 @@ class IdlePasses:
                 await self._runner.forward([row])
                 self._engine.prune(sequence, row.nodes)
         except CosineError as error:
-            # A chain was lost, for which the next request finds another one.
+            # A chain was lost; the next request opens another one.
             LOG.info("passes to measure the idle node ended: %s", error)
         except Exception:
-            # The service goes on; a pass of a request that fails is its own business.
+            # The service goes on; passes of requests report their own failures.
             LOG.exception("a pass to measure the idle node failed")
         finally:
             self._engine.release(sequence)

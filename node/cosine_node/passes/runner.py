@@ -1,4 +1,4 @@
-"""Runs blocking forward passes away from the event loop, times them, and paces them under emulation."""
+"""Runs blocking forward passes in a thread, times them, and paces them for emulation."""
 
 import asyncio
 from collections import deque
@@ -18,29 +18,29 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A finished pass: one result a row, and how long it took, pacing included."""
+    """A finished pass: one result per row, and its duration including pacing."""
 
     results: list[RowResult]
     elapsed_s: float
 
 
 class Runner(Protocol):
-    """Runs passes for one engine: one at a time, unless it is over a chain of stages."""
+    """Runs the passes of one engine, one at a time unless it is a chain of stages."""
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
-        """One pass. Raises what the engine raises."""
+        """Run a pass. Raises the errors of the engine."""
 
     def abandon(self) -> None:
-        """Let the pass under way end early, with `PassAbandoned`: it is not wanted any more."""
+        """End the current pass early, with `PassAbandoned`."""
 
     def close(self) -> None: ...
 
 
 class ThreadRunner:
-    """Runs passes in a thread apart from the event loop, so that none stalls heartbeats."""
+    """Runs passes in a thread, so that heartbeats go on."""
 
     def __init__(self, engine: Engine, *, beside: "ThreadRunner | None" = None) -> None:
-        """Passes of engines `beside` each other share a thread: see `in_ending_thread`."""
+        """Shares the thread of `beside` (see `in_ending_thread`)."""
         self._engine = engine
         self._executor: ThreadPoolExecutor
         self._executor = ThreadPoolExecutor(1, "engine") if beside is None else beside._executor
@@ -59,11 +59,11 @@ class ThreadRunner:
 
 
 async def in_ending_thread(work: Callable[..., _T], /, *args: Any, **options: Any) -> _T:
-    """Load or measure an engine, away from the event loop. Raises what `work` raises.
+    """Load or measure an engine in a thread that ends afterwards. Raises the errors of `work`.
 
-    PyTorch's OpenMP keeps a team of workers for each thread that has run a product. Once the teams of a process
-    outnumber its cores, workers sleep between products instead of spinning: on two cores a pass over one token of
-    SmolLM2 then took 33 ms instead of 20. So a thread that loads ends, and its team with it.
+    PyTorch's OpenMP keeps a team of workers for each thread that has multiplied matrices. With more workers than
+    cores they sleep between products instead of spinning: on two cores a pass over one token of SmolLM2 then took
+    33 ms instead of 20.
     """
     executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="loading")
     try:
@@ -74,17 +74,17 @@ async def in_ending_thread(work: Callable[..., _T], /, *args: Any, **options: An
 
 
 WINDOW_PASSES: Final = 256
-"""Some seconds of work on a fast device, half a minute on a slow one."""
+"""Some seconds of passes on a fast device, half a minute on a slow one."""
 MIN_PASSES: Final = 32
-"""Fewer say nothing, for the first passes of every shape take longer."""
+"""The first passes of each shape take longer."""
 MIN_CHANGE: Final = 0.2
-"""A smaller part of what is told is no news: a client prefers no verifier for it."""
+"""Minimum relative change to announce: clients ignore smaller differences."""
 MIN_INTERVAL_S: Final = 30.0
-"""A record is stored by several nodes, each time."""
+"""Each new record is stored by several nodes."""
 
 
 class PassSpeed:
-    """The time of a one-token pass that a node tells, `pass_s`: measured at its start, moved by real passes."""
+    """The announced time of a one-token pass, `pass_s`: measured at the start, corrected by real passes."""
 
     def __init__(self, curve: CostCurve, *, now_s: float) -> None:
         self.pass_s = curve.seconds(1)
@@ -93,21 +93,21 @@ class PassSpeed:
         self._ratios: deque[float] = deque(maxlen=WINDOW_PASSES)
 
     def note(self, *, tokens: int, elapsed_s: float) -> None:
-        """Take a finished pass into account, if the curve was measured for as many tokens."""
+        """Note a finished pass, if the curve was measured for as many tokens."""
         expected_s = self._curve.seconds(tokens)
         if expected_s and tokens <= self._curve.points[-1][0]:
             self._ratios.append(elapsed_s / expected_s)
 
     def forget(self) -> None:
-        """Count only the passes from now on: those before were under another load."""
+        """Forget earlier passes, which were under another load."""
         self._ratios.clear()
 
     def refresh(self, now_s: float) -> bool:
-        """Move `pass_s` to the median of the last passes if it is far from that; True if it has moved."""
+        """Set `pass_s` to the median of the last passes if it differs much. Returns True if it has changed."""
         if len(self._ratios) < MIN_PASSES or now_s - self._told_at_s < MIN_INTERVAL_S:
             return False
         moved_s = self._curve.seconds(1) * median(self._ratios)
-        # Less than a tenth of a millisecond is lost in every link.
+        # Less than a tenth of a millisecond is negligible on any link.
         if abs(moved_s - self.pass_s) < max(MIN_CHANGE * self.pass_s, 1e-4):
             return False
         self.pass_s, self._told_at_s = moved_s, now_s
@@ -115,7 +115,7 @@ class PassSpeed:
 
 
 class TimedRunner:
-    """Lets a `PassSpeed` follow how long passes really take."""
+    """Reports passes to a `PassSpeed`."""
 
     def __init__(self, runner: Runner, speed: PassSpeed) -> None:
         self._runner = runner
@@ -134,10 +134,7 @@ class TimedRunner:
 
 
 class PacedRunner:
-    """Makes every pass last at least as long as a named measured curve says: an *emulated* device.
-
-    `late_passes` took longer in reality than the curve: figures of a run with many are not the emulated device's.
-    """
+    """Emulates a device: each pass takes at least as long as in a curve. `late_passes` took longer."""
 
     def __init__(self, runner: Runner, curve: CostCurve) -> None:
         self._runner = runner
@@ -161,5 +158,5 @@ class PacedRunner:
 
 
 def count_tokens(rows: Sequence[Row]) -> int:
-    """Tokens fed by a pass."""
+    """Number of tokens of a pass."""
     return sum(len(row.tokens) for row in rows)

@@ -1,4 +1,4 @@
-"""The models at hand: where each is, prompts and measured acceptance. Needs no network."""
+"""The embedded models: locations, prompts and measured acceptance rates. Needs no network."""
 
 from cosine_node.zoo.family import (
     DOMAINS,

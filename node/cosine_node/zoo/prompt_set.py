@@ -1,4 +1,4 @@
-"""The project's own prompts, in the form the embedded models know."""
+"""The project's prompts for the embedded models."""
 
 import json
 from collections.abc import Mapping
@@ -12,19 +12,19 @@ from cosine_node.zoo.family import DOMAINS
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
-    # Commands import this module, and none of them a tokenizer.
+    # Commands that import this module need no tokenizer.
     from tokenizers import Tokenizer
 
 ASKED_BY_PEOPLE = "people"
-"""The key of prompts of no domain."""
+"""The key of prompts without a domain."""
 
 END = "<|endoftext|>"
-"""The token that begins and ends every text of the family's training."""
+"""The token at the beginning and end of each training text."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `role` is "user", "assistant" or "system"."""
+    """A turn of a conversation; `role` is "user", "assistant" or "system"."""
 
     role: str
     content: str
@@ -32,14 +32,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A conversation that waits for the assistant, or the opening of a plain text."""
+    """A conversation that ends with the user's turn, or the beginning of a plain text."""
 
     domain: str
     messages: tuple[Message, ...] = ()
     text: str = ""
 
     def render(self) -> str:
-        """The text the target continues, special tokens included; equal to the chat template's own."""
+        """The text for the target, as the chat template renders it."""
         if self.text:
             return END + self.text
         turns = [
@@ -50,12 +50,12 @@ class Prompt:
 
     @property
     def asked(self) -> str | list[dict[str, str]]:
-        """The prompt as a client takes it: text, or chat messages."""
+        """The prompt for a client: text or chat messages."""
         return [{"role": message.role, "content": message.content} for message in self.messages] or self.text
 
     @property
     def last(self) -> str:
-        """What was said last."""
+        """The last message, or the text."""
         return self.messages[-1].content if self.messages else self.text
 
     def token_ids(self, tokenizer: "Tokenizer") -> list[int]:
@@ -64,14 +64,14 @@ class Prompt:
 
 
 def prompts(domain: str) -> tuple[Prompt, ...]:
-    """The project's own prompts for one domain; none of them is taken from the training texts."""
+    """The prompts of one domain, which are not in the training texts."""
     if domain not in DOMAINS:
         raise UsageError(f"no domain is called {domain!r}; choose one of {', '.join(DOMAINS)}")
     return _all_prompts()[domain]
 
 
 def asked_by_people() -> tuple[Prompt, ...]:
-    """What people ask of a small chat model, of several kinds; each is its own domain."""
+    """Typical questions to a small chat model; each is a separate domain."""
     return _all_prompts()[ASKED_BY_PEOPLE]
 
 
@@ -86,6 +86,6 @@ def _all_prompts() -> dict[str, tuple[Prompt, ...]]:
 
 
 def prompt_of(domain: str, record: Mapping[str, Any]) -> Prompt:
-    """The prompt of a record of texts: its messages as they are, or its text."""
+    """The prompt of a JSON record with messages or a text."""
     messages = tuple(Message(turn["role"], turn["content"]) for turn in record.get("messages", ()))
     return Prompt(domain, messages, record.get("text", ""))

@@ -43,7 +43,7 @@ def test_a_file_is_read_like_the_fields_it_names(tmp_path: Path) -> None:
         ({"fidelities": [0.5, 2]}, "fidelities lies between 0 and 1, not 2"),
         ({"fidelities": []}, "at least one"),
         ({"source": "dreams"}, "scripted, traces, models, not 'dreams'"),
-        ({"profile": "fast"}, "is no emulation profile"),
+        ({"profile": "fast"}, "is not an emulation profile"),
         ({"profile": "60/6@20"}, "is rtt_ms, not part of"),
         ({"profile": "h200:70B"}, "verifier first"),
         ({"profile": "h200:70B/abacus:1B"}, "Unknown device 'abacus'"),

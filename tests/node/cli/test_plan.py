@@ -21,8 +21,8 @@ def test_a_machine_is_written_with_what_differs_from_the_usual() -> None:
     ("text", "sentence"),
     [
         ("desk", "takes a size"),
-        ("=12GiB", "no machine"),
-        ("desk=0.5", "no machine"),
+        ("=12GiB", "not a machine"),
+        ("desk=0.5", "not a machine"),
         ("desk=12GiB,speed=3", "not 'speed'"),
         ("desk=12GiB,read=fast", "such as 50GB, not 'fast'"),
         ("desk=12GiB,up=20", "such as 20Mbit, not '20'"),

@@ -36,4 +36,4 @@ def test_the_page_is_offered_until_enter(monkeypatch: pytest.MonkeyPatch) -> Non
         asyncio.run(offer())
     os.close(person)
     (line,) = said
-    assert "with a page at http://127.0.0.1:" in line and "Enter ends it" in line
+    assert "with a page at http://127.0.0.1:" in line and "press Enter to end it" in line

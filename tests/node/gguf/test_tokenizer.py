@@ -47,7 +47,7 @@ def test_a_tokenizer_of_other_tokens_is_refused(metadata: dict[str, Any]) -> Non
     same = tried(vocabulary, Path("a.gguf"), lambda _, texts: tokens_of(vocabulary, texts))
     assert same == vocabulary
     other = vocabulary_of(metadata, pre="gpt-2")
-    with pytest.raises(UsageError, match=r"a\.gguf cannot be served: llama\.cpp reads '.*' as other tokens"):
+    with pytest.raises(UsageError, match=r"a\.gguf cannot be served: llama\.cpp has other tokens for '.*'"):
         tried(vocabulary, Path("a.gguf"), lambda _, texts: tokens_of(other, texts))
 
 
@@ -60,13 +60,13 @@ def test_an_unknown_name_is_read_in_the_known_way_that_gives_the_tokens(
     with caplog.at_level(logging.WARNING):
         found = tried(vocabulary_of(metadata, pre="new"), Path(), lambda _, texts: tokens_of(known, texts))
     assert PRE_TOKENIZERS[found.pre_tokenizer_name] == PRE_TOKENIZERS[name]
-    assert "'new', which is not known here" in caplog.text and f"it is that of {name!r}" in caplog.text
+    assert "unknown pre-tokenizer 'new'" in caplog.text and f"it is that of {name!r}" in caplog.text
     assert files_of(found) == files_of(known)
 
 
 def test_a_name_that_no_known_way_fits_is_refused(metadata: dict[str, Any]) -> None:
     vocabulary = vocabulary_of(metadata, pre="new")
-    with pytest.raises(UsageError, match="in the way 'new', which is none of those known here"):
+    with pytest.raises(UsageError, match="unknown pre-tokenizer 'new'; a newer version"):
         tried(vocabulary, Path(), lambda _, texts: [[1]] * len(texts))
     late = iter([0.0, 1e9])
     known = vocabulary_of(metadata, pre="default")
@@ -80,7 +80,7 @@ def test_where_llama_cpp_tells_nothing_a_known_name_is_believed(metadata: dict[s
 
     vocabulary = vocabulary_of(metadata, pre="qwen2")
     assert tried(vocabulary, Path(), silent) == vocabulary
-    with pytest.raises(UsageError, match="'new', which is not known here; those known are default, gpt-2"):
+    with pytest.raises(UsageError, match="unknown pre-tokenizer 'new'; those known are default, gpt-2"):
         tried(vocabulary_of(metadata, pre="new"), Path(), silent)
 
 

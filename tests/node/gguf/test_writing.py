@@ -76,9 +76,9 @@ def test_a_model_without_a_tokenizer_and_a_reduced_vocabulary_have_tokens_withou
 @pytest.mark.parametrize(
     ("changed", "reason"),
     [
-        ({"model_type": "gpt2"}, "of the kind 'gpt2'"),
+        ({"model_type": "gpt2"}, "model_type is 'gpt2'"),
         ({"hidden_act": "gelu"}, "not SiLU"),
-        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0}}, "stretched"),
+        ({"rope_parameters": {"rope_type": "yarn", "rope_theta": 10000.0}}, "is scaled"),
     ],
 )
 def test_other_models_are_refused(changed: dict[str, Any], reason: str, copy: Path, tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_a_models_own_configuration_and_weights_come_back(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("metadata", "reason"),
     [
-        ({"general.architecture": "rwkv7"}, "of the kind 'rwkv7' are none of those.*or --engine llama"),
+        ({"general.architecture": "rwkv7"}, "of the kind 'rwkv7' are not supported.*or --engine llama"),
         # What keeps a recurrent state llama.cpp is not used for.
         ({"general.architecture": "rwkv7", "rwkv7.wkv.head_size": 16}, r"own folder\.$"),
         ({"llama.rope.scaling.type": "spiral"}, "stretched in the way 'spiral'"),

@@ -75,7 +75,7 @@ def test_a_stage_holds_its_share_and_computes_with_it_as_with_the_file(
 
 def test_what_is_not_here_is_named(known: HeldWeights, tmp_path: Path) -> None:
     folder = fetched(known, tmp_path, MIDDLE)
-    with pytest.raises(UsageError, match=r"holds a part of a model, and not its blk\.5\."):
+    with pytest.raises(UsageError, match=r"holds a part of a model without blk\.5\."):
         load_part(str(folder), LayerRange(first=4, end=6, layers=8), dtype=torch.float32)
 
 
