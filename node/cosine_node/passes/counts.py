@@ -51,7 +51,7 @@ class Counts(PassCounts):
 
 @dataclass(slots=True)
 class VerifierCounts(Counts):
-    """Counters of a verifier. Nodes are those of remote drafters, `home_nodes` committed ones of its own drafter."""
+    """Counters of a verifier. Nodes are those of remote drafters, except committed `home_nodes` of its own."""
 
     passes_abandoned: int = 0
     preempted: int = 0
