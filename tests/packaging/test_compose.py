@@ -46,6 +46,9 @@ def test_a_service_drains_and_keeps_what_must_last(service: str) -> None:
     mounts = {mount.split(":")[1]: mount.split(":")[0] for mount in told["volumes"]}
     assert mounts["/data"] == service
     assert set(mounts.values()) <= COMPOSE["volumes"].keys()
+    # Its health is a question to its own process.
+    check = " ".join(told["healthcheck"]["test"])
+    assert "127.0.0.1" in check and not own_commands(check)
 
 
 def test_others_reach_the_bootstrap_node_and_this_machine_alone_the_gateway() -> None:
@@ -53,17 +56,14 @@ def test_others_reach_the_bootstrap_node_and_this_machine_alone_the_gateway() ->
     assert ports == {"bootstrap": ["4001:4001"], "gateway": ["127.0.0.1:8000:8000"]}
 
 
-@pytest.mark.parametrize("service", SERVICES)
-def test_health_is_a_question_to_the_services_own_process(service: str) -> None:
-    check = " ".join(SERVICES[service]["healthcheck"]["test"])
-    assert "127.0.0.1" in check and not own_commands(check)
-
-
-def test_folders_of_the_image_that_must_last_are_in_a_volume() -> None:
+def test_the_image_runs_as_a_user_whose_folders_that_must_last_are_in_a_volume() -> None:
     volumes = json.loads(re.findall(r"^VOLUME (.+)$", DOCKERFILE, re.MULTILINE)[0])
     homes = dict(re.findall(r"(XDG_(?:DATA|STATE|CACHE)_HOME)=(\S+)", DOCKERFILE))
     assert homes.keys() == {"XDG_DATA_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"}
     assert all(home.startswith(tuple(volumes)) for home in homes.values())
+    *_, last = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
+    assert re.findall(r"^USER (\w+)$", last, re.MULTILINE) == ["cosine"]
+    assert re.findall(r"^STOPSIGNAL (\w+)$", last, re.MULTILINE) == ["SIGTERM"]
 
 
 def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
@@ -75,12 +75,6 @@ def test_what_the_dockerfile_copies_is_there_and_not_ignored() -> None:
     }
     assert copied == kept
     assert [source for source in copied if not (ROOT / source).exists()] == []
-
-
-def test_the_image_runs_as_an_ordinary_user() -> None:
-    *_, last = re.split(r"^FROM ", DOCKERFILE, flags=re.MULTILINE)
-    assert re.findall(r"^USER (\w+)$", last, re.MULTILINE) == ["cosine"]
-    assert re.findall(r"^STOPSIGNAL (\w+)$", last, re.MULTILINE) == ["SIGTERM"]
 
 
 @pytest.mark.network

@@ -32,33 +32,6 @@ SAMPLES = 20_000
 WORD_BITS = 64
 
 
-@pytest.mark.parametrize(
-    ("name", "accepted", "refused"),
-    [
-        ("temperature", (0, limits.MAX_TEMPERATURE), (-0.1, limits.MAX_TEMPERATURE * 2, HUGE)),
-        ("top_k", (0, MAX_TOKEN_ID), (-1, 2.5, MAX_TOKEN_ID + 1)),
-        ("top_p", (limits.MIN_TOP_P, 1), (0.0, -1.0, 1.1)),
-        (
-            "repetition_penalty",
-            (limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY),
-            (0.0, -1.0, limits.MAX_REPETITION_PENALTY * 2),
-        ),
-        ("seed", (0, MAX_SEED), (-1, 1.5, MAX_SEED + 1, HUGE)),
-    ],
-)
-def test_what_sampling_accepts_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
-    name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
-) -> None:
-    for value in accepted:
-        request = request_of(sampling=Sampling(**{name: value}))
-        assert decode_body(Request, encode_body(request)) == request
-        assert len(request_digest(request)) == DIGEST_BYTES
-    for value in (*refused, math.nan, math.inf, -math.inf):
-        with pytest.raises(UsageError, match=rf"^{name} must .*\.$") as caught:
-            Sampling(**{name: value})
-        assert "\n" not in str(caught.value)
-
-
 TOKENS = st.lists(st.integers(0, MAX_TOKEN_ID))
 
 
@@ -131,6 +104,15 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
 @pytest.mark.parametrize(
     ("name", "accepted", "refused"),
     [
+        ("temperature", (0, limits.MAX_TEMPERATURE), (-0.1, limits.MAX_TEMPERATURE * 2, HUGE)),
+        ("top_k", (0, MAX_TOKEN_ID), (-1, 2.5, MAX_TOKEN_ID + 1)),
+        ("top_p", (limits.MIN_TOP_P, 1), (0.0, -1.0, 1.1, math.nan, math.inf)),
+        (
+            "repetition_penalty",
+            (limits.MIN_REPETITION_PENALTY, limits.MAX_REPETITION_PENALTY),
+            (0.0, -1.0, limits.MAX_REPETITION_PENALTY * 2, -math.inf),
+        ),
+        ("seed", (0, MAX_SEED), (-1, 1.5, MAX_SEED + 1, HUGE)),
         ("presence_penalty", (-2, 2.0, 0), (-2.1, 2.1, "1", True, math.nan)),
         ("min_tokens", (0, limits.MAX_NEW_TOKENS), (-1, 1.5, True, limits.MAX_NEW_TOKENS + 1)),
         (
@@ -145,16 +127,21 @@ def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> No
         ),
     ],
 )
-def test_what_shaping_accepts_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
+def test_what_sampling_and_shaping_accept_fits_the_wire_and_the_digest_and_the_rest_is_refused_in_one_sentence(
     name: str, accepted: tuple[Any, ...], refused: tuple[Any, ...]
 ) -> None:
+    def sampling(value: Any) -> Sampling:
+        is_shaping = name in {field.name for field in fields(Shaping)}
+        return Sampling(shaping=Shaping(**{name: value})) if is_shaping else Sampling(**{name: value})
+
     for value in accepted:
-        request = request_of(sampling=Sampling(shaping=Shaping(**{name: value})))
+        request = request_of(sampling=sampling(value))
         assert decode_body(Request, encode_body(request)) == request
         assert len(request_digest(request)) == DIGEST_BYTES
     for value in refused:
-        with pytest.raises(UsageError, match=rf"^{name} must .*\.$"):
-            Shaping(**{name: value})
+        with pytest.raises(UsageError, match=rf"^{name} must .*\.$") as caught:
+            sampling(value)
+        assert "\n" not in str(caught.value)
 
 
 def test_golden() -> None:

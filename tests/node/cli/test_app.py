@@ -16,7 +16,6 @@ from cosine_node.cli.app import COMMANDS, HOMELESS, app, spread_peers, told_miss
 from cosine_node.cli.companions import COMMANDS as ENTRY_POINTS
 from cosine_node.cli.companions import LABORATORY
 from cosine_node.cli.configuration import defaults_by_command, read_config
-from cosine_node.terminal.waiting import CLEAR
 from cosine_p2p.request.options import OPTIONS
 from cosine_protocol.__version__ import __version__
 from cosine_protocol.errors import GenerationFailed, UsageError
@@ -128,18 +127,6 @@ def test_a_failure_is_one_sentence_and_with_json_an_object_on_stdout(
     assert run(*GENERATE) == (code, "", f"Error: {sentence}\n")
     told = run(*GENERATE, "--json")
     assert (told.code, json.loads(told.out), told.err) == (code, {"error": sentence}, f"Error: {sentence}\n")
-
-
-def test_an_error_that_quotes_a_peer_steers_no_terminal(
-    run: Run, failing: Callable[[Exception], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing(GenerationFailed("No verifier could finish: it refused: \x1b]52;c;cm0=\x07."))
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    told = run(*GENERATE)
-    assert told.code == 1
-    assert told.err.removeprefix(CLEAR) == (
-        "Error: No verifier could finish: it refused: \ufffd]52;c;cm0=\ufffd.\n"
-    )
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
@@ -86,19 +85,3 @@ def test_it_examines_what_join_would_do(
     assert one == other
     assert ([node.source.model for node in one.nodes], one.target) == (models, target)
     assert {node.role for node in one.nodes} == ({role} if role else set())
-
-
-def test_the_file_of_join_is_the_doctors_too_and_what_join_refuses_it_refuses(
-    run: Run, examined: Examined, tmp_path: Path
-) -> None:
-    seen, file = examined(*GOOD), tmp_path / "config.toml"
-    file.write_text('[join]\nrole = "drafter"\nmodel = "ngram"\n')
-    assert run("doctor").code == 0
-    assert [node.source.model for node in seen[0].nodes] == ["ngram"]
-    for content in ("[join", "[jion]\n"):
-        file.write_text(content)
-        assert run("doctor").code == 2
-    file.unlink()
-    for line in ("--role cook", "--role verifier --model ngram", "--role stage --engine llama"):
-        told = run("doctor", *line.split())
-        assert (told.code, told.err.startswith("Error: ")) == (2, True)

@@ -78,14 +78,6 @@ def test_the_summary_counts_every_token_of_the_text_by_whose_it_is(run: Run) -> 
 
 
 @pytest.mark.usefixtures("_swarm")
-def test_whoever_gets_no_text_reads_how_a_model_for_chats_is_asked(run: Run) -> None:
-    first = LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=1))
-    ended = run("generate", PROMPT, "--generation-config", "none", "--stop", first).err
-    assert "ask it with --chat" in ended
-    assert "--chat" not in run("generate", PROMPT, "--generation-config", "none", "--max-new-tokens", "2").err
-
-
-@pytest.mark.usefixtures("_swarm")
 def test_log_probabilities_are_told_in_json_alone(run: Run) -> None:
     options = ("--max-new-tokens", "5", "--generation-config", "none", "--logprobs", "2")
     told = run("generate", PROMPT, *options)

@@ -71,18 +71,3 @@ def test_a_key_file_is_created_once_and_kept(run: Run, tmp_path: Path) -> None:
     assert run("identity", "--identity", str(file)).out.split() == [first["peer_id"], str(file)]
     assert len(public_key_of(first["peer_id"])) == 32
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-
-
-def test_the_default_key_file_is_the_users_own(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cosine_p2p.storage.identity_file.user_data_dir", lambda name: str(tmp_path / name))
-    file = Path(json.loads(run("identity", "--json").out)["file"])
-    assert file.is_relative_to(tmp_path) and file.is_file()
-
-
-@pytest.mark.parametrize("content", [b"", b"not a key", b"\x08\x01\x12\x40" + bytes(64)])
-def test_a_file_that_is_no_key_is_refused_and_left_alone(run: Run, tmp_path: Path, content: bytes) -> None:
-    file = tmp_path / "key"
-    file.write_bytes(content)
-    told = run("identity", "--identity", str(file))
-    assert (told.code, told.err.count("\n")) == (2, 1)
-    assert file.read_bytes() == content

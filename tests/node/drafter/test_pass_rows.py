@@ -1,6 +1,5 @@
 """Rows of a drafter's pass: in turns, each client its share, a crowd where it owes nothing."""
 
-from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,7 +7,6 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.request import BUDGET_TOKENS, DraftRows, FollowedRequest
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.fair_pass import CROWD
 from cosine_node.passes.runner import count_tokens
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_protocol.digests import request_digest
@@ -54,26 +52,6 @@ class Following:
             tokens = count_tokens([row for _, row in rows])
             self.rows.note_pass(elapsed_s=CURVE.seconds(tokens) + REQUEST_S * (len(rows) - 1))
         return [one for one, _ in rows]
-
-
-def clients_of(drafted: Sequence[FollowedRequest]) -> Counter[str]:
-    return Counter(one.request.client for one in drafted)
-
-
-def test_a_crowd_takes_little_of_anothers_time_though_the_curve_does_not_tell_what_it_costs() -> None:
-    following = Following(["modest", *["greedy"] * 15])
-    elapsed_s, passes, joined = 0.0, 60, 0
-    for _ in range(passes):
-        drafted = clients_of(following.draft())
-        assert drafted["modest"] == 1
-        joined += drafted["greedy"] > 1
-        elapsed_s += CURVE.seconds(drafted.total()) + REQUEST_S * (drafted.total() - 1)
-    shares_s = CURVE.seconds(2) + REQUEST_S
-    own_s = shares_s * CURVE.seconds(1) / CURVE.seconds(2)
-    assert joined
-    assert elapsed_s < 1.1 * CROWD * own_s * passes
-    all_join_s = CURVE.seconds(16) + 15 * REQUEST_S
-    assert all_join_s > 4 * CROWD * own_s
 
 
 def test_a_pass_is_full_at_its_budget_and_a_long_prompt_comes_first_in_its_turn() -> None:

@@ -3,7 +3,6 @@
 import json
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 import numpy as np
 import pytest
@@ -71,20 +70,6 @@ def test_weights_are_read_from_the_part_that_has_them(tmp_path: Path) -> None:
 def test_a_file_that_is_no_whole_model_is_refused(changed: dict[str, Any], reason: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=reason):
         GgufFile.open(write_sample(tmp_path / "a.gguf", changed))
-
-
-def test_the_digest_is_of_what_decides_about_the_text(tmp_path: Path) -> None:
-    def digest(metadata: dict[str, Any], weights: str = "Q8_0") -> bytes:
-        return GgufFile.open(write_sample(tmp_path / f"{uuid4()}.gguf", metadata, weights=weights)).digest
-
-    first = digest({"general.name": "one"})
-    assert digest({"general.name": "two"}) == first
-    others = [
-        digest({}, "Q4_1"),
-        digest({"tokenizer.chat_template": "{{ messages }}"}),
-        digest({"llama.context_length": 128}),
-    ]
-    assert len({first, *others}) == 4
 
 
 def test_a_target_is_unfolded_under_its_digest(tmp_path: Path) -> None:

@@ -115,21 +115,6 @@ def test_weights_are_those_that_torch_reads(dtype: torch.dtype, tmp_path: Path) 
         assert np.array_equal(values, stored[name].float().numpy())
 
 
-def test_the_chat_template_is_found_in_its_file_or_in_the_tokenizers_config_among_others(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    model = StoredModel.read(tmp_path)
-    assert model.chat_template() is None
-    (tmp_path / "tokenizer_config.json").write_text('{"chat_template": "one"}')
-    assert model.chat_template() == "one"
-    several = [{"name": "tool_use", "template": "for tools"}, {"name": "default", "template": "of several"}]
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several}))
-    assert model.chat_template() == "of several"
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": several[:1]}))
-    assert model.chat_template() is None
-    (tmp_path / "chat_template.jinja").write_text("two")
-    assert model.chat_template() == "two"
-
-
 def test_a_models_own_configuration_and_weights_come_back(tmp_path: Path) -> None:
     write_gguf(SMALL, tmp_path / "a.gguf", weights="BF16")
     model = GgufFile.open(tmp_path / "a.gguf")

@@ -15,7 +15,6 @@ from cosine_node.models.engine_kind import (
     check_engine_options,
     join_options,
     load_with,
-    parse_engine,
 )
 from cosine_protocol.errors import UsageError
 from tests.node.engine.gguf_architectures import TINY
@@ -24,12 +23,6 @@ from tests.node.engine.gguf_models import tiny_gguf
 SMALL = PoolSize(requests=1)
 AUTO = EngineChoice(device="cpu", threads=1, pool_size=SMALL)
 LLAMA = replace(AUTO, kind=EngineKind.LLAMA)
-
-
-def test_engines_are_named() -> None:
-    assert [parse_engine(name) for name in ("auto", "torch", "llama")] == list(EngineKind)
-    with pytest.raises(UsageError, match="--engine must be auto, torch or llama, not 'vllm'"):
-        parse_engine("vllm")
 
 
 @pytest.mark.parametrize(

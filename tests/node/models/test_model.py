@@ -1,6 +1,5 @@
 """From a name to what a node serves: who is refused with one sentence, and what the record will say."""
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -131,54 +130,32 @@ def test_a_drafter_with_another_tokenizer_drafts_text(
     files = TokenizerFiles.read(target)
     assert files is not None and made.names.facts.tokenizer_digest == files.digest
     prompt = (3, 70, 140, 9)
-    greedy = _greedy_token(served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt])
-    assert _greedy_token(made.engine, prompt) == VOCAB - 1 - greedy
-
-
-def _greedy_token(engine: Engine, prompt: Sequence[int]) -> int:
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
-    nodes = tuple(range(len(prompt)))
-    row = Row(sequence, tuple(prompt), nodes, (PREFIX, *nodes[:-1]), scored_from=len(prompt) - 1, candidates=1)
-    ((token, _),) = engine.forward([row])[0].choices[0].candidates
-    return token
-
-
-def test_a_target_without_a_tokenizer_is_refused(drafter: Path) -> None:
-    assert "no tokenizer" in refused(Role.VERIFIER, drafter)
-
-
-@pytest.mark.parametrize("name", ["zoo:nobody", "/no/such/folder"])
-def test_an_unknown_model_is_refused_by_its_name(name: str) -> None:
-    assert name.removeprefix("zoo:") in refused(Role.VERIFIER, name)
-    assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
+    own = choices(
+        served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt], Sampling()
+    )
+    assert choices(made.engine, prompt, Sampling()).candidates[0][0] == VOCAB - 1 - own.candidates[0][0]
 
 
 @pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize(
-    ("option", "sentence"),
-    [
-        ({"dtype": "int3"}, "'int3' is no supported dtype"),
-        ({"device": "cuda:99"}, "no device 'cuda:99'"),
-        ({"quantize": "int2"}, "'int2' is no supported quantisation"),
-    ],
-)
 def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
-    monkeypatch: pytest.MonkeyPatch, role: Role, option: dict[str, Any], sentence: str
+    monkeypatch: pytest.MonkeyPatch, role: Role
 ) -> None:
     monkeypatch.setattr(
         "cosine_node.models.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched")
     )
-    plain = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", threads=1))
-    [(name, value)] = option.items()
-    source = dataclasses.replace(plain, engine=dataclasses.replace(plain.engine, **{name: value}))
-    with pytest.raises(UsageError, match=sentence):
+    source = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", dtype="int3"))
+    with pytest.raises(UsageError, match="'int3' is no supported dtype"):
         load_served(source, role, lambda event, fields: None)
 
 
-def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
+def test_what_is_not_a_model_or_has_no_tokenizer_is_refused(drafter: Path, tmp_path: Path) -> None:
+    assert "no tokenizer" in refused(Role.VERIFIER, drafter)
     (tmp_path / "empty").mkdir()
     refused(Role.VERIFIER, tmp_path / "empty")
     refused(Role.DRAFTER, NGRAM, tmp_path / "empty")
+    for name in ("zoo:nobody", "/no/such/folder"):
+        assert name.removeprefix("zoo:") in refused(Role.VERIFIER, name)
+        assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
 
 
 def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
@@ -251,16 +228,6 @@ def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(t
         "The model's generation config sets the default temperature 0.7, top_p 0.8, repetition_penalty 1.1. "
         "A swarm does not support its num_beams: texts differ from those of generate() in transformers."
     )
-
-
-def test_a_target_with_other_defaults_or_end_tokens_is_another_target(target: Path) -> None:
-    plain = digest_of(target)
-    (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
-    chat = digest_of(target)
-    (target / "generation_config.json").write_text(json.dumps({**CHAT_CONFIG, "eos_token_id": 7}))
-    assert len({plain, chat, digest_of(target)}) == 3
-    # Drafters need not know any of it but the name.
-    assert served(Role.DRAFTER, target, target).names.facts.digest() == digest_of(target)
 
 
 def test_a_gguf_drafter_may_have_a_reduced_vocabulary(tmp_path: Path) -> None:

@@ -6,13 +6,6 @@ from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_protocol.errors import UsageError
 
 
-def test_a_profile_names_two_pass_times_and_a_round_trip() -> None:
-    emulation = Emulation.parse("60/6@10")
-    assert (emulation.verifier_ms, emulation.drafter_ms, emulation.rtt_ms) == (60.0, 6.0, 10.0)
-    assert emulation.one_way_s == 0.005
-    assert emulation.name == "60/6@10"
-
-
 @pytest.mark.parametrize(
     "name", ["", "60", "60/6@", "-60/6", "60/6@10ms", "a/b", "60/6@10@5", "1e3/6", "0/6", "60/0@5"]
 )

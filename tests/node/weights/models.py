@@ -3,13 +3,12 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork, MemoryTransport
-from cosine_node.weights.fetching import FetchProgress, Source, SourcePlace, WeightsFetch
+from cosine_node.weights.fetching import FetchProgress, SourcePlace, WeightsFetch
 from cosine_node.weights.partial_folder import PartialFolder
 from cosine_node.weights.peer_source import PeerSource
 from cosine_node.weights.service import WeightsService
@@ -80,13 +79,9 @@ class Nodes:
             if fits(progress):
                 found.set()
 
-    @asynccontextmanager
-    async def _opened(self, name: str) -> AsyncIterator[Source]:
-        async with PeerSource.opened(self.here, name, self.known.content_digest) as source:
-            yield source
-
     async def find(self) -> Sequence[SourcePlace]:
-        return [SourcePlace(name, partial(self._opened, name)) for name in self.names]
+        opened = partial(PeerSource.opened, self.here, content_digest=self.known.content_digest)
+        return [SourcePlace(name, partial(opened, name)) for name in self.names]
 
     async def fetch(self, folder: PartialFolder, wanted: Collection[int]) -> None:
         clock = asyncio.get_running_loop().time

@@ -73,16 +73,6 @@ def test_the_wanted_tensors_come_and_no_others(known: HeldWeights, folder: Parti
     assert stored < 1.15 * sum(len(tensors()[name][2]) for name in wanted)
 
 
-def test_two_sources_share_the_work(known: HeldWeights, folder: PartialFolder) -> None:
-    services = [Counting(known), Counting(known)]
-    fetch_from(known, folder, "model", one_way_s=0.002, one=services[0], other=services[1])
-    assert held(folder.path).is_whole
-    assert all(service.sent for service in services)
-    assert {piece for service in services for piece in service.sent} == {
-        (row, piece) for row, tensor in enumerate(known.manifest.tensors) for piece in range(tensor.pieces)
-    }
-
-
 @pytest.mark.parametrize("lie", [lambda data: data[::-1], lambda data: b""])
 def test_a_source_that_sends_wrong_bytes_is_asked_no_more(
     known: HeldWeights, folder: PartialFolder, lie: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
@@ -13,18 +12,13 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_node import zoo
 from cosine_node.engine.eagle.draft_head import EagleHead
-from cosine_node.engine.torch.loading import load_engine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
-from cosine_train.training.distilling import right_choices
-from tests.node.engine.random_serving import Asked, serve_alone
 from tests.thoroughness import quick_first
 
 MOST_FAMILY_BYTES = 27_000_000
 SMOL_FILES = [zoo.location(name) for name in zoo.names(zoo.Family.SMOL) if name != "smol-target"]
-COUPLED_TOKENS = 48
 
 
 @pytest.fixture(scope="module")
@@ -120,22 +114,6 @@ def test_a_model_loads_and_has_as_many_parameters_as_recorded(name: str) -> None
     assert sum(parameter.numel() for parameter in model.parameters()) == recorded["parameters"]
 
 
-@pytest.mark.parametrize("domain", zoo.DOMAINS)
-def test_prompts_are_well_formed(domain: str, tokenizer: Tokenizer) -> None:
-    prompts = zoo.prompts(domain)
-    assert len({prompt.render() for prompt in prompts}) == len(prompts) >= 16
-    for prompt in prompts:
-        token_ids = prompt.token_ids(tokenizer)
-        assert prompt.domain == domain and bool(prompt.messages) != bool(prompt.text)
-        assert 8 <= len(token_ids) <= 128 and token_ids[0] == 0
-        assert (token_ids[-1] == 2) == bool(prompt.messages)
-    plain = [prompt for prompt in prompts if prompt.text]
-    assert len(plain) >= (8 if domain in ("code", "literature") else 0)
-    assert all(40 <= len(prompt.token_ids(tokenizer)) <= 81 for prompt in plain)
-    with pytest.raises(UsageError, match="literature"):
-        zoo.prompts("poetry")
-
-
 def test_cards_name_every_source_and_licence_and_experts_guess_their_own_domain_best() -> None:
     cards = {name: (zoo.folder(name) / "README.md").read_text("utf-8") for name in zoo.names()}
     sources = json.loads((zoo.folder("target").parent / "DATA.json").read_text("utf-8"))
@@ -145,21 +123,6 @@ def test_cards_name_every_source_and_licence_and_experts_guess_their_own_domain_
     assert all(source["source"] in card and source["licence"] in card and source["commit"] for source in sources)
     for domain, measured in zoo.acceptance().items():
         assert max(measured["greedy"], key=measured["greedy"].get) == domain, "the expert guesses its own best"
-
-
-@pytest.mark.slow
-@pytest.mark.thorough
-def test_shared_noise_raises_acceptance_over_independent_draws(tokenizer: Tokenizer) -> None:
-    """A drafter that shares the target's noise proposes what it is about to sample."""
-    target = load_engine(str(zoo.folder("target")), dtype="float32", device="cpu", pool_tokens=1024)
-    drafter = load_engine(str(zoo.folder("draft-code")), dtype="float32", device="cpu", pool_tokens=1024)
-    shared, right = Sampling(temperature=1.0, seed=11), {11: 0, 12: 0}
-    for prompt in zoo.prompts("code")[:3]:
-        ids = tuple(prompt.token_ids(tokenizer))
-        output = tuple(token for token, _ in serve_alone(target, Asked(list(ids), shared), COUPLED_TOKENS))
-        for seed in right:
-            right[seed] += right_choices(drafter, ids, output, replace(shared, seed=seed))
-    assert right[11] > right[12] + 0.1 * 3 * COUPLED_TOKENS
 
 
 def test_real_drafters_are_small_and_name_their_target_and_no_place_of_their_making() -> None:
