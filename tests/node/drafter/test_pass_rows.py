@@ -1,4 +1,4 @@
-"""Rows of a drafter's pass: in turns, each client its share, a crowd where it owes nothing."""
+"""Rows of a drafter's pass: round robin, within the budget, with pages."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,14 +7,11 @@ from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.drafter.draft_tree import Branch, DraftTree
 from cosine_node.drafter.request import BUDGET_TOKENS, DraftRows, FollowedRequest
 from cosine_node.engine.curve import CostCurve
-from cosine_node.passes.runner import count_tokens
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_protocol.digests import request_digest
 from tests.node.peers import request_of
 
 CURVE: Final = CostCurve(((1, 0.005), (64, 0.020)))
-REQUEST_S: Final = 0.003
-"""What each request more makes a pass take, which the curve does not tell."""
 NO_CHANNEL: Any = None
 """Nobody is told anything here."""
 
@@ -42,15 +39,12 @@ class Following:
         self.engine.release(one.sequence)
 
     def draft(self) -> list[FollowedRequest]:
-        """One pass, which takes `REQUEST_S` more for each request but the first; who was in it comes last then."""
+        """One pass; its requests come last afterwards."""
         rows = self.rows.next_rows(self.turns, now_s=0.0)
         for (one, row), result in zip(rows, self.engine.forward([row for _, row in rows]), strict=True):
             one.tree.absorb(row, result.choices)
             self.turns.remove(one)
             self.turns.append(one)
-        if rows:
-            tokens = count_tokens([row for _, row in rows])
-            self.rows.note_pass(elapsed_s=CURVE.seconds(tokens) + REQUEST_S * (len(rows) - 1))
         return [one for one, _ in rows]
 
 
