@@ -1,7 +1,7 @@
-"""Field kinds: how one value of a message is checked on both ways of the wire.
+"""Field kinds, which check the values of messages on encoding and decoding.
 
-A kind stands in the `Annotated` type of a dataclass field that is no `bool` or dataclass. Decoding and encoding
-raise `MalformedMessage`; the codec turns the latter into `LocalProtocolError`.
+A kind is in the `Annotated` type of a dataclass field, except for `bool` and dataclasses. Both directions raise
+`MalformedMessage`; the codec turns that of encoding into `LocalProtocolError`.
 """
 
 import dataclasses
@@ -139,12 +139,12 @@ class Flag(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Added(Maybe):
-    """A last field that older senders lack: absent is None, and None at the end of an array is left out."""
+    """A trailing field that older senders lack. Trailing None values are omitted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Struct(Kind):
-    """A nested dataclass, on the wire an array of its fields; unknown trailing fields are ignored."""
+    """A nested dataclass, encoded as an array of its fields. Unknown trailing fields are ignored."""
 
     cls: type
 
@@ -157,7 +157,7 @@ class Struct(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Inline(Struct):
-    """A nested dataclass whose fields stand in the one around it; its `Added` ones stand at the end."""
+    """A nested dataclass whose fields are part of the outer one, `Added` ones at the end."""
 
 
 Number = Annotated[int, Whole(limits.MAX_REQUEST_NUMBER)]
@@ -171,7 +171,7 @@ PeerId = Annotated[str, Text(limits.MAX_PEER_ID_BYTES)]
 
 
 class SignedBody(Protocol):
-    """A dataclass that peers sign: the kind of the signature, and a bound on its encoding."""
+    """A signed dataclass: the kind of its signature, and the maximum size of its encoding."""
 
     KIND: ClassVar[str]
     MAX_BYTES: ClassVar[int]
@@ -182,7 +182,7 @@ BodyT = TypeVar("BodyT", bound=SignedBody)
 
 @dataclass(frozen=True, slots=True)
 class Signed(Generic[BodyT]):
-    """A body as its author encoded it, with the author's signature (`cosine_protocol.statements`)."""
+    """An encoded body with the signature of its author (`cosine_protocol.statements`)."""
 
     body: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
     signature: Signature
@@ -190,7 +190,7 @@ class Signed(Generic[BodyT]):
 
 @dataclass(frozen=True, slots=True)
 class SignedField(Struct):
-    """A `Signed` whose body decodes to `of`, and is no longer than that allows."""
+    """A `Signed` whose body decodes to `of`, within its maximum size."""
 
     cls: type = dataclasses.field(default=Signed, init=False)
     of: type[SignedBody]
@@ -226,7 +226,7 @@ def _kind_of(hint: Any) -> Kind:
 
 @cache
 def wire_fields_of(cls: type) -> tuple[tuple[str, Kind], ...]:
-    """As `fields_of`, with the fields of an `Inline` one in its place: one for every value of the array."""
+    """Like `fields_of`, but with the fields of `Inline` ones: one per value of the array."""
     inner = [
         field
         for name, kind in fields_of(cls)

@@ -1,4 +1,4 @@
-"""Every message that may travel, one frozen dataclass each. `docs/protocol.md` explains when."""
+"""The messages of the wire, one frozen dataclass each (`docs/protocol.md`)."""
 
 import math
 from dataclasses import dataclass
@@ -38,15 +38,15 @@ CommittedTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), l
 CommitTokens = Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_COMMIT_TOKENS)]
 AuthorIndices = Annotated[bytes, Bytes(limits.MAX_TREE_NODES)]
 PredictedTokens = Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PREDICTION_TOKENS)
-RetryAfter = Real(3600.0)  # Bounds a peer's word: an hour is as good as a refusal.
+RetryAfter = Real(3600.0)  # An hour is as good as a refusal.
 
 
-# Upkeep of every stream, and the certificates of private swarms.
+# Messages of every stream, and certificates of private swarms.
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """First on every stream, both ways."""
+    """The first message on every stream, in both directions."""
 
     version: Annotated[int, Whole(255, 1)]
     features: Annotated[tuple[str, ...], Items(Text(64), limits.MAX_FEATURES)]
@@ -55,7 +55,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """Heartbeat. `steps` counts passes and `prefill_tokens` prompt tokens fed, to tell alive from stalled."""
+    """Heartbeat. The counts of passes and of fed prompt tokens distinguish a busy peer from a stalled one."""
 
     number: Number
     steps: Number
@@ -64,14 +64,14 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to the `Ping` of the same number."""
+    """The answer to a `Ping`."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """A typed failure of one request, or of the stream where `number` is 0."""
+    """A failure of one request, or of the stream if `number` is 0."""
 
     number: Number
     code: Annotated[int, Whole(255)]
@@ -81,10 +81,7 @@ class Error:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The word of a swarm that a peer is its member for a while. Times are Unix seconds.
-
-    `swarm` is its public key as a peer id, `name` is for people. `serial` grows with each certificate of the swarm.
-    """
+    """A swarm's certificate for a member. `swarm` is its peer id; `serial` grows. Times are Unix seconds."""
 
     KIND: ClassVar = "member"
     MAX_BYTES: ClassVar = limits.MAX_CERTIFICATE_BYTES
@@ -99,7 +96,7 @@ class Certificate:
 
 @dataclass(frozen=True, slots=True)
 class Revocation:
-    """No certificate of this member counts up to this serial number."""
+    """Certificates of this member up to this serial number are revoked."""
 
     member: PeerId
     serial: Number
@@ -107,7 +104,7 @@ class Revocation:
 
 @dataclass(frozen=True, slots=True)
 class Revocations:
-    """All that a swarm has revoked and that has not ended by itself; the list of the highest sequence counts."""
+    """All unexpired revocations of a swarm. The list with the highest sequence is valid."""
 
     KIND: ClassVar = "revoked"
     MAX_BYTES: ClassVar = limits.MAX_REVOCATIONS_BYTES
@@ -119,7 +116,7 @@ class Revocations:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """Before the hello between members: a signed `Certificate`, and the newest sequence of `revocations`, or 0."""
+    """Sent before the hello between members: a signed `Certificate`, and the newest known sequence, or 0."""
 
     certificate: Annotated[bytes, Bytes(limits.MAX_CERTIFICATE_BYTES)]
     revocations: Number
@@ -127,20 +124,20 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Revoked:
-    """After `Member` to a peer that knows an older list: encoded signed `Revocations`."""
+    """Sent after `Member` to a peer with an older list: encoded signed `Revocations`."""
 
     revocations: Annotated[bytes, Bytes(limits.MAX_REVOCATIONS_BYTES)]
 
 
-# What peers sign about a request (`statements.py`).
+# Signed statements about a request (`statements.py`).
 
 
 @dataclass(frozen=True, slots=True)
 class Mandate:
-    """The body that a client signs: `delegate` may have `drafters` follow one request. Times are Unix seconds.
+    """A client's mandate: `delegate` may coordinate `drafters` for one request. Times are Unix seconds.
 
-    With `shares_feedback` drafters may keep the request's text to learn from it; the `pupil` follows it for nothing
-    else. Where drafters see a part of the prompt alone, `shown` is the digest of the request with that part.
+    shares_feedback: Drafters may learn from the text; the `pupil` follows the request only for that.
+    shown: The digest of the request with the part of the prompt that drafters see.
     """
 
     KIND: ClassVar = "mandate"
@@ -159,9 +156,9 @@ class Mandate:
 
 @dataclass(frozen=True, slots=True)
 class Transcript:
-    """The body that a verifier signs: it committed the output positions from `first` to `tokens` - 1.
+    """A verifier's statement that it committed the output positions from `first` to `tokens` - 1.
 
-    `digest` is that of the prefix after `tokens` output tokens; `told` that of the likelihoods that it has told.
+    `digest` is that of the prefix after `tokens` output tokens, `told` that of the sent likelihoods.
     """
 
     KIND: ClassVar = "transcript"
@@ -177,7 +174,7 @@ class Transcript:
 
 
 class FinishReason(IntEnum):
-    """Why a stream ended."""
+    """The reason for the end of a stream."""
 
     LENGTH = 0
     EOS = 1
@@ -186,7 +183,7 @@ class FinishReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The body that a `Final` signs: the last digest, output tokens, and accepted nodes per author index."""
+    """The signed body of a `Final`: the last digest, output tokens, and accepted nodes per author index."""
 
     KIND: ClassVar = "final"
     MAX_BYTES: ClassVar = 2048
@@ -200,7 +197,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Final:
-    """The end of a request, signed by the serving peer. `body` decodes to an `Account`."""
+    """The signed end of a request. `body` decodes to an `Account`."""
 
     body: Annotated[bytes, Bytes(Account.MAX_BYTES)]
     signature: Signature
@@ -210,7 +207,7 @@ class Final:
 
 
 class Pacing(IntEnum):
-    """`FREE`: the verifier may add drafts of its own. `PLAIN`: it adds none. It never waits for anybody's."""
+    """`FREE`: the verifier may add its own drafts. `PLAIN`: it adds none. It never waits for drafts."""
 
     FREE = 0
     PLAIN = 1
@@ -218,9 +215,9 @@ class Pacing(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Ask a verifier to go on after `committed`; only requests of one `cache_scope` share cached prefixes.
+    """Ask a verifier to continue after `committed`. Requests of one `cache_scope` share cached prefixes.
 
-    `prediction` is what the client expects as output; the verifier may draft from it.
+    `prediction` is the output that the client expects, from which the verifier may draft.
     """
 
     number: Number
@@ -234,7 +231,7 @@ class Open:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """Took it; `pass_us` for one token. Drafts right less often than `break_even` thousandths cannot pay."""
+    """The verifier accepts. `pass_us` is for one token; drafts pay above an acceptance of `break_even` permille."""
 
     number: Number
     pass_us: Microseconds
@@ -243,7 +240,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Draft nodes for the live tree. `authors[i]` is 1 + the index in `Open.authors` of node i's proposer."""
+    """Draft nodes for the live tree. `authors[i]` is 1 + the index in `Open.authors` of node i's author."""
 
     number: Number
     base: Digest
@@ -254,7 +251,7 @@ class Tree:
 
 @dataclass(frozen=True, slots=True)
 class PassStats:
-    """One pass: nodes fed, near ties committed, its time; `cached_tokens` of the prompt in the first."""
+    """Statistics of a pass: fed nodes, committed near ties, time; in the first one cached prompt tokens."""
 
     nodes: Annotated[int, Whole(limits.MAX_TREE_NODES)]
     near_ties: Annotated[int, Whole(limits.MAX_COMMIT_TOKENS)]
@@ -264,10 +261,9 @@ class PassStats:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """Output tokens from `position` on. `digest` is that of the prefix after them.
+    """Output tokens from `position` on, and the digest after them.
 
-    `authors` has one byte a token: 0 for the target's own, else the author whose node it was. `likelihoods` has one
-    for each token, where the request asks for them.
+    `authors` has one byte per token: 0 for the target's own, else the author of the node.
     """
 
     number: Number
@@ -284,7 +280,7 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class PromptLikelihoods:
-    """How likely the tokens of the prompt from index `position` on are, each after those before it."""
+    """The likelihoods of the prompt tokens from index `position` on."""
 
     number: Number
     position: Annotated[int, Whole(limits.MAX_PROMPT_TOKENS, 1)]
@@ -293,14 +289,14 @@ class PromptLikelihoods:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The client no longer wants the stream."""
+    """The client ends the request."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """The client asks the verifier to coordinate the drafters of the request, which are those of `Open.authors`."""
+    """The client asks the verifier to coordinate the drafters in `Open.authors`."""
 
     number: Number
     mandate: Signed[Mandate]
@@ -308,7 +304,7 @@ class Delegate:
 
 @dataclass(frozen=True, slots=True)
 class Declined:
-    """The verifier does not coordinate the request, or no longer; it goes on all the same."""
+    """The verifier does not coordinate the request, but goes on serving it."""
 
     number: Number
     message: Annotated[str, Text(limits.MAX_TEXT_BYTES)]
@@ -316,14 +312,14 @@ class Declined:
 
 @dataclass(frozen=True, slots=True)
 class Revoke:
-    """The client takes the coordination back."""
+    """The client ends the coordination by the verifier."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """A fragment that shows whose drafts a commit accepted. `body` decodes to a `Draft`, signed by that author."""
+    """Proof of an accepted draft: `body` decodes to a `Draft` signed by that author."""
 
     number: Number
     author: Annotated[int, Whole(limits.MAX_AUTHORS, 1)]
@@ -333,7 +329,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """A delegate's decision about a drafter of `nodes` (author 0: their number); `offered` tokens had drafts."""
+    """A delegate's decision about a drafter of `nodes` (author 0: their total); `offered` tokens had drafts."""
 
     number: Number
     author: Annotated[int, Whole(limits.MAX_AUTHORS)]
@@ -348,10 +344,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Ask a drafter to follow a request. A peer that is not its client shows the client's mandate.
+    """Ask a drafter to follow a request. A delegate needs the client's mandate.
 
-    With `d_0`, the digest of the request, `request` holds the end of its prompt alone, and no nonce. With
-    `shares_feedback` the drafter may keep the text; where there is a mandate, that one says so.
+    With the digest `d_0`, `request` has only the end of the prompt, and no nonce. `shares_feedback` lets the
+    drafter keep the text; a mandate's field takes precedence.
     """
 
     number: Number
@@ -364,7 +360,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The drafter follows. `prompt_nll` is its mean negative log-likelihood of the prompt, nats a token."""
+    """The drafter accepts. `prompt_nll` is its mean negative log-likelihood of the prompt, in nats per token."""
 
     number: Number
     prompt_nll: Annotated[float, Real(1e6)]
@@ -373,10 +369,9 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Draft below `base`: at most `depth` tokens deep, `width` nodes expanded a pass.
+    """Draft below `base`, at most `depth` tokens deep, with `width` nodes per pass.
 
-    `window` bounds the nodes sent and not yet resolved by an `Advance`. Paths less likely than one in `rarity` are
-    kept back; None: the drafter's default.
+    `window` bounds the nodes that no `Advance` has resolved. Paths less likely than one in `rarity` are held back.
     """
 
     number: Number
@@ -390,7 +385,7 @@ class Assign:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """The body that a `Fragment` signs: nodes that extend the prefix `base`, whose output length is `position`."""
+    """The signed body of a `Fragment`: nodes below the prefix `base`, whose output length is `position`."""
 
     KIND: ClassVar = "fragment"
     MAX_BYTES: ClassVar = 8192
@@ -404,7 +399,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A signed piece of draft tree. `body` decodes to a `Draft`."""
+    """A signed part of a draft tree. `body` decodes to a `Draft`."""
 
     body: Annotated[bytes, Bytes(8192)]
     signature: Signature
@@ -412,7 +407,7 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Output tokens committed from `position` on."""
+    """Committed output tokens from `position` on."""
 
     number: Number
     position: Position
@@ -421,17 +416,17 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The drafter cannot follow now."""
+    """The drafter has no room now."""
 
     number: Number
     retry_after_s: Annotated[float, RetryAfter]
 
 
 class ReleaseReason(IntEnum):
-    """Why a drafter is let go."""
+    """The reason for a `Release`."""
 
-    ENDED = 0  # The request has ended, or goes on elsewhere.
-    UNWANTED = 1  # No drafters are wanted: they do not pay.
+    ENDED = 0  # The request has ended here.
+    UNWANTED = 1  # Drafters do not pay.
     SELDOM_RIGHT = 2
     OTHERS_BETTER = 3
     NOTHING_NEW = 4
@@ -439,7 +434,7 @@ class ReleaseReason(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """No more drafts: of `text_tokens` `accepted` were the drafter's. Who was let go before hears it at the end."""
+    """End drafting: `accepted` of `text_tokens` were the drafter's. Repeated at the end of the request."""
 
     number: Number
     accepted: Annotated[int | None, Added(Whole(limits.MAX_NEW_TOKENS))] = None
@@ -452,7 +447,7 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AskRecords:
-    """Discover: the signed records a node holds under one DHT key."""
+    """Ask for the records of one DHT key."""
 
     number: Number
     key: Name
@@ -460,7 +455,7 @@ class AskRecords:
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Signed records, verbatim."""
+    """Signed records."""
 
     number: Number
     records: Annotated[tuple[bytes, ...], Items(Bytes(limits.MAX_RECORD_BYTES), limits.MAX_CELL_OWNERS)]
@@ -468,7 +463,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class AskFile:
-    """Discover: a piece of a tokenizer file of the target with this tokenizer digest. It may come compressed."""
+    """Ask for a piece of a tokenizer file by tokenizer digest. `compresses` allows compression."""
 
     number: Number
     tokenizer_digest: ContentDigest
@@ -479,7 +474,7 @@ class AskFile:
 
 @dataclass(frozen=True, slots=True)
 class FilePiece:
-    """`MAX_CHUNK_BYTES` at most from the offset, zlib (RFC 1950) maybe; `total_bytes` of plain data, 0 for none."""
+    """At most `MAX_CHUNK_BYTES` of a file, perhaps as zlib (RFC 1950). `total_bytes` is its size, 0 if missing."""
 
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_FILE_BYTES)]
@@ -489,11 +484,10 @@ class FilePiece:
 
 @dataclass(frozen=True, slots=True)
 class NetworkCoordinate:
-    """A peer's place by its own account, in microseconds of round-trip time from the origin.
+    """A peer's Vivaldi coordinate in microseconds of round-trip time (Dabek et al., SIGCOMM 2004, section 5.4).
 
-    It has three axes and a height, the way from a machine to the well-connected part of the network (Vivaldi: Dabek
-    et al., SIGCOMM 2004, section 5.4). `error_permille`: how far estimates with it were off of late, in
-    thousandths; 1000 is a guess.
+    height_us: The way from the machine to the well-connected part of the network.
+    error_permille: The recent relative error of estimates; 1000 is a guess.
     """
 
     x_us: Annotated[int, Whole(limits.MAX_COORDINATE_US, -limits.MAX_COORDINATE_US)]
@@ -510,14 +504,14 @@ class NetworkCoordinate:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Status: what the node is doing."""
+    """Ask for a node's status."""
 
     number: Number
 
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A node's own account of itself: `requests` served now; a drafter's accepted part of `text_tokens`."""
+    """The status of a node. A drafter contributed `accepted` of `text_tokens`."""
 
     number: Number
     record: Annotated[bytes, Bytes(limits.MAX_RECORD_BYTES)]
@@ -531,7 +525,7 @@ class Status:
 
 @dataclass(frozen=True, slots=True)
 class AskAudit:
-    """Would you have committed these? `author` signed `transcript` here, with the digest of `likelihoods`."""
+    """Ask whether the auditor would have committed these tokens, which `author` signed in `transcript`."""
 
     number: Number
     request: Request
@@ -545,7 +539,7 @@ class AskAudit:
 
 @dataclass(frozen=True, slots=True)
 class AuditFinding:
-    """Where the auditor would have committed `token`; `gap` of the scores, or `MAX_SCORE_GAP`."""
+    """A position where the auditor would have committed `token`, with the difference of the scores."""
 
     position: Position
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
@@ -554,11 +548,12 @@ class AuditFinding:
 
 @dataclass(frozen=True, slots=True)
 class AuditVerdict:
-    """The body that an auditor signs about a transcript of `author`, whose fields it repeats.
+    """An auditor's signed statement about a transcript of `author`, whose fields it repeats.
 
-    Of its positions `equal` ones agree, `near_ties` differ by rounding, and `different` ones by more. `findings`
-    are those that differ, in order of position; where they are too many, `different` ones first. Of likelihoods
-    `widest_gap` is the largest difference and `mean_gap` the mean one, in nats. `stages` computed for the auditor.
+    equal, near_ties, different: Numbers of equal positions, and of those that differ by rounding or by more.
+    findings: Differing positions in order; if there are too many, `different` ones take precedence.
+    widest_gap, mean_gap: Largest and mean difference of likelihoods, in nats.
+    stages: The stages that computed for the auditor.
     """
 
     KIND: ClassVar = "audit"

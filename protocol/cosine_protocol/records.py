@@ -1,7 +1,6 @@
-"""Signed DHT records: what a node says of itself, and the pure check of every reader and storing node.
+"""Signed DHT records of nodes, and their checks by readers and storing nodes. Pure.
 
-hivemind keeps the record that expires later, whoever sent it. A record is `[body, signature]`; the signature covers
-the DHT key it was stored under.
+hivemind keeps the record that expires last. A record is `[body, signature]`; the signature covers the DHT key.
 """
 
 from dataclasses import dataclass
@@ -35,11 +34,11 @@ from cosine_protocol.statements import open_signed, sign, unseal
 
 # Plain names, see docs/protocol.md, section 10.
 SCHEMA = 2
-_FACTS_MARK = b"cosine/facts/1"  # keeps the digest apart from those of other things
+_FACTS_MARK = b"cosine/facts/1"  # Separates the digest from others.
 
 
 class Role(StrEnum):
-    """The work a node does for others."""
+    """The role of a node."""
 
     DRAFTER = "drafter"
     VERIFIER = "verifier"
@@ -48,7 +47,7 @@ class Role(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationDefaults:
-    """The options that a target's generation config sets, None for unset; `not_honoured` cannot be asked for."""
+    """The options in a target's generation config. None if unset; `not_honoured` are unsupported ones."""
 
     do_sample: bool = False
     temperature: Annotated[float | None, Maybe(Real(limits.MAX_TEMPERATURE))] = None
@@ -64,7 +63,7 @@ class GenerationDefaults:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetFacts:
-    """What of a target decides about a text. Its digest names it, so nobody announces it with other facts."""
+    """The properties of a target that determine a text. Their digest identifies the target."""
 
     content_digest: ContentDigest
     tokenizer_digest: ContentDigest
@@ -78,10 +77,10 @@ class TargetFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageOffer:
-    """What a stage holds of a target, the layers from `first_layer` to the one before `end_layer`, and its cost.
+    """The layers of a stage, from `first_layer` to before `end_layer`, and its cost.
 
-    A pass over `wide_tokens` takes `wide_pass_us`; its passes took `busy_permille` of the last time. A new chain
-    may have a pool of `pool_tokens`.
+    A pass over `wide_tokens` takes `wide_pass_us`. `busy_permille` is its recent utilisation. `pool_tokens` is the
+    available pool size.
     """
 
     first_layer: Annotated[int, Whole(limits.MAX_LAYERS)]
@@ -94,18 +93,19 @@ class StageOffer:
 
     @property
     def held(self) -> LayerRange:
-        """Raises `MalformedMessage` where they are no layers of the model."""
+        """Raises `MalformedMessage` for an impossible range."""
         return LayerRange(first=self.first_layer, end=self.end_layer, layers=self.layers)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord:
-    """A node's announcement. Times are Unix seconds, speeds microseconds a pass of one token.
+    """A node's announcement. Times are Unix seconds.
 
-    The `target_digest` of a verifier or stage is that of the facts in its record; a drafter's is that of the target
-    it drafts for. Only a stage has a `stage`. A drafter that `learns` keeps texts where clients allow it. A
-    verifier over stages names them; with another one a pass over four tokens takes `four_tokens_permille` of one
-    over one.
+    target_digest: The digest of the facts in the record, or of a drafter's target.
+    pass_us: Time of a one-token pass.
+    four_tokens_permille: Relative time of a pass over four tokens, of a verifier without stages.
+    learns: The drafter keeps texts with the permission of clients.
+    stages: The stages of a verifier.
     """
 
     KIND: ClassVar = "record"
@@ -144,7 +144,7 @@ class NodeRecord:
 
     @property
     def facts(self) -> TargetFacts:
-        """What a verifier's or stage's record says of the target itself."""
+        """The target's facts in the record of a verifier or stage."""
         return TargetFacts(
             content_digest=self.content_digest,
             tokenizer_digest=self.tokenizer_digest,
@@ -162,7 +162,7 @@ def _binding(key: str) -> bytes:
 
 
 def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
-    """The bytes to store under `key`, signed. Raises `LocalProtocolError` for too long a record."""
+    """The signed record for `key`. Raises `LocalProtocolError` if it is too long."""
     sealed = encode_body(sign(identity, record, digest=_binding(key)))
     if len(sealed) > limits.MAX_RECORD_BYTES:
         raise LocalProtocolError(f"a record of {len(sealed)} bytes is over the limit of {limits.MAX_RECORD_BYTES}")
@@ -170,18 +170,14 @@ def seal_record(record: NodeRecord, identity: Identity, *, key: str) -> bytes:
 
 
 def open_record(data: bytes, *, key: str, owner: str, now_s: float) -> NodeRecord:
-    """The record stored under `key` and `owner`, checked.
-
-    Raises `MalformedMessage` if it is broken, too long-lived, from the future or expired, and `BadSignature` if
-    `owner` did not sign it for this key.
-    """
+    """Decode and check the record of `owner` under `key`. Raises `MalformedMessage` and `BadSignature`."""
     record = open_undated_record(data, key=key, owner=owner)
     check_times(record, now_s=now_s)
     return record
 
 
 def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
-    """The same whatever the time is."""
+    """Like `open_record`, without checking the time."""
     if len(data) > limits.MAX_RECORD_BYTES:
         raise MalformedMessage(f"a record of {len(data)} bytes is over the limit")
     record = open_signed(NodeRecord, unseal(NodeRecord, data), author=owner, digest=_binding(key))
@@ -201,7 +197,7 @@ def open_undated_record(data: bytes, *, key: str, owner: str) -> NodeRecord:
 
 
 def check_times(record: NodeRecord, *, now_s: float) -> None:
-    """Raises `MalformedMessage` for a record from the future, or one that has expired."""
+    """Raise `MalformedMessage` for a future or expired record."""
     if record.issued_at_s > now_s + limits.MAX_RECORD_SKEW_S:
         raise MalformedMessage("the record was issued in the future; check the clocks")
     if record.expires_at_s < now_s:
@@ -209,14 +205,14 @@ def check_times(record: NodeRecord, *, now_s: float) -> None:
 
 
 def cell_key(*, network: str, role: str, target: str, owner: str, depth: int) -> str:
-    """The DHT key of the cell at `depth` hex digits for `owner` (docs/protocol.md, section 10)."""
+    """The DHT key of `owner`'s cell with a prefix of `depth` hex digits (docs/protocol.md, section 10)."""
     prefix = sha256(public_key_of(owner)).hexdigest()[:depth]
     return cell_name(network=network, role=role, target=target, prefix=prefix)
 
 
-ALL_TARGETS = ""  # The target in the name of a cell for the nodes of every target.
+ALL_TARGETS = ""  # The target in the name of cells for all targets.
 
 
 def cell_name(*, network: str, role: str, target: str, prefix: str) -> str:
-    """The DHT key of one cell; `prefix` is a string of hex digits, empty for the first cell."""
+    """The DHT key of a cell. `prefix` are hex digits, "" for the first cell."""
     return f"cosine/{network}/{role}/{target}/{prefix}"

@@ -1,4 +1,4 @@
-"""The messages of a chain of stages: how it is set up, the operations that go down it, and what comes back."""
+"""The messages of a chain of stages: set-up, operations and results."""
 
 import re
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from cosine_protocol.request import Sampling
 
 @dataclass(frozen=True, slots=True, order=True, kw_only=True)
 class LayerRange:
-    """Layers `first` to before `end`, from 0, of `layers`. Raises `MalformedMessage` unless some of them."""
+    """Layers from `first` to before `end` of `layers`. Raises `MalformedMessage` if it is empty or out of range."""
 
     first: int
     end: int
@@ -42,7 +42,7 @@ class LayerRange:
 
     @classmethod
     def parse(cls, text: str, *, layers: int) -> "LayerRange":
-        """The range that a user writes as `8:16`, the end not included. Raises `UsageError`."""
+        """Parse a range such as `8:16`, without its end. Raises `UsageError`."""
         found = re.fullmatch(r"([0-9]{1,9}):([0-9]{1,9})", text)
         try:
             if found is not None:
@@ -92,11 +92,11 @@ PoolTokens = Annotated[int, Whole(limits.MAX_POOL_TOKENS, 1)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join:
-    """A head asks a stage to hold the layers from `first_layer` to the one before `end_layer` in a chain.
+    """A head asks a stage to hold the layers from `first_layer` to before `end_layer` in a chain.
 
-    Operations come from `source` and go to `target`, at `addresses`; the last stage has none. The pools of a chain
-    are of `pool_tokens`, and `window_pool_tokens` for layers that look back `window_tokens`. The first sequence has
-    the number `first_sequence`.
+    source, target: The peers before and after it; the last stage has no target.
+    window_pool_tokens: Pool size of layers with a sliding window of `window_tokens`.
+    first_sequence: The number of the first sequence.
     """
 
     chain: ChainId
@@ -116,21 +116,21 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The stage holds its layers for the chain, and the way to the next stage is open."""
+    """The stage is ready and connected to the next one."""
 
     chain: ChainId
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """A stage tells the next one that the operations of a chain come over this stream."""
+    """A stage tells the next one that this stream carries the operations of a chain."""
 
     chain: ChainId
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSequence:
-    """A new sequence, of the next number. Sequences of one `scope` share prefixes."""
+    """Open a sequence with the next number. Sequences of one `scope` share prefixes."""
 
     sequence: Number
     sampling: Annotated[Sampling, Inline(Sampling)]
@@ -140,7 +140,7 @@ class OpenSequence:
 
 @dataclass(frozen=True, slots=True)
 class ReusePrefix:
-    """An empty sequence begins with what is known of these tokens: all but the last."""
+    """Let an empty sequence reuse the cached prefix of these tokens, except the last one."""
 
     sequence: Number
     tokens: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_PROMPT_TOKENS)]
@@ -148,7 +148,7 @@ class ReusePrefix:
 
 @dataclass(frozen=True, slots=True)
 class ReserveRoom:
-    """Room is made in a sequence for so many more tokens."""
+    """Reserve room for more tokens in a sequence."""
 
     sequence: Number
     tokens: Annotated[int, Whole(limits.MAX_POOL_TOKENS)]
@@ -156,9 +156,9 @@ class ReserveRoom:
 
 @dataclass(frozen=True, slots=True)
 class FedRow:
-    """Tokens of one sequence, their nodes, and the nodes before them, -1 for the end of the prefix.
+    """Tokens of one sequence, their nodes, and their parents, -1 for the end of the prefix.
 
-    Choices are wanted after `tokens[scored_from:]`, with `candidates` each.
+    The answer has choices after `tokens[scored_from:]`, with `candidates` each.
     """
 
     sequence: Number
@@ -172,9 +172,9 @@ class FedRow:
 
 @dataclass(frozen=True, slots=True)
 class FeedPass:
-    """A pass over rows. `activation_bytes` follow, in `Activations` without anything between them.
+    """A pass over rows. `activation_bytes` follow in consecutive `Activations`.
 
-    The first stage gets none. To others 0 says that the stage before has not computed the pass.
+    The first stage gets none. For others 0 means that the previous stage has not computed the pass.
     """
 
     number: Number
@@ -184,14 +184,14 @@ class FeedPass:
 
 @dataclass(frozen=True, slots=True)
 class Activations:
-    """The next bytes of the activations of the feed before: `MAX_PART_BYTES`, in the last part what is left."""
+    """The next `MAX_PART_BYTES`, or the rest, of the activations of the last feed."""
 
     data: Annotated[bytes, Bytes(limits.MAX_PART_BYTES)]
 
 
 @dataclass(frozen=True, slots=True)
 class KeepPath:
-    """Nodes that follow each other become part of a sequence's prefix."""
+    """Make a path of nodes part of a sequence's prefix."""
 
     sequence: Number
     path: NamedNodes
@@ -199,7 +199,7 @@ class KeepPath:
 
 @dataclass(frozen=True, slots=True)
 class PruneNodes:
-    """Nodes of a sequence and what descends from them are dropped."""
+    """Drop nodes of a sequence and their descendants."""
 
     sequence: Number
     nodes: NamedNodes
@@ -207,15 +207,13 @@ class PruneNodes:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSequence:
-    """A sequence is forgotten."""
+    """Close a sequence."""
 
     sequence: Number
 
 
 class RowFault(IntEnum):
-    """Why a row has no choices: its logits were not finite, all its feed's nodes were dropped before it ran, or its
-    constraint cannot be applied.
-    """
+    """The reason why a row has no choices: infinite logits, dropped nodes, or an inapplicable constraint."""
 
     NONE = 0
     BAD_LOGITS = 1
@@ -225,7 +223,7 @@ class RowFault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """A token that may be chosen, and how likely."""
+    """A possible token and its probability."""
 
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
     probability: Annotated[float, Real(1.0)]
@@ -239,7 +237,7 @@ CandidateTokens = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class RowAnswer:
-    """A row's tokens, and margins (float 64, little-endian), after each scored one; `candidates` or none."""
+    """The tokens, margins (float64, little-endian) and candidates after each scored token of a row."""
 
     fault: Annotated[int, Whole(3)]
     tokens: FedTokens
@@ -250,7 +248,7 @@ class RowAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Results:
-    """The last stage's answer to the feed of that number: one for each of its rows, in their order."""
+    """The last stage's answer to a feed, with one element per row."""
 
     number: Number
     rows: Annotated[tuple[RowAnswer, ...], Items(Struct(RowAnswer), limits.MAX_FEED_ROWS)]
@@ -258,7 +256,7 @@ class Results:
 
 @dataclass(frozen=True, slots=True)
 class FeedPart:
-    """The tokens of a feed from `first` on, so many, in the order of its rows."""
+    """`tokens` tokens of a feed from `first` on, in the order of its rows."""
 
     feed: Number
     first: Annotated[int, Whole(limits.MAX_FEED_TOKENS)]
@@ -267,9 +265,9 @@ class FeedPart:
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A head asks a stage what entered and left it in parts of feeds that it has computed.
+    """A head asks a stage for its inputs and outputs in parts of computed feeds.
 
-    The seed is drawn after these passes: it says which projections of each token's vector are told.
+    The seed, drawn after these passes, determines the projections of each token's vector.
     """
 
     seed: Annotated[bytes, exactly(limits.PROBE_SEED_BYTES)]
@@ -281,9 +279,9 @@ TokenProjections = Annotated[bytes, Bytes(limits.PROJECTIONS * limits.PROJECTION
 
 @dataclass(frozen=True, slots=True)
 class PartTrace:
-    """Projections of the vectors of each token of a part, as float 32, little-endian, token by token.
+    """Projections of each token's vector (float32, little-endian), before and after the stage.
 
-    Both are empty where the stage has not kept the feed, `entered` for the first stage, `left` for the last.
+    Both are empty for a feed that was not kept, `entered` for the first stage, and `left` for the last.
     """
 
     entered: TokenProjections
@@ -292,17 +290,17 @@ class PartTrace:
 
 @dataclass(frozen=True, slots=True)
 class Probed:
-    """The answer to a probe: one trace for each of its parts, in their order."""
+    """The answer to a probe, with one trace per part."""
 
     parts: Annotated[tuple[PartTrace, ...], Items(Struct(PartTrace), limits.MAX_PROBE_PARTS)]
 
 
 @dataclass(frozen=True, slots=True)
 class Passed:
-    """A stage has passed the feed of that number on, or answers it, after `held_us`.
+    """A stage has forwarded or answered a feed after `held_us`.
 
-    It `is_left_out` where no activations were passed on, or nothing was chosen. Its activations took `came_us` to
-    come; None where there were none, or the stage was not ready to read them.
+    is_left_out: No activations were forwarded, or nothing was chosen.
+    came_us: Transfer time of the activations. None without any, or if the stage was not ready.
     """
 
     number: Number
@@ -312,5 +310,5 @@ class Passed:
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
-"""An operation without a pass."""
+"""Operations without a pass."""
 StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed
