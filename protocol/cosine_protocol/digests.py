@@ -44,7 +44,7 @@ def _constraint(of: Constraint) -> bytes:
 
 
 def _added(request: Request) -> bytes:
-    """What older peers do not know. What stands before the last part is there, if need be as that of nothing."""
+    """The later parts, which older peers do not know. Absent parts before the last one are encoded as empty."""
     shaping, constraint, logprobs = request.sampling.shaping, request.sampling.constraint, request.logprobs
     if shaping is None and constraint is None and logprobs is None:
         return b""
@@ -57,7 +57,7 @@ def _added(request: Request) -> bytes:
 
 
 def encode_request(request: Request) -> bytes:
-    """Canonical bytes of a request: everything that fixes its stream and its owner, big-endian, counted."""
+    """The canonical encoding of a request without `max_new_tokens`, big-endian."""
     return b"".join(
         (
             _MAGIC,
@@ -80,12 +80,10 @@ def request_digest(request: Request) -> bytes:
 
 
 def extend_digest(digest: bytes, token: int) -> bytes:
-    """The digest after one more token."""
     return _hash(digest + _TOKEN.pack(token))
 
 
 def roll_digest(digest: bytes, tokens: Iterable[int]) -> bytes:
-    """The digest after several more tokens."""
     for token in tokens:
         digest = extend_digest(digest, token)
     return digest

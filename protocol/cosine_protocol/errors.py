@@ -1,4 +1,4 @@
-"""The error tree. Whose fault an error is stands in its type."""
+"""The exceptions. The type tells whose fault an error is."""
 
 from enum import IntEnum
 
@@ -28,7 +28,7 @@ class BadSignature(RemoteProtocolError):
 
 
 class NotAMember(RemoteProtocolError):
-    """A peer does not show that it belongs to a private swarm. The text is a short clause."""
+    """A peer does not prove its membership of a private swarm. The text is a clause."""
 
 
 class ErrorCode(IntEnum):
@@ -80,11 +80,11 @@ class PeerLost(CosineError):
 
 
 class OlderPeer(PeerLost):
-    """A peer whose version does not know what a request asks for; it serves others."""
+    """A peer whose version does not support a feature of the request."""
 
 
 class GenerationFailed(CosineError):
-    """Nobody could finish the request. The text is one sentence that names what was tried."""
+    """No peer could finish the request. The text is one sentence."""
 
 
 class GenerationTimedOut(GenerationFailed):
@@ -92,7 +92,7 @@ class GenerationTimedOut(GenerationFailed):
 
 
 class ClockOff(GenerationFailed):
-    """Nobody was found, and this machine's clock is far from those of peers, so that their records are refused."""
+    """No peer was found, because this machine's clock differs from those of peers."""
 
 
 class UsageError(CosineError):
@@ -100,7 +100,7 @@ class UsageError(CosineError):
 
 
 class OptionRefused(UsageError):
-    """An option that means nothing to the target; `name` is its name."""
+    """An option that the target does not support."""
 
     def __init__(self, name: str, sentence: str) -> None:
         super().__init__(sentence)

@@ -129,8 +129,6 @@ class Maybe(Kind):
 
 @dataclass(frozen=True, slots=True)
 class Flag(Kind):
-    """True or false."""
-
     def unpack(self, value: object) -> bool:
         if type(value) is not bool:
             raise MalformedMessage("expected true or false")

@@ -36,7 +36,7 @@ def log_probability_of(surprisal: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class LikelyToken:
-    """One of the likeliest tokens at a place of a text."""
+    """One of the likeliest tokens at a position."""
 
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
     surprisal: Surprisal
@@ -44,14 +44,14 @@ class LikelyToken:
 
 @dataclass(frozen=True, slots=True)
 class Likelihood:
-    """The surprisal of a token of the text, and the likeliest ones at its place, the likeliest first."""
+    """The surprisal of a token, and the likeliest tokens at its position in order."""
 
     surprisal: Surprisal
     top: Annotated[tuple[LikelyToken, ...], Items(Struct(LikelyToken), limits.MAX_TOP_LOGPROBS)]
 
 
 def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:
-    """Raise `MalformedMessage` where `told` cannot be of this token with `top` likeliest ones."""
+    """Raise `MalformedMessage` if `told` is impossible for this token with `top` likeliest ones."""
     surprisals = [each.surprisal for each in told.top]
     if surprisals != sorted(surprisals) or len({each.token for each in told.top}) < len(told.top):
         raise MalformedMessage("the likeliest tokens are in no order")
@@ -60,16 +60,13 @@ def check_likelihood(told: Likelihood, token: int, *, top: int) -> None:
         raise MalformedMessage("a token has two probabilities")
     if own is None and surprisals and told.surprisal < surprisals[-1]:
         raise MalformedMessage("a token is likelier than the likeliest")
-    everything = math.fsum(map(_probability, surprisals if own is not None else [told.surprisal, *surprisals]))
+    different = surprisals if own is not None else [told.surprisal, *surprisals]
+    everything = math.fsum(math.exp(log_probability_of(surprisal)) for surprisal in different)
     if everything > 1 + SUM_SLACK:
         raise MalformedMessage("probabilities are more than one in all")
-    # Fewer there are only where the whole vocabulary is shown.
+    # Fewer are possible only for a whole vocabulary.
     if len(told.top) > top or (len(told.top) < top and everything < 1 - SUM_SLACK):
         raise MalformedMessage(f"{len(told.top)} likeliest tokens were told, not {top}")
-
-
-def _probability(surprisal: int) -> float:
-    return math.exp(log_probability_of(surprisal))
 
 
 class LikelihoodDigest:
@@ -79,18 +76,17 @@ class LikelihoodDigest:
         self._hash = blake2b(digest_size=limits.DIGEST_BYTES)
 
     def add(self, told: Sequence[Likelihood]) -> None:
-        """Take in what was told next."""
+        """Add the next likelihoods."""
         for each in told:
             numbers = [number for likely in each.top for number in (likely.token, likely.surprisal)]
             self._hash.update(struct.pack(f">{2 + len(numbers)}I", each.surprisal, len(each.top), *numbers))
 
     def digest(self) -> bytes:
-        """The digest of all of it."""
         return self._hash.digest()
 
 
 def told_digest(told: Sequence[Likelihood]) -> bytes:
-    """The digest of likelihoods that were told from the first on."""
+    """The digest of all likelihoods of a text."""
     digest = LikelihoodDigest()
     digest.add(told)
     return digest.digest()

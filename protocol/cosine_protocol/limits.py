@@ -1,8 +1,7 @@
-"""Every bound on what a peer may send, by name. A value past its bound is a `RemoteProtocolError`.
+"""The limits of messages. A value beyond its limit is a `RemoteProtocolError`.
 
-A bound trades what a stranger can make a node hold and compute against what honest peers need, which stands beside
-it: half as much would, as a rule, refuse nobody yet. What one message may hold must fit a frame. Raising a bound is
-a change of the wire, since older peers refuse what is past theirs.
+A limit bounds the memory and computation that a stranger can cause; the comment names what honest peers need, which
+is usually less than half. Messages at their limits fit into a frame. Raising a limit changes the wire.
 """
 
 from typing import Final

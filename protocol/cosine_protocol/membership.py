@@ -1,4 +1,4 @@
-"""Certificates of private swarms, each for one peer whose id libp2p proves. Pure; times are Unix seconds."""
+"""Certificates of private swarms for peers whose ids libp2p proves. Pure; times are Unix seconds."""
 
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as BadBase64
@@ -12,7 +12,7 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_CERTIFICATE_S, MAX_RECORD_SKEW_S
 from cosine_protocol.statements import check_signature, sign, unseal
 
-# How a line of text begins that holds one.
+# Prefixes of lines with a certificate or list.
 CERTIFICATE_LINE: Final = "cosine-member:"
 REVOCATIONS_LINE: Final = "cosine-revoked:"
 
@@ -29,18 +29,18 @@ def sign_certificate(
 
 
 def sign_revocations(swarm: Identity, *, sequence: int, serials: Mapping[str, int]) -> bytes:
-    """The encoded list in which the certificates of each member count no longer up to its serial number."""
+    """The encoded list of revocations. `serials` are the last revoked serial numbers by member."""
     revoked = tuple(m.Revocation(member, serial) for member, serial in serials.items())
     return encode_body(sign(swarm, m.Revocations(swarm.peer_id, sequence, revoked)))
 
 
 def read_certificate(data: bytes) -> m.Certificate:
-    """A certificate that the swarm it names has signed. Raises `NotAMember`."""
+    """Decode a certificate and check its signature. Raises `NotAMember`."""
     return _open(m.Certificate, data)
 
 
 def read_revocations(data: bytes) -> m.Revocations:
-    """A list that the swarm it names has signed. Raises `NotAMember`."""
+    """Decode a list and check its signature. Raises `NotAMember`."""
     return _open(m.Revocations, data)
 
 
@@ -65,7 +65,7 @@ def check_certificate(
 
 
 def as_line(data: bytes, *, prefix: str) -> str:
-    """Signed bytes as a line of text that a person can send."""
+    """Signed bytes as a line of text."""
     return prefix + urlsafe_b64encode(data).decode().rstrip("=")
 
 

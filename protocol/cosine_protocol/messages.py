@@ -64,8 +64,6 @@ class Ping:
 
 @dataclass(frozen=True, slots=True)
 class Pong:
-    """The answer to a `Ping`."""
-
     number: Number
 
 
@@ -423,8 +421,6 @@ class Busy:
 
 
 class ReleaseReason(IntEnum):
-    """The reason for a `Release`."""
-
     ENDED = 0  # The request has ended here.
     UNWANTED = 1  # Drafters do not pay.
     SELDOM_RIGHT = 2
@@ -447,16 +443,12 @@ class Release:
 
 @dataclass(frozen=True, slots=True)
 class AskRecords:
-    """Ask for the records of one DHT key."""
-
     number: Number
     key: Name
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """Signed records."""
-
     number: Number
     records: Annotated[tuple[bytes, ...], Items(Bytes(limits.MAX_RECORD_BYTES), limits.MAX_CELL_OWNERS)]
 
@@ -504,8 +496,6 @@ class NetworkCoordinate:
 
 @dataclass(frozen=True, slots=True)
 class AskStatus:
-    """Ask for a node's status."""
-
     number: Number
 
 

@@ -1,8 +1,7 @@
-"""The numerics in a record: how an engine computes, in a word that engines share if their texts may differ at most
-by rounding. Pure.
+"""The numerics of an engine, equal for engines whose texts differ only by rounding. Pure.
 
-`[gguf:TYPE+]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file, the dtype that is computed
-in or `llama.cpp`, what weights were rounded to at load, whether a token has the same bits beside any others. For
+`[gguf:TYPE+]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file; the dtype of the
+arithmetic, or `llama.cpp`; the type that weights were rounded to; whether results are independent of the batch. For
 example `bfloat16`, `gguf:Q4_1+llama.cpp` and `gguf:Q4_1+float32/float16`.
 """
 
@@ -15,7 +14,7 @@ DTYPES: Final = ("float32", "bfloat16", "float16")  # The arithmetic of engines 
 
 
 def arithmetic_of(numerics: str) -> str:
-    """The dtype that is computed in, for example `float32`, or `LLAMA`."""
+    """The dtype of the arithmetic, for example `float32`, or `LLAMA`."""
     return numerics.partition(" ")[0].rpartition("+")[2].partition(QUANTISED)[0]
 
 
@@ -30,13 +29,13 @@ def held_type_of(numerics: str) -> str | None:
 
 
 def repeats(numerics: str) -> bool:
-    """True if a text is the same each time: in 16 bits and llama.cpp what else is computed decides near ties."""
+    """True if texts repeat exactly: in 16 bits and in llama.cpp the batch decides near ties."""
     is_exact = arithmetic_of(numerics) == "float32" or numerics == f"gguf:F32+{LLAMA}"
     return is_exact or numerics.endswith(DETERMINISTIC)
 
 
 def told_numerics(numerics: str) -> str:
-    """Numerics as people read them, for example "weights in float16 (Q4_1 in its file), arithmetic in float32"."""
+    """Numerics as text, for example "weights in float16 (Q4_1 in its file), arithmetic in float32"."""
     stored, held, arithmetic = stored_type_of(numerics), held_type_of(numerics), arithmetic_of(numerics)
     weights = f"{held} ({stored} in its file)" if stored and held else held or stored or arithmetic
     where = "arithmetic of llama.cpp" if arithmetic == LLAMA else f"arithmetic in {arithmetic}"
@@ -44,5 +43,5 @@ def told_numerics(numerics: str) -> str:
 
 
 def told_repetition(numerics: str) -> str:
-    """The promise that follows from numerics, as a clause."""
+    """A clause about the repeatability of texts."""
     return "texts are the same in every run" if repeats(numerics) else "texts may differ at near ties"

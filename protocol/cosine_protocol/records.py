@@ -38,8 +38,6 @@ _FACTS_MARK = b"cosine/facts/1"  # Separates the digest from others.
 
 
 class Role(StrEnum):
-    """The role of a node."""
-
     DRAFTER = "drafter"
     VERIFIER = "verifier"
     STAGE = "stage"

@@ -28,7 +28,7 @@ MAX_SEED: Final = (1 << 64) - 1  # Eight bytes, the word of the keyed noise (`no
 
 @dataclass(frozen=True, slots=True)
 class TokenBias:
-    """What is added to the score of a token wherever it might be chosen."""
+    """A number that is added to the score of a token."""
 
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
     bias: Annotated[float, Real(limits.MAX_BIAS, -limits.MAX_BIAS)]
@@ -54,16 +54,7 @@ class Shaping:
     held_back: Annotated[tuple[int, ...], Items(Whole(limits.MAX_TOKEN_ID), limits.MAX_EOS_TOKENS)] = ()
 
     def __post_init__(self) -> None:
-        for name, kind in fields_of(Shaping):
-            value = getattr(self, name)
-            try:
-                if isinstance(kind, Real | Whole) and (
-                    isinstance(value, bool) or not isinstance(value, RealNumber)
-                ):
-                    raise MalformedMessage("not a number")
-                kind.pack(value)
-            except (MalformedMessage, OverflowError):
-                raise UsageError(f"{name} must {_SHAPING[name]}, not {reprlib.repr(value)}.") from None
+        _check_fields(self)
 
     @property
     def tokens(self) -> tuple[int, ...]:
@@ -104,19 +95,6 @@ class Constraint:
             ) from None
 
 
-# What a user is told of the bounds in the types above.
-_SHAPING: Final = {
-    **dict.fromkeys(
-        ("presence_penalty", "frequency_penalty"), f"lie between -{limits.MAX_PENALTY:g} and {limits.MAX_PENALTY:g}"
-    ),
-    "logit_bias": f"name at most {limits.MAX_BIASES} tokens, each with a bias from -{limits.MAX_BIAS:g} to "
-    f"{limits.MAX_BIAS:g}",
-    "bad_words": f"be at most {limits.MAX_BAD_WORDS} sequences of at most {limits.MAX_BAD_WORD_TOKENS} tokens",
-    "min_tokens": f"be a whole number from 0 to {limits.MAX_NEW_TOKENS}",
-    "held_back": f"be at most {limits.MAX_EOS_TOKENS} token ids",
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """Parameters of the keyed sampler. Defaults mean greedy decoding with nothing filtered.
@@ -135,24 +113,37 @@ class Sampling:
     constraint: Annotated[Constraint | None, Added(Struct(Constraint))] = None
 
     def __post_init__(self) -> None:
-        for name, kind in fields_of(Sampling):
-            value = getattr(self, name)
-            if isinstance(kind, Added):
-                continue
-            try:
-                if isinstance(value, bool) or not isinstance(value, RealNumber):
-                    raise MalformedMessage("not a number")
-                kind.pack(value)
-            except (MalformedMessage, OverflowError):
-                raise UsageError(f"{name} must {_MEANINGFUL[name]}, not {reprlib.repr(value)}.") from None
+        _check_fields(self)
 
     @property
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
 
-# What a user is told of the bounds in the types above.
-_MEANINGFUL: Final = {
+def _check_fields(parameters: Shaping | Sampling) -> None:
+    """Raise `UsageError` for a field out of its bounds."""
+    for name, kind in fields_of(type(parameters)):
+        value = getattr(parameters, name)
+        if isinstance(kind, Added):
+            continue
+        try:
+            if isinstance(kind, Real | Whole) and (isinstance(value, bool) or not isinstance(value, RealNumber)):
+                raise MalformedMessage("not a number")
+            kind.pack(value)
+        except (MalformedMessage, OverflowError):
+            raise UsageError(f"{name} must {_BOUNDS[name]}, not {reprlib.repr(value)}.") from None
+
+
+# The bounds in the types above as sentences.
+_BOUNDS: Final = {
+    **dict.fromkeys(
+        ("presence_penalty", "frequency_penalty"), f"lie between -{limits.MAX_PENALTY:g} and {limits.MAX_PENALTY:g}"
+    ),
+    "logit_bias": f"name at most {limits.MAX_BIASES} tokens, each with a bias from -{limits.MAX_BIAS:g} to "
+    f"{limits.MAX_BIAS:g}",
+    "bad_words": f"be at most {limits.MAX_BAD_WORDS} sequences of at most {limits.MAX_BAD_WORD_TOKENS} tokens",
+    "min_tokens": f"be a whole number from 0 to {limits.MAX_NEW_TOKENS}",
+    "held_back": f"be at most {limits.MAX_EOS_TOKENS} token ids",
     "temperature": f"lie between 0 and {limits.MAX_TEMPERATURE:,.0f}",
     "top_k": f"be a whole number from 0 (off) to {limits.MAX_TOKEN_ID}",
     "top_p": f"lie between {limits.MIN_TOP_P:g} and 1",

@@ -207,8 +207,6 @@ class PruneNodes:
 
 @dataclass(frozen=True, slots=True)
 class ReleaseSequence:
-    """Close a sequence."""
-
     sequence: Number
 
 
@@ -223,8 +221,6 @@ class RowFault(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class TokenEstimate:
-    """A possible token and its probability."""
-
     token: Annotated[int, Whole(limits.MAX_TOKEN_ID)]
     probability: Annotated[float, Real(1.0)]
 
@@ -310,5 +306,4 @@ class Passed:
 
 
 BookOperation = OpenSequence | ReusePrefix | ReserveRoom | KeepPath | PruneNodes | ReleaseSequence
-"""Operations without a pass."""
 StageMessage = Join | Joined | Follow | BookOperation | FeedPass | Activations | Results | Probe | Probed | Passed

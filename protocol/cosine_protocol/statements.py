@@ -1,8 +1,7 @@
-"""What peers sign: a body is encoded once, and its bytes are signed, sent and checked. Pure.
+"""Signed statements: mandates of clients, transcripts of verifiers, verdicts of auditors. Pure.
 
-A signature is bound to the body's kind, its signer, and a digest of what it is about, for requests `d_0`
-(docs/protocol.md, section 9). Times are Unix seconds. A mandate is a client's word that a verifier may coordinate
-the request; a transcript says what a verifier committed, and a verdict what an auditor thinks of that.
+A signature covers the encoded body, its kind, the signer, and the digest of its subject, for requests `d_0`
+(docs/protocol.md, section 9). Times are Unix seconds.
 """
 
 from typing import Protocol
@@ -110,7 +109,7 @@ def _check_told(claim: m.AskAudit, transcript: m.Transcript) -> None:
 
 
 def open_verdict(answer: m.Audited, *, auditor: str, claim: m.AskAudit) -> m.AuditVerdict:
-    """What `auditor` signed about a claim that holds. Raises `BadSignature` and `MalformedMessage`."""
+    """The verdict of `auditor` about a valid claim. Raises `BadSignature` and `MalformedMessage`."""
     verdict = open_signed(m.AuditVerdict, answer, author=auditor, digest=request_digest(claim.request))
     transcript = decode_body(m.Transcript, claim.transcript.body)
     audited = (verdict.author, verdict.first, verdict.tokens, verdict.digest)

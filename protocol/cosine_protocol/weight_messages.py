@@ -1,4 +1,4 @@
-"""The messages in which weights travel: a question about a model of a content digest, and bytes."""
+"""The messages for weights."""
 
 from dataclasses import dataclass
 from enum import IntEnum
@@ -9,8 +9,8 @@ from cosine_protocol.fields import Bytes, ContentDigest, Number, Whole
 
 
 class WeightKind(IntEnum):
-    """What is asked for: the manifest; a part of it, by its row; a bit for each tensor, 1 where it is held, the
-    first one the highest of a byte; the digests of a tensor's pieces; a tensor's bytes.
+    """The manifest; a part by its row; a bit for each tensor, 1 if held, highest bit first; the digests of a
+    tensor's pieces; a tensor's bytes.
     """
 
     MANIFEST = 0
@@ -22,7 +22,7 @@ class WeightKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class AskWeights:
-    """The bytes of something of a model, from `offset` on. `index` is the row in the manifest, or 0."""
+    """Ask for bytes of a model from `offset` on. `index` is the row in the manifest, or 0."""
 
     number: Number
     content_digest: ContentDigest
@@ -33,7 +33,7 @@ class AskWeights:
 
 @dataclass(frozen=True, slots=True)
 class WeightBytes:
-    """The bytes from the offset on, at most `MAX_CHUNK_BYTES`, of so many in all."""
+    """At most `MAX_CHUNK_BYTES` from the offset on, and the total size."""
 
     number: Number
     total_bytes: Annotated[int, Whole(limits.MAX_TENSOR_BYTES)]

@@ -27,7 +27,6 @@ transformers. Higher thresholds gain nothing."""
 HEAPS: Final = 2
 """Number of malloc arenas, instead of eight per core: each arena keeps the memory that it once got."""
 M_ARENA_MAX: Final = -8
-"""The parameter of that name in glibc's malloc.h."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -89,7 +89,6 @@ app = typer.Typer(
 
 
 def show_version(is_wanted: bool) -> None:
-    """Write the version and exit."""
     if is_wanted:
         sys.stdout.write(f"cosine-node {__version__}\n")
         raise typer.Exit

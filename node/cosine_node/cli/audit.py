@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 MAX_FILE_BYTES: Final = 64 << 20
 """Far more than the longest generation."""
 WAIT_S: Final = 600.0
-"""As long as a generation may take."""
 
 
 WORDS: Final[Mapping[AuditState, str]] = {
@@ -90,8 +89,7 @@ def audit(
         typer.Option("--local", metavar="", help="Judge with the target's weights on this machine; ask no peer."),
     ] = False,
     model: Annotated[
-        str,
-        typer.Option("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`."),
+        str, typer.Option("--model", metavar="MODEL", help="Weights for `--local`, as in `join --model`.")
     ] = DEFAULT_TARGET,
     as_json: AsJson = False,
 ) -> None:

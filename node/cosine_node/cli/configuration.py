@@ -19,7 +19,6 @@ Tables = Mapping[str, Mapping[str, Any]]
 
 
 def default_config_file() -> Path:
-    """The default of `--config`."""
     return Path(user_config_dir("cosine-p2p")) / "config.toml"
 
 
@@ -42,7 +41,6 @@ def read_config(file: Path | None) -> dict[str, Any]:
 
 
 def commands_of(context: typer.Context) -> dict[str, Any]:
-    """All commands of the program, by name."""
     commands: dict[str, Any] = getattr(context.find_root().command, "commands", {})
     return commands
 

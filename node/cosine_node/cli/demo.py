@@ -28,7 +28,6 @@ FRAMES_PER_S = 12
 SHOWN_CHARACTERS = 160
 """Two lines of each text in a log."""
 LOG_COLUMNS = 110
-"""Width of the table."""
 
 
 def demo(
@@ -125,7 +124,6 @@ def _saving_picture(show: "Show", path: Path) -> "Show":
 
 
 def _log_result(shown: "Race | RacedPrompt") -> None:
-    """Print the result and the text of a finished race on stderr."""
     if isinstance(shown, RacedPrompt):
         say(result_line(shown))
         text = " ".join(shown.done[Way.COSINE].text.split())
@@ -133,7 +131,6 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
 
 
 def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
-    """Run the demo and draw each race."""
     from cosine_node.demo.screen import race_view
 
     console = Console()

@@ -25,7 +25,6 @@ MARKS: Final = {
 """The word before a finding and its colour, in the order of printing: the worst last."""
 
 UNTROUBLED: Final = (CheckStatus.OK, CheckStatus.SKIPPED)
-"""Findings that need no action."""
 
 
 def tell_findings(plan: JoinPlan, *, as_json: bool) -> None:

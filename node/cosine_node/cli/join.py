@@ -45,14 +45,11 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 NO_DRAFT_MODEL: Final = "none"
-"""The value of `--draft-model` for no draft head."""
 DEFAULT_LEARN_MEMORY: Final = "64MiB"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learning:
-    """A drafter that learns."""
-
     learn: Annotated[
         bool,
         model_option(
@@ -62,8 +59,7 @@ class Learning:
         ),
     ] = False
     learn_memory: Annotated[
-        str,
-        model_option("learn-memory", "SIZE", "Disk space for the texts that a drafter learns from."),
+        str, model_option("learn-memory", "SIZE", "Disk space for the texts that a drafter learns from.")
     ] = DEFAULT_LEARN_MEMORY
 
     def maker(self, role: Role, models: tuple[str, ...]) -> "LearnerMaker | None":
@@ -122,9 +118,7 @@ class Parts:
     share_weights: Annotated[
         bool,
         operation_option(
-            "share-weights/--no-share-weights",
-            "",
-            "Let stages download the target's weights from this node.",
+            "share-weights/--no-share-weights", "", "Let stages download the target's weights from this node."
         ),
     ] = True
 
@@ -171,12 +165,7 @@ class OwnWork:
         ),
     ] = ""
     deterministic: Annotated[
-        bool,
-        model_option(
-            "deterministic",
-            "",
-            "Compute each token bit for bit as in any other batch; slower.",
-        ),
+        bool, model_option("deterministic", "", "Compute each token bit for bit as in any other batch; slower.")
     ] = False
     threads: Annotated[
         int | None,
@@ -225,8 +214,7 @@ def join(
         operation_option("page", "PORT", "Port of a page of the swarm, for this machine only; 0 is any free port."),
     ] = None,
     check: Annotated[
-        bool,
-        typer.Option("--check", metavar="", help="Check that the node could work, and exit."),
+        bool, typer.Option("--check", metavar="", help="Check that the node could work, and exit.")
     ] = False,
     log_format: LogFormat = "pretty",
     as_json: AsJson = False,
@@ -325,7 +313,6 @@ def _show_page(port: int, plan: JoinPlan, emit: Emit) -> None:
 
 
 async def _run(plan: JoinPlan, emit: Emit, stop: asyncio.Event) -> None:
-    """Run the nodes until `stop` is set."""
     emit("importing", {})
     first = plan.nodes[0]
     if first.role is Role.STAGE:

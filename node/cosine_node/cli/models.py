@@ -12,7 +12,6 @@ from cosine_node.cli.options import AsJson
 from cosine_protocol.errors import UsageError
 
 TRAIN: Final = "train"
-"""The subcommand of `zoo` that trains models."""
 
 
 def zoo(
@@ -29,7 +28,6 @@ def zoo(
 
 
 def list_models(name: str | None, *, as_json: bool) -> None:
-    """Print the embedded models, or one of them."""
     from cosine_node.zoo import Family, acceptance, expertise, family_of, listed, location, target_of
 
     rows: list[dict[str, Any]] = []

@@ -103,7 +103,6 @@ SERVED_BY: Final = (
 
 
 def client_option(name: str) -> Any:
-    """The command-line option for a client option."""
     spelling, declared = _SPELLINGS[name], OPTIONS[name]
     more: dict[str, Any] = {"show_default": spelling.show_default}
     if not spelling.has_variable:
@@ -307,7 +306,6 @@ def access_of(network: str, swarm: Path | None, deny: list[str] | None, identity
 
 
 def parse_role(text: str) -> Role:
-    """Return the role of that name. Raises `UsageError`."""
     if text not in set(Role):
         raise UsageError(f"--role must be one of {', '.join(Role)}, not {text!r}.")
     return Role(text)

@@ -28,7 +28,6 @@ SENTENCES: Final = {
     "request": "{method} {path} {status} in {seconds} s, {id}",
     "stopped": "Stopped.",
 }
-"""Sentences for the gateway's events."""
 
 
 @takes_options
@@ -47,11 +46,7 @@ def serve(
     ] = None,
     cors_origin: Annotated[
         list[str] | None,
-        option(
-            "cors-origin",
-            "ORIGIN",
-            "Origin allowed by CORS, besides local ones; may be repeated.",
-        ),
+        option("cors-origin", "ORIGIN", "Origin allowed by CORS, besides local ones; may be repeated."),
     ] = None,
     host_name: Annotated[
         list[str] | None,

@@ -185,7 +185,6 @@ def problem_of(survey: "Survey", network: str) -> str:
 
 
 def as_object(survey: "Survey", network: str, notes: OwnNotes) -> dict[str, Any]:
-    """The JSON object of a survey."""
     nodes = [
         json_safe(sight.record)
         | {
@@ -259,7 +258,6 @@ def picture(survey: "Survey", network: str, notes: OwnNotes, *, columns: int) ->
 
 
 def _targets_table(targets: Sequence[ServedTarget]) -> Table:
-    """A row for each target."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("target", "verifiers", "drafters", "stages", "numerics"):
         is_number = heading.endswith("s") and heading != "numerics"
@@ -296,7 +294,6 @@ def _reached_records(survey: "Survey") -> list[NodeRecord]:
 
 
 def _cells(sight: "NodeSight") -> dict[str, Text]:
-    """The cells of a node by heading."""
     record, stage = sight.record, sight.record.stage
     learned = LearnedName.of(record.model)
     load = f"{record.load_requests if sight.requests is None else sight.requests}/{record.capacity_requests}"

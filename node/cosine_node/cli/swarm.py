@@ -85,7 +85,6 @@ def _member(peer_id: str, ends_at_s: float, *, is_revoked: bool) -> dict[str, st
 
 
 def _papers_shown(file: Path) -> dict[str, Any]:
-    """The JSON object of a swarm file."""
     papers = read_swarm_file(file)
     newest = read_revocations(papers.revocations[-1]) if papers.revocations else None
     revoked = {one.member: one.serial for one in newest.revoked} if newest else {}
@@ -141,10 +140,8 @@ def ban(
 
 
 def bans_as_object(bans: Iterable[Ban]) -> dict[str, dict[str, str | int]]:
-    """The JSON object of bans, by peer id."""
     return {ban.peer_id: {"until": _date(ban.until_s), "why": ban.why, "floods": ban.floods} for ban in bans}
 
 
 def told_of(ban: Ban) -> str:
-    """The end and the reason of a ban."""
     return f"until {_date(ban.until_s)}: {ban.why}"

@@ -16,10 +16,8 @@ from cosine_node.terminal.printing import USAGE_EXIT
 from cosine_protocol.errors import UsageError
 
 NAME: Final = "cosine-node"
-"""The name of the unit for systemctl."""
 
 COMMANDS: Final = (JOIN, "bootstrap", "serve")
-"""Commands that run until stopped."""
 
 STOP_S: Final = 45
 """Longer than a node takes to drain and to stop its daemon."""

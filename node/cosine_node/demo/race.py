@@ -27,7 +27,6 @@ OPTIONS: Final[Mapping[Way, GenerationOptions]] = MappingProxyType(
         Way.COSINE: {"strategy": "cosine"},
     }
 )
-"""Generation options of each way."""
 
 
 @dataclass(slots=True)
@@ -50,8 +49,6 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Race:
-    """A race for one prompt."""
-
     prompt: Prompt
     temperature: float
     max_new_tokens: int

@@ -50,8 +50,6 @@ class SharedMachine:
 
 @dataclass(frozen=True, slots=True)
 class RaceReport:
-    """All results of a demo, and the devices."""
-
     rows: tuple[RacedPrompt, ...]
     devices: EmulatedDevices | SharedMachine
 
@@ -70,7 +68,6 @@ class RaceReport:
         return median(row.speedup(way) for row in self.rows if row.temperature == temperature)
 
     def as_json(self) -> dict[str, Any]:
-        """The demo's JSON object."""
         devices: dict[str, object]
         if isinstance(on := self.devices, SharedMachine):
             devices = {"machine": asdict(on)}
@@ -115,13 +112,11 @@ def result_line(row: RacedPrompt) -> str:
 
 
 def _curve_text(points: object) -> str:
-    """A cost curve as text."""
     pairs = points.items() if isinstance(points, dict) else ()
     return ", ".join(f"{milliseconds:g} ms at {tokens}" for tokens, milliseconds in pairs) + " tokens"
 
 
 def summary(report: RaceReport) -> Sequence[str]:
-    """The sentences below the table."""
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
     has_home_drafts = any(row.done[Way.COPYING].home_tokens for row in report.rows)
     alone = "copying and the verifier's own drafter" if has_home_drafts else "copying from the text alone"
@@ -155,7 +150,6 @@ def summary(report: RaceReport) -> Sequence[str]:
 
 
 def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
-    """The sentences about a demo without emulation."""
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     whose = f"and the client shared {machine.processors} processors"
     if machine.has_own_core:

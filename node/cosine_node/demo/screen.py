@@ -26,7 +26,6 @@ COLOURS: Final[Mapping[str, str]] = {
     Origin(source=HOME_SOURCE).name: "white",
     **dict(zip((*zoo.DOMAINS, "general"), ("cyan", "yellow", "green", "magenta", "blue", "red"), strict=True)),
 }
-"""Colours by author."""
 
 
 def race_view(race: Race, *, columns: int) -> RenderableType:
@@ -71,7 +70,6 @@ def save_picture(race: Race, path: Path) -> None:
 
 
 def print_report(report: RaceReport, console: Console) -> None:
-    """Print the table and the summary."""
     is_shared = isinstance(report.devices, SharedMachine)
     where = "by the clock of this machine" if is_shared else "on emulated devices and links"
     table = Table(title=f"Plain decoding, copying alone and cosine, {where}")

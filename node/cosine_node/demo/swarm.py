@@ -32,7 +32,6 @@ LOOK_S: Final = 1.0
 STOP_TIMEOUT_S: Final = 15.0
 """Longer than a node takes to leave the DHT."""
 MAX_LINE_BYTES: Final = 1 << 20
-"""Maximum length of an event."""
 SEED: Final = 1
 """With one seed for all lanes their texts are equal at every temperature."""
 SHARING_A_CORE: Final = ("general", "code")
@@ -50,7 +49,6 @@ Show = Callable[[Race | RacedPrompt], None]
 
 
 LOG_LINES: Final = 12
-"""Number of lines shown of a failed node's log."""
 
 
 class NodeDied(CosineError):
@@ -114,7 +112,6 @@ class NodeProcess:
                 self.ready.append(event)
 
     def look(self) -> None:
-        """Read new stages from its log."""
         with self.log.open("rb") as log:
             log.seek(self._read_bytes)
             whole, end, _ = log.read().rpartition(b"\n")
@@ -142,7 +139,6 @@ class NodeProcess:
 
     @property
     def maddrs(self) -> list[str]:
-        """The addresses of its first node."""
         return list(self.ready[0]["maddrs"])
 
     async def stop(self) -> None:
@@ -197,7 +193,6 @@ class Cast:
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        """Default temperatures."""
         return (0.0, 0.8) if self.emulation else (0.0,)
 
     @property
@@ -216,21 +211,17 @@ class Cast:
 
 @dataclass(slots=True)
 class DemoNodes:
-    """The processes of a demo."""
-
     peer: str
     verifiers: list[NodeProcess]
     drafters: NodeProcess | None
 
     @property
     def serving(self) -> Mapping[Way, str]:
-        """The verifier's peer id for each way."""
         own = self.verifiers if len(self.verifiers) > 1 else self.verifiers * len(Way)
         return {way: node.ready[0]["peer_id"] for way, node in zip(Way, own, strict=True)}
 
     @property
     def domains(self) -> Mapping[str, str]:
-        """The domain of each drafter, by peer id."""
         ready = self.drafters.ready if self.drafters else []
         return {event["peer_id"]: event["model"].rpartition("-")[2] for event in ready}
 

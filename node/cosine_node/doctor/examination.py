@@ -155,7 +155,6 @@ def _awaited(look: Callable[[], Any]) -> Iterator[Finding]:
 
 
 def main() -> None:
-    """Examine, and write the findings."""
     verbose, plan = pickle.load(sys.stdin.buffer)
     logging.basicConfig(level=logging.DEBUG if verbose else logging.WARNING)
     out, sys.stdout = sys.stdout, sys.stderr

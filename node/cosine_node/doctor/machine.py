@@ -19,7 +19,6 @@ from cosine_p2p.transport.full.sockets import socket_home
 from cosine_protocol.errors import UsageError
 
 SMALLER: Final = "Free memory, or choose a smaller --model, --dtype bfloat16, --quantize int8 or less --kv-memory."
-"""What to do if there is too little memory."""
 
 # Names of checks.
 IDENTITY: Final = "identity"
@@ -27,14 +26,12 @@ DEVICE: Final = "device"
 
 
 def existing_ancestor(path: Path) -> Path:
-    """The path or its nearest existing ancestor."""
     while not path.exists() and path != path.parent:
         path = path.parent
     return path
 
 
 def is_writable_folder(path: Path) -> bool:
-    """True for a folder in which files can be created."""
     return path.is_dir() and os.access(path, os.W_OK | os.X_OK)
 
 
@@ -120,7 +117,6 @@ class Gpus:
 
     @classmethod
     def find(cls) -> "Gpus":
-        """Requires PyTorch."""
         torch = import_module("torch")
         cuda, error = torch.cuda, ""
         numbers = range(cuda.device_count() if cuda.is_available() else 0)

@@ -112,8 +112,6 @@ def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card
 
 
 class _Warned(logging.Handler):
-    """Collects warnings."""
-
     def __init__(self, said: list[str]) -> None:
         super().__init__(logging.WARNING)
         self._said = said

@@ -26,7 +26,6 @@ INSTALL: Final[Mapping[str, str]] = {
     "--no-deps hivemind`.",
 }
 PACKAGES: Final = "packages"
-"""Name of the check."""
 
 
 def extra_of(package: str, *, preferred: str) -> str | None:

@@ -13,7 +13,6 @@ from cosine_protocol.errors import BadSignature
 from cosine_protocol.identity import public_key_of
 
 REACH: Final = "reachability"
-"""Name of the check."""
 CONNECT_S: Final = 3.0
 """Timeout of a TCP connection: a distant node connects within a second."""
 _FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket.AF_INET6, "dns6": socket.AF_INET6}
@@ -21,8 +20,6 @@ _FAMILIES: Final = {"ip4": socket.AF_INET, "dns4": socket.AF_INET, "ip6": socket
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """The two IP addresses of a TCP connection."""
-
     ours: str
     theirs: str
 
@@ -129,6 +126,5 @@ def _ip_of(place: str) -> IPv4Address | IPv6Address | None:
 
 
 def _is_private(place: str) -> bool:
-    """True for a private IP address."""
     ip = _ip_of(place)
     return ip is not None and not ip.is_global

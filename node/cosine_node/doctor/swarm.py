@@ -46,7 +46,6 @@ MEND_SILENT: Final = (
 )
 
 DIAL_S: Final = 5.0
-"""Timeout of a dial by the network daemon."""
 JOIN_PATIENCE_S: Final = 4.0
 """Duration of retries: enough for a node that restarts."""
 LOOK_AGAIN_S: Final = (0.5, 1.5)

@@ -9,8 +9,6 @@ NO_GUESS: Final = -1
 
 
 class TextObserver(Protocol):
-    """Watches the text of one request."""
-
     def note(self, position: int, token: int, *, guess: int) -> None:
         """The target's token at an output position, and the drafter's first choice there."""
 

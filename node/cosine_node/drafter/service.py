@@ -114,15 +114,12 @@ class DrafterService:
 
     @property
     def requests(self) -> int:
-        """Number of requests."""
         return len(self._followed)
 
     async def start(self, transport: Transport) -> None:
-        """Accept streams."""
         await transport.serve(DRAFT, self.handle)
 
     async def handle(self, stream: Stream) -> None:
-        """Serve one client's stream until it ends."""
         self.counts.streams += 1
         try:
             await serve_channel(
@@ -138,7 +135,6 @@ class DrafterService:
             self.counts.streams -= 1
 
     async def run(self) -> None:
-        """The drafting loop."""
         try:
             while True:
                 # Release pages between passes: the engine must not change during one.

@@ -37,11 +37,9 @@ class RowLayout:
 
 
 GELU: Final = "gelu_pytorch_tanh"
-"""The variant of llama.cpp."""
 
 
 def sizes(model: GgufFile) -> dict[str, Any]:
-    """The sizes of every model with attention."""
     heads = model.size("attention.head_count")
     return {
         "vocab_size": model.vocab_tokens,
@@ -55,7 +53,6 @@ def sizes(model: GgufFile) -> dict[str, Any]:
 
 
 def common_settings(model: GgufFile) -> dict[str, Any]:
-    """The settings of most decoders."""
     return {
         **sizes(model),
         "intermediate_size": model.size("feed_forward_length"),
@@ -73,13 +70,11 @@ TURNED: Final = "rope.dimension_count"
 
 
 def head_size(model: GgufFile) -> int:
-    """Dimensions of a head's keys."""
     width = model.size("embedding_length") // model.size("attention.head_count")
     return model.size("attention.key_length", default=width)
 
 
 def turned_size(model: GgufFile) -> int:
-    """Rotated dimensions of a head."""
     return model.size(TURNED, default=head_size(model))
 
 
@@ -381,7 +376,6 @@ JOINED: Final[Mapping[str, Layout]] = {"ffn_gate_exps.weight": _joined}
 
 LLAMA: Final = Architecture("llama", "LlamaForCausalLM", layouts=HALVES)
 MIXTRAL: Final = Architecture("mixtral", "MixtralForCausalLM", _experts, {**HALVES, **JOINED})
-"""llama with experts."""
 
 ARCHITECTURES: Final[Mapping[str, Architecture]] = {
     "llama": LLAMA,
@@ -420,7 +414,6 @@ ARCHITECTURES: Final[Mapping[str, Architecture]] = {
         heeds=("attention.temperature_scale", "rope.scaling.yarn_log_multiplier"),
     ),
 }
-"""By llama.cpp's names."""
 
 DEEPSEEK3: Final = replace(
     ARCHITECTURES["deepseek2"],
@@ -429,7 +422,6 @@ DEEPSEEK3: Final = replace(
     settings=lambda model: _latent(model, gating=2),
     heeds=(*ARCHITECTURES["deepseek2"].heeds, "expert_group_count"),
 )
-"""deepseek2 with sigmoid gating."""
 
 
 def architecture_of(model: GgufFile) -> Architecture | None:

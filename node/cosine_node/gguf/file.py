@@ -95,7 +95,6 @@ class GgufFile:
 
     @property
     def parameters(self) -> int:
-        """The number of weights."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors.values())
 
     @property
@@ -109,7 +108,6 @@ class GgufFile:
 
     @property
     def vocab_tokens(self) -> int:
-        """Number of rows of the embedding."""
         return self.tensors["token_embd.weight"].shape[-1]
 
     @property

@@ -30,9 +30,7 @@ LLAMA_TIMEOUT_S: Final = 30.0
 WAYS_TIMEOUT_S: Final = 30.0
 """For the comparison of all pre-tokenizers, each of which takes a tenth of a second."""
 NO_TOKENS: Final = {"type": "BPE", "vocab": {}, "merges": []}
-"""An empty tokenizer model."""
 MAX_SHOWN: Final = 40
-"""Maximum number of characters of a text in an error."""
 
 Tokens = Sequence[Sequence[int]]
 LlamaTokens = Callable[[Path, Sequence[str]], Tokens]

@@ -40,7 +40,6 @@ LINES: Final = (
     "\n" * 19, " " * 35, "0" * 25, "🙂" * 5, "ha" * 9 + "!" * 7, "日" * 11,
     "it'sabc 'Tis O'Neill's x'Re we'LLgo", "é́a ीx कि",
 )  # fmt: skip
-"""Prose, code, data and repetitions."""
 SHOWN_CONTROL_TOKENS: Final = 24
 """Maximum number of control tokens; a model may have thousands."""
 

@@ -38,7 +38,6 @@ def unfold_part(folder: Path) -> None:
 
 
 def _stated(model: GgufFile) -> dict[str, bytes]:
-    """The files other than the tokenizer."""
     contents: dict[str, object] = {"config.json": folder_config(model)}
     if model.draft_vocabulary is not None:
         contents[draft_vocabulary.FILE_NAME] = model.draft_vocabulary

@@ -181,7 +181,6 @@ def pre_tokenizer_name(tokenizer: Mapping[str, Any]) -> str | None:
 
 
 def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:
-    """Add special tokens and the chat template."""
     generation_config = read_object(model.folder / "generation_config.json") or {}
     eos = generation_config.get("eos_token_id", model.config.get("eos_token_id"))
     ends = eos if isinstance(eos, list) else [] if eos is None else [eos]
@@ -201,7 +200,6 @@ def _add_ends(writer: GGUFWriter, model: "StoredModel") -> None:
 
 
 def _named_tensors(model: "StoredModel") -> list[tuple[str, npt.NDArray[np.float32]]]:
-    """The tensors by llama.cpp's names."""
     config = model.config
     heads = config["num_attention_heads"]
     rows_of = {"q_proj": heads, "k_proj": config.get("num_key_value_heads") or heads}

@@ -61,8 +61,6 @@ def parse_engine(text: str) -> EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
-    """Options for loading a model."""
-
     kind: EngineKind = EngineKind.AUTO
     device: str = "auto"
     dtype: str = "auto"
@@ -75,7 +73,6 @@ class EngineChoice:
 
     @property
     def needs_torch(self) -> bool:
-        """True if an option requires PyTorch."""
         return self.dtype != "auto" or self.quantize is not None or self.is_deterministic
 
     def kind_for(self, resolved: Path | str) -> EngineKind:

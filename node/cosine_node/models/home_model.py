@@ -67,7 +67,6 @@ def _load_small(home: ModelSource, folder: Path, emit: Emit, *, measure_s: float
 
 
 def is_eagle_head(folder: Path) -> bool:
-    """True for the folder of an EAGLE-3 draft head."""
     try:
         named = read_model_config(folder).get("architectures")
     except UsageError:

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 FETCHED: Final = ("*.json", "*.safetensors", *OTHER_NAMES, f"*{TIKTOKEN}", *NAMES, f"{ADDITIONAL_TEMPLATES}*")
-"""Patterns of the downloaded files."""
 ANSWER_S: Final = 6.0
 """Timeout of the first answer, name resolution included, if the model is downloaded already."""
 PATIENT_S: Final = 30.0

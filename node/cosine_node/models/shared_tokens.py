@@ -12,7 +12,6 @@ from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 
 Vocabulary = Mapping[str, int]
-"""Token ids by name."""
 
 
 def shared_tokens(own: Vocabulary, target: Vocabulary) -> int | None:
@@ -62,7 +61,6 @@ class DraftedTokens:
 
 
 def token_count(vocabulary: Vocabulary) -> int:
-    """One more than the highest token id."""
     return 1 + max((token for name, token in vocabulary.items() if not is_padding(name, token)), default=-1)
 
 

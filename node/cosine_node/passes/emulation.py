@@ -50,14 +50,12 @@ class Emulation:
         return self.rtt_ms / 2e3
 
     def curve(self, role: Role) -> CostCurve:
-        """The cost curve of a role."""
         is_verifier = role is Role.VERIFIER
         shape = VERIFIER_SHAPE if is_verifier else DRAFTER_SHAPE
         scale_s = (self.verifier_ms if is_verifier else self.drafter_ms) / 1e3
         return CostCurve(tuple((tokens, scale_s * factor) for tokens, factor in shape))
 
     def describe(self) -> dict[str, object]:
-        """All emulated latencies by name."""
         return {
             "profile": self.name,
             "verifier_pass_ms": {str(t): round(self.verifier_ms * f, 2) for t, f in VERIFIER_SHAPE},

@@ -69,7 +69,6 @@ class CrowdDebt:
 
     @property
     def may_join(self) -> bool:
-        """True if the crowd may join the next pass."""
         return self._owed_s <= 0.0 and self._joined < MAX_JOINED
 
     def note_pass(self, *, tokens: int, crowd_tokens: int, users: int, elapsed_s: float) -> None:

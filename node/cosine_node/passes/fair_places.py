@@ -14,13 +14,9 @@ from cosine_p2p.storage.memory import Remembered
 IDLE_WANTED_S: Final = 4.0
 """An idle request may be evicted after this time, for which a peer may be silent."""
 MAX_WAITING: Final = 64
-"""Maximum number of waiting requests."""
 MAX_WAITING_EACH: Final = 8
-"""Maximum number of waiting requests of one client."""
 MAX_CLIENTS: Final = 1024
-"""Maximum number of remembered clients."""
 MAX_USERS: Final = 64
-"""Maximum number of remembered users of one client."""
 FIRST_TOKENS: Final = 512
 """Head start of a new user before the present users of its client. With it a text of 24 tokens took 1.22 times as
 long as alone, with equal shares 2.28 times (docs/decisions/0059)."""
@@ -83,7 +79,6 @@ class Given:
         self._now = 0.0
 
     def to(self, name: str | bytes) -> float:
-        """The service of a name."""
         least = self._now - self._claim
         return max(least, self._given.get(name, least))
 
@@ -155,7 +150,6 @@ class FairQueue(Generic[_T]):
         return item
 
     def note_given(self, user: User, cost: float) -> None:
-        """Count service of a user."""
         self._turns.note(user, cost, present=self._waiting)
 
     def take_expired(self, now_s: float) -> list[_T]:

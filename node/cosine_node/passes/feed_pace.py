@@ -74,7 +74,6 @@ class ChainPace:
         self._free_s = 0.0
 
     def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
-        """Continue with other stages."""
         self._curves = curves
         self._token_s = token_s
         self._ways_s.clear()
@@ -82,7 +81,6 @@ class ChainPace:
 
     @property
     def slowest(self) -> CostCurve:
-        """The cost of a pass at the slowest stage."""
         return max(self._curves, key=lambda curve: curve.seconds(1))
 
     def chunk_tokens(self, unfed_tokens: int, *, most: int) -> int:

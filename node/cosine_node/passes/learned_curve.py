@@ -33,7 +33,6 @@ class LearnedCurve:
         self.curve = measured
 
     def note_pass(self, tokens: int, *, elapsed_s: float) -> None:
-        """Note the time of a pass."""
         if not (expected_s := self.curve.seconds(tokens)):
             return
         slower = PASS_WEIGHT * (min(elapsed_s / expected_s, MOST_SLOWER) - 1.0)

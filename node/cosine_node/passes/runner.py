@@ -158,5 +158,4 @@ class PacedRunner:
 
 
 def count_tokens(rows: Sequence[Row]) -> int:
-    """Number of tokens of a pass."""
     return sum(len(row.tokens) for row in rows)

@@ -55,8 +55,6 @@ class Source(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SourcePlace:
-    """A source that may be opened."""
-
     name: str
     opened: Callable[[], AbstractAsyncContextManager[Source]]
 
@@ -138,7 +136,6 @@ class WeightsFetch:
         self._tell(self.progress())
 
     def progress(self) -> FetchProgress:
-        """The present progress."""
         lacking = ""
         absent = sorted(
             row for row in self._board.lacking_rows if not any(source.holds(row) for source in self._open.values())

@@ -40,8 +40,6 @@ _RANGE: Final = re.compile(r"bytes [0-9]+-[0-9]+/([0-9]{1,18})", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The location of a tensor on the hub."""
-
     url: str
     start: int
 
@@ -109,7 +107,6 @@ class HubSource:
         return cls(repository, endpoint=constants.ENDPOINT, token=get_token(), file=file)
 
     async def look(self, manifest: Manifest) -> None:
-        """Locate the tensors of a manifest."""
         self._places = await asyncio.to_thread(self._look, manifest)
 
     def holds(self, row: int) -> bool:

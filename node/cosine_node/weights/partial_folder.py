@@ -24,9 +24,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
 
 INDEX: Final = "model.safetensors.index.json"
-"""The index of a model's files in transformers."""
 DRAFT: Final = ".draft"
-"""The suffix of an incomplete file."""
 ALIGNMENT_BYTES: Final = 8
 """Alignment of the first tensor in a safetensors file."""
 SPARE_BYTES: Final = 256 << 20
@@ -79,11 +77,9 @@ class PartialFolder:
         _write(self.path / MANIFEST, self.encoded)
 
     def files_of(self, wanted: Collection[int]) -> list[TensorFile]:
-        """The files that hold the wanted rows."""
         return [file for file in self._files if not file.starts.keys().isdisjoint(wanted)]
 
     def is_whole(self, file: TensorFile) -> bool:
-        """True for a complete file."""
         return file.path.is_file()
 
     def begin(self, file: TensorFile) -> dict[int, list[bytes]]:

@@ -58,14 +58,12 @@ class PeerSource:
                 await asyncio.gather(reading, return_exceptions=True)
 
     async def manifest(self) -> tuple[Manifest, bytes]:
-        """The manifest and its encoding."""
         encoded = await self._whole(WeightKind.MANIFEST, 0, lambda size: size <= limits.MAX_MANIFEST_BYTES)
         if manifest_digest(encoded) != self._digest:
             raise RemoteProtocolError(f"{self.name} sent a manifest of another model")
         return Manifest.decode(encoded), encoded
 
     async def parts(self, manifest: Manifest) -> dict[str, bytes]:
-        """The small files of the model."""
         found = {}
         for index, part in enumerate(manifest.parts):
             data = await self._whole(WeightKind.PART, index, part.size_bytes.__eq__)
@@ -75,22 +73,18 @@ class PeerSource:
         return found
 
     async def look(self, manifest: Manifest) -> None:
-        """Ask which tensors the peer has."""
         size = -(-len(manifest.tensors) // 8)
         self._held = await self._whole(WeightKind.HELD, 0, size.__eq__)
 
     def holds(self, row: int) -> bool:
-        """True for a tensor that the peer says it has."""
         return bool(self._held[row // 8] >> (7 - row % 8) & 1)
 
     def note_lacks(self, row: int) -> None:
-        """Note that the peer does not have the tensor."""
         held = bytearray(self._held)
         held[row // 8] &= ~(1 << (7 - row % 8))
         self._held = bytes(held)
 
     async def digests(self, manifest: Manifest, row: int) -> list[bytes]:
-        """The digests of a tensor's pieces."""
         tensor = manifest.tensors[row]
         size = limits.CONTENT_DIGEST_BYTES
         joined = await self._whole(WeightKind.DIGESTS, row, (tensor.pieces * size).__eq__)

@@ -44,12 +44,10 @@ class PieceBoard:
 
     @property
     def is_done(self) -> bool:
-        """True once all pieces have arrived."""
         return self._left == 0
 
     @property
     def lacking_rows(self) -> frozenset[int]:
-        """The tensors with missing pieces."""
         return frozenset(self._lacking) | {row for row, _ in self._under_way}
 
     def take(self, source: str, *, holds: Callable[[int], bool], most: int = 1) -> Run | None:

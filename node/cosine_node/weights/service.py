@@ -58,7 +58,6 @@ class WeightsService:
         self._streams = Counter[str]()
 
     async def handle(self, stream: Stream) -> None:
-        """A `StreamHandler` for `WEIGHTS`."""
         peer_id = stream.peer_id
         async with Channel(stream, WEIGHTS, budget=self._reads) as channel:
             if self._streams.total() >= MAX_STREAMS or self._streams[peer_id] >= MAX_OF_PEER:

@@ -149,7 +149,6 @@ class SwarmModel:
 
 
 async def _holders(directory: Directory, key: str) -> list[NodeRecord]:
-    """The verifiers and stages of a name or digest."""
     found: list[NodeRecord] = []
     for role in (Role.STAGE, Role.VERIFIER):
         try:
@@ -160,7 +159,6 @@ async def _holders(directory: Directory, key: str) -> list[NodeRecord]:
 
 
 def said_of(progress: FetchProgress) -> str:
-    """The progress of a fetch as a sentence."""
     if progress.lacking:
         return progress.lacking
     mib = 1 << 20

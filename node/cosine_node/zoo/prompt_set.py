@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 ASKED_BY_PEOPLE = "people"
-"""The key of prompts without a domain."""
 
 END = "<|endoftext|>"
 """The token at the beginning and end of each training text."""
@@ -55,11 +54,9 @@ class Prompt:
 
     @property
     def last(self) -> str:
-        """The last message, or the text."""
         return self.messages[-1].content if self.messages else self.text
 
     def token_ids(self, tokenizer: "Tokenizer") -> list[int]:
-        """The rendered prompt as token ids."""
         return tokenizer.encode(self.render()).ids
 
 
@@ -86,6 +83,5 @@ def _all_prompts() -> dict[str, tuple[Prompt, ...]]:
 
 
 def prompt_of(domain: str, record: Mapping[str, Any]) -> Prompt:
-    """The prompt of a JSON record with messages or a text."""
     messages = tuple(Message(turn["role"], turn["content"]) for turn in record.get("messages", ()))
     return Prompt(domain, messages, record.get("text", ""))
