@@ -7,8 +7,6 @@ from typing import Final
 
 
 class Check(Enum):
-    """What is still looked at where a command is not run."""
-
     OPTIONS = "our command line understands it"
     TARGET = "the Makefile has the target"
     EXTRAS = "the package has the extras"

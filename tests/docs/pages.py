@@ -45,7 +45,6 @@ class Command:
 
 
 def blocks_of(page: Path) -> list[Block]:
-    """The fenced blocks of a page."""
     content = page.read_text("utf-8")
     return [
         Block(page, content.count("\n", 0, found.start()) + 1, found[1], found[2])

@@ -10,7 +10,6 @@ from typing import Any, Final
 RUN_TIMEOUT_S: Final = 100.0
 STOP_TIMEOUT_S: Final = 30.0
 SOURCES: Final = ("lab", "node", "node/train", "protocol", "tui", ".")
-"""Where our packages are, below the root."""
 SERVERS: Final = ("cosine-node join", "cosine-node bootstrap", "cosine-node serve")
 MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui", "python": ""}
 
@@ -39,12 +38,10 @@ class Server:
         return event
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
-        """SIGTERM; the exit code."""
         self._process.terminate()
         return self._process.wait(timeout_s)
 
     def close(self) -> None:
-        """End the process, whatever state it is in."""
         self._process.kill()
         self._process.wait()
         assert self._process.stdout is not None

@@ -48,7 +48,6 @@ def main_pages_first(pages: Iterable[Path]) -> list[Any]:
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("page", main_pages_first(dict.fromkeys(command.block.page for command in RUN)))
 def test_the_commands_of_a_page_work(page: Path, place: Place) -> None:
-    """In their order: some read what others have written."""
     folder = place.folder_of(page)
     for command in RUN:
         if command.block.page == page:
@@ -66,7 +65,6 @@ def test_the_python_of_a_page_works(page: Path, place: Place) -> None:
 
 
 def test_the_command_line_understands_every_command() -> None:
-    """Also those that are not run here."""
     for command in RUN:
         if command.text.startswith(OWN):
             understand(re.split(r" [|<>&]+ ", command.text)[0])
@@ -85,12 +83,10 @@ def test_exemptions_and_substitutions_are_still_needed() -> None:
 
 @cache
 def command_line(program: str) -> Any:
-    """All that a program of ours understands, which is made once."""
     return get_command(app if program == "cosine-node" else monitor)
 
 
 def understand(text: str) -> None:
-    """Our own command line parses it, values included."""
     program, *arguments = shlex.split(text)
     cli = command_line(program)
     if program == "cosine-node" and not arguments[0].startswith("-"):
@@ -128,7 +124,6 @@ CHECKS: Final[dict[Check, Callable[[str], None]]] = {
 
 @cache
 def own_options() -> set[str]:
-    """Every option of every command of ours."""
     cli = command_line("cosine-node")
     parsers: list[Any] = [cli, command_line("cosine-tui"), *cli.commands.values()]
     parameters = [parameter for parser in parsers for parameter in parser.params]

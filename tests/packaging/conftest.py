@@ -23,8 +23,6 @@ SERVICES: Final[dict[str, Any]] = COMPOSE["services"]
 
 @dataclass(frozen=True, slots=True)
 class Built:
-    """What `python -m build` gives."""
-
     wheel: Path
     sdist: Path
 

@@ -43,7 +43,6 @@ def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def clean_environment(home: Path) -> dict[str, str]:
-    """Nothing of this checkout or this user."""
     kept = {name: os.environ[name] for name in ("PATH", "LANG", "TMPDIR") if name in os.environ}
     return {
         **kept,

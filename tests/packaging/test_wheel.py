@@ -3,9 +3,7 @@
 import re
 import subprocess
 import sys
-import tarfile
 import tomllib
-from configparser import ConfigParser
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path, PurePosixPath
@@ -29,7 +27,6 @@ PACKAGES: Final = {
 HELD_DATA: Final = "cosine_node/zoo/models/"
 """Weights, which are most of the wheel; their own limits are their tests' matter."""
 MAX_WHEEL_BYTES: Final = 25_000_000
-"""Every light client downloads it."""
 MAX_REST_BYTES: Final = 1_250_000
 """All but weights, compressed; a choice, half as much again as it was."""
 COMPANIONS: Final = {
@@ -40,7 +37,6 @@ COMPANIONS: Final = {
 """The packages of the distributions beside it, and where they are built."""
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 BUILT_HERE: Final = ("libp2p", "fastecdsa")
-"""What has no wheel for Linux."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +53,6 @@ def metadata(built: Built) -> Message:
 
 
 def files_below(folder: Path) -> set[str]:
-    """Paths below the folder's own parent."""
     found = (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(folder.parent).as_posix() for path in found}
 
@@ -80,17 +75,6 @@ def test_the_wheel_is_no_larger_than_its_models_explain(built: Built) -> None:
     assert sum(entry.compress_size for entry in rest) < MAX_REST_BYTES
 
 
-def test_the_commands_lead_somewhere(built: Built) -> None:
-    with ZipFile(built.wheel) as wheel:
-        (name,) = (name for name in wheel.namelist() if name.endswith("/entry_points.txt"))
-        entries = ConfigParser()
-        entries.read_string(wheel.read(name).decode())
-    assert dict(entries["console_scripts"]) == {
-        "cosine-node": "cosine_node.cli:main",
-        "cosine-tui": "cosine_tui.cli:main",
-    }
-
-
 def test_the_metadata_are_those_of_the_project(metadata: Message, sizes: dict[str, int]) -> None:
     ours = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert (metadata["Name"], metadata["Version"]) == (ours["name"], __version__)
@@ -106,23 +90,6 @@ def test_the_base_is_a_light_client(metadata: Message) -> None:
     base = [line for line in metadata.get_all("Requires-Dist", ()) if "extra ==" not in line]
     assert base
     assert [line for line in base if line.startswith((*HEAVY, *BUILT_HERE))] == []
-
-
-def test_the_sdist_can_be_built_and_tested(built: Built) -> None:
-    with tarfile.open(built.sdist) as sdist:
-        names = {str(PurePosixPath(*PurePosixPath(name).parts[1:])) for name in sdist.getnames()}
-    needed = {
-        "pyproject.toml",
-        "README.md",
-        "LICENSE",
-        "NOTICE",
-        "constraints.txt",
-        "Makefile",
-        "tests/__init__.py",
-    }
-    assert needed <= names
-    left_out = (".venv", "dist", "site", ".git", "weights")
-    assert not [name for name in names if Path(name).parts[:1] in {(part,) for part in left_out}]
 
 
 @pytest.mark.parametrize("package", COMPANIONS)

@@ -15,7 +15,6 @@ OWNER: Final = Identity.from_seed(SPEC_SEED)
 OTHER: Final = Identity.from_seed(bytes(range(32)))
 SWARM_SEED: Final = bytes(range(32, 64))
 SWARM: Final = Identity.from_seed(SWARM_SEED)
-"""The key of a private swarm."""
 NOW_S: Final = 1_700_000_000.0
 LIFETIME_S: Final = 300.0
 GENERATION_DEFAULTS: Final = GenerationDefaults(
@@ -27,7 +26,6 @@ GENERATION_DEFAULTS: Final = GenerationDefaults(
     max_new_tokens=2048,
     not_honoured=("no_repeat_ngram_size",),
 )
-"""Of the kind that chat models ship."""
 COORDINATE: Final = NetworkCoordinate(-12_500, 40_000, 0, 2_300, 85)
 """Of a peer some 40 ms from the origin, by its own word 8.5 % off."""
 STAGE_OFFER: Final = StageOffer(
@@ -39,7 +37,6 @@ STAGE_OFFER: Final = StageOffer(
     busy_permille=250,
     pool_tokens=32_768,
 )
-"""Of the middle third of a model."""
 
 
 LIKELIHOODS: Final = (
@@ -50,7 +47,6 @@ LIKELIHOODS: Final = (
 
 
 def request_of(**changes: Any) -> Request:
-    """A valid request with some fields changed."""
     fields: dict[str, Any] = {
         "target_digest": bytes(range(32)),
         "tokenizer_digest": bytes(range(32, 64)),

@@ -140,8 +140,6 @@ def test_msgpack_beyond_what_messages_need_is_refused(values: object) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Grown:
-    """A message that got a field later."""
-
     number: Annotated[int, Whole(9)]
     extra: Annotated[int | None, Added(Whole(9))] = None
 

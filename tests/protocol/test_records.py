@@ -42,7 +42,6 @@ def _open(data: bytes, **changes: Any) -> NodeRecord:
 
 
 def _signed(body: bytes) -> Signed[NodeRecord]:
-    """Any body, signed by the owner as a record is."""
     binding = sha256(KEY.encode()).digest()[: limits.DIGEST_BYTES]
     return Signed(body, OWNER.sign(kind="record", digest=binding, body=body))
 
@@ -121,7 +120,6 @@ def test_fields_added_by_a_later_version_are_ignored_and_signed() -> None:
 def test_a_record_with_absurd_defaults_or_an_absurd_coordinate_is_refused(
     field: str, absurd: dict[str, Any]
 ) -> None:
-    """It costs the liar its own place in the directory."""
     good: Any = {"generation_defaults": GENERATION_DEFAULTS, "coordinate": COORDINATE}[field]
     values = {each.name: getattr(good, each.name) for each in fields(good)} | absurd
     absent = [] if field == "generation_defaults" else [None, None]
@@ -154,7 +152,6 @@ def test_the_first_cell_is_everybodys_and_deeper_ones_split_by_the_hash_of_the_p
 
 
 def test_a_record_cannot_say_other_things_of_a_known_target() -> None:
-    """Whoever changes what a text depends on names another target by it."""
     true = record_of()
     for change in (
         {"eos": (1,)},

@@ -54,7 +54,6 @@ SHAPINGS = (
     Shaping(held_back=(5,)),
     Shaping(),
 )
-"""Each of them other changes to scores."""
 
 CONSTRAINTS_OF_TEXTS = (
     Constraint(ConstraintKind.SCHEMA, "{}", (2,)),
@@ -62,7 +61,6 @@ CONSTRAINTS_OF_TEXTS = (
     Constraint(ConstraintKind.REGEX, "{}1", (2,)),
     Constraint(ConstraintKind.REGEX, "{}", (2, 3)),
 )
-"""Each of them other texts."""
 
 
 def test_every_field_of_a_request_but_its_length_limit_enters_its_digest() -> None:

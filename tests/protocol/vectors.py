@@ -28,7 +28,6 @@ INLINED: Final = "sampling"
 
 
 def read(name: str) -> Any:
-    """The content of one vector file."""
     return json.loads((FOLDER / f"{name}.json").read_text())
 
 
@@ -55,13 +54,11 @@ def as_json(value: Any) -> Any:
 
 
 def of_json(cls: type[_T], written: dict[str, Any]) -> _T:
-    """The inverse of `as_json`."""
     found: _T = unpack_fields(cls, _wire(Struct(cls), written))
     return found
 
 
 def _wire(kind: Kind, written: Any) -> Any:
-    """A value as it is on the wire."""
     if written is None:
         return None
     match kind:
@@ -84,7 +81,6 @@ def schema(cls: type) -> dict[str, Any]:
 
 
 def signed_schema(cls: type[SignedBody]) -> dict[str, Any]:
-    """That of a signed body as it travels."""
     return {"body": _described(Bytes(cls.MAX_BYTES)), "signature": schema(Signed)["signature"]}
 
 

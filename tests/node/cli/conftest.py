@@ -11,8 +11,6 @@ from cosine_node.cli import main
 
 
 class Told(NamedTuple):
-    """What became of a command."""
-
     code: int
     out: str
     err: str
@@ -30,7 +28,6 @@ def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command and return its exit code and what it has written."""
 
     def told(*arguments: str) -> Told:
         capsys.readouterr()

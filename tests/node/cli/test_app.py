@@ -28,7 +28,6 @@ PROGRAM: dict[str, Any] = getattr(get_command(app), "commands", {})
 
 @pytest.fixture
 def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
-    """Lets `generate` end with an error instead of asking anybody."""
 
     def fail_with(error: Exception) -> None:
         async def fail(*_: Any, **__: Any) -> None:
@@ -41,7 +40,6 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options that `generate` would use, and its peers; nothing is sent."""
     seen: dict[str, Any] = {}
 
     async def note(peers: Any, prompt: Any, options: Any, *_: Any, **__: Any) -> None:

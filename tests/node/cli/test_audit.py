@@ -58,7 +58,6 @@ def test_without_a_file_it_reads_what_is_kept_here(
 
 @cache
 def written_text() -> tuple[Request, tuple[int, ...]]:
-    """A request, and what the embedded target writes for it."""
     folder = zoo.location("target")
     facts = read_names("zoo:target", "zoo:target", folder).facts
     engine = whole_engine(folder, pool_tokens=512)

@@ -21,7 +21,6 @@ ADDRESS = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmW
 
 
 def shown(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False) -> list[tuple[str, Any]]:
-    """What is told by a node that is ready at once and ends a little later."""
     told: list[tuple[str, Any]] = []
 
     async def serve(place: socket.socket, host: str, client: Any, options: Any, emit: Emit, stop: Any) -> None:

@@ -33,7 +33,6 @@ def command_of(unit: str) -> list[str]:
 
 
 def verified(unit: str, folder: Path, *, is_user: bool) -> None:
-    """systemd's own opinion, where there is a systemd."""
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
         pytest.skip("no systemd-analyze here")

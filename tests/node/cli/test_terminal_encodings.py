@@ -6,7 +6,7 @@ from io import BytesIO, TextIOWrapper
 import pytest
 
 from cosine_node.cli import main
-from cosine_node.cli.generate import _argument_text, _read_stdin
+from cosine_node.cli.generate import _read_stdin
 
 
 @pytest.mark.parametrize(("encoding", "written"), [("cp1252", b"\xe9 ?"), ("ascii", b"? ?"), ("utf-8", None)])
@@ -37,9 +37,3 @@ def test_a_prompt_on_stdin_is_utf_8_or_what_the_terminal_writes(
 ) -> None:
     monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(data), encoding=encoding))
     assert _read_stdin() == text
-
-
-def test_an_argument_that_was_not_decoded_is_utf_8() -> None:
-    assert _argument_text("é 🙂".encode().decode("ascii", "surrogateescape")) == "é 🙂"
-    assert _argument_text("é 🙂") == "é 🙂"
-    assert _argument_text("a\udcff") == "a\udcff"

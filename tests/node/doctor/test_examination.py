@@ -46,7 +46,6 @@ def node_of(
 
 
 def plan_of(*nodes: NodeOptions, folder: Path) -> JoinPlan:
-    """Nodes on a machine that nothing is wrong with, in a network where they ask nobody."""
     network = NetworkOptions(
         access=Access(network="test"),
         identity_file=folder / "identity",
@@ -56,7 +55,6 @@ def plan_of(*nodes: NodeOptions, folder: Path) -> JoinPlan:
 
 
 def tried(node: NodeOptions) -> list[Finding]:
-    """What comes of the models of a node: where they are, and whether they load."""
     found = [models.find_model(name)[2] for name in models.names_of(node)]
     if any(finding.status is not CheckStatus.OK for finding in found):
         return found
@@ -64,7 +62,6 @@ def tried(node: NodeOptions) -> list[Finding]:
 
 
 def broken(node: NodeOptions) -> Finding:
-    """The one failure."""
     (failure,) = (finding for finding in tried(node) if finding.status is CheckStatus.FAILURE)
     return failure
 
@@ -214,7 +211,6 @@ HANGING = "print(json.dumps({'step': {'what': 'disk', 'within_s': 0.2, 'mend': '
 
 
 def child_of(code: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> list[Finding]:
-    """What is told of a child that runs this code after its first finding."""
     (folder / "child.py").write_text(FIRST + code)
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setattr(module, "EXAMINATION", "child")

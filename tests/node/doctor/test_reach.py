@@ -2,7 +2,6 @@
 
 import asyncio
 import socket
-from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -139,9 +138,3 @@ def test_a_machine_without_ipv4_is_told_so_and_enough_peers_are_not_too_few() ->
         host_maddrs=["/ip6/::/tcp/4001"], announce_maddrs=[], relays=[], ways=[], local=["2600:1::1"]
     )
     assert (found.status, "over IPv6 alone" in found.found) == (CheckStatus.WARNING, True)
-
-
-def test_a_connection_tells_both_its_ends() -> None:
-    with closing(socket.create_server(("127.0.0.1", 0))) as server:
-        port = server.getsockname()[1]
-        assert connect(f"{LOOPBACK}/{port}/p2p/{PEER}", option="--relay") == Way(HERE, HERE)

@@ -102,7 +102,6 @@ class Follower:
         return choice.candidates[0][0]
 
     def take(self, grown: Block | None) -> None:
-        """Every block attaches at once, whole, in its place."""
         if grown is None:
             return
         self.blocks += 1
@@ -112,7 +111,6 @@ class Follower:
         assert 0 < len(grown.nodes) <= MAX_BLOCK_NODES
 
     def assign(self) -> None:
-        """Draft below some prefix, known or not."""
         rng, live = self.rng, self.live
         known = [live.root.digest, *(node.digest for node in live.walk())]
         base = rng.choice(known)

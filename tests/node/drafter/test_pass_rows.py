@@ -13,7 +13,6 @@ from tests.node.peers import request_of
 
 CURVE: Final = CostCurve(((1, 0.005), (64, 0.020)))
 NO_CHANNEL: Any = None
-"""Nobody is told anything here."""
 
 
 class Following:

@@ -101,7 +101,6 @@ def assign(base: bytes, *, number: int = 1, position: int = 0, **options: Any) -
 async def followed(
     caller: Caller, *, number: int = 1, prompt: tuple[int, ...] = (1, 2, 3), window: int = 8
 ) -> Request:
-    """Have a request followed and drafted for."""
     request = request_of(caller.peer_id, prompt=prompt, max_new_tokens=LONG)
     caller.post(start(request, number=number), assign(request_digest(request), number=number, window=window))
     await caller.until(m.Started, number=number)

@@ -24,7 +24,6 @@ from tests.thoroughness import quick_first
 
 @pytest.fixture(scope="module")
 def metadata(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """That of the embedded target's vocabulary."""
     file = tmp_path_factory.mktemp("toy") / "toy.gguf"
     write_gguf(zoo.folder("target"), file)
     found = read_header(file).metadata
@@ -105,7 +104,6 @@ def test_what_was_tried_is_remembered(
 
 
 WAYS = {way: name for name, way in PRE_TOKENIZERS.items()}
-"""A name for each way to split texts."""
 NAMES = [*WAYS.values(), *(name for name in PRE_TOKENIZERS if name not in WAYS.values())]
 
 

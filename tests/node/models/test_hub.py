@@ -35,12 +35,10 @@ class Hub:
     commit: str = NEW
     mute: tuple[str, ...] = ()
     pause_s: float = 0.0
-    """Between the pieces of a file."""
     files: dict[str, bytes] = field(default_factory=lambda: {name: (MODEL / name).read_bytes() for name in ALIKE})
     asked: list[str] = field(default_factory=list)
 
     def holds(self, commit: str, *, without: str = "") -> Path:
-        """Let the cache have a snapshot, as a download left it."""
         root = self.cache / "models--someone--toy"
         folder = Path(shutil.copytree(MODEL, root / "snapshots" / commit))
         (root / "refs").mkdir(exist_ok=True)
@@ -97,7 +95,6 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 
 
 def point_at(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the hub be there, for a process that has read its environment already."""
     monkeypatch.setattr(constants, "ENDPOINT", endpoint)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     template = endpoint + "/{repo_id}/resolve/{revision}/{filename}"
@@ -128,7 +125,6 @@ def test_a_download_lasts_as_long_as_bytes_come(hub: Hub, monkeypatch: pytest.Mo
     params=["offline", "refusing", "dropping packets", "mute", "mute later", "no name", "proxy", "socks"]
 )
 def no_hub(hub: Hub, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub that gives nothing, in one of many ways."""
     monkeypatch.setattr(time, "sleep", lambda seconds: None)
     for name, value in {"ANSWER_S": 0.3, "PATIENT_S": 0.3, "STEP_S": 0.1}.items():
         monkeypatch.setattr(hub_room, name, value)

@@ -52,7 +52,6 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def target(weights: Path, tmp_path: Path) -> Path:
-    """A tiny model with a tokenizer."""
     folder = tmp_path / "tiny-target"
     shutil.copytree(weights, folder)
     save_tokenizer(folder, WORDS)
@@ -61,7 +60,6 @@ def target(weights: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def drafter(weights: Path, tmp_path: Path) -> Path:
-    """A tiny model without one."""
     folder = tmp_path / "tiny-drafter"
     shutil.copytree(weights, folder)
     return folder
@@ -158,14 +156,6 @@ def test_what_is_not_a_model_or_has_no_tokenizer_is_refused(drafter: Path, tmp_p
         assert name.removeprefix("zoo:") in refused(Role.DRAFTER, "zoo:draft-code", name)
 
 
-def test_an_ngram_drafter_takes_the_targets_vocabulary_and_context() -> None:
-    made = served(Role.DRAFTER, NGRAM, "zoo:target")
-    assert (made.engine.vocab_tokens, made.engine.context_tokens) == (4096, 1024)
-    assert made.names.model_name == NGRAM
-    sequence = made.engine.open(sampling=Sampling(), prompt_tokens=1)
-    assert made.engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices
-
-
 @pytest.mark.parametrize("content", ["{", '{"eos_token_id": "x"}'])
 def test_end_tokens_that_cannot_be_read_are_one_sentence(tmp_path: Path, content: str) -> None:
     (tmp_path / "generation_config.json").write_text(content)
@@ -194,7 +184,6 @@ def test_null_says_nothing_and_a_negative_id_that_nothing_ends_a_text(
 
 
 def test_a_configuration_without_an_end_is_one_sentence(target: Path) -> None:
-    """Parts within parts, as deep as JSON is read."""
     config = "{}"
     for _ in range(900):
         config = f'{{"text_config": {config}}}'
@@ -244,7 +233,6 @@ TOKENS = 180
 
 
 def model(folder: Path, *, rows: int, tokens: int) -> Path:
-    """A tiny model of a number of rows, and a tokenizer of a number of words."""
     llama(rows).save_pretrained(folder)
     save_tokenizer(folder, {f"w{token}": token for token in range(tokens)})
     return folder
@@ -256,7 +244,6 @@ def llama(rows: int) -> Any:
 
 @pytest.fixture
 def padded(tmp_path: Path) -> Path:
-    """A target of fewer tokens than rows."""
     return model(tmp_path / "target", rows=VOCAB, tokens=TOKENS)
 
 

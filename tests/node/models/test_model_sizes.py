@@ -87,7 +87,6 @@ print(sorted({"torch", "transformers"} & sys.modules.keys()))
 
 
 def test_defaults_of_a_kind_that_its_file_leaves_out_are_those_of_transformers(tmp_path: Path) -> None:
-    """As gemma-3's configurations are: their part for text leaves out what is as always."""
     config = {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 8}}
     assert read(tmp_path, config) == (262_208, 131_072)
 

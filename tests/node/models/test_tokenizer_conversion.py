@@ -72,7 +72,6 @@ def folder(tmp_path: Path) -> Path:
 
 
 def sentence_piece(**options: Any) -> bytes:
-    """A small model of SentencePiece's, trained here."""
     options = {"vocab_size": 440, "hard_vocab_limit": False, "user_defined_symbols": ["<tool>"], **options}
     return base64.b64decode(by_sentence_piece({"options": options, "lines": LINES * 3}))
 

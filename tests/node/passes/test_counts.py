@@ -21,7 +21,6 @@ from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, prom
 TOKENS = 24
 PROMPT = prompt_of(random.Random("counts"))
 SLOW = CostCurve(((1, 0.5),))
-"""So that few tokens hold a place for longer than another client waits for it."""
 
 
 @given(st.lists(st.floats(0, 100)))
@@ -88,8 +87,6 @@ def test_refusals_are_counted_by_their_reason() -> None:
 
 
 class Broken(ScriptedEngine):
-    """Fails at every pass."""
-
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         raise RuntimeError("kernel")
 

@@ -51,7 +51,6 @@ def test_users_of_one_client_have_shares_of_what_is_the_clients() -> None:
 def test_a_crowd_makes_passes_last_so_much_longer_and_no_more(
     curve: CostCurve, own: int, crowd: int, slowness: float, dearness: float, seed: int
 ) -> None:
-    """Whatever the machine, and however much dearer a crowd's tokens are than the curve says."""
     random = Random(seed)
     debt = CrowdDebt(curve)
 
@@ -79,7 +78,6 @@ def test_a_crowd_makes_passes_last_so_much_longer_and_no_more(
 
 @pytest.mark.parametrize("clients", [2, 5])
 def test_where_the_shares_of_others_take_as_long_a_crowd_stays_out(clients: int) -> None:
-    """Each request costs as much as another, so each client has its part of the time already."""
     debt = CrowdDebt(LINEAR)
     joined = 0
     for _ in range(1000):
@@ -101,7 +99,6 @@ def test_a_crowd_is_let_in_again_after_a_pass_that_stood_still() -> None:
 
 
 def test_a_pass_without_the_crowd_tells_how_long_those_take_now() -> None:
-    """Else a machine that has become quicker would be thought slow, and its crowd cheap."""
     debt = CrowdDebt(FLAT)
     for _ in range(MAX_JOINED):
         assert debt.may_join

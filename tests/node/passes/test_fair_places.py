@@ -92,7 +92,6 @@ def test_waiting_is_bounded_and_ends() -> None:
 
 
 def test_users_of_one_client_come_in_turns_by_their_tokens() -> None:
-    """A client with more users comes no sooner."""
     queue: FairQueue[str] = FairQueue()
     users = {name: User(name[0], name.encode()) for name in ("a long", "a short", "b")}
     cost = {"a long": 300.0, "a short": 100.0, "b": 100.0}

@@ -16,7 +16,6 @@ PROCESSOR_IS_SHARED = CostCurve(tuple((tokens, 2 * seconds) for tokens, seconds 
 
 
 def run(learned: LearnedCurve, device: CostCurve, lengths: list[int], *, noise: float = 0.0) -> None:
-    """Passes over so many tokens each."""
     chance = random.Random(0)
     for tokens in lengths:
         learned.note_pass(tokens, elapsed_s=device.seconds(tokens) * (1 + noise * chance.uniform(-1, 1)))
@@ -31,7 +30,6 @@ def test_it_becomes_what_passes_of_all_lengths_take(device: CostCurve) -> None:
 
 
 def test_long_passes_under_load_are_forgotten_by_short_ones_without() -> None:
-    """Passes with drafts are run while drafters are at work, and others when all is quiet."""
     learned = LearnedCurve(IDLE)
     loaded = CostCurve(tuple((tokens, 5 * seconds) for tokens, seconds in IDLE.points))
     run(learned, loaded, [8, 4, 8, 2] * 20)

@@ -31,7 +31,6 @@ def tensors() -> Tensors:
 
 
 def write_model(folder: Path, *, names: Collection[str] | None = None) -> Path:
-    """The folder of the model, in two files."""
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS}))
     (folder / "tokenizer.json").write_text("{}")
@@ -47,7 +46,6 @@ def held(folder: Path) -> HeldWeights:
 
 
 def rows_of(known: HeldWeights, *parts: str) -> set[int]:
-    """The rows whose names contain one of these."""
     return {row for row, one in enumerate(known.manifest.tensors) if any(part in one.name for part in parts)}
 
 
@@ -63,12 +61,10 @@ class Nodes:
         self._awaited: list[tuple[Callable[[FetchProgress], bool], asyncio.Event]] = []
 
     async def add(self, name: str, handle: Callable[[Stream], Awaitable[None]] | None = None) -> None:
-        """Another node, which serves the model."""
         self.names.append(name)
         await self.network.join(name).serve(WEIGHTS, handle or WeightsService(self.known).handle)
 
     async def has_told(self, fits: Callable[[FetchProgress], bool]) -> None:
-        """Wait until the fetch tells something."""
         found = asyncio.Event()
         self._awaited.append((fits, found))
         await found.wait()
@@ -105,7 +101,6 @@ def fetch_from(
 
 
 def new_folder(known: HeldWeights, cache: Path) -> PartialFolder:
-    """An empty folder for parts of the model."""
     folder = PartialFolder(known.manifest, known.encoded, cache_folder=cache)
     folder.write_parts(known.parts)
     return folder

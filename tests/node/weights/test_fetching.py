@@ -31,8 +31,6 @@ def folder(known: HeldWeights, tmp_path: Path) -> PartialFolder:
 
 
 class Counting(WeightsService):
-    """Counts the pieces that it sends, and does something with each before."""
-
     def __init__(self, known: HeldWeights, change: Callable[[int, bytes], bytes] | None = None) -> None:
         super().__init__(known)
         self.sent: list[tuple[int, int]] = []
@@ -48,14 +46,12 @@ class Counting(WeightsService):
 
 
 def some(known: HeldWeights, *parts: str) -> HeldWeights:
-    """What a node has that holds the tensors with these parts of a name."""
     return replace(
         known, tensors={name: one for name, one in known.tensors.items() if any(part in name for part in parts)}
     )
 
 
 def is_right(found: HeldWeights) -> bool:
-    """True if the tensors in files are those of the model."""
     return all(
         placed.file.read_bytes()[placed.tensor.start :][: placed.tensor.size_bytes] == tensors()[name][2]
         for name, placed in found.tensors.items()

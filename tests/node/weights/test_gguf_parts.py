@@ -27,7 +27,6 @@ MIDDLE = LayerRange(first=2, end=5, layers=8)
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The embedded target in four bits, unfolded."""
     place = tmp_path_factory.mktemp("gguf")
     write_gguf(zoo.folder("target"), place / "target.gguf", weights="Q4_1")
     return unfold(place / "target.gguf", cache_folder=place / "cache")
@@ -49,7 +48,6 @@ def fetch(known: HeldWeights, folder: PartialFolder, rows: set[int]) -> None:
 
 
 def fetched(known: HeldWeights, cache: Path, layers: LayerRange) -> Path:
-    """The folder of a stage that fetched its layers."""
     folder = new_folder(known, cache)
     unfold_part(folder.path)
     is_wanted = wanted_tensors(str(folder.path), layers)
@@ -80,7 +78,6 @@ def test_what_is_not_here_is_named(known: HeldWeights, tmp_path: Path) -> None:
 
 
 def test_a_configuration_that_tensors_tell_needs_these_first(tmp_path: Path) -> None:
-    """LongRoPE's factors are tensors."""
     file = next(file for name, file in TINY.items() if "rope_factors_long.weight" in file.tensors())
     whole = unfold(file.write(tmp_path / "a.gguf"), cache_folder=tmp_path / "cache")
     known = held(whole)

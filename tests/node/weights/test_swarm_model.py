@@ -20,8 +20,6 @@ DIGEST = bytes(range(32))
 
 
 class Swarm:
-    """Nodes of a model in a directory, each with what it serves."""
-
     def __init__(self, known: HeldWeights, cache: Path) -> None:
         self.nodes = Nodes(known)
         self.directory = MemoryDirectory()
@@ -71,7 +69,6 @@ def test_what_nobody_has_is_not_found(known: HeldWeights, tmp_path: Path, text: 
 
 
 def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, tmp_path: Path) -> None:
-    """One is gone, one lies, the third gives it."""
     other = replace(known, encoded=known.encoded[:-1] + b"\0")
 
     class Lying(WeightsService):

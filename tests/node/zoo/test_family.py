@@ -12,13 +12,11 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from cosine_node import zoo
 from cosine_node.engine.eagle.draft_head import EagleHead
-from cosine_node.gguf.file import GgufFile
 from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from tests.thoroughness import quick_first
 
 MOST_FAMILY_BYTES = 27_000_000
-SMOL_FILES = [zoo.location(name) for name in zoo.names(zoo.Family.SMOL) if name != "smol-target"]
 
 
 @pytest.fixture(scope="module")
@@ -123,15 +121,6 @@ def test_cards_name_every_source_and_licence_and_experts_guess_their_own_domain_
     assert all(source["source"] in card and source["licence"] in card and source["commit"] for source in sources)
     for domain, measured in zoo.acceptance().items():
         assert max(measured["greedy"], key=measured["greedy"].get) == domain, "the expert guesses its own best"
-
-
-def test_real_drafters_are_small_and_name_their_target_and_no_place_of_their_making() -> None:
-    assert len(SMOL_FILES) == 1 + len(zoo.SMOL_DOMAINS)
-    for file in SMOL_FILES:
-        record = json.loads(file.with_name("training.json").read_text("utf-8"))
-        assert record["target"] == f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
-        assert "/tmp" not in file.with_name("README.md").read_text("utf-8") + json.dumps(record)
-        assert file.stat().st_size <= 20_000_000 and GgufFile.open(file).draft_vocabulary
 
 
 def test_the_draft_head_fits_its_target_and_is_small() -> None:
