@@ -122,7 +122,8 @@ class Sampling:
 
 def _check_fields(parameters: Shaping | Sampling) -> None:
     """Raise `UsageError` for a field out of its bounds."""
-    for name, kind in fields_of(type(parameters)):
+    cls: type = type(parameters)
+    for name, kind in fields_of(cls):
         value = getattr(parameters, name)
         if isinstance(kind, Added):
             continue

@@ -73,7 +73,8 @@ def generate(
     text = _read_prompt(prompt, line)
     asked: Prompt = Chat([{"role": "user", "content": text}]) if chat else text
     if isinstance(asked, Chat) and tools is not None:
-        choice = ToolChoice(tool_choice) if tool_choice in set(ToolChoice) else NamedTool(tool_choice)
+        words = {each.value for each in ToolChoice}
+        choice = ToolChoice(tool_choice) if tool_choice in words else NamedTool(tool_choice)
         asked = replace(asked, tools=_read_tools(tools), tool_choice=choice)
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)

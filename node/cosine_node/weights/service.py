@@ -4,7 +4,6 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -46,7 +45,7 @@ class WeightsService:
     ) -> None:
         """`read` reads from a file, by default in a thread."""
         self._held = held
-        self._read: ReadFile = read or partial(asyncio.to_thread, _read)
+        self._read = read or _read
         self._digest = held.content_digest
         self._rows = held.manifest.tensors
         bits = "".join("1" if row.name in held.tensors else "0" for row in self._rows)
@@ -119,7 +118,10 @@ class WeightsService:
         return len(whole), whole[offset : offset + limits.MAX_CHUNK_BYTES]
 
 
-def _read(file: Path, start: int, size_bytes: int) -> bytes:
-    with file.open("rb") as opened:
-        opened.seek(start)
-        return opened.read(size_bytes)
+async def _read(file: Path, start: int, size_bytes: int) -> bytes:
+    def read() -> bytes:
+        with file.open("rb") as opened:
+            opened.seek(start)
+            return opened.read(size_bytes)
+
+    return await asyncio.to_thread(read)

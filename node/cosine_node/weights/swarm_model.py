@@ -143,9 +143,8 @@ class SwarmModel:
             SourcePlace(peer, partial(PeerSource.opened, self._transport, peer, self._content_digest))
             for peer in dict.fromkeys(peers)
         ]
-        return (
-            places if self._hub is None else [*places, SourcePlace(self._hub.name, partial(nullcontext, self._hub))]
-        )
+        hub = self._hub
+        return places if hub is None else [*places, SourcePlace(hub.name, lambda: nullcontext(hub))]
 
 
 async def _holders(directory: Directory, key: str) -> list[NodeRecord]:

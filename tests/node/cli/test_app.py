@@ -100,7 +100,6 @@ def test_only_a_configuration_file_that_was_named_must_be_there_and_readable(
 
 
 GENERATE = ("generate", "hi", "--initial-peers", A)
-COOK = "--role must be one of drafter, verifier, stage, not 'cook'."
 SYSTEM = "`cosine-node doctor` looks for what is wrong on this machine."
 
 

@@ -83,13 +83,6 @@ def test_a_lane_names_the_author_of_each_piece() -> None:
     assert (lane.tokens, lane.seconds) == (6, 0.5)
 
 
-def test_speedups_are_against_plain_decoding() -> None:
-    row = raced()
-    assert row.plain_s == pytest.approx(0.64)
-    assert [row.speedup(way) for way in Way] == pytest.approx([1.0, 2.0, 4.0])
-    assert raced(cosine_s=1.28).speedup(Way.COSINE) == pytest.approx(0.5), "a late cosine is as slow as it was"
-
-
 def test_a_plain_run_or_first_token_that_was_late_makes_nobody_look_faster() -> None:
     row = raced(plain_s=3.0)
     assert row.speedup(Way.COSINE) == pytest.approx(4.0)

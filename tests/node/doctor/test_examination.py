@@ -191,17 +191,6 @@ def examined(plan: JoinPlan) -> tuple[list[Finding], list[str]]:
     return found, said
 
 
-@pytest.mark.thorough
-def test_a_healthy_machine_has_no_failures_and_nothing_is_created(tmp_path: Path) -> None:
-    found, said = examined(plan_of(node_of("zoo:draft-code"), folder=tmp_path))
-    assert not [finding for finding in found if finding.status is CheckStatus.FAILURE]
-    assert {"extras", "identity", "packages", "device", "network daemon", "drafter zoo:draft-code"} <= {
-        finding.what for finding in found if finding.status is CheckStatus.OK
-    }
-    assert any("Measuring zoo:draft-code" in sentence for sentence in said)
-    assert not list(tmp_path.iterdir())
-
-
 FIRST = (
     "import json, os, sys, time\nsys.stdin.buffer.read()\nprint('a library says something', flush=True)\n"
     "print(json.dumps({'step': {'what': 'disk', 'within_s': 20.0, 'mend': 'Mend it.'}}), flush=True)\n"

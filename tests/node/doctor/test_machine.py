@@ -7,11 +7,10 @@ from pathlib import Path
 import pytest
 
 from cosine_node.doctor import packages
-from cosine_node.doctor.finding import CheckStatus, failure, refusal
+from cosine_node.doctor.finding import CheckStatus
 from cosine_node.doctor.machine import Gpus, judge_device, judge_folders, judge_key_file, judge_port
 from cosine_node.doctor.packages import EXTRAS, judge_extras, look_at_imports, missing_packages
 from cosine_p2p.storage.identity_file import claim_identity, load_identity
-from cosine_protocol.errors import UsageError
 
 CPU = Gpus()
 GPU = Gpus(has_nvidia=True, build="13.0", devices=(("H200", 100), ("A100", 50)))
@@ -129,11 +128,3 @@ def test_a_port_is_tried_and_left_free() -> None:
     assert "another one at each start" in judge_port("/ip4/127.0.0.1/tcp/0").found
     assert "cannot be listened on" in judge_port("/ip4/192.0.2.1/tcp/4001").found
     assert "this is no address" in judge_port("4001").found
-
-
-def test_a_failure_says_what_to_do_and_so_does_the_sentence_of_an_error() -> None:
-    with pytest.raises(ValueError, match="what to do"):
-        failure("port", "it is taken", "")
-    told = refusal("port", UsageError("It is taken; choose another one."), "Look.")
-    assert (told.found, told.fix) == ("It is taken", "Choose another one.")
-    assert refusal("port", UsageError("It is taken."), "Look.").fix == "Look."

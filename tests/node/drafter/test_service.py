@@ -379,44 +379,11 @@ async def test_without_one_that_holds_it_is_refused(
     assert bench.service.requests == 0
 
 
-@pytest.mark.parametrize("is_late", [False, True])
-def test_past_its_tokens_or_its_end_a_mandate_is_good_for_nothing(is_late: bool) -> None:
-    now_s = [CLOCK_S]
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = asked_for()
-        caller.post(m.Start(1, request, (), mandate(request, caller.peer_id)))
-        await caller.until(m.Started)
-        caller.post(m.Advance(1, 0, tuple(range(1, 11))))
-        await caller.hear_for(0.1)
-        assert bench.service.requests == 1
-        now_s[0] += 10.1 * is_late
-        caller.post(m.Advance(1, 9 if is_late else 10, (11,)))
-        assert (await caller.until(m.Error)).code == ErrorCode.BAD_MANDATE
-        assert bench.service.requests == 0
-
-    play(scene, clock=lambda: now_s[0])
-
-
 async def advanced(caller: Caller, tokens: tuple[int, ...], *, begin: int = 0, each: int = 1) -> None:
     """Commit the tokens of an output, so many at a time, with time to draft between."""
     for position in range(begin, len(tokens), each):
         caller.post(m.Advance(1, position, tokens[position : position + each]))
         await caller.hear_for(0.1)
-
-
-def test_nothing_is_kept_of_other_clients_and_all_are_counted() -> None:
-    kept: list[VerifiedStream] = []
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = await followed(caller)
-        await advanced(caller, expected_output(request, bench.engine)[:20])
-        assert bench.service.counts.first_choices >= bench.service.counts.right_first_choices == 20
-        caller.post(m.Release(1))
-        await asyncio.sleep(2 * RETURN_S)
-
-    play(scene, keep_stream=kept.append)
-    assert kept == []
 
 
 @pytest.mark.parametrize("shares", [None, False, True])
