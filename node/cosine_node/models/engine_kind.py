@@ -148,8 +148,23 @@ def load_with(
     # A file that was not downloaded before can be read now.
     kind = options.kind_for(resolved if file is None or not file.parts else file.path)
     if kind is EngineKind.TORCH:
+        from cosine_node.engine.torch.loading import load_engine
+        from cosine_node.engine.torch.threads import limit_threads
+
         try:
-            return _load_torch(options, folder, vocabulary, known_tokens=known_tokens)
+            limit_threads(options.threads, folder)
+            return load_engine(
+                str(folder),
+                dtype=options.dtype,
+                device=options.device,
+                quantize=options.quantize,
+                pool_tokens=options.pool_size,
+                is_deterministic=options.is_deterministic,
+                vocabulary=vocabulary,
+                known_tokens=known_tokens,
+                feature_layers=options.feature_layers,
+                is_served=True,
+            )
         except UsageError as error:
             is_free = options.kind is EngineKind.AUTO and not options.needs_torch and not options.feature_layers
             if file is None or not is_free or not llama_library.is_installed():
@@ -166,25 +181,4 @@ def load_with(
         pool_tokens=options.pool_size,
         vocabulary=vocabulary,
         known_tokens=known_tokens,
-    )
-
-
-def _load_torch(
-    options: EngineChoice, folder: Path, vocabulary: DraftVocabulary | None, *, known_tokens: int | None
-) -> Engine:
-    from cosine_node.engine.torch.loading import load_engine
-    from cosine_node.engine.torch.threads import limit_threads
-
-    limit_threads(options.threads, folder)
-    return load_engine(
-        str(folder),
-        dtype=options.dtype,
-        device=options.device,
-        quantize=options.quantize,
-        pool_tokens=options.pool_size,
-        is_deterministic=options.is_deterministic,
-        vocabulary=vocabulary,
-        known_tokens=known_tokens,
-        feature_layers=options.feature_layers,
-        is_served=True,
     )

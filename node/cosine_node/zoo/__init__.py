@@ -1,47 +1,23 @@
 """The embedded models: locations, prompts and measured acceptance rates. Needs no network."""
 
-from cosine_node.zoo.family import (
-    DOMAINS,
-    SCHEME,
-    SMOL_DOMAINS,
-    Family,
-    acceptance,
-    default_drafter,
-    default_target,
-    draft_head,
-    expertise,
-    family_of,
-    folder,
-    listed,
-    location,
-    names,
-    require,
-    resolve,
-    target_of,
-    tokenizer_folder,
-)
-from cosine_node.zoo.prompt_set import Prompt, asked_by_people, prompts
-
-__all__ = [
-    "DOMAINS",
-    "SCHEME",
-    "SMOL_DOMAINS",
-    "Family",
-    "Prompt",
-    "acceptance",
-    "asked_by_people",
-    "default_drafter",
-    "default_target",
-    "draft_head",
-    "expertise",
-    "family_of",
-    "folder",
-    "listed",
-    "location",
-    "names",
-    "prompts",
-    "require",
-    "resolve",
-    "target_of",
-    "tokenizer_folder",
-]
+from cosine_node.zoo.family import DOMAINS as DOMAINS
+from cosine_node.zoo.family import SCHEME as SCHEME
+from cosine_node.zoo.family import SMOL_DOMAINS as SMOL_DOMAINS
+from cosine_node.zoo.family import Family as Family
+from cosine_node.zoo.family import acceptance as acceptance
+from cosine_node.zoo.family import default_drafter as default_drafter
+from cosine_node.zoo.family import default_target as default_target
+from cosine_node.zoo.family import draft_head as draft_head
+from cosine_node.zoo.family import expertise as expertise
+from cosine_node.zoo.family import family_of as family_of
+from cosine_node.zoo.family import folder as folder
+from cosine_node.zoo.family import listed as listed
+from cosine_node.zoo.family import location as location
+from cosine_node.zoo.family import names as names
+from cosine_node.zoo.family import require as require
+from cosine_node.zoo.family import resolve as resolve
+from cosine_node.zoo.family import target_of as target_of
+from cosine_node.zoo.family import tokenizer_folder as tokenizer_folder
+from cosine_node.zoo.prompt_set import Prompt as Prompt
+from cosine_node.zoo.prompt_set import asked_by_people as asked_by_people
+from cosine_node.zoo.prompt_set import prompts as prompts
