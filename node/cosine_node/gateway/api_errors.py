@@ -46,8 +46,9 @@ def bad_value(param: str, message: str) -> ApiError:
     return ApiError(HTTPStatus.BAD_REQUEST, message, code="invalid_value", param=param)
 
 
-def unsupported(param: str, message: str) -> ApiError:
+def unsupported(param: str, message: str = "") -> ApiError:
     """The error for a field that the swarm cannot honour."""
+    message = message or f"{param} is not supported here."
     return ApiError(HTTPStatus.BAD_REQUEST, message, code="unsupported_parameter", param=param)
 
 

@@ -145,6 +145,14 @@ def text(value: Any, name: str) -> str:
     return value
 
 
+def nested(body: Body, name: str) -> dict[str, Any]:
+    """Return an object field. Default: empty."""
+    value = body.get(name)
+    if not isinstance(value, dict | None):
+        raise bad_value(name, f"{name} must be an object.")
+    return value or {}
+
+
 def objects(value: Any, name: str) -> list[dict[str, Any]]:
     """Check a list of JSON objects."""
     if not isinstance(value, list) or not all(isinstance(each, dict) for each in value):

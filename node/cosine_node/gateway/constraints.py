@@ -84,8 +84,7 @@ def _structured_outputs(value: Any, name: str) -> Option | None:
     given = {field: inner for field, inner in value.items() if inner not in (None, False)}
     for field in given:
         if field not in _STRUCTURED:
-            path = f"{name}.{ascii_name(field)}"
-            raise unsupported(path, f"{path} is not supported here.")
+            raise unsupported(f"{name}.{ascii_name(field)}")
     if len(given) > 1:
         raise bad_value(name, f"{name} must have one of {', '.join(_STRUCTURED)}.")
     return next((_STRUCTURED[field](inner, f"{name}.{field}") for field, inner in given.items()), None)

@@ -280,5 +280,4 @@ def refuse_stream_options(options: Body) -> None:
     for name, value in options.items():
         # Obfuscation only pads messages, so that their sizes do not reveal the length of the text.
         if name not in ("include_usage", "include_obfuscation") and value not in (None, False):
-            shown = ascii_name(name)
-            raise unsupported(f"stream_options.{shown}", f"stream_options.{shown} is not supported here.")
+            raise unsupported(f"stream_options.{ascii_name(name)}")

@@ -217,7 +217,7 @@ def _message(message: Any, path: str) -> Message:
         raise bad_value(path, f"{path} must be an object with role and content.")
     for known in ("function_call", "audio"):
         if message.get(known):
-            raise unsupported(f"{path}.{known}", f"{path}.{known} is not supported here.")
+            raise unsupported(f"{path}.{known}")
     role = text(required(message, "role", path=f"{path}.role"), f"{path}.role")
     if role != "assistant" and "content" not in message:
         raise bad_value(f"{path}.content", f"{path}.content is required.")

@@ -20,15 +20,25 @@ from cosine_protocol.errors import UsageError
 Emit = Callable[[str, dict[str, object]], None]
 """Emits an event of a node or gateway: its name and fields."""
 
+STAGES: Final[Mapping[str, str]] = {
+    "importing": "Importing the libraries",
+    "fetching": "Fetching {model} from the Hugging Face hub",
+    "gathering": "Fetching {model} from the swarm",
+    "loading": "Reading the weights of {model}",
+    "testing": "Testing whether {model} runs exactly",
+    "measuring": "Measuring {model} on this machine",
+    "joining": "Joining the network {network}",
+    "announcing": "Announcing for {target}",
+}
+"""The stages of a start, by the events that begin them."""
+WITHIN: Final = "gathered"
+"""The event that reports the progress of a stage without ending it."""
+
 SENTENCES: Final[Mapping[str, str]] = {
+    **{event: f"{STAGES[event]} ..." for event in ("importing", "gathering", "loading", "testing", "measuring")},
     "generation_config": "{said}",
-    "importing": "Importing the libraries ...",
-    "gathering": "Fetching {model} from the swarm ...",
-    "loading": "Reading the weights of {model} ...",
-    "testing": "Testing whether {model} runs exactly ...",
     "computes": "{model} runs with {said}.",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
-    "measuring": "Measuring {model} on this machine ...",
     "took": "{said} took {seconds:.1f} s.",
     "waiting": "Waiting for stages. {said}",
     "waiting_for_weights": "Waiting for weights. {said}",
@@ -76,21 +86,6 @@ def emitter(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
             show(sys.stdout if event in on_stdout else sys.stderr, text + "\n")
 
     return emit
-
-
-STAGES: Final[Mapping[str, str]] = {
-    "importing": "Importing the libraries",
-    "fetching": "Fetching {model} from the Hugging Face hub",
-    "gathering": "Fetching {model} from the swarm",
-    "loading": "Reading the weights of {model}",
-    "testing": "Testing whether {model} runs exactly",
-    "measuring": "Measuring {model} on this machine",
-    "joining": "Joining the network {network}",
-    "announcing": "Announcing for {target}",
-}
-"""The stages of a start, by the events that begin them."""
-WITHIN: Final = "gathered"
-"""The event that reports the progress of a stage without ending it."""
 
 
 TOLD_FROM_S: Final = 1.0

@@ -65,17 +65,21 @@ def test_samplers_seeds_and_stops_are_honoured(dialect: Dialect) -> None:
 
 @EACH
 def test_whoever_hangs_up_takes_the_generation_along(dialect: Dialect) -> None:
+    choices = 3 if dialect.path.endswith("/completions") else 1
+    several = {"n": choices} if choices > 1 else {}
+
     async def use(running: Gateway, *, is_streamed: bool) -> Reply:
         hang_up = asyncio.Event()
-        asking = asyncio.ensure_future(dialect.ask(running, tokens=1000, stream=is_streamed, hang_up=hang_up))
+        asked = dialect.ask(running, tokens=1000, stream=is_streamed, hang_up=hang_up, **several)
+        asking = asyncio.ensure_future(asked)
         await asyncio.sleep(0.4)
-        assert running.swarm.members[0].service.requests == 1
+        assert running.swarm.members[0].service.requests == choices
         hang_up.set()
         reply = await asking
         await assert_freed(running.swarm)
         assert [told["error"] for told in running.told] == ["the client hung up"]
         metrics = (await running.get("/metrics")).body.decode()
-        assert f'request_success_total{{finished_reason="abort",model_name="{MODEL}"}} 1.0' in metrics
+        assert f'request_success_total{{finished_reason="abort",model_name="{MODEL}"}} {choices}.0' in metrics
         assert f'num_requests_running{{model_name="{MODEL}"}} 0.0' in metrics
         return reply
 

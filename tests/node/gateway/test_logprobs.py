@@ -8,7 +8,7 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from cosine_p2p.request.logprobs import LikelyToken, NamedToken, TokenLogprob
-from tests.node.gateway.gateways import MODEL, PROMPT, Reply, text_of, with_gateway
+from tests.node.gateway.gateways import PROMPT, Reply, asked, text_of
 from tests.swarm.reference import target_engine
 
 TOKENS = 12
@@ -23,16 +23,8 @@ def own(text: str) -> dict[str, float]:
 
 
 def chat(**options: Any) -> Reply:
-    body = {"model": MODEL, "messages": [{"role": "user", "content": PROMPT}], "temperature": 0, **options}
-    reply = with_gateway(lambda running: running.post("/v1/chat/completions", body))
-    assert isinstance(reply, Reply)
-    return reply
-
-
-def completed(**options: Any) -> Reply:
-    reply = with_gateway(lambda running: running.complete(**options))
-    assert isinstance(reply, Reply)
-    return reply
+    body = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "max_tokens": TOKENS, **options}
+    return asked("POST", "/v1/chat/completions", body)
 
 
 def check_chat(content: list[Any], *, top: int) -> None:
@@ -45,24 +37,20 @@ def check_chat(content: list[Any], *, top: int) -> None:
         assert [likely["token"] for likely in each["top_logprobs"]] == best
 
 
-def test_a_chat_tells_those_of_its_tokens() -> None:
-    (choice,) = chat(max_tokens=TOKENS, logprobs=True, top_logprobs=2).json["choices"]
+def test_a_chat_has_those_of_its_tokens_whole_and_streamed() -> None:
+    (choice,) = chat(logprobs=True, top_logprobs=2).json["choices"]
     check_chat(choice["logprobs"]["content"], top=2)
     assert choice["logprobs"]["refusal"] is None
-
-
-def test_the_pieces_of_a_streamed_chat_tell_those_of_their_tokens_once() -> None:
-    *pieces, done = chat(max_tokens=TOKENS, logprobs=True, stream=True).events
-    assert done == "[DONE]"
-    told = [piece["choices"][0]["logprobs"] for piece in pieces]
+    told = [piece["choices"][0]["logprobs"] for piece in chat(logprobs=True, stream=True).events[:-1]]
     check_chat([each for one in told if one for each in one["content"]], top=0)
-    # What comes before the first token, and the end, have none.
+    # The role before the first token, and the end, have none.
     assert told[0] is told[-1] is None
 
 
 @pytest.mark.parametrize(("tokens", "is_streamed"), [(TOKENS, False), (TOKENS, True), (0, False)])
 def test_a_completion_has_those_of_an_echoed_prompt_too(tokens: int, is_streamed: bool) -> None:
-    reply = completed(max_tokens=tokens, logprobs=1, echo=True, stream=is_streamed)
+    body = {"prompt": PROMPT, "temperature": 0, "max_tokens": tokens, "logprobs": 1, "echo": True}
+    reply = asked("POST", "/v1/completions", {**body, "stream": is_streamed})
     if is_streamed:
         choices = [piece["choices"][0] for piece in reply.events[:-1]]
         text = "".join(choice["text"] for choice in choices)

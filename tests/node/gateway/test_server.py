@@ -1,8 +1,6 @@
 """The gateway on a socket: where it listens, how it ends, and whom it waits for."""
 
 import asyncio
-import json
-import socket
 from typing import Any, Final, cast
 from unittest.mock import Mock
 
@@ -15,9 +13,7 @@ from uvicorn.server import ServerState
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
 from cosine_protocol.errors import UsageError
-from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, TIMEOUT_S, ServedGateway, served, text_of
-from tests.swarm.reference import assert_freed
-from tests.thoroughness import quick_first
+from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, ServedGateway, served, text_of
 
 pytestmark = pytest.mark.network
 
@@ -62,28 +58,6 @@ def test_what_takes_too_long_is_ended_with_an_error() -> None:
         gateway.ask_to_stop()
         with pytest.raises(APIError, match="shutting down"):
             list(stream)
-
-
-@pytest.mark.parametrize("is_streamed", quick_first([False, True]))
-def test_a_client_that_leaves_takes_every_choice_along(*, is_streamed: bool) -> None:
-    choices = 3
-    body = json.dumps({"prompt": PROMPT, "max_tokens": 2000, "n": choices, "stream": is_streamed}).encode()
-    head = f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
-    with served(curve=SLOW) as gateway:
-
-        async def begun() -> None:
-            for _ in range(1000):
-                if gateway.swarm.members[0].service.requests == choices:
-                    return
-                await asyncio.sleep(0.01)
-            pytest.fail("the choices did not begin")
-
-        with socket.create_connection((HOST, int(gateway.url.rsplit(":", 1)[1]))) as connection:
-            connection.sendall(head.encode() + body)
-            gateway.ask(begun())
-        _, told = gateway.events.get(timeout=TIMEOUT_S)
-        gateway.ask(assert_freed(gateway.swarm, within_s=1.0))
-        assert told["error"] == "the client hung up"
 
 
 def connected(*, answer_s: float = 0.0, idle: IdleConnections | None = None) -> tuple[DeadlineProtocol, Mock]:

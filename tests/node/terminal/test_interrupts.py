@@ -142,20 +142,19 @@ def test_signals_are_handled_afterwards_as_before() -> None:
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
-def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("bytes_wanted", "level"), [(1, logging.DEBUG), (0, logging.ERROR)])
+def test_a_peer_that_hangs_up_at_once_is_no_error(
+    caplog: pytest.LogCaptureFixture, bytes_wanted: int, level: int
+) -> None:
     """asyncio reports a callback of a listening socket that raises, provoked as the network library does."""
 
-    async def read_who(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.readexactly(1)
-
-    async def fail(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
-        await reader.read()
+    async def read(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+        await reader.readexactly(bytes_wanted)
         raise ValueError("a fault of ours")
 
-    async def hang_up_on(callback: object) -> None:
+    async def hang_up() -> None:
         asyncio.get_running_loop().set_exception_handler(log_unhandled_error)
-        server = await asyncio.start_server(callback, "127.0.0.1", 0)  # type: ignore[arg-type]
-        async with server:
+        async with await asyncio.start_server(read, "127.0.0.1", 0) as server:
             _, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
             writer.close()
             await writer.wait_closed()
@@ -164,8 +163,5 @@ def test_a_peer_that_hangs_up_at_once_is_no_error(caplog: pytest.LogCaptureFixtu
                     await asyncio.sleep(0.01)
 
     with caplog.at_level(logging.DEBUG, logger="cosine_node"):
-        asyncio.run(hang_up_on(read_who))
-    assert [record.levelno for record in caplog.records] == [logging.DEBUG]
-    caplog.clear()
-    asyncio.run(hang_up_on(fail))
-    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+        asyncio.run(hang_up())
+    assert [record.levelno for record in caplog.records] == [level]

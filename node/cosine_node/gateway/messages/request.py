@@ -6,7 +6,16 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import ApiError, bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, objects, required, stated_flag, text, unicode_throughout
+from cosine_node.gateway.body import (
+    Body,
+    ascii_name,
+    nested,
+    objects,
+    required,
+    stated_flag,
+    text,
+    unicode_throughout,
+)
 from cosine_node.gateway.constraints import CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, NOTHING, REFUSED, Refusal, refuse_others, refused
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
@@ -96,7 +105,7 @@ def _check_context_management(body: Body) -> None:
             for edit in edits
         ):
             return
-    raise unsupported("context_management", "context_management is not supported here.")
+    raise unsupported("context_management")
 
 
 def _wishes(body: Body) -> Json:
@@ -119,14 +128,11 @@ def _wishes(body: Body) -> Json:
 
 
 def _output_config(body: Body) -> Json:
-    config = body.get("output_config")
-    if not isinstance(config, dict | None):
-        raise bad_value("output_config", "output_config must be an object.")
-    for name, value in (config or {}).items():
+    config = nested(body, "output_config")
+    for name, value in config.items():
         if name not in ("effort", "format") and value is not None:
-            shown = ascii_name(name)
-            raise unsupported(f"output_config.{shown}", f"output_config.{shown} is not supported here.")
-    return config or {}
+            raise unsupported(f"output_config.{ascii_name(name)}")
+    return config
 
 
 def _format(body: Body) -> Json:

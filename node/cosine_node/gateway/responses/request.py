@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from cosine_node.gateway.api_errors import bad_value, unsupported
-from cosine_node.gateway.body import Body, ascii_name, objects, required, stated_flag, text, whole
+from cosine_node.gateway.body import Body, ascii_name, nested, objects, required, stated_flag, text, whole
 from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
 from cosine_node.gateway.responses.kept_reasoning import kept_text
@@ -94,16 +94,13 @@ def _logprobs(body: Body) -> dict[str, Any]:
 
 def _effort(body: Body) -> dict[str, Any]:
     """Read the template options for the effort of reasoning."""
-    reasoning = body.get("reasoning")
-    if not isinstance(reasoning, dict | None):
-        raise bad_value("reasoning", "reasoning must be an object.")
-    for name, value in (reasoning or {}).items():
+    reasoning = nested(body, "reasoning")
+    for name, value in reasoning.items():
         # The template gets all reasoning that was sent.
         is_done_anyway = (name, value) in (("context", "auto"), ("context", "all_turns"), ("mode", "standard"))
         if value is not None and name not in ("effort", "summary", "generate_summary") and not is_done_anyway:
-            shown = ascii_name(name)
-            raise unsupported(f"reasoning.{shown}", f"reasoning.{shown} is not supported here.")
-    effort = (reasoning or {}).get("effort")
+            raise unsupported(f"reasoning.{ascii_name(name)}")
+    effort = reasoning.get("effort")
     if effort is None:
         return {}
     effort = text(effort, "reasoning.effort")
@@ -114,16 +111,13 @@ def _effort(body: Body) -> dict[str, Any]:
 
 def _format(body: Body) -> dict[str, Any]:
     """Read the constraint of the text."""
-    asked = body.get("text")
-    if not isinstance(asked, dict | None):
-        raise bad_value("text", "text must be an object.")
-    for name, value in (asked or {}).items():
+    asked = nested(body, "text")
+    for name, value in asked.items():
         if name not in ("format", "verbosity"):
-            shown = ascii_name(name)
-            raise unsupported(f"text.{shown}", f"text.{shown} is not supported here.")
+            raise unsupported(f"text.{ascii_name(name)}")
         if name == "verbosity" and value not in (None, "medium"):
             raise unsupported("text.verbosity", "text.verbosity is not supported here: use the prompt.")
-    match (asked or {}).get("format"):
+    match asked.get("format"):
         case None | {"type": "text"}:
             return {}
         case {"type": "json_object"}:
