@@ -58,7 +58,6 @@ class CellWalk:
             self._known.append(prefix)
 
     def found(self) -> list[NodeRecord]:
-        """All nodes, or the sample."""
         if self._wanted is None or not self._waiting:
             return list(self._found.values())
         known = tuple(self._known)

@@ -58,7 +58,6 @@ class DisjointPaths:
         return None
 
     def note_answer(self, node: int, told: Iterable[int]) -> None:
-        """Note that a node has answered with some neighbours."""
         path = self._asked[node]
         assert path is not None
         self.answered[node] = path

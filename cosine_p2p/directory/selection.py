@@ -240,7 +240,6 @@ def _shaping(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Shaping | None:
 
 
 def _constraint(wanted: Mapping[str, Any], eos: tuple[int, ...]) -> Constraint | None:
-    """Raises `OptionRefused`."""
     kinds = [kind for kind in ConstraintKind if wanted.get(kind.option) is not None]
     if not kinds:
         return None

@@ -267,7 +267,6 @@ class Links:
         return sum(not link.is_alive for link in self._links.values())
 
     def traffic(self) -> tuple[int, int]:
-        """Bytes sent and received over all links so far."""
         channels = [link.channel for link in self._links.values()]
         return sum(c.bytes_sent for c in channels), sum(c.bytes_received for c in channels)
 

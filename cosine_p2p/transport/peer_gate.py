@@ -109,7 +109,6 @@ class PeerGate:
         return GatedStream(stream, self, bytes(greeting.rest))
 
     def _checked(self, message: m.Message, peer_id: str) -> m.Member:
-        """Raises `NotAMember`."""
         if isinstance(message, m.Error):
             raise NotAMember(f"it does not admit us: {message.message}")
         if not isinstance(message, m.Member):

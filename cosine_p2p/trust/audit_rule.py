@@ -155,7 +155,6 @@ DRIFT_TOKENS: Final = 4096  # An error of the mean of a 64th of a margin, 0.004 
 
 
 def state_of(poll: Poll) -> AuditState:
-    """The result of a poll of judges."""
     if not poll.accusing and not poll.clearing:
         return AuditState.UNANSWERED
     if poll.accusing < poll.clearing:

@@ -120,7 +120,6 @@ class EvidenceFile:
         return self._file.path
 
     def read(self) -> tuple[Evidence, ...]:
-        """All pieces, the oldest first."""
         return evidence_of_json(self._file.read().get("evidence"))
 
     def add(self, piece: Evidence) -> None:

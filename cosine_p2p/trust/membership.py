@@ -125,7 +125,6 @@ class Membership:
 
     @classmethod
     def load(cls, file: Path, peer_id: str, *, clock: Callable[[], float] = time.time) -> "Membership":
-        """Raises `UsageError`."""
         papers = read_swarm_file(file)
         # More than the longest list as a line of text.
         state = StateFile(f"revoked-{papers.swarm_id}.json", max_bytes=256 << 10)
@@ -133,7 +132,6 @@ class Membership:
 
     @property
     def ends_at_s(self) -> float:
-        """The end of our certificate, in Unix seconds."""
         return read_certificate(self.certificate).ends_at_s
 
     def check_own(self) -> None:

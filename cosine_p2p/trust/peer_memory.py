@@ -55,7 +55,7 @@ class PeerFailures:
         return self._peers.state(now_s, lambda peer_id, known: [peer_id, known.count, known.until_s - now_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the state of another process `away_s` ago, without what is broken."""
+        """Load the state that another process saved `away_s` ago, without invalid entries."""
 
         def read(entry: list[Any]) -> tuple[str, _Failures] | None:
             match entry:
@@ -101,7 +101,6 @@ class PeerSpeeds:
         self._peers.note(peer_id, replace(speed, prefill_token_s=slowest_s), now_s)
 
     def passes_s(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, float]:
-        """The measured passes of some peers, in seconds."""
         speeds = {peer_id: self._peers.get(peer_id, now_s) for peer_id in peer_ids}
         return {peer_id: speed.pass_s for peer_id, speed in speeds.items() if speed and speed.pass_s is not None}
 
@@ -119,7 +118,7 @@ class PeerSpeeds:
         return self._peers.state(now_s, lambda peer_id, speed: [peer_id, speed.pass_s, speed.prefill_token_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the state of another process `away_s` ago, without what is broken."""
+        """Load the state that another process saved `away_s` ago, without invalid entries."""
 
         def read(entry: list[Any]) -> tuple[str, UsualSpeeds] | None:
             match entry:

@@ -82,7 +82,7 @@ class Standings:
         return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Take in the state of another process `away_s` ago, without what is broken."""
+        """Load the state that another process saved `away_s` ago, without invalid entries."""
 
         def read(entry: list[Any]) -> tuple[str, int] | None:
             match entry:

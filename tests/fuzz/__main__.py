@@ -1,8 +1,8 @@
 """Fuzzes targets by coverage with atheris: `python -m tests.fuzz --seconds 60 message tree`.
 
-Without names all, in turn, each in a process of its own. Inputs that reach further are kept in the folder
-`--found`, from which the next run goes on, and so is one that fails, which belongs into `regressions/` once what it
-broke is mended.
+Without names all targets run, each in a separate process. Inputs with new coverage are kept in the folder
+`--found`, with which the next run continues, and so is an input that fails, which belongs in `regressions/` once it
+is fixed.
 """
 
 import argparse
@@ -21,11 +21,11 @@ with atheris.instrument_imports(include=PACKAGES):
     from tests.fuzz.targets import TARGETS
 
 TIMEOUT_S: Final = 20
-"""No input may take so long, on any machine: they take milliseconds."""
+"""The limit of one input on any machine; they take milliseconds."""
 MEMORY_MB: Final = 3072
-"""No input may take the process above this: it needs some hundred MB."""
+"""The limit of the process, which needs some hundred MB."""
 BYTEWISE: Final = 0.3
-"""A choice: the share of inputs that are changed as bytes where a target has mutations of its own."""
+"""The share of inputs that are changed as bytes if a target has other mutations."""
 
 
 def main() -> int:
@@ -67,7 +67,7 @@ def main() -> int:
 
 
 def fuzz(name: str, target: FuzzTarget, folder: Path, flags: list[str]) -> None:
-    """One target, whose corpus is in a folder, until libFuzzer ends the process."""
+    """Fuzz a target with the corpus in a folder, until libFuzzer ends the process."""
 
     def test(data: bytes) -> None:
         target.accepts(data)

@@ -1,7 +1,7 @@
-"""The state machines of a client whose peers are hostile: a session with verifiers and drafters, and look-ups.
+"""The state machines of a client with hostile peers: a session with verifiers and drafters, and look-ups.
 
-What the peers say are moves (`target.moves`): the lowest bits of each say which peer speaks, the others are as in
-`serving`. A mended message fits the client's request, follows from what the peer has said before, and is signed.
+The peers' bytes are moves (`target.moves`): the highest bits of each select a peer, the others are as in `serving`.
+A corrected message fits the client's request, is consistent with earlier ones, and is signed.
 """
 
 import asyncio
@@ -43,9 +43,9 @@ PEERS: Final = tuple(map(identity_of, range(1, 5)))
 """Two verifiers, then two drafters."""
 PEER_BITS: Final = 5
 KINDS: Final = (STRATEGIES["plain"], *RIVALS.values(), STRATEGIES["cosine"])
-"""Where the bits of a move that say who speaks begin."""
+"""The first bit of a move that selects a peer."""
 SIGNED: Final = 128
-"""The bit of a move that says: a transcript goes with a commit, and a signature of its author with a credit."""
+"""The bit of a move for a transcript with a commit, and for the signature of a credit's author."""
 REQUEST: Final = request_of(CLIENT.peer_id, max_new_tokens=48)
 D_0: Final = request_digest(REQUEST)
 NUMBER: Final = 4
@@ -53,7 +53,7 @@ DEADLINE_S: Final = 60.0
 
 
 class HostilePeer:
-    """A peer that answers everyone with what an input makes it say; it is one stream at a time."""
+    """A peer that sends the bytes of an input; it has one stream at a time."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
@@ -83,7 +83,7 @@ class HostilePeer:
 
 
 def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
-    """A message with what a hostile peer can know put right: its request's number, its own account, a signature."""
+    """Correct the values that a hostile peer can know: the request's number, its own account, a signature."""
     if isinstance(message, m.Commit):
         first, position = 0, len(peer.tokens)
         peer.tokens += message.tokens
@@ -113,7 +113,7 @@ def mended(message: Any, *, peer: HostilePeer, is_signed: bool) -> Any:
 
 
 async def _ask(data: bytes) -> None:
-    """A session of any strategy; the first byte says of which, who coordinates, and what drafters see."""
+    """A session; the first byte selects the strategy, the coordinator, and what drafters see."""
     kind = KINDS[(data[0] if data else 0) % len(KINDS)]
     is_delegated, is_windowed = bool(data) and data[0] >= 128, bool(data) and data[0] & 64 != 0
     network = MemoryNetwork(one_way_s=0.001)
@@ -156,7 +156,7 @@ async def _collect(session: Session) -> None:
 
 
 async def _look_up(data: bytes) -> None:
-    """A light client's look-up and its fetch of tokenizer files, of a node that says what it likes."""
+    """A light client's look-up and its fetch of tokenizer files from a hostile node."""
     network = MemoryNetwork(one_way_s=0.001)
     peer = HostilePeer(PEERS[0])
     await network.join(peer.identity.peer_id).serve(DISCOVER, peer.handle)

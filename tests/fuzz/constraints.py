@@ -1,13 +1,13 @@
-"""Constraints of strangers' texts: tried and compiled as a node does, and a text written under each.
+"""Strangers' constraints: tried and compiled as a node does, and a text generated under each.
 
-An input is a byte that says which kind, and the text of the constraint. Compiled code cannot be stopped, so each
-input runs in a process of its own, forked from this one. It may take there what a node's own bounds promise:
+An input is a byte for the kind, and the text of the constraint. Compiled code cannot be stopped, so each input runs
+in a separate process, forked from this one, within a node's bounds:
 
-- The trial may take any time and memory, as in its own process: what it takes too much of is refused.
-- Whatever passes it is compiled within `COMPILE_S` and takes at most `FREE_BYTES`, the text below it included.
-- The masks of a small tree take at most `TREE_S` at every place of the text, and what they allow may follow.
-- A text of JSON that has ended is valid by an independent reader of the schema, one of an expression by another
-  engine's, as far as these know the same language.
+- The trial may take any time and memory, as in a node's trial process; a constraint that takes too much is refused.
+- A constraint that passes is compiled within `COMPILE_S` and takes at most `FREE_BYTES`, including its text. - The
+masks of a small tree take at most `TREE_S` at every place of the text, and allowed tokens may follow. - A complete
+text is valid: JSON for an independent validator of the schema, an expression for another engine, as far as these
+support the same language.
 """
 
 import json
@@ -39,19 +39,19 @@ from tests.fuzz.mutation import Bytewise, mutated_json
 from tests.fuzz.target import FuzzTarget, json_seeds
 
 TRIAL_S: Final = 2.0
-"""Of a processor, less than a node waits: what takes longer is refused there as well, only later."""
+"""Processor time, less than a node's limit."""
 COMPILE_S: Final = 4.0
-"""Of a processor: with all tokens it is at most twice the trial's."""
+"""Processor time: with all tokens at most twice the trial's."""
 TREE_S: Final = 0.25
-"""Of a processor, for a tree of `NODES`: the fuel of each mask is a tenth of a second's work, and few take 1 ms."""
+"""Processor time for a tree of `NODES`: the fuel of each mask is 0.1 s of work, and few take 1 ms."""
 FREE_BYTES: Final = 256 << 20
-"""Of address space: eight times what one constraint may take."""
+"""Address space: eight times the limit of one constraint."""
 TOKENS: Final = 24
 NODES: Final = 8
 END: Final = 0
-"""The embedded target's token that ends a text,"""
+"""The embedded target's EOS token."""
 SPECIAL: Final = frozenset((1, 2, 3))
-"""and others that no text may hold, unless a grammar names them."""
+"""Its other special tokens, which are allowed only if a grammar names them."""
 REFUSED: Final = "refused"
 WORDS: Final = (
     *("{1,9}", "{1000}", "{190000}", "{3,}", "(", ")", "(?i)", "*", "+?", "|", "[^a]", "[a-z0-9]", "\\p{L}"),
@@ -60,7 +60,7 @@ WORDS: Final = (
     *('[stop="y"]', "[capture]", "%import common.INT", "%ignore", '%json {"type": "object"}'),
     *('%regex {"substring_words": "a b c"}', '%llguidance {"no_forcing": true}'),
 )
-"""Of expressions and grammars: of their single letters hardly any would be made."""
+"""Words of expressions and grammars, which single letters would hardly ever form."""
 
 
 @cache
@@ -69,7 +69,7 @@ def _tokenizer() -> LLTokenizer:
 
 
 def check_constraint(data: bytes) -> None:
-    """Raises `MalformedMessage` for what a node refuses, and anything else for what it should have refused."""
+    """Raises `MalformedMessage` if a node refuses the constraint, and other errors if it should have."""
     if not data:
         raise MalformedMessage("no kind")
     constraint = Constraint(data[0] % len(ConstraintKind) + 1, data[1:].decode(), (END,))
@@ -85,7 +85,7 @@ def check_constraint(data: bytes) -> None:
 
 
 def _apart(work: Callable[[Callable[[str], None]], None]) -> list[str]:
-    """What a fork of this process says, line by line, until it ends or is ended."""
+    """The lines that a fork of this process writes until it ends or is killed."""
     reading, writing = os.pipe()
     child = os.fork()
     if not child:
@@ -114,7 +114,7 @@ def _run_and_end(work: Callable[[Callable[[str], None]], None], writing: int) ->
 
 
 def _bound(cpu_s: float) -> None:
-    """End this process after so much of a processor, and let no more than `FREE_BYTES` be added to it."""
+    """Limit the processor time of this process, and its additional memory to `FREE_BYTES`."""
     signal.setitimer(signal.ITIMER_PROF, cpu_s)
     with open("/proc/self/statm") as file:
         used_bytes = int(file.read().split()[0]) * resource.getpagesize()
@@ -151,7 +151,7 @@ def _use(constraint: Constraint, tell: Callable[[str], None]) -> None:
 
 
 def _written(guide: Guide, random: Random, *, names_tokens: bool) -> bytes | None:
-    """A text that the masks allow, None where it has not ended. Checks what they cost on the way."""
+    """A text that the masks allow, None if it does not end. Checks the cost of the masks."""
     output: list[int] = []
     for _ in range(TOKENS):
         [mask] = guide.masks(output, [()])

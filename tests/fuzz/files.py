@@ -1,4 +1,4 @@
-"""Files, texts and bodies of requests that strangers make: models, tokenizers, chat templates, addresses, JSON."""
+"""Strangers' files, texts and request bodies: models, tokenizers, chat templates, addresses, JSON."""
 
 import hashlib
 import json
@@ -53,9 +53,9 @@ from tests.protocol import vectors
 from tests.protocol.samples import OTHER, OWNER
 
 CPU_S: Final = 2.0
-"""A template may go on until its process is ended: an input that does is as good as refused after so much."""
+"""A template that takes longer counts as refused; a node kills its process."""
 FREE_BYTES: Final = 1 << 30
-"""Memory beyond what the process has, for a template: as much as its own process has in all."""
+"""Additional memory for a template: as much as its process has in a node."""
 CHAT: Final = [{"role": "user", "content": "Hé 🙂"}]
 FILES: Final = (
     "config.json",
@@ -67,20 +67,18 @@ FILES: Final = (
     "model.safetensors.index.json",
     MANIFEST,
 )
-"""Those of a model's folder; a move's first byte is the index of the one that it writes."""
-
-
+"""The files of a model's folder; the first byte of a move is the index of the one that it writes."""
 KIND: Final = json_seeds("tokenizer")[0]
 """The smallest tokenizer that reads any text."""
 
 
 class _TooLong(BaseException):
-    """Nobody who catches what a template raises may catch this."""
+    """Not an `Exception`, so that the code that catches a template's errors does not catch it."""
 
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A folder that is also where caches go."""
+    """A temporary folder, which also contains caches."""
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name,
@@ -90,7 +88,7 @@ def _scratch() -> Iterator[Path]:
 
 
 def check_gguf(data: bytes) -> None:
-    """A GGUF file: as a model, as the folder it is unfolded to, and each of its weights."""
+    """A GGUF file: as a model, as an unfolded folder, and each of its weights."""
     with _scratch() as folder:
         file = folder / "model.gguf"
         file.write_bytes(data)
@@ -104,7 +102,7 @@ def check_gguf(data: bytes) -> None:
 
 
 def check_gguf_part(data: bytes) -> None:
-    """The metadata of a GGUF file of which a machine holds a part, which came from a peer."""
+    """The metadata, from a peer, of a GGUF file of which a machine has a part."""
     with _scratch() as folder:
         parts = (ManifestPart(METADATA, len(data), hashlib.sha256(data).digest()),)
         norm = ManifestTensor("output_norm.weight", "F32", (32,), 128, bytes(32))
@@ -167,13 +165,13 @@ def check_model_folder(data: bytes) -> None:
 
 
 HOLES_CPU_S: Final = 15.0
-"""Four million texts of a GGUF file take a third of it; all lengths beyond are refused before."""
+"""Four million texts of a GGUF file take a third of it; greater lengths are refused."""
 HOLE_BYTES: Final = 1 << 40
-"""A file with a hole of a terabyte takes no place on a disk; one that reads it takes all memory."""
+"""A sparse file of a terabyte takes no space on a disk, but reading it takes all memory."""
 
 
 def check_holes(data: bytes) -> None:
-    """The files of a model, each with a hole behind what it holds, read with little time and memory."""
+    """The files of a model, each with a hole after its data, read with little time and memory."""
 
     def read_confined(read: Callable[[Path], object], folder: Path) -> None:
         with _confined(limit=resource.RLIMIT_DATA, cpu_s=HOLES_CPU_S):
@@ -191,7 +189,7 @@ HOLED_FILES: Final = (*FILES, "model.gguf", "swarm", "chat_template.jinja", "tok
 
 
 def _hole_seeds() -> list[bytes]:
-    """What a reader takes from the beginning of each file, and lengths as long as the file."""
+    """The beginnings of each file, and lengths as long as the file."""
     much = HOLE_BYTES // 2
     magic = b"GGUF" + (3).to_bytes(4, "little")
     one_key = magic + bytes(8) + (1).to_bytes(8, "little")
@@ -210,7 +208,6 @@ def _hole_seeds() -> list[bytes]:
         script((0, b"{}"), (weights, much.to_bytes(8, "little"))),
         script((weights, len(written).to_bytes(8, "little") + written)),
         *(script((gguf, header)) for header in headers),
-        # What is there without weights is taken.
         script(),
     ]
 
@@ -244,7 +241,7 @@ _HOLE_READERS: Final[tuple[Callable[[Path], object], ...]] = (
     lambda folder: read_swarm_file(folder / "swarm"),
     lambda folder: parse_denied([str(folder / "swarm")]),
 )
-"""All but the hashes of weights, which a node computes of as many bytes as there are."""
+"""All but the hashes of weights, which a node computes over the whole file."""
 
 
 def _folder_seeds() -> list[bytes]:
@@ -297,7 +294,7 @@ def _tokenizer_seeds() -> list[bytes]:
 
 
 class _RenderingHere(TemplateProcesses):
-    """Templates are rendered here, with a bound on time and memory as in their own processes."""
+    """Renders templates in this process, with the limits of template processes."""
 
     def render(self, template: str, values: dict[str, Any], *, now: str) -> str:
         asked = {"template": template, "values": values, "now": now, "max_characters": MAX_TEXT_CHARACTERS}
@@ -317,9 +314,9 @@ class _RenderingHere(TemplateProcesses):
 
 @contextmanager
 def _confined(*, limit: int = resource.RLIMIT_AS, cpu_s: float = CPU_S) -> Iterator[None]:
-    """Bound what is done within. Raises `_TooLong`, and Python itself `MemoryError`.
+    """Limit time and memory. Raises `_TooLong` and `MemoryError`.
 
-    `RLIMIT_DATA` leaves out files that are mapped and not changed, which take no memory of their own.
+    `RLIMIT_DATA` does not count mapped files that are not changed.
     """
 
     def stop(*_: object) -> None:
@@ -339,9 +336,9 @@ def _confined(*, limit: int = resource.RLIMIT_AS, cpu_s: float = CPU_S) -> Itera
 
 
 def check_template(data: bytes) -> None:
-    """A chat template as far as its text is a prompt."""
+    """A chat template, rendered to a prompt."""
     text = data.decode()
-    # Single steps of long arithmetic cannot be stopped here; a process of its own can be.
+    # Single steps of long arithmetic cannot be interrupted in this process.
     if "**" in text or re.search(r"\d{6}", text):
         return
     with patch("cosine_p2p.text.chat_template.TemplateProcesses", _RenderingHere):
@@ -363,10 +360,10 @@ def _template_seeds() -> list[bytes]:
 
 
 def _answered(work: Callable[[dict[str, Any]], object], data: bytes) -> None:
-    """What a request's body comes to, which can be written down, refusals too."""
+    """Parse the body of a request; results and refusals must be valid JSON."""
     try:
         said = work(parse_object(data))
-        # A chat's choice of tools is no JSON; the texts in it are what counts.
+        # A chat's choice of tools is not JSON, but its texts are.
         json.dumps(said, ensure_ascii=False, allow_nan=False, default=repr).encode()
     except ApiError as error:
         json.dumps(error.body, ensure_ascii=False, allow_nan=False).encode()
@@ -374,7 +371,7 @@ def _answered(work: Callable[[dict[str, Any]], object], data: bytes) -> None:
 
 
 def _choices(body: dict[str, Any]) -> object:
-    """What is asked for, in whichever API this is."""
+    """The choices of a request in the API that its body belongs to."""
     parse: Callable[[dict[str, Any]], Any] = parse_chat if "messages" in body else parse_completion
     if "input" in body:
         parse = parse_response
@@ -393,7 +390,7 @@ def _codec() -> TextTokenizer:
 
 
 def check_address(data: bytes) -> None:
-    """Addresses that a record announces."""
+    """An address in a record."""
     text = data.decode("utf-8", errors="replace")
     book = AddressBook()
     book.note(OWNER.peer_id, [text, text.partition("/p2p/")[0]])
@@ -417,11 +414,10 @@ def _address_seeds() -> list[bytes]:
 
 
 def check_schema(data: bytes) -> None:
-    """A JSON schema of a request, as far as it is read before llguidance has it, in a process of its own."""
+    """A JSON schema of a request, before llguidance reads it in a separate process."""
     schema = json.loads(data)
     sound = with_sound_bounds(schema)
     json.dumps(sound)
-    # Bounds that were moved need not be moved again.
     assert with_sound_bounds(sound) == sound or json.dumps(sound).count("NaN")
 
 

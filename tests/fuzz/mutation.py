@@ -1,10 +1,11 @@
-"""Mutations of messages, moves and JSON as values: what is changed byte by byte hardly ever decodes.
+"""Mutations of messages, moves and JSON as values, since changed bytes hardly ever decode.
 
-Each takes an input, a source of randomness, a function that changes bytes, and the most bytes there may be.
+Each takes an input, a source of randomness, a function that changes bytes, and the maximum size.
 """
 
 import json
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any, Final
 
@@ -14,18 +15,18 @@ from tests.fuzz.target import Mutate, moves, script
 
 Bytewise = Callable[[bytes, int], bytes]
 EDGES: Final = (0, 1, 2, -1, 127, 128, 255, 256, 65_535, 65_536, 131_072, (1 << 31) - 1, 1 << 31, 1 << 53, 1 << 63)
-"""Whole numbers at which kinds of numbers or limits of the protocol end."""
+"""Bounds of number types and limits of the protocol."""
 REALS: Final = (0.0, -1.0, 1.0, 5e-324, 1e-9, 1e11, 1e300, float("nan"), float("inf"))
 NASTY: Final = bytes.fromhex("7f80818f90919fa0bfc0c1c2c3c4c5c6c7c8c9cacbcccdcecfd0d3d4d8d9dadbdcdddedfe0ff")
-"""Bytes that begin every msgpack type, and lengths that lie."""
+"""The first bytes of every msgpack type, and false lengths."""
 MAX_EDITS: Final = 4
-"""A choice: of one input."""
+"""The edits of one input."""
 MANY: Final = (2, 3, 16, 64, 255, 257)
-"""How often something is repeated."""
+"""Numbers of repetitions."""
 
 
 def changed_bytes(data: bytes, max_bytes: int, *, random: Random) -> bytes:
-    """A few edits, where no library makes them: flips, nasty bytes, cuts, repeats, insertions."""
+    """A few edits without libFuzzer: flips, nasty bytes, cuts, repeats, insertions."""
     for _ in range(random.randint(1, MAX_EDITS)):
         at = random.randint(0, len(data))
         to = random.randint(at, len(data))
@@ -42,16 +43,6 @@ def changed_bytes(data: bytes, max_bytes: int, *, random: Random) -> bytes:
     return data[:max_bytes]
 
 
-def mutated_moves(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
-    """Moves of messages with one of them changed, copied, dropped, or made at another time."""
-    return _mutated_moves(data, random, bytewise, max_bytes, mutated_message)
-
-
-def mutated_files(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
-    """The same with JSON in the place of messages."""
-    return _mutated_moves(data, random, bytewise, max_bytes, mutated_json)
-
-
 def mutated_tokenizer(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
     """Two JSON files with a zero byte in between, or one."""
     first, zero, second = data.partition(b"\0")
@@ -60,7 +51,8 @@ def mutated_tokenizer(data: bytes, random: Random, bytewise: Bytewise, max_bytes
     return (mutated_json(first, random, bytewise, max_bytes) + zero + second)[:max_bytes]
 
 
-def _mutated_moves(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int, mutate: Mutate) -> bytes:
+def _mutated_moves(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int, *, mutate: Mutate) -> bytes:
+    """Moves with one of them changed, copied, dropped, or made at another time."""
     steps = list(moves(data)) or [(0, b"")]
     at = random.randrange(len(steps))
     how, sent = steps[at]
@@ -85,7 +77,7 @@ def mutated_session(data: bytes, random: Random, bytewise: Bytewise, max_bytes: 
 
 
 def mutated_message(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
-    """msgpack with one value changed; what is none is changed as bytes."""
+    """msgpack with one value changed; other data is changed as bytes."""
     try:
         value = msgpack.unpackb(data, strict_map_key=False)
         if not isinstance(value, list):
@@ -102,11 +94,15 @@ def mutated_signed(data: bytes, random: Random, bytewise: Bytewise, max_bytes: i
 
 
 def mutated_json(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
-    """JSON with one value changed; what is none is changed as bytes."""
+    """JSON with one value changed; other data is changed as bytes."""
     try:
         return json.dumps(_mutated(json.loads(data), random, bytewise)).encode()[:max_bytes]
     except (ValueError, TypeError, RecursionError):
         return bytewise(data, max_bytes)
+
+
+mutated_moves: Final = partial(_mutated_moves, mutate=mutated_message)
+mutated_files: Final = partial(_mutated_moves, mutate=mutated_json)
 
 
 def _mutated(value: Any, random: Random, bytewise: Bytewise) -> Any:

@@ -1,8 +1,8 @@
 """The state machines of a node that take a stranger's stream: verifier, audits, drafter, directory, status, gate.
 
-The stranger's bytes are moves (`target.moves`). The bits of each say which of two streams it goes to, whether the
-bytes are a frame's body or bare, whether what cannot be guessed is mended (its own request, digests it has heard,
-its signature), and how long it waits then.
+The stranger's bytes are moves (`target.moves`). The bits of each select one of two streams, a frame or bare bytes,
+whether values that cannot be guessed are corrected (its request, digests it has heard, its signature), and the
+pause after it.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from random import Random
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from cosine_lab.emulation.machine import InlineRunner
 from cosine_lab.emulation.memory_transport import MemoryNetwork
@@ -45,22 +45,18 @@ CALLERS: Final = (Identity.from_seed(bytes([100]) * 32), Identity.from_seed(byte
 DRAFTER: Final = Identity.from_seed(bytes([9]) * 32)
 NOW_S: Final = 5000.0
 WAITS_S: Final = (0.0, 0.02, 0.3, 2.5)
-"""Nothing, less than a pass, some passes, and longer than a drafter waits for a client it hears nothing of."""
+"""Nothing, less than a pass, some passes, and longer than a drafter waits for a silent client."""
 SECOND, BARE, MENDED = 1, 2, 4
-"""The bits of a move: the other stream, bytes without a frame, mended. The next two say how long it waits."""
+"""The bits of a move: the second stream, bytes without a frame, corrected. The next two select the pause."""
 LEAVE_S: Final = 3.0
 """Longer than a channel takes to end."""
 Serve = Callable[[Stream], Awaitable[None]]
-
-
-class Mend(Protocol):
-    """Puts right what nobody can guess of a message on its way to a stream's service."""
-
-    def __call__(self, message: Any, stream: "HostileStream") -> Any: ...
+Mend = Callable[[Any, "HostileStream"], Any]
+"""Corrects the values of a message that cannot be guessed."""
 
 
 class HostileStream:
-    """The service's end of a stream whose other end says what an input says; `heard` is what the service said."""
+    """The service's end of a stream on which a stranger sends an input; `heard` are the service's messages."""
 
     def __init__(self, peer_id: str) -> None:
         self.peer_id = peer_id
@@ -94,7 +90,7 @@ class HostileStream:
 
 
 async def play(data: bytes, serve: Serve, mend: Mend) -> None:
-    """Let two strangers make the moves of an input; a stream that was ended is opened again."""
+    """Let two strangers make the moves of an input; a stream that has ended is opened again."""
     streams: dict[Identity, HostileStream] = {}
     handled: dict[Identity, asyncio.Future[None]] = {}
     for how, sent in moves(data):
@@ -102,7 +98,7 @@ async def play(data: bytes, serve: Serve, mend: Mend) -> None:
         if caller not in handled or handled[caller].done():
             streams[caller] = HostileStream(caller.peer_id)
             handled[caller] = asyncio.ensure_future(serve(streams[caller]))
-        streams[caller].say(mended_bytes(how, sent, partial(mend, stream=streams[caller])))
+        streams[caller].say(mended_bytes(how, sent, lambda message, to=streams[caller]: mend(message, to)))
         await asyncio.sleep(WAITS_S[how >> 3 & 3])
     for stream in streams.values():
         stream.close()
@@ -111,7 +107,7 @@ async def play(data: bytes, serve: Serve, mend: Mend) -> None:
 
 
 def mended_bytes(how: int, sent: bytes, mend: Callable[[Any], Any]) -> bytes:
-    """The bytes of a move as they travel."""
+    """The bytes of a move as they are sent."""
     if how & BARE:
         return sent
     if how & MENDED:
@@ -122,31 +118,26 @@ def mended_bytes(how: int, sent: bytes, mend: Callable[[Any], Any]) -> bytes:
     return encode_frame(sent)
 
 
-def _own_request(request: Request, caller: str, *, vocab_tokens: int) -> Request:
-    """A request as the service takes it: of this client, for its target, within its vocabulary and context."""
-    return replace(
-        request,
-        target_digest=TARGET,
-        tokenizer_digest=TOKENIZER,
-        numerics="scripted",
-        client=caller,
-        prompt=tuple(token % vocab_tokens for token in request.prompt[:64]) or (1,),
-        max_new_tokens=1 + request.max_new_tokens % 256,
-    )
-
-
 class _Caller:
-    """What a stranger remembers, to say things that fit: its last request, and the last prefix it was told of."""
+    """A stranger's memory, for consistent messages: its last request, and the last prefix it has heard."""
 
     def __init__(self, engine: ScriptedEngine) -> None:
         self._vocab_tokens = engine.vocab_tokens
         self._requests: dict[str, tuple[Request, bytes]] = {}
 
     def mend(self, message: Any, stream: HostileStream) -> Any:
-        """The message with what nobody can guess put right."""
         match message:
             case m.Open() | m.Start() | m.AskAudit():
-                asked = _own_request(message.request, stream.peer_id, vocab_tokens=self._vocab_tokens)
+                # A request of this client for the service's target, within its vocabulary and context.
+                asked = replace(
+                    message.request,
+                    target_digest=TARGET,
+                    tokenizer_digest=TOKENIZER,
+                    numerics="scripted",
+                    client=stream.peer_id,
+                    prompt=tuple(token % self._vocab_tokens for token in message.request.prompt[:64]) or (1,),
+                    max_new_tokens=1 + message.request.max_new_tokens % 256,
+                )
                 digest = message.d_0 if isinstance(message, m.Start) else None
                 self._requests[stream.peer_id] = asked, digest or request_digest(asked)
                 message = replace(message, number=1 + message.number % 3, request=asked)
@@ -168,23 +159,22 @@ class _Caller:
                 signed_mandate = sign(identity, mandate, digest=d_0)
                 return replace(message, number=1 + message.number % 3, mandate=signed_mandate)
             case m.Tree() | m.Assign():
-                position, digest = self._place(d_0, stream)
+                # The end of the stream, as far as the caller has heard.
+                told = [
+                    (one.position + len(one.tokens), one.digest)
+                    for one in stream.heard
+                    if isinstance(one, m.Commit)
+                ]
+                position, digest = told[-1] if told else (0, d_0)
                 return replace(message, number=1 + message.number % 3, base=digest, position=position)
             case m.Cancel() | m.Revoke() | m.Advance() | m.Release():
                 return replace(message, number=1 + message.number % 3)
         return message
 
-    def _place(self, d_0: bytes, stream: HostileStream) -> tuple[int, bytes]:
-        """The end of the stream as far as the caller was told."""
-        for told in reversed(stream.heard):
-            if isinstance(told, m.Commit):
-                return told.position + len(told.tokens), told.digest
-        return 0, d_0
-
 
 @asynccontextmanager
 async def _running(service: Any, engine: ScriptedEngine) -> AsyncIterator[None]:
-    """The loop of a service; at the end it still runs, and nothing of what strangers asked for is left."""
+    """Run the loop of a service; at the end it still runs, and no request or page of strangers is left."""
     loop_task = asyncio.ensure_future(service.run())
     try:
         yield
@@ -245,7 +235,7 @@ async def _tell_status(data: bytes) -> None:
 
 
 async def _admit(data: bytes) -> None:
-    """The gate of a private swarm, whose certificates a mended stranger has, and behind it a status service."""
+    """The gate of a private swarm before a status service; a corrected stranger has certificates."""
     swarm = PrivateSwarm()
     gate = PeerGate(swarm.member(SERVER.peer_id))
     service = StatusService(lambda: (b"", 1, 2))

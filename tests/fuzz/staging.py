@@ -1,4 +1,4 @@
-"""A stage of a chain under strangers: one claims to be its head, the other to be the stage before."""
+"""A stage of a chain and two strangers: one claims to be the head, the other the previous stage."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
@@ -75,7 +75,7 @@ class ScriptedStage:
 
 
 def mend(message: Any, stream: HostileStream) -> Any:
-    """The message with what only the chain's head can know."""
+    """Correct the values that only the chain's head can know."""
     match message:
         case Join():
             return replace(

@@ -1,4 +1,4 @@
-"""A fuzz target: what is called with a stranger's bytes, which errors it may raise, where it starts from."""
+"""A fuzz target: a function of a stranger's bytes, the errors it may raise, and its seeds."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,10 +19,10 @@ Mutate = Callable[[bytes, Random, Callable[[bytes, int], bytes], int], bytes]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FuzzTarget:
-    """`check` reads bytes and fails the run with any error but those of `refusals`, or our own.
+    """`check` reads bytes; any error except our own and `refusals` fails the run.
 
-    `seeds` are inputs from which others are made, mostly by `mutate` where changed bytes would hardly ever mean
-    anything. `runs` is how many a test tries, and `max_bytes` bounds them.
+    Inputs are made from `seeds`, mostly by `mutate` if changed bytes would hardly ever be valid. `runs` is the
+    number of inputs of a test, and `max_bytes` bounds them.
     """
 
     check: Callable[[bytes], object]
@@ -33,7 +33,7 @@ class FuzzTarget:
     max_bytes: int = 4096
 
     def accepts(self, data: bytes) -> bool:
-        """True if the bytes were taken, False if they were refused. Raises whatever else came of them."""
+        """True if the bytes were accepted, False if they were refused. Raises all other errors."""
         try:
             self.check(data)
         except LocalProtocolError:
@@ -46,7 +46,7 @@ class FuzzTarget:
 
 
 def any_taken(readers: Iterable[Callable[[], object]]) -> None:
-    """Call every reader of one input. Raises the last refusal if no reader took it."""
+    """Call every reader of one input. Raises the last refusal if no reader accepts it."""
     refused, is_taken = CosineError(), False
     for read in readers:
         try:
@@ -59,7 +59,7 @@ def any_taken(readers: Iterable[Callable[[], object]]) -> None:
 
 
 def kept(name: str) -> list[bytes]:
-    """The committed inputs of a target that reach further than its seeds: a file with a line of hex for each."""
+    """The committed inputs of a target that cover more than its seeds: a file with a line of hex for each."""
     file = FOLDER / "corpus" / f"{name}.txt"
     return [bytes.fromhex(line) for line in file.read_text().split()] if file.is_file() else []
 
@@ -70,12 +70,12 @@ def json_seeds(name: str) -> list[bytes]:
 
 
 def regressions() -> dict[str, bytes]:
-    """Inputs that broke a target once, and hostile ones that people thought of, by name."""
+    """Inputs that once broke a target, and hand-made hostile inputs, by name."""
     return {path.stem: path.read_bytes() for path in sorted((FOLDER / "regressions").glob("*.bin"))}
 
 
 def moves(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """An input as moves of a hostile peer: a byte that says how, two that say how long, and what it sends."""
+    """An input as moves of a hostile peer: a byte of bits, two bytes of length, and the bytes that it sends."""
     at = 0
     for _ in range(MAX_MOVES):
         if at >= len(data):

@@ -1,4 +1,4 @@
-"""Whatever a stranger sends, only errors of ours come of it: old findings, some new inputs, many by coverage."""
+"""Strangers' bytes cause only our own errors: old findings, some new inputs, and many by coverage."""
 
 import os
 import subprocess
@@ -15,15 +15,15 @@ from tests.fuzz.target import kept, regressions
 from tests.fuzz.targets import TARGETS
 
 QUICK: Final = 200
-"""One of so many of a target's runs is tried without coverage."""
+"""One of 200 runs of a target is made without coverage."""
 CHECKED_PART: Final = 10
-"""One of so many is in every check, guided by coverage; all of them take five minutes of a processor."""
+"""One of ten is in every check, guided by coverage; all of them take five minutes of a processor."""
 SLOW: Final = ("constraint", "holes")
-"""Targets whose every input takes a process, or a bound on memory, of its own."""
+"""Targets whose inputs take a separate process or memory limit each."""
 REGRESSIONS: Final = regressions()
 
 
-# What a stranger's numbers come to is nobody's business but his own.
+# Strangers' numbers may overflow.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 
 

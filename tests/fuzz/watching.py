@@ -1,4 +1,4 @@
-"""A run in virtual time in which nothing may go wrong unseen: no task, callback or log line may hide an error."""
+"""Runs in virtual time in which no task, callback or log line may hide an error."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ def _is_ours(error: BaseException) -> bool:
 
 
 def run_watched(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine in virtual time. Raises the first error that is not ours, wherever it came up."""
+    """Run a coroutine in virtual time. Raises the first error that is not ours, from any task."""
     errors = _Errors()
     tasks: list[asyncio.Task[Any]] = []
 

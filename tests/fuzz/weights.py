@@ -1,6 +1,6 @@
 """Weights: a node that serves them to strangers, and one that fetches them from a stranger.
 
-What the stranger says are moves, as in `serving`; a mended answer is of the question that was asked last.
+The stranger's bytes are moves, as in `serving`; a corrected answer is to the last question.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ from tests.fuzz.wire import message_of
 
 SERVER: Final = Identity.from_seed(bytes([104]) * 32)
 TRUE: Final = 32
-"""The bit of a move that says: the answer is the right one."""
+"""The bit of a move for the correct answer."""
 SMALL: Final = bytes(range(16))
 LARGE: Final = bytes(PIECE_BYTES + 5)
 
@@ -72,7 +72,7 @@ async def _serve(data: bytes) -> None:
 
 
 def _answer(asked: AskWeights) -> WeightBytes:
-    """What an honest peer says."""
+    """The answer of an honest peer."""
     tensors = [placed.tensor for placed in HELD.tensors.values()]
     row = tensors[min(asked.index, 1)]
     whole = {

@@ -1,8 +1,8 @@
-"""The wire without I/O: messages, frames, signed things, trees. What is taken must mean the same when sent on."""
+"""The wire without I/O: messages, frames, signed bodies, trees. Accepted data must be equal when it is sent on."""
 
 import base64
 import json
-from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache, partial
 from hashlib import sha256
 from typing import Any, Final
@@ -44,9 +44,7 @@ from tests.protocol.strategies import BODIES
 NETWORK: Final = "main"
 CELL: Final = cell_key(network=NETWORK, role="verifier", target="someone/model", owner=OWNER.peer_id, depth=2)
 SIGNED: Final = 1
-"""The bit of an input's first byte that says: the rest is a body, which its sender signs, whatever it says."""
-SIGNED_BODIES: Final = ("audit", "mandate", "fragment", "transcript")
-"""The vectors of bodies that are signed as they are."""
+"""The bit of an input's first byte for a body that its sender signs."""
 
 
 @cache
@@ -65,14 +63,10 @@ def message_of(cls: type) -> Any:
     return next(found for found in map(decode, bodies()) if isinstance(found, cls))
 
 
-def _same(taken: Any, again: Any) -> None:
-    assert taken == again, f"{taken} means {again} when it is sent on"
-
-
 def check_message(data: bytes) -> None:
-    """A message that is taken means the same when it is sent on, and a request in it has one digest."""
+    """An accepted message is equal when it is sent on, and a request in it has one digest."""
     message = decode(data)
-    _same(message, decode(encode(message)))
+    assert decode(encode(message)) == message
     request = getattr(message, "request", None)
     if isinstance(request, Request):
         encode_request(request)
@@ -80,7 +74,7 @@ def check_message(data: bytes) -> None:
 
 
 def check_stream(data: bytes) -> None:
-    """However a stream is cut, the same frames come of it; the first byte says how it is cut."""
+    """A stream has the same frames in pieces of any size, which the first byte gives."""
     step, stream = 1 + data[0] if data else 1, data[1:]
     pieces, whole = FrameDecoder(), FrameDecoder()
     found = [frame for at in range(0, len(stream), step) for frame in pieces.feed(stream[at : at + step])]
@@ -95,26 +89,22 @@ def check_bodies(data: bytes) -> None:
 
     def read(cls: type[Any]) -> None:
         body = decode_body(cls, data)
-        _same(body, decode_body(cls, encode_body(body)))
+        assert decode_body(cls, encode_body(body)) == body
 
     any_taken(partial(read, cls) for cls in (*BODIES, Request, NodeBlock, StoredValue))
 
 
-def _sealed(body: bytes, *, cell: str) -> bytes:
-    binding = dht_binding(cell)
+def _sealed(body: bytes) -> bytes:
+    """A record of any body, signed as in docs/protocol.md."""
+    binding = sha256(CELL.encode()).digest()[:DIGEST_BYTES]
     return encode_body(Signed(body, OWNER.sign(kind=NodeRecord.KIND, digest=binding, body=body)))
 
 
-def dht_binding(cell: str) -> bytes:
-    """The digest that a record's signature covers, as docs/protocol.md has it."""
-    return sha256(cell.encode()).digest()[:DIGEST_BYTES]
-
-
 def check_record(data: bytes) -> None:
-    """A record, and the value of the DHT around it, as nodes that store and read check them."""
+    """A record and its value in the DHT, as writers and readers check them."""
     is_signed, rest = bool(data) and data[0] & SIGNED, data[1:]
     if is_signed:
-        rest = _sealed(rest[:4096], cell=CELL) if len(rest) < 3900 else rest
+        rest = _sealed(rest[:4096]) if len(rest) < 3900 else rest
         value, subkey = encode_body(StoredValue(CELL, rest[:4096])), subkey_bytes(OWNER.peer_id)
         record = open_record(rest, key=CELL, owner=OWNER.peer_id, now_s=NOW_S)
     else:
@@ -131,14 +121,14 @@ def check_record(data: bytes) -> None:
 def record_seeds() -> list[bytes]:
     sealed = encode_body(record_of())
     subkey = subkey_bytes(OWNER.peer_id)
-    value = encode_body(StoredValue(CELL, _sealed(sealed, cell=CELL)))
+    value = encode_body(StoredValue(CELL, _sealed(sealed)))
     names = ("record_with_generation_defaults", "record_with_certificate", "record_with_coordinate")
     stored = [unseal(NodeRecord, bytes.fromhex(vectors.read(name)["sealed"])).body for name in names]
     return [b"\1" + sealed, bytes([2 * len(subkey)]) + subkey + value, *(b"\1" + body for body in stored)]
 
 
 def check_membership(data: bytes) -> None:
-    """Certificates and lists of revoked ones as bytes and as lines of text, from whoever makes a swarm."""
+    """Certificates and lists of revoked certificates, as bytes and as lines of text."""
     kind, rest = data[0] if data else 0, data[1:]
     if kind & SIGNED and len(rest) < 400:
         what = m.Certificate.KIND if kind & 2 else m.Revocations.KIND
@@ -161,34 +151,26 @@ def membership_seeds() -> list[bytes]:
 
 
 def check_mandate(data: bytes) -> None:
-    """A mandate that a client signs, whatever is in it."""
+    """Any mandate that a client signs."""
     d_0 = request_digest(request_of())
     signed: Signed[m.Mandate] = Signed(data, OTHER.sign(kind=m.Mandate.KIND, digest=d_0, body=data))
     open_mandate(signed, client=OTHER.peer_id, d_0=d_0, delegate=OWNER.peer_id, now_s=NOW_S)
 
 
 def check_audit(data: bytes) -> None:
-    """A claim, and what an auditor says of it: two moves, each signed if its first bit says so."""
+    """A claim and an auditor's answer: two moves, each signed if its first bit is set."""
     steps = [*moves(data), (0, b""), (0, b"")]
     (how, asked), (how_answered, body) = steps[:2]
     claim = decode(asked)
     if not isinstance(claim, m.AskAudit):
         return
-    d_0 = request_digest(claim.request)
+    d_0, body = request_digest(claim.request), body[:4096]
     if how & SIGNED:
         signature = OWNER.sign(kind=m.Transcript.KIND, digest=d_0, body=claim.transcript.body)
-        claim = m.AskAudit(
-            claim.number,
-            claim.request,
-            claim.tokens,
-            OWNER.peer_id,
-            Signed(claim.transcript.body, signature),
-        )
+        claim = replace(claim, author=OWNER.peer_id, transcript=Signed(claim.transcript.body, signature))
     open_claim(claim)
-    body = body[:4096]
-    answer = m.Audited(claim.number, body, OTHER.sign(kind=m.AuditVerdict.KIND, digest=d_0, body=body))
-    if not how_answered & SIGNED:
-        answer = m.Audited(claim.number, body, bytes(64))
+    signature = OTHER.sign(kind=m.AuditVerdict.KIND, digest=d_0, body=body) if how_answered & SIGNED else bytes(64)
+    answer = m.Audited(claim.number, body, signature)
     accuses(open_verdict(answer, auditor=OTHER.peer_id, claim=claim), claim.request)
 
 
@@ -199,9 +181,8 @@ def audit_seeds() -> list[bytes]:
 
 
 def check_evidence(data: bytes) -> None:
-    """A file of evidence that somebody hands over."""
-    read = json.loads(data)
-    for piece in evidence_of_json(read):
+    """A file of evidence from a stranger."""
+    for piece in evidence_of_json(json.loads(data)):
         piece.open()
 
 
@@ -213,7 +194,7 @@ def evidence_seeds() -> list[bytes]:
 
 
 def check_manifest(data: bytes) -> None:
-    """The manifest of a model, as a peer or a folder has it."""
+    """The manifest of a model from a peer or a folder."""
     manifest = Manifest.decode(data)
     assert manifest.encode() == data
     for tensor in manifest.tensors:
@@ -229,9 +210,9 @@ def check_identity(data: bytes) -> None:
 
 
 def check_tree(data: bytes) -> None:
-    """A live tree and the fragments that show its authors, under any drafts and commits.
+    """A live tree and the signed fragments of its authors, under any drafts and commits.
 
-    A move's lowest bits say what it does and below which of the prefixes known so far.
+    The bits of a move select a draft or a commit, and one of the known prefixes.
     """
     d_0 = request_digest(request_of())
     tree, drafts, known = LiveTree(d_0), Drafts(), [d_0]
@@ -272,7 +253,7 @@ def first_of(vector: str) -> bytes:
 
 
 def check_answer(data: bytes) -> None:
-    """Answers of libp2p's own protocols about how we are reached; the first byte says which."""
+    """Answers of libp2p's protocols about our reachability; the first byte selects the protocol."""
     kind, answer = data[:1], data[1:]
     if kind == b"r":
         places = read_reservation(answer, OWNER.peer_id, least_bytes=1 << 20)
@@ -292,10 +273,6 @@ def answer_seeds() -> list[bytes]:
         b"d\x08\x01" + field(3, b"\x08\x00" + field(3, place)),
         b"i" + field(2, place) + field(3, b"/a/1.0.0") + field(4, place),
     ]
-
-
-def _identity_seeds() -> Sequence[bytes]:
-    return [OWNER.to_file_bytes(), OWNER.peer_id.encode()]
 
 
 TARGETS: Final = {
@@ -322,7 +299,9 @@ TARGETS: Final = {
         runs=10_000,
         mutate=mutated_message,
     ),
-    "identity": FuzzTarget(check=check_identity, seeds=_identity_seeds, runs=10_000),
+    "identity": FuzzTarget(
+        check=check_identity, seeds=lambda: [OWNER.to_file_bytes(), OWNER.peer_id.encode()], runs=10_000
+    ),
     "answer": FuzzTarget(check=check_answer, seeds=answer_seeds, runs=10_000),
     "tree": FuzzTarget(check=check_tree, seeds=tree_seeds, runs=10_000, mutate=mutated_moves),
 }

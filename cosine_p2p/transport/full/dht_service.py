@@ -55,7 +55,6 @@ class DhtService:
         return await self._protocol.rpc_ping(request, context)
 
     async def rpc_find(self, request: Any, context: Any) -> Any:
-        """Raises `OverBudget` for too many keys."""
         keys = len(request.keys)
         # A refused call costs work too.
         await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))

@@ -154,11 +154,6 @@ class HivemindTransport:
         direct = [maddr for maddr in ways if "/p2p-circuit" not in maddr]
         return next((f"{maddr}/p2p/{peer_id}" for maddr in (*direct, *ways)), "")
 
-    async def connect(self, maddr: str) -> None:
-        """Connect to a peer at its full address. Raises `PeerLost`."""
-        daemon = (await self._up(maddr)).daemon
-        await daemon.connect(peer_of(maddr), (maddr,), self.config.dial_timeout_s)
-
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
         self._handlers[protocol] = handler
         if self._running is not None:
@@ -317,8 +312,10 @@ class HivemindTransport:
 
     async def _open(self, peer_id: str, protocol: str) -> Stream:
         """Raises `PeerLost`."""
-        reader, writer = await (await self._daemon()).open(peer_id, protocol, self.config.dial_timeout_s)
-        return await self.config.gate.enter(self._tracked(peer_id, reader, writer))
+        ends = await (await self._daemon()).open(peer_id, protocol, self.config.dial_timeout_s)
+        stream = SocketStream(peer_id, *ends, self._closed)
+        self._streams.add(stream)
+        return await self.config.gate.enter(stream)
 
     async def _ask_to(self, peer_id: str, protocol: str) -> Stream:
         """A stream of one of libp2p's own protocols, which bypass the gate."""
@@ -464,13 +461,9 @@ class HivemindTransport:
 
         if not await is_dialable([maddr]):
             return
-        await self.connect(maddr)
-        await (await self._up(maddr)).dht.protocol.call_ping(PeerID.from_base58(peer_of(maddr)))
-
-    def _tracked(self, peer_id: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> SocketStream:
-        stream = SocketStream(peer_id, reader, writer, self._closed)
-        self._streams.add(stream)
-        return stream
+        running, peer_id = await self._up(maddr), peer_of(maddr)
+        await running.daemon.connect(peer_id, (maddr,), self.config.dial_timeout_s)
+        await running.dht.protocol.call_ping(PeerID.from_base58(peer_id))
 
     def _closed(self, stream: SocketStream) -> None:
         self._streams.discard(stream)
@@ -482,7 +475,8 @@ class HivemindTransport:
     def _accept(
         self, peer_id: str, protocol: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        stream = self._tracked(peer_id, reader, writer)
+        stream = SocketStream(peer_id, reader, writer, self._closed)
+        self._streams.add(stream)
         handler = self._handlers.get(protocol)
         own = sum(known.peer_id == peer_id for known in self._streams)
         # A handler may have been withdrawn since the stream was opened.

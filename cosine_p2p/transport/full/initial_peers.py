@@ -54,7 +54,6 @@ class InitialPeers:
         self._dials: dict[str, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Look until cancelled."""
         try:
             while True:
                 await asyncio.sleep(LOOK_S)

@@ -109,7 +109,6 @@ async def ask_reservation(dial: Dial, peer_id: str, *, least_bytes: int, timeout
 
 
 def read_reservation(answer: bytes, peer_id: str, *, least_bytes: int) -> tuple[str, ...]:
-    """Raises `PeerLost` as `ask_reservation`."""
     try:
         by_number = dict(fields(answer))
         if (status := by_number.get(5)) != _OK:
@@ -137,7 +136,6 @@ async def ask_dial_back(
 
 
 def read_dial_back(answer: bytes, peer_id: str) -> str | None:
-    """Raises `PeerLost` as `ask_dial_back`."""
     try:
         response = dict(fields(answer)).get(3, b"")
         told = dict(fields(response)) if isinstance(response, bytes) else {}
@@ -158,7 +156,6 @@ async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identif
 
 
 def read_identity(answer: bytes, peer_id: str) -> Identified:
-    """Raises `PeerLost`."""
     try:
         seen_at, protocols = "", []
         for number, value in fields(answer):

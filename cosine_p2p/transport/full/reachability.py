@@ -97,7 +97,6 @@ class Reachability:
         await self._look()
 
     async def run(self) -> None:
-        """Look until cancelled."""
         try:
             while True:
                 with suppress(TimeoutError):

@@ -134,7 +134,6 @@ class Connection:
         return not self._muxer.streams
 
     async def run(self) -> None:
-        """Run until the peer leaves or `end` is called."""
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
@@ -173,7 +172,6 @@ class Connection:
         return proposed
 
     async def _refuse_all(self) -> None:
-        """Reset every stream that the peer opens."""
         try:
             while True:
                 await (await self._muxer.accept_stream()).reset()

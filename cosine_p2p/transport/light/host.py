@@ -140,7 +140,6 @@ class LightHost:
             del self._connections[peer_id]
 
     async def _connected(self, peer_id: str, addresses: Sequence[Address]) -> Connection:
-        """Raises `Unreachable`."""
         dialling = self._dialling.setdefault(peer_id, trio.Lock())
         async with dialling:
             connection = self._live(peer_id)

@@ -28,7 +28,6 @@ class _Progress:
         self._unreported_bytes = 0
 
     def due_bytes(self, used_bytes: int) -> int:
-        """The bytes to report now, which may be 0."""
         self._unreported_bytes += used_bytes
         if self._unreported_bytes < STEP_BYTES:
             return 0
