@@ -1,4 +1,4 @@
-"""Full nodes on loopback for one test, strangers with no rules, and what those try to store."""
+"""Full nodes on loopback for one test, hivemind's own nodes as strangers, and records that those store."""
 
 import asyncio
 import contextlib
@@ -44,16 +44,12 @@ class Swarm:
         if gate_of is not None:
             settings["gate"] = gate_of(load_identity(file).peer_id)
         transport = await HivemindTransport.start(TransportConfig(identity_file=file, **settings))
-        self.keep(transport)
+        self._stack.push_async_callback(transport.close)
         self.boot = self.boot or await transport.visible_maddrs()
         return transport
 
-    def keep(self, transport: HivemindTransport) -> None:
-        """Close a node at the end."""
-        self._stack.push_async_callback(transport.close)
-
     async def stranger(self, *, joins: bool = True, **options: Any) -> Any:
-        """A DHT node of hivemind's own, with no rules; it may store what it likes where it can."""
+        """A DHT node of hivemind without our rules."""
         from cosine_p2p.transport.full.dht_node import node_id_of
         from cosine_p2p.transport.full.library import P2P, DHTNode
 
@@ -67,7 +63,7 @@ class Swarm:
         )
 
     async def owner(self) -> tuple[Identity, Any]:
-        """A stranger with a key of ours, so that it can bring records of its own."""
+        """A stranger with a known key, which can bring its own records."""
         file = self.identity_file()
         node = await self.stranger(identity_path=str(file), check_if_identity_free=False)
         return load_identity(file), node

@@ -1,4 +1,4 @@
-"""p2pd: reasons in plain words, calls given up, folders left behind, and the start of a relay."""
+"""p2pd: errors, cancelled calls, and folders of dead daemons."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ from tests.scenes import in_real_time
 
 
 def answer(call_id: UUID, **fields: Any) -> bytes:
-    """What p2pd sends over its connection for calls, as bytes."""
+    """A message of p2pd on its connection for calls."""
     from cosine_p2p.transport.full.library import p2pd_pb2
 
     message = p2pd_pb2.PersistentConnectionResponse(callId=call_id.bytes, **fields).SerializeToString()
@@ -81,16 +81,15 @@ async def test_a_call_that_a_peer_takes_back_is_forgotten() -> None:
 
 
 @pytest.fixture
-def short_path() -> Iterator[Path]:
-    """A folder whose path leaves room for sockets."""
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short path, as sockets need."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         yield Path(folder)
 
 
-def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
-    short_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_folders_are_private_and_only_those_of_dead_daemons_are_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tmp_path = short_path
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     abandoned, living = make_socket_folder(), make_socket_folder()
     assert stat.S_IMODE(living.stat().st_mode) == 0o700
@@ -122,5 +121,5 @@ def test_folders_are_private_and_only_those_of_dead_daemons_are_swept(
         ("x" * 300, "x" * 200),
     ],
 )
-def test_an_error_is_told_in_plain_words(error: str, reason: str) -> None:
+def test_an_error_becomes_a_plain_reason(error: str, reason: str) -> None:
     assert plain_reason(error) == reason
