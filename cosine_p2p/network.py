@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
@@ -46,22 +47,15 @@ class TransportKind(StrEnum):
     LIGHT = "light"
 
 
+@dataclass(slots=True, eq=False)
 class NetworkSwarm:
     """Implements `cosine_p2p.client.Swarm` on the real network."""
 
-    def __init__(
-        self,
-        transport: Transport,
-        directory: DhtDirectory,
-        leaving: AsyncExitStack,
-        tokenizers: TokenizerLoads,
-        mandates: Mandates,
-    ) -> None:
-        self.transport = transport
-        self.directory = directory
-        self.mandates = mandates
-        self._leaving = leaving
-        self._tokenizers = tokenizers
+    transport: Transport
+    directory: DhtDirectory
+    leaving: AsyncExitStack
+    tokenizers: TokenizerLoads
+    mandates: Mandates
 
     @classmethod
     async def join(
@@ -92,14 +86,14 @@ class NetworkSwarm:
             return cls(transport, directory, stack.pop_all(), tokenizers, Mandates(identity, time.time))
 
     async def text_codec(self, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
-        return await self._tokenizers.of(verifiers, self.transport)
+        return await self.tokenizers.of(verifiers, self.transport)
 
     def choose_digest(self, name: str, offered: Mapping[bytes, int]) -> bytes:
         """Trust on first use: the digest of a name is pinned on this machine."""
         return choose_digest(name, offered)
 
     async def close(self) -> None:
-        await self._leaving.aclose()
+        await self.leaving.aclose()
 
 
 async def _enter_full(

@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Final
@@ -34,16 +35,16 @@ def load_identity(file: Path | None = None) -> Identity:
         ) from None
 
 
+@dataclass(frozen=True, slots=True)
 class ClaimedIdentity:
     """An identity that no other process of this machine uses until this process ends or calls `release`."""
 
-    def __init__(self, file: Path, identity: Identity, lock: IO[bytes]) -> None:
-        self.file = file
-        self.identity = identity
-        self._lock = lock
+    file: Path
+    identity: Identity
+    lock: IO[bytes]
 
     def release(self) -> None:
-        self._lock.close()
+        self.lock.close()
 
 
 def claim_identity(file: Path | None = None) -> ClaimedIdentity:

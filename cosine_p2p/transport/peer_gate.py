@@ -68,64 +68,56 @@ class PeerGate:
         """Return a stream that we dialled once its peer is admitted. Closes it and raises `PeerLost` otherwise."""
         if self.membership is None and self._denied is None:
             return stream
-        peer_id = stream.peer_id
-        greeting = _Greeting(stream)
         try:
-            async with asyncio.timeout(GREETING_S):
-                self.check_denied(peer_id)
-                if self.membership is not None:
-                    told = await greeting.present(self.membership)
-                    theirs = self._checked(await greeting.receive(), peer_id)
-                    await self._exchange_lists(greeting, self.membership, told, theirs)
+            return await self._greet(stream, is_dialler=True)
         except TimeoutError:
             stream.close()
-            raise PeerLost(peer_id, f"it showed no membership within {GREETING_S:g} s") from None
-        except (NotAMember, RemoteProtocolError) as refused:
+            raise PeerLost(stream.peer_id, f"it showed no membership within {GREETING_S:g} s") from None
+        except RemoteProtocolError as refused:
             stream.close()
-            raise PeerLost(peer_id, f"it is not talked to: {refused}") from None
+            raise PeerLost(stream.peer_id, f"it is not talked to: {refused}") from None
         except BaseException:
             stream.close()
             raise
-        return GatedStream(stream, self, bytes(greeting.rest))
 
     async def admit(self, stream: Stream) -> Stream | None:
         """Return a stream that a peer dialled; None if it was refused with a single error."""
         if self.membership is None and self._denied is None:
             return stream
-        greeting = _Greeting(stream)
         try:
-            async with asyncio.timeout(GREETING_S):
-                self.check_denied(stream.peer_id)
-                if self.membership is not None:
-                    theirs = self._checked(await greeting.receive(), stream.peer_id)
-                    told = await greeting.present(self.membership)
-                    await self._exchange_lists(greeting, self.membership, told, theirs)
+            return await self._greet(stream, is_dialler=False)
         except RemoteProtocolError as refused:
             await refuse(stream, str(refused))
             return None
         except (PeerLost, TimeoutError):
             stream.close()
             return None
+
+    async def _greet(self, stream: Stream, *, is_dialler: bool) -> Stream:
+        """Exchange certificates and the newer list of revoked ones. Raises `NotAMember`, `TimeoutError`."""
+        greeting, ours = _Greeting(stream), self.membership
+        async with asyncio.timeout(GREETING_S):
+            self.check_denied(stream.peer_id)
+            if ours is None:
+                return GatedStream(stream, self, b"")
+            told = await greeting.present(ours) if is_dialler else None
+            theirs = await greeting.receive()
+            if isinstance(theirs, m.Error):
+                raise NotAMember(f"it does not admit us: {theirs.message}")
+            if not isinstance(theirs, m.Member):
+                raise NotAMember("no certificate was shown")
+            self.check(stream.peer_id, theirs.certificate)
+            if told is None:
+                told = await greeting.present(ours)
+            if theirs.revocations < told:
+                await greeting.send(m.Revoked(ours.revocations))
+            elif theirs.revocations > told:
+                newer = await greeting.receive()
+                if not isinstance(newer, m.Revoked):
+                    raise NotAMember("it did not send its list of revoked certificates")
+                ours.take_revocations(newer.revocations)
+                self.check_met(stream.peer_id)
         return GatedStream(stream, self, bytes(greeting.rest))
-
-    def _checked(self, message: m.Message, peer_id: str) -> m.Member:
-        if isinstance(message, m.Error):
-            raise NotAMember(f"it does not admit us: {message.message}")
-        if not isinstance(message, m.Member):
-            raise NotAMember("no certificate was shown")
-        self.check(peer_id, message.certificate)
-        return message
-
-    async def _exchange_lists(self, greeting: "_Greeting", ours: Membership, told: int, theirs: m.Member) -> None:
-        """Send the newer list of revoked certificates; `told`: our sequence. Raises `NotAMember`."""
-        if theirs.revocations < told:
-            await greeting.send(m.Revoked(ours.revocations))
-        elif theirs.revocations > told:
-            newer = await greeting.receive()
-            if not isinstance(newer, m.Revoked):
-                raise NotAMember("it did not send its list of revoked certificates")
-            ours.take_revocations(newer.revocations)
-            self.check_met(greeting.peer_id)
 
 
 class GatedStream:

@@ -28,11 +28,10 @@ Dial = Callable[[str, str], Awaitable[Stream]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identified:
-    """A peer's identify message: the address at which it sees us, its own addresses, and its protocols."""
+    """A peer's identify message: the address at which it sees us, and its own addresses."""
 
     seen_at: str
     maddrs: tuple[str, ...]
-    protocols: tuple[str, ...]
 
 
 def varint(value: int) -> bytes:
@@ -157,13 +156,8 @@ async def ask_identity(dial: Dial, peer_id: str, *, timeout_s: float) -> Identif
 
 def read_identity(answer: bytes, peer_id: str) -> Identified:
     try:
-        seen_at, protocols = "", []
-        for number, value in fields(answer):
-            if number == 4:
-                seen_at = maddr_of(value)
-            if number == 3 and isinstance(value, bytes):
-                protocols.append(value.decode(errors="replace"))
-        return Identified(seen_at=seen_at, maddrs=maddrs_in(answer, 2), protocols=tuple(protocols))
+        seen_at = dict(fields(answer)).get(4)
+        return Identified(seen_at="" if seen_at is None else maddr_of(seen_at), maddrs=maddrs_in(answer, 2))
     except ValueError as error:
         raise PeerLost(peer_id, f"what it says of itself is malformed: {error}") from None
 

@@ -4,9 +4,8 @@ p2pd registers two relay services at its start, in a race: one with its options,
 minutes and 128 KiB a circuit), which cuts every link. The later one answers until p2pd ends; its answer to a
 reservation (circuit relay v2, RESERVE) shows which one it is.
 
-p2pd's main goroutine registers the defaults, shortly after it wakes another goroutine, which registers the options.
-On one processor that goroutine runs only when main waits, or when Go's monitor thread preempts main: after 10 ms of
-work, or in a system call that the monitor observes twice, some 20 us apart. So the monitor's timers are delayed.
+p2pd's main goroutine registers the defaults, shortly after it wakes the goroutine that registers the options. On
+one processor the latter runs only when Go's monitor thread preempts main, so the timers of that thread are delayed.
 """
 
 import asyncio
