@@ -1,1 +1,1 @@
-"""Clients of other makers, each doing its own job at a gateway over a swarm; `python -m tests.clients` tells."""
+"""Third-party clients, each doing its jobs at a gateway over a swarm: `python -m tests.clients`."""

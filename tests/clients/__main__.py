@@ -1,4 +1,4 @@
-"""Installs clients of other makers and lets each do its jobs at a gateway over a swarm on this machine.
+"""Installs third-party clients and runs the jobs of each at a gateway over a local swarm.
 
 It needs PyPI, the npm registry, Node.js and some gigabytes of disk.
 """
@@ -27,7 +27,7 @@ TOY: Final = ("zoo:target", "zoo:draft-general")
 
 
 def main() -> int:
-    """0 where every job was done."""
+    """Return 0 if every job succeeded."""
     parser = argparse.ArgumentParser(prog="python -m tests.clients", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="CLIENT", help="; ".join(client.name for client in CLIENTS))
     parser.add_argument("--cache", type=Path, help="where clients are installed and stay, by default a new folder")
@@ -47,7 +47,7 @@ def main() -> int:
 
 @contextmanager
 def gateway(target: Sequence[str], folder: Path) -> Iterator[str]:
-    """The address of a gateway over a verifier and a drafter, without a setting of whoever runs this."""
+    """Yield the address of a gateway over a verifier and a drafter, isolated from the user's settings."""
     name, drafter = target
     homes = {f"XDG_{kind}_HOME": str(folder / kind.lower()) for kind in ("DATA", "CACHE", "CONFIG", "STATE")}
     os.environ |= {**homes, "HF_HUB_OFFLINE": "1"}
@@ -61,7 +61,7 @@ def gateway(target: Sequence[str], folder: Path) -> Iterator[str]:
 
 
 def failures(client: Client, url: str, cache: Path, folder: Path) -> int:
-    """Install a client, let it do its jobs and tell of each. Returns how many failed."""
+    """Install a client, run and report its jobs, and return the number of failures."""
     try:
         installed = Installation.make(client, cache.absolute())
         version = installed.version

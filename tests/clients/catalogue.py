@@ -1,4 +1,4 @@
-"""The clients: what is installed of each, and which program has its jobs."""
+"""The clients with their packages and programs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class Registry(Enum):
-    """Where packages come from, and so what runs them."""
+    """A package registry, which determines the runtime."""
 
     PYPI = "PyPI"
     NPM = "npm"
@@ -37,7 +37,7 @@ class Client:
 
 
 NO_PRICES: Final = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
-"""LiteLLM would ask the internet what models cost."""
+"""Stops LiteLLM from fetching prices from the internet."""
 CLIENTS: Final = (
     Client("LiteLLM", Registry.PYPI, ("litellm",), "litellm_package", NO_PRICES),
     Client("Instructor", Registry.PYPI, ("instructor",), "instructor_package"),

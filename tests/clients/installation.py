@@ -1,4 +1,4 @@
-"""Clients installed each into a folder of its own, and their programs run there."""
+"""Installs each client into its own folder and runs its program there."""
 
 import json
 import os
@@ -15,18 +15,18 @@ from tests.clients.catalogue import Client, Registry
 ROOT: Final = Path(__file__).parents[2]
 PROGRAMS: Final = Path(__file__).parent / "programs"
 INSTALL_TIMEOUT_S: Final = 1800
-"""The largest has some hundred packages."""
+"""The largest client has about a hundred packages."""
 JOBS_TIMEOUT_S: Final = 1200
-"""Of one client, with a model on a processor."""
+"""The timeout for one client, with a model on a CPU."""
 
 
 class NotInstalled(Exception):
-    """A client's packages could not be installed; the last thing that was said about it."""
+    """A client's packages could not be installed; the message is the last line of the output."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of a job: what was `shown`, or how it `failed`."""
+    """The result of a job: what it has `shown`, or the reason why it `failed`."""
 
     job: str
     shown: str = ""
@@ -35,7 +35,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Installation:
-    """A client in a folder that has it."""
+    """An installed client and its folder."""
 
     client: Client
     folder: Path
@@ -59,13 +59,13 @@ class Installation:
 
     @property
     def programs(self) -> Path:
-        """The folder of the commands that it brings."""
+        """The folder of the client's commands."""
         is_python = self.client.registry is Registry.PYPI
         return self.folder / ("bin" if is_python else "node_modules/.bin")
 
     @property
     def python(self) -> Path:
-        """What runs a client's program that is Python: its own, or ours beside a client that is not."""
+        """The Python for a client's program: the client's own, or else ours."""
         return self.programs / "python" if self.client.registry is Registry.PYPI else Path(sys.executable)
 
     @property
@@ -110,7 +110,7 @@ class Installation:
 
 
 def _do(*command: str) -> None:
-    """Run a step of an installation to its end. Raises `NotInstalled`."""
+    """Run a command of an installation. Raises `NotInstalled`."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_TIMEOUT_S, check=False)
     except FileNotFoundError:

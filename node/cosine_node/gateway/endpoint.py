@@ -166,7 +166,7 @@ def cache_scope_of(key: bytes, salt: bytes, *, secret: bytes) -> bytes | None:
 
 def no_such_model(name: str, names: Sequence[str]) -> ApiError:
     """The error for a model that the gateway does not serve."""
-    message = f"There is no model {reprlib.repr(name)} here; there is {', '.join(names)}."
+    message = f"The model {reprlib.repr(name)} does not exist; the gateway serves {', '.join(names)}."
     return ApiError(HTTPStatus.NOT_FOUND, message, code="model_not_found", param="model")
 
 

@@ -225,7 +225,7 @@ VERIFIER: Final[tuple[Series[VerifierService], ...]] = (
     ),
 )
 DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
-    counter("cosine:drafter_busy", "Answers that there is no room.", lambda d: d.counts.busy),
+    counter("cosine:drafter_busy", "Requests refused because the drafter was busy.", lambda d: d.counts.busy),
     counter("cosine:drafter_prompt_tokens", "Prompt tokens fed.", lambda d: d.counts.prompt_tokens),
     counter("cosine:drafter_spec_decode_num_draft_tokens", "Draft nodes sent.", lambda d: d.counts.sent_nodes),
     counter(

@@ -87,7 +87,7 @@ class DiscoverService:
                 while True:
                     question = await channel.receive()
                     if not isinstance(question, m.AskFile | m.AskRecords):
-                        raise RemoteProtocolError(f"{type(question).__name__} is no question")
+                        raise RemoteProtocolError(f"{type(question).__name__} is not a question")
                     await coming.put(asyncio.ensure_future(self._answer(question, stream.peer_id)))
             except PeerLost:
                 return

@@ -47,20 +47,20 @@ class NetworkOptions:
 class NodeOptions:
     """Options of one node.
 
-    role: What it serves as.
+    role: The role of the node.
     source: The model that it serves.
-    home: Of a verifier: the model that drafts beside its target, if any.
-    expertise: Of a drafter: the domains that it is good at.
+    home: For a verifier: the model of its own drafter, if any.
+    expertise: For a drafter: the domains that it is good at.
     max_requests: Maximum number of requests at once.
-    max_coordinated: Of a verifier: maximum number of requests at once whose drafters it coordinates.
-    shares_prefixes: Of a verifier: compute the common beginning of prompts once for all clients.
-    emulation: The device and link that it emulates, if any.
-    runs_over_stages: Of a verifier: hold no weights, and run passes over a chain of stages.
-    keeps_spare_warm: Of a verifier over stages: let a second chain follow.
-    make_learner: Of a drafter that learns: makes its learner.
+    max_coordinated: For a verifier: maximum number of requests at once whose drafters it coordinates.
+    shares_prefixes: For a verifier: compute the common beginning of prompts once for all clients.
+    emulation: The device and link to emulate, if any.
+    runs_over_stages: For a verifier: hold no weights, and run passes over a chain of stages.
+    keeps_spare_warm: For a verifier over stages: keep a second chain ready.
+    make_learner: For a drafter that learns: makes its learner.
     shares_weights: Serve the weights of the target to stages that fetch them.
-    layers: Of a stage: the layers, as 8:16 or auto.
-    memory: Of a stage: memory of weights and KV cache: a size, a part of what is free, or auto.
+    layers: For a stage: the layers, such as 8:16, or auto.
+    memory: For a stage: memory of weights and KV cache: a size, a part of the free memory, or auto.
     """
 
     role: Role
@@ -86,7 +86,7 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinPlan:
-    """What `join` does, and `join --check` examines.
+    """The plan that `join` carries out and `join --check` examines.
 
     network: The network that the nodes join.
     nodes: The nodes. None for a machine that is only a client.

@@ -37,7 +37,7 @@ class StatusService:
 
     def _answer(self, channel: Channel, message: m.Message) -> None:
         if not isinstance(message, m.AskStatus):
-            channel.post(m.Error(0, ErrorCode.MALFORMED, f"{type(message).__name__} is no question", None))
+            channel.post(m.Error(0, ErrorCode.MALFORMED, f"{type(message).__name__} is not a question", None))
             return
         record, requests, steps = self._describe()
         uptime_s = asyncio.get_running_loop().time() - self._began_s

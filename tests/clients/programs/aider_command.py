@@ -9,7 +9,7 @@ from tests.clients.programs.job import Gateway, do, said_by
 BEFORE = 'def greet() -> str:\n    return "hi"\n'
 GREETINGS = ("hello", "good morning", "welcome")
 FORMAT = 'greet\\.py\\n```\\ndef greet\\(\\) -> str:\\n    return "({})"\\n```\\n'
-"""A small model would not keep to Aider's format by itself; which greeting it writes is its own choice."""
+"""Forces a small model to follow Aider's format, with a greeting of its choice."""
 
 
 def edit(gateway: Gateway) -> str:

@@ -1,4 +1,4 @@
-"""What the clients written in Python ask for: a question, a tool, and an object that a text is parsed into."""
+"""The question, the tool and the output type of the clients written in Python."""
 
 from typing import Any, Literal
 
@@ -15,11 +15,11 @@ PARAMETERS: dict[str, Any] = {
     "required": ["city", "days"],
     "additionalProperties": False,
 }
-"""Of a tool named `weather`. A model of any size can fill them in."""
+"""The parameters of a tool `weather`, which any model can fill in."""
 
 
 class River(BaseModel):
-    """A river. Bounds of numbers would not do: the package `anthropic` makes them part of a description."""
+    """A river. It has no bounds of numbers, as the package `anthropic` moves these to the description."""
 
     country: Literal["France", "Italy", "Norway"]
     is_navigable: bool

@@ -13,7 +13,7 @@ SHORT = ("--system-prompt", "You are a coding agent. Be brief.", "--disable-slas
 
 
 def events(gateway: Gateway, *options: str, **environment: str) -> list[dict[str, Any]]:
-    """What Claude Code prints of a turn."""
+    """Return the events that Claude Code prints for a turn."""
     with tempfile.TemporaryDirectory() as name:
         told = said_by(
             "claude", "-p", "Say hello in one sentence.", *options,
@@ -34,7 +34,7 @@ def turn(gateway: Gateway) -> str:
 
 
 def tool(gateway: Gateway) -> str:
-    # It has no word of its own for this. Two turns: in the second the model has read what the tool said.
+    # Claude Code has no option for this. In the second turn the model has read the result of the tool.
     required = json.dumps({"tool_choice": {"type": "tool", "name": "TaskList", "disable_parallel_tool_use": True}})
     told = events(gateway, *SHORT, *STREAM, "--max-turns", "2", CLAUDE_CODE_EXTRA_BODY=required)
     blocks = [

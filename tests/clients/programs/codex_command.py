@@ -27,7 +27,7 @@ agents.enabled = false
 
 
 def events(gateway: Gateway, *options: str, settings: str = SHORT) -> list[dict[str, Any]]:
-    """What Codex tells of a turn, with its settings in a folder of its own."""
+    """Return the events that Codex prints for a turn, with its settings in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         provider = PROVIDER.format(base=gateway.base)

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SHOWN_CHARACTERS = 300
-"""Of what an exception says: enough to know what was refused, and little enough for a table."""
+"""Maximum length of an error in the report."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gateway:
-    """Where a client sends its requests."""
+    """The gateway that a client uses."""
 
     url: str
     model: str
@@ -27,7 +27,7 @@ class Gateway:
 
     @property
     def base(self) -> str:
-        """The address under which OpenAI's API is found."""
+        """The base URL of OpenAI's API."""
         return f"{self.url}/v1"
 
 
@@ -65,7 +65,7 @@ def do(*jobs: Job) -> None:
 
 
 def outcome(job: Job, gateway: Gateway) -> dict[str, str]:
-    """What came of a job: its name with `shown` or `failed`."""
+    """Run a job and return its name with `shown` or `failed`."""
     name = job.__name__.replace("_", " ")
     try:
         return {"job": name, "shown": job(gateway)}

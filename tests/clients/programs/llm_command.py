@@ -18,7 +18,7 @@ MODELS = """
 
 
 def llm(gateway: Gateway, *arguments: str) -> str:
-    """What `llm` prints, with its settings in a folder of its own."""
+    """Return the output of `llm`, with its settings in a temporary folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "extra-openai-models.yaml").write_text(MODELS.format(model=gateway.model, base=gateway.base))

@@ -21,7 +21,7 @@ doc_to_text: "{{{{question}}}}"
 
 
 def greedy(gateway: Gateway, prompt: str) -> str:
-    """The beginning of what the model writes after a prompt, asked for without lm-eval."""
+    """Return the model's first tokens after a prompt, without lm-eval."""
     body = {"model": gateway.model, "prompt": prompt, "max_tokens": 5, "temperature": 0}
     headers = {"Content-Type": "application/json", "Authorization": f"Bearer {gateway.key}"}
     with urlopen(Request(f"{gateway.base}/completions", json.dumps(body).encode(), headers)) as reply:
@@ -30,7 +30,7 @@ def greedy(gateway: Gateway, prompt: str) -> str:
 
 
 def score(gateway: Gateway, kind: str, documents: list[dict[str, Any]], more: str, metric: str) -> float:
-    """What lm-eval gives a task made of some documents."""
+    """Return lm-eval's score of a task with these documents."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "data.jsonl").write_text("".join(json.dumps(document) + "\n" for document in documents))

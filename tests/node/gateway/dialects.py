@@ -1,4 +1,4 @@
-"""The APIs that the gateway speaks: what a body of each asks with, and where a reply of each has its text."""
+"""The gateway's APIs, with functions to build their requests and to read their replies."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -49,7 +49,7 @@ class Dialect:
     overloaded: int = 503
 
     def body(self, prompt: str = PROMPT, *, tokens: int = 24, **fields: Any) -> Json:
-        """A body that asks for a greedy text."""
+        """A request for a greedy text."""
         return {**self.asking(prompt), self.limit: tokens, "temperature": 0, **fields}
 
     async def ask(self, gateway: Gateway, prompt: str = PROMPT, **fields: Any) -> Reply:
@@ -88,7 +88,7 @@ class Dialect:
     def error(self, reply: Reply) -> tuple[int, str | None]:
         """The status of a refusal and, in OpenAI's shape, the field that it names."""
         if "type" in reply.json:
-            # The package does not know it; the API's documentation does.
+            # The package does not define it, but the API's documentation does.
             if reply.status != 413:
                 ErrorResponse.model_validate(reply.json)
             assert reply.json["request_id"] == reply.headers["request-id"] == reply.headers["x-request-id"]

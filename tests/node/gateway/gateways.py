@@ -34,7 +34,7 @@ TIMEOUT_S: Final = 30.0
 
 
 class ChatLetters(LetterCodec):
-    """A chat is its messages' contents one after the other; there is no role but user and assistant."""
+    """A codec that renders a chat as the concatenated contents; only the roles user and assistant exist."""
 
     def render_chat(self, messages: Sequence[Any], **options: Any) -> str:
         if any(message["role"] not in ("user", "assistant") for message in messages):
@@ -50,7 +50,7 @@ async def letter_swarm(
     published: GenerationDefaults | None = None,
     **config: Any,
 ) -> AsyncIterator[SimulatedSwarm]:
-    """Some verifiers and a drafter that is right nine times in ten; `config` is the verifiers'."""
+    """Verifiers, and a drafter that is right nine times in ten; `config` is for the verifiers."""
     async with SimulatedSwarm(one_way_s=0.001, codec=ChatLetters(), generation_defaults=published) as swarm:
         for _ in range(verifiers):
             await swarm.verifier(target_engine(), curve=curve, **config)
@@ -59,13 +59,13 @@ async def letter_swarm(
 
 
 async def letter_client(swarm: SimulatedSwarm, **options: Any) -> AsyncClient:
-    """A client of the swarm that every request shares."""
-    # By itself a client so near would hand its coordination over or keep it as the machine has time.
+    """The client that all requests share."""
+    # Fixed, as the default would depend on the speed of this machine.
     return await swarm.client(**{"coordination": "client", **options})
 
 
 def text_of(prompt: str, *, tokens: int, temperature: float = 0.0, seed: int = 0, choice: int = 0) -> str:
-    """The text that the target writes on its own."""
+    """The target's text by plain decoding."""
     sampling = Sampling(temperature=temperature, seed=choice_seed(seed, choice))
     return LetterCodec().decode(plain_stream(prompt, sampling, tokens=tokens))
 
@@ -149,7 +149,7 @@ async def call(
 
 @dataclass(slots=True)
 class Gateway:
-    """An application in virtual time, what it has told, and what ends it."""
+    """An application in virtual time, its emitted events, and the event that closes it."""
 
     app: ASGIApp
     swarm: SimulatedSwarm
@@ -179,7 +179,7 @@ def with_gateway(
     swarm_of: Callable[..., AbstractAsyncContextManager[SimulatedSwarm]] = letter_swarm,
     **options: Any,
 ) -> Any:
-    """What comes of using a gateway in virtual time; `options` are fields of `GatewayOptions`."""
+    """Run `use` with a gateway in virtual time; `options` are fields of `GatewayOptions`."""
     told: list[dict[str, object]] = []
 
     def emit(event: str, fields: dict[str, object]) -> None:
@@ -200,7 +200,7 @@ def with_gateway(
 def asked(
     method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, **options: Any
 ) -> Reply:
-    """The reply to one request of a gateway of its own."""
+    """The reply of a new gateway to one request."""
     reply = with_gateway(lambda running: call(running.app, method, path, body, headers=headers), **options)
     assert isinstance(reply, Reply)
     return reply
@@ -208,7 +208,7 @@ def asked(
 
 @dataclass(slots=True)
 class ServedGateway:
-    """A gateway on a socket: where it is, what it has told, and its loop to look into it."""
+    """A gateway on a socket: its URL, its loop, and its emitted events."""
 
     url: str
     loop: asyncio.AbstractEventLoop
@@ -237,7 +237,7 @@ def served(
     drain_s: float = 5.0,
     **options: Any,
 ) -> Iterator[ServedGateway]:
-    """A gateway on a socket in a thread of its own; `options` are fields of `GatewayOptions`."""
+    """A gateway on a socket in its own thread; `options` are fields of `GatewayOptions`."""
     ready: Future[ServedGateway] = Future()
 
     async def serve() -> None:
@@ -249,7 +249,7 @@ def served(
             def emit(event: str, fields: dict[str, object]) -> None:
                 gateway.events.put((event, fields))
 
-            # The clock is real here, and by it drafters of scripted models do not pay.
+            # With a real clock, drafters of scripted models would not pay off.
             always = {**STRATEGIES, "cosine": replace(STRATEGIES["cosine"], drafter_counts=())}
             client = await letter_client(swarm, strategies=always)
             app = make_app(client, GatewayOptions(model_name=MODEL, **options), emit=emit, closing=closing)

@@ -11,7 +11,7 @@ from tests.node.gateway.gateways import QUICK, ChatLetters
 
 
 class JsonLetters(ChatLetters):
-    """A codec of `LETTERS`; what is none of them is left out of a prompt."""
+    """A codec of `LETTERS` that drops other characters of a prompt."""
 
     vocab_tokens = END + 1
 

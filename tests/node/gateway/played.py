@@ -1,4 +1,4 @@
-"""A swarm whose target answers chats with replies written beforehand: words, thoughts and calls of a model."""
+"""A swarm whose target answers chats with prepared replies: texts, reasoning and tool calls."""
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -14,7 +14,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from tests.node.gateway.gateways import QUICK
 
 END: Final = 256
-"""The token that ends a text; those before it are characters, of which others are question marks."""
+"""The end token; lower tokens are characters, and other characters become question marks."""
 ASSISTANT: Final = "<|im_start|>assistant\n"
 NO_THOUGHT: Final = "<think></think>"
 TEMPLATE: Final = (
@@ -52,7 +52,7 @@ class Letters(LetterCodec):
 
 
 class Player(ScriptedEngine):
-    """Says what is played after the last place where an assistant begins to speak, and then ends."""
+    """An engine that writes the prepared reply after the last assistant marker."""
 
     def __init__(self, play: Play) -> None:
         super().__init__(vocab_tokens=END + 1, context_tokens=131_072, pool_tokens=524_288)
@@ -69,7 +69,7 @@ class Player(ScriptedEngine):
 
 
 def played_swarm(play: Play, *, template: str = TEMPLATE) -> Any:
-    """Makes swarms of one verifier whose target is played."""
+    """Return a function that makes swarms of one verifier with prepared replies."""
 
     @asynccontextmanager
     async def swarm_of(**_: Any) -> AsyncIterator[SimulatedSwarm]:
@@ -81,7 +81,7 @@ def played_swarm(play: Play, *, template: str = TEMPLATE) -> Any:
 
 
 def looks_up(chat: str) -> str:
-    """A model that thinks, looks two cities up, and tells what it has found."""
+    """A model that reasons, looks up two cities, and reports the results."""
     if "tools\n" not in chat:
         return ("" if chat.endswith(NO_THOUGHT) else "<think>No tools.</think>") + "I do not know."
     results = chat.count("<|im_start|>tool\n")

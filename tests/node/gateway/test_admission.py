@@ -1,4 +1,4 @@
-"""Admission: slots in turns between keys, bounded lines, and nothing left of who leaves."""
+"""Admission: fairness between keys, bounded queues, and cancellation."""
 
 import asyncio
 from collections import Counter
@@ -46,7 +46,7 @@ def test_who_leaves_the_line_leaves_no_trace() -> None:
         with admission.admitted(3) as slots:
             first, second, third = (asyncio.ensure_future(hold(slots, name, order)) for name in "abc")
             await asyncio.sleep(0.5)
-            # The first one ends in the same turn of the loop in which the second one, who gets its slot, leaves.
+            # The second one is cancelled in the loop iteration in which it gets the slot of the first.
             first.cancel()
             await asyncio.sleep(0)
             second.cancel()
@@ -80,7 +80,7 @@ def test_no_key_has_all_slots_and_keys_come_in_turns() -> None:
             await asyncio.sleep(0.1)
             assert order[3:] == ["modest"]
             await asyncio.gather(*asking)
-        # From the second second on both have two slots.
+        # After one second both keys have two slots.
         assert order[4:8].count("modest") == 2
         assert counts(admission) == (0, 0)
 
@@ -119,7 +119,7 @@ def test_the_next_slot_is_the_keys_that_was_given_the_fewest_tokens() -> None:
         with admission.admitted(12, key="long") as long, admission.admitted(12, key="short") as short:
             asking = [spend(long, "long", 300) for _ in range(12)] + [spend(short, "short", 100) for _ in range(12)]
             await asyncio.gather(*asking)
-        # As many tokens of both, but for one text of each: the short ones are done first.
+        # Both keys get about the same number of tokens, so the short texts finish first.
         assert 2 <= order[: order.index("short") + 14].count("long") <= 6
 
     run_virtual(run())

@@ -1,4 +1,4 @@
-"""All around the endpoints: routes, keys, hosts and origins, health, metrics, the log, and the shape of errors."""
+"""The gateway's application: routes, keys, hosts, origins, health, metrics, logs and errors."""
 
 import asyncio
 import subprocess
@@ -113,7 +113,7 @@ STRANGE: Final = (
 
 
 def test_addresses_private_names_and_those_of_the_operator_are_the_gateways_own() -> None:
-    """A name that a page of the internet lets point here is refused."""
+    """Foreign names, as after DNS rebinding, are refused."""
     assert [host for host in PRIVATE if not is_own_name(host, ())] == []
     assert [host for host in STRANGE if is_own_name(host, ("gateway.lan",))] == []
     reply = asked("POST", "/v1/completions", BODY, headers={"host": "evil.example"})
@@ -121,7 +121,7 @@ def test_addresses_private_names_and_those_of_the_operator_are_the_gateways_own(
     assert "--host-name" in reply.error["message"]
     named = asked("GET", "/v1/models", headers={"host": "Gateway.lan:8000"}, host_names=("gateway.LAN",))
     assert named.status == 200
-    # Neither may a page read how much is asked of the gateway; probes come by address, or under a private name.
+    # Metrics are protected too; probes use an address or a private name.
     for host, status in (("gateway", 200), ("10.0.0.7:8000", 200), ("evil.example", 421)):
         assert {asked("GET", path, headers={"host": host}).status for path in ("/health", "/metrics")} == {status}
 
@@ -158,7 +158,7 @@ def test_local_pages_may_ask_and_read_and_others_only_where_they_are_named() -> 
     local = {"Origin": "http://localhost:3000"}
     assert (allowed("/health", ORIGIN), allowed("/health", local)) == (None, local["Origin"])
     assert allowed("/v1/models", ORIGIN | BEARER, **options) == ORIGIN["Origin"]
-    # A refusal can be read by a page.
+    # A page can read a refusal.
     assert allowed("/v1/models", ORIGIN, **options) == ORIGIN["Origin"]
     assert allowed("/v1/models", {"Origin": "https://other.example"} | BEARER, **options) is None
     preflight = ORIGIN | {
@@ -244,7 +244,7 @@ def test_a_path_cannot_forge_a_line_of_the_log() -> None:
 
 
 class Network:
-    """Answers a look-up after a while with as many verifiers as it is told to have."""
+    """A network that answers a look-up after a delay with `verifiers` verifiers."""
 
     def __init__(self, *, verifiers: int, delay_s: float = 0.5) -> None:
         self.verifiers = verifiers

@@ -40,7 +40,7 @@ def test_what_is_not_said_or_null_has_openais_default_and_harmless_fields_change
     names += ["stream_options", "logit_bias", "bad_words", "stop_token_ids", "min_tokens", "ignore_eos"]
     assert parse(body | dict.fromkeys([*names, *REFUSED, "unheard_of"])) == wanted
     assert parse(body | {name: [1] for name in HARMLESS}) == wanted
-    # There is one model, whose name need not be said.
+    # The model's name is optional.
     assert parse({name: value for name, value in body.items() if name != "model"}).model is None
 
 

@@ -1,4 +1,4 @@
-"""What holds of every API of the gateway, over a swarm in virtual time: texts, ends, refusals and streams."""
+"""Properties of every API of the gateway, over a swarm in virtual time: texts, ends, refusals and streams."""
 
 import asyncio
 import re
@@ -22,13 +22,13 @@ from tests.swarm.reference import assert_freed
 TOKENS: Final = 24
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
 NO_DRAFTS: Final = {"max_drafters": 0}
-"""Options of a client where drafts are beside the point."""
+"""Options of a client without drafters."""
 CRAWLING: Final = CostCurve(((1, 2.0), (64, 2.0)))
 EACH: Final = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
 
 
 def both(dialect: Dialect, *, tokens: int = TOKENS, **options: Any) -> tuple[Reply, Reply]:
-    """A whole reply and a streamed one of a gateway."""
+    """A whole and a streamed reply of a gateway."""
 
     async def use(running: Gateway) -> list[Reply]:
         return [await dialect.ask(running, tokens=tokens, stream=is_streamed) for is_streamed in (False, True)]
@@ -126,7 +126,7 @@ def test_without_a_verifier_or_a_place_it_is_said_when_to_come_again(dialect: Di
     async def crowd(running: Gateway) -> list[Reply]:
         asking = [asyncio.ensure_future(dialect.ask(running, tokens=10)) for _ in range(6)]
         await asyncio.sleep(0.01)
-        # Of who comes when all places are taken not even the body is parsed.
+        # A full queue refuses a request before its body is parsed.
         refused = await running.post(dialect.path, b"{")
         return [*await asyncio.gather(*asking), refused]
 

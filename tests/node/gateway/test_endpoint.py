@@ -1,4 +1,4 @@
-"""Completions over a swarm in virtual time: what a reply tells, defaults of the target, and what keys share."""
+"""Completions over a swarm in virtual time: seeds, defaults of the target, and isolation of keys."""
 
 import asyncio
 import secrets
@@ -32,7 +32,7 @@ OWN: Final = GenerationDefaults(
 
 
 def answered(body: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]:
-    """The text of a completion over a target with a generation config, and what the response says of that."""
+    """The text of a completion over a target with a generation config, and the response's report of that."""
 
     async def use(running: Gateway) -> Reply:
         return await running.post("/v1/completions", {"model": MODEL, "prompt": PROMPT, **body})
@@ -84,7 +84,7 @@ def by_key(key: str) -> dict[str, str]:
 
 @pytest.mark.parametrize("salts", [("", "", "", ""), ("a", "a", "b", "b")])
 def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(salts: Sequence[str]) -> None:
-    """Who guesses how another's prompt begins waits as long as for any other prompt."""
+    """A guess of another key's prompt takes as long as any other prompt."""
     keys = ("one", "one", *(("one", "one") if salts[0] else ("two", "two")))
 
     async def use(running: Gateway) -> tuple[list[float], list[int]]:
@@ -106,7 +106,7 @@ def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(salt
 
 @pytest.mark.parametrize("places", [4, 32])
 def test_sixteen_long_texts_of_one_key_leave_anothers_first_tokens_time_and_a_place(places: int) -> None:
-    """Each row of a pass costs as much as the first, so that a share of a pass alone would be half of the speed."""
+    """Each row of a pass costs as much as the first, so an equal share of passes would halve the speed."""
     tokens = 16
 
     async def use(running: Gateway) -> tuple[float, float]:
@@ -121,7 +121,7 @@ def test_sixteen_long_texts_of_one_key_leave_anothers_first_tokens_time_and_a_pl
             asyncio.ensure_future(running.complete(max_tokens=900, headers=by_key("one"), hang_up=hang_up))
             for hang_up in [asyncio.Event()] * 16
         ]
-        # Long enough that the places are taken, and what is short of one has asked for it again.
+        # Long enough that all places are taken and refused requests have been retried.
         await asyncio.sleep(5.0)
         beside_s = max([await ask() for _ in range(5)])
         for asking in long:

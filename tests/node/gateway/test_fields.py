@@ -1,4 +1,4 @@
-"""No field of a body is ignored in silence: it is honoured, cannot change a text, or is refused by name."""
+"""No field is ignored silently: it is honoured, cannot change the text, or is refused by name."""
 
 import json
 import re
@@ -40,13 +40,13 @@ TABLES: Final[dict[str, tuple[Set[str], Set[str], Set[str]]]] = {
     "responses": (HONOURED_IN_RESPONSES, HARMLESS_IN_RESPONSES, REFUSED_IN_RESPONSES.keys()),
     "messages": (HONOURED_IN_MESSAGES, HARMLESS_IN_MESSAGES, REFUSED_IN_MESSAGES.keys()),
 }
-"""Of each API the fields that are honoured, harmless and refused."""
+"""The honoured, harmless and refused fields of each API."""
 OF_CLIENTS: Final = (
     # Bedrock's and Vertex's shape of Anthropic's API, Codex, OpenRouter, LiteLLM, Open WebUI with Ollama's names.
     *("anthropic_beta", "anthropic_version", "client_metadata", "cache_control", "trace", "session_id"),
     *("litellm_metadata", "litellm_session_id", "num_keep", "num_thread", "keep_alive", "rid", "request_id"),
 )
-"""In no schema of OpenAI's and Anthropic's own packages, or not in all, and sent to servers of either API."""
+"""Fields outside the schemas of OpenAI's and Anthropic's packages that clients send to servers of either API."""
 NOBODYS: Final[dict[str, Any]] = {"what nobody": ["means"]}
 
 
@@ -62,7 +62,7 @@ def refusal(name: str, fields: dict[str, Any]) -> ApiError:
 
 @pytest.mark.parametrize("name", DIALECTS)
 def test_every_field_of_public_schemas_and_of_our_tables_is_looked_at(name: str) -> None:
-    """None of them takes an object that nobody knows, but those whose value changes nothing."""
+    """Only harmless fields accept an unknown object."""
     dialect, (honoured, harmless, refused) = DIALECTS[name], TABLES[name]
     assert not honoured & harmless and not honoured & refused and not harmless & refused
     plain = dialect.parse(dialect.body())

@@ -1,4 +1,4 @@
-"""Log-probabilities in OpenAI's shapes, whole and streamed, and as programs that measure models ask for them."""
+"""Log-probabilities in OpenAI's formats, whole and streamed, and for benchmarks."""
 
 import math
 from typing import Any

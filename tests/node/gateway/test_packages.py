@@ -1,4 +1,4 @@
-"""The gateway over a socket, as the packages `openai`, `anthropic` and `langchain_openai` see it."""
+"""The gateway over a socket with the packages `openai`, `anthropic` and `langchain_openai`."""
 
 import json
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def clients() -> Iterator[Clients]:
 
 @pytest.fixture(scope="module")
 def player() -> Iterator[Clients]:
-    """The target thinks, looks two cities up, and tells what it has found."""
+    """A gateway whose target reasons, looks up two cities, and reports the results."""
     with clients_of(swarm_of=played_swarm(looks_up)) as made:
         yield made
 
@@ -127,7 +127,7 @@ def test_langchain_answers_and_streams_a_conversation_with_parts_seed_and_stop(c
 
 
 class Found(BaseModel):
-    """What a text must be."""
+    """The schema of a text."""
 
     a: int
     b: bool
@@ -188,7 +188,7 @@ def test_a_chat_calls_tools_and_reads_their_results(player: Clients) -> None:
     assert (choice.finish_reason, message.content) == ("tool_calls", "I look.")
     assert message.reasoning_content == message.reasoning == "Two cities."
     assert [json.loads(call.function.arguments) for call in message.tool_calls] == BOTH_CITIES
-    # Characters are tokens here: those of the thought, and of the mark that ends it.
+    # Tokens are characters: those of the reasoning and its end marker.
     assert done.usage.completion_tokens_details.reasoning_tokens == len("Two cities.</think>")
     results = [{"role": "tool", "tool_call_id": call.id, "content": "here"} for call in message.tool_calls]
     again = player.chat(**asked | {"messages": [*QUESTION, message.model_dump(), *results]})

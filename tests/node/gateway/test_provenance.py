@@ -1,4 +1,4 @@
-"""`provenance` tells whose each token of a chat is, who wrote it, and proves it; nobody else sees any of it."""
+"""With `provenance`, a chat has the origin of each token, its account and its proof; without it, none of them."""
 
 from functools import cache
 from typing import Any

@@ -1,4 +1,4 @@
-"""The gateway on a socket: where it listens, how it ends, and whom it waits for."""
+"""The gateway on a socket: listening, draining and deadlines."""
 
 import asyncio
 from typing import Any, Final, cast

@@ -1,4 +1,4 @@
-"""Texts to token ids and back, under the names and in the shapes of vLLM and llama.cpp's server."""
+"""Tokenizer endpoints in the formats of vLLM and llama.cpp's server."""
 
 from typing import Any
 
@@ -77,7 +77,7 @@ def test_keys_and_names_are_asked_for_here_too() -> None:
 
 
 class Thinking(ChatLetters):
-    """Its template reads one option."""
+    """A codec whose template reads one option."""
 
     def chat_template(self, name: str | None = None, *, has_tools: bool = False) -> str:
         return "{% if enable_thinking %}<think>{% endif %}{{ messages }}"

@@ -1,4 +1,4 @@
-"""Bodies of messages and responses: conversations, tools and wishes, made a chat of the target's template."""
+"""Bodies of messages and responses: conversations, tools and options, converted to chats."""
 
 import json
 from typing import Any, Final
@@ -39,7 +39,7 @@ AGENTS: Final[dict[str, Any]] = {
 
 
 def chat_of(dialect: Dialect, **fields: Any) -> Chat:
-    """The chat that a body asks for."""
+    """The chat of a body."""
     (chat,) = dialect.parse(dialect.body("hi", **fields)).prompts
     assert isinstance(chat, Chat)
     return chat

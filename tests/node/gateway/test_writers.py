@@ -1,4 +1,4 @@
-"""Replies in the shapes of each API, of events made by hand: whole, in pieces, and ended by an error."""
+"""Replies in the format of each API, whole and streamed, from handmade events."""
 
 import json
 from dataclasses import replace
@@ -110,7 +110,7 @@ def test_a_chat_has_reasoning_and_calls_which_begin_with_their_names_in_pieces()
         {"tool_calls": [{"index": 0, "function": {"arguments": '{"ci'}}]},
         {},
     ]
-    # A reply that is cut within a call says so.
+    # A reply that ends within a call has the reason length.
     assert cut[-1]["choices"][0]["finish_reason"] == "length"
 
 
@@ -236,7 +236,7 @@ def test_a_message_has_a_block_for_everything_in_its_order() -> None:
         {"type": "thinking", "thinking": "", "signature": "r"},
         {"type": "text", "text": "I "},
     ]
-    # The input of a call is an object, whatever the model wrote.
+    # The input of a call is always an object.
     given = {"": {}, '{"a": 1}': {"a": 1}, "[1]": {"input": [1]}, '{"a": ': {"input": '{"a": '}}
     assert {arguments: call_input(arguments) for arguments in given} == given
 

@@ -1,4 +1,4 @@
-"""What writers of replies send, of events made by hand."""
+"""The output of writers of replies for handmade events."""
 
 import asyncio
 import json
@@ -21,12 +21,12 @@ ALL_PARTS: Final[tuple[Part, ...]] = (
     *(CallBegun(0, "call_a", "look_up"), CallArguments(0, '{"ci'), CallArguments(0, 'ty": "Köln"}')),
     *(CallBegun(1, "call_b", "stop"), CallArguments(1, "{}")),
 )
-"""One of everything that a reply may have, in pieces."""
+"""Each kind of part of a reply, in pieces."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """An ASGI `send` that keeps what it gets."""
+    """An ASGI `send` that records its messages."""
 
     messages: list[Any] = field(default_factory=list)
 
@@ -60,7 +60,7 @@ def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> b
 
 
 def whole(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> Any:
-    """A whole reply, which the type of the API's own package accepts."""
+    """A whole reply, validated by the API's own package."""
     body = json.loads(written(dialect, events, **fields))
     dialect.whole.validate_python(body, strict=True)
     return body

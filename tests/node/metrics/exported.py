@@ -1,4 +1,4 @@
-"""Nodes of an in-memory swarm as metrics see them, and all metrics of this project as a scrape would have them."""
+"""The metrics of an in-memory swarm, and a list of all metrics of this project."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -61,7 +61,7 @@ def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """A metric by the name people write, its type in a scrape, and the labels only it has."""
+    """A metric: its name in queries, its type in a scrape, and its own labels."""
 
     name: str
     kind: str
@@ -71,7 +71,7 @@ class Exported:
 
 @cache
 def registries() -> list[CollectorRegistry]:
-    """Of a verifier and a drafter that have refused and ended something, a stage, and a gateway that answered."""
+    """The registries of a verifier and a drafter, a stage, and a gateway, with samples of each kind."""
 
     async def run() -> list[CollectorRegistry]:
         async with SimulatedSwarm() as swarm:
@@ -105,13 +105,13 @@ def registries() -> list[CollectorRegistry]:
 
 
 def families() -> list[Metric]:
-    """Those of this project, without those of the process."""
+    """The metrics of this project, without those of the process."""
     found = [family for registry in registries() for family in registry.collect()]
     return [family for family in found if family.name.startswith(("cosine:", "libp2p_"))]
 
 
 def exported() -> list[Exported]:
-    """Each once, also where several kinds of nodes have it."""
+    """Each metric once, even if several kinds of nodes have it."""
     found = [
         Exported(
             family.name + (SUFFIXES[family.type][0] if family.type in ("counter", "info") else ""),
@@ -125,5 +125,5 @@ def exported() -> list[Exported]:
 
 
 def series_names() -> set[str]:
-    """The names that a query may use."""
+    """The names that queries can use."""
     return {family.name + suffix for family in families() for suffix in SUFFIXES[family.type]}

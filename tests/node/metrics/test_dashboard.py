@@ -1,4 +1,4 @@
-"""The dashboard asks for metrics that exist, and Grafana can import it."""
+"""The dashboard queries existing metrics, and shows all of them."""
 
 import json
 import re

@@ -71,7 +71,7 @@ def test_a_verifiers_figures() -> None:
     ):
         assert value(registry, verifier, name) == expected, name
     assert value(registry, verifier, "cosine:node_requests_ended_total", finished_reason="length") == 1
-    # What the request leaves behind may be adopted by the next one of this client.
+    # The client's next request may reuse the prefix of this one.
     assert value(registry, verifier, "cosine:node_kv_retained_tokens") == (len(PROMPT) + TOKENS) // 16 * 16
     facts = {"version": "v", "target": "zoo:target", "numerics": "scripted"}
     assert value(registry, verifier, "cosine:node_info", **facts) == 1
@@ -79,7 +79,7 @@ def test_a_verifiers_figures() -> None:
     buckets = [sample.value for sample in samples if sample.name == "cosine:node_pass_seconds_bucket"]
     assert buckets == sorted(buckets)
     assert buckets[-1] == verifier.service.progress.steps
-    # A scrape reads what is true then, of the process too.
+    # A scrape reads current values, including those of the process.
     verifier.service.counts.refused[ErrorCode.OVERLOADED] += 3
     assert value(registry, verifier, "cosine:node_requests_refused_total", reason="overloaded") == 3
     assert registry.get_sample_value("process_cpu_seconds_total") is not None

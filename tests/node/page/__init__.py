@@ -1,1 +1,1 @@
-"""The page: what it is made of, what it asks, and what a browser makes of it."""
+"""The page: its files, its API, and its views in a browser."""

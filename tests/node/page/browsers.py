@@ -1,4 +1,4 @@
-"""Debian's Chromium, driven by Playwright, on a gateway of its own; nothing but that gateway may be asked."""
+"""Debian's Chromium, driven by Playwright, which may send requests only to its gateway."""
 
 import shutil
 from collections.abc import Iterator
@@ -16,24 +16,24 @@ CHROMIUM: Final = shutil.which("chromium")
 QUESTION: Final = "How can many machines write one text?"
 WIDE: Final = {"width": 1280, "height": 860}
 DONE: Final = "tokens/s ·"
-"""Stands under a reply that is whole."""
+"""The text below a complete reply."""
 
 
 @contextmanager
 def chromium() -> Iterator[Any]:
-    """The browser; the test that asks for it is skipped where there is none."""
+    """The browser; tests are skipped without one."""
     if CHROMIUM is None:
         pytest.skip("Chromium is not installed (`apt install chromium`).")
     playwright = pytest.importorskip("playwright.sync_api", reason="Playwright for Python is not installed.")
     with playwright.sync_playwright() as running:
-        # Sandboxes of their own are not to be had for root, as in most containers.
+        # Chromium's sandbox does not work as root, as in most containers.
         browser = running.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         yield browser
         browser.close()
 
 
 class Visitor:
-    """A person with a page: what it asked and what went wrong is remembered."""
+    """A user of a page, which records requests and problems."""
 
     def __init__(self, browser: Any, url: str, **options: Any) -> None:
         self.url = url
@@ -68,15 +68,15 @@ class Visitor:
         return str(reply.locator(".text").inner_text())
 
     def prove(self) -> None:
-        """Look at the proof of the latest reply."""
+        """Show the proof of the latest reply."""
         self.page.get_by_role("button", name="Check its proof").click()
 
     def verdict(self, title: str) -> None:
-        """Wait for what a proof comes to."""
+        """Wait for the verdict of a proof."""
         self.page.get_by_role("heading", name=title).wait_for()
 
     def leave(self) -> None:
-        """Close the page; nobody else was asked, and nothing went wrong."""
+        """Close the page, and check that there were no problems and no requests to others."""
         self.context.close()
         others = [url for url in self.asked if not url.startswith((self.url, f"blob:{self.url}"))]
         assert (others, self.problems) == ([], [])
@@ -92,7 +92,7 @@ def visited(
         return told_machine()
 
     with pytest.MonkeyPatch.context() as patch:
-        # Not the one that the tests run on, of which nobody knows what it is.
+        # Independent of the machine that runs the tests.
         patch.setattr(OwnMachine, "facts", facts)
         gateway = served(swarm_of=place or scene(), **options)
         with gateway as running, visiting(browser, running, **(view or {})) as one:
@@ -101,7 +101,7 @@ def visited(
 
 @contextmanager
 def visiting(browser: Any, gateway: ServedGateway, **view: Any) -> Iterator[Visitor]:
-    """A visitor of a gateway that runs."""
+    """A visitor of a running gateway."""
     visitor = Visitor(browser, f"{gateway.url}/", **view)
     yield visitor
     visitor.leave()

@@ -1,4 +1,4 @@
-"""Swarms that are told and not there: thousands of nodes, and such with hostile texts in every field."""
+"""Fake states of swarms: thousands of nodes, and nodes with hostile texts in every field."""
 
 import random
 from typing import Any, Final
@@ -18,11 +18,11 @@ HOSTILE: Final = {
     "a prototype": "__proto__",
 }
 TURNING: Final = "[\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\u0000-\\u0008\\u001b]"
-"""What may stand nowhere on a page, as a regular expression of a browser."""
+"""A JavaScript pattern of characters that must not appear on a page."""
 
 
 def told_node(number: int, **fields: Any) -> dict[str, Any]:
-    """One node as the page is told of it."""
+    """One node as sent to the page."""
     rng = random.Random(number)
     role = "verifier" if number % 20 == 0 else "drafter"
     peer_id = numbered_identity(number + 1).peer_id
@@ -67,7 +67,7 @@ def told_swarm(nodes: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:20") -> dict[str, Any]:
-    """A machine as the page is told of it; `text` stands wherever one does."""
+    """A machine as sent to the page; `text` replaces all of its texts."""
     return {
         "cores": 8,
         "memory_bytes": int(2 * gib * 2**30),
@@ -94,7 +94,7 @@ def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:2
 
 
 def told_outlook(**fields: Any) -> dict[str, Any]:
-    """What to expect of a chain of two stages."""
+    """The expected speed of a chain of two stages."""
     peers = [numbered_identity(number).peer_id for number in (1, 2)]
     stages = [{"peer_id": peer, "layers": "0:14", "pass_s": 0.04} for peer in peers]
     expected = {"tokens_per_s": 8.3, "acceptance": 0.6, "drafted_tokens_per_s": 20.6}
@@ -104,14 +104,14 @@ def told_outlook(**fields: Any) -> dict[str, Any]:
 
 
 def crowd(nodes: int, *, turn: int = 0) -> dict[str, Any]:
-    """So many nodes, whose round trips are others at every turn."""
+    """A swarm whose round-trip times change with every turn."""
     return told_swarm(
         [told_node(number, rtt_ms=round(5 + (7 * number + turn) % 180, 1)) for number in range(nodes)]
     )
 
 
 def hostile_swarm() -> dict[str, Any]:
-    """A node for each hostile text, which stands in every field that its peer fills."""
+    """A node for each hostile text, which fills every field that a peer controls."""
     nodes = []
     for number, text in enumerate(HOSTILE.values()):
         said = dict.fromkeys(("model", "target", "numerics", "software", "emulated", "reason", "role"), text)
@@ -131,7 +131,7 @@ def hostile_swarm() -> dict[str, Any]:
 
 
 def hostile_reply() -> list[dict[str, Any]]:
-    """The chunks of a reply in which each text is a hostile one, whoever may have written it."""
+    """The chunks of a reply in which every text is hostile."""
     texts = list(HOSTILE.values())
     tokens = [
         {

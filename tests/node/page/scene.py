@@ -1,4 +1,4 @@
-"""A swarm to look at: a target that answers with words written beforehand, and drafters that know parts of them."""
+"""A demonstration swarm: a target with a prepared reply, and drafters that know parts of it."""
 
 import asyncio
 import re
@@ -39,24 +39,24 @@ def accepted(tree, choose):
 ```
 
 With two tokens a pass it comes about twice as soon, and with none it comes as fast as without drafters."""
-"""As models write, with prose, a list and code, which different drafters know."""
+"""A typical reply with prose, a list and code, each known to a different drafter."""
 LIE: Final = REPLY.replace("one** model", "any** model").replace("sooner", "later")
 
 PIECE: Final = re.compile(r" ?[A-Za-z]+| +|\n+|.", re.DOTALL)
 VERIFY: Final = CostCurve(((1, 0.030), (16, 0.031), (64, 0.040)))
 LARGE: Final = CostCurve(((1, 0.160), (16, 0.162), (64, 0.190)))
-"""A large target's, beside which drafters take no time."""
+"""The cost of a large target, much slower than drafters."""
 DRAFT: Final = CostCurve(((1, 0.002), (64, 0.004)))
 SLOW: Final = CostCurve(((1, 0.25), (64, 0.3)))
 PLACES: Final = (
     *((-14, 3, 9), (11, -8, 6), (16, 9, 4), (-3, 12, 7), (4, -2, 2), (-9, -11, 8)),
     *((-11, 9, 5), (8, 5, 3), (-19, -4, 6), (1, -13, 4), (14, 1, 5), (-6, 1, 2)),
 )
-"""Where the nodes of a scene stand, x, y and height in milliseconds."""
+"""The coordinates of the nodes: x, y and height in milliseconds."""
 
 
 class Words(Letters):
-    """A codec whose tokens are the words of some texts, and letters for all else."""
+    """A codec whose tokens are the words of some texts, and single letters otherwise."""
 
     def __init__(self, *texts: str) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Words(Letters):
 
 
 class Teller(Player):
-    """Says its reply after the last place where an assistant begins to speak, and then ends."""
+    """An engine that writes its reply after the last assistant marker."""
 
     def __init__(self, codec: Words, reply: Callable[[str], str]) -> None:
         super().__init__(reply)
@@ -110,7 +110,7 @@ class Teller(Player):
 
 
 class Guesser(Teller):
-    """Knows some parts of the reply better than others, and is as sure as it is right."""
+    """A drafter that knows some parts of the reply better than others, with calibrated confidence."""
 
     def __init__(
         self, codec: Words, reply: Callable[[str], str], *, knows: Callable[[str], bool], seed: int
@@ -143,12 +143,12 @@ EXPERTS: Final = {"code": in_code, "prose": in_prose, "lists": in_list}
 
 
 async def announce(swarm: SimulatedSwarm, record: NodeRecord) -> None:
-    """Let a record be found by the target's name, and by its digest as auditors are."""
+    """Announce a record by the target's name, and by its digest for audits."""
     await swarm.directory.announce(record, [MODEL, record.target_digest.hex()])
 
 
 async def listener(swarm: SimulatedSwarm, number: int, **record: Any) -> None:
-    """A node that does nothing but tell of itself: the record of the first verifier with these changes."""
+    """A node that only answers status: the record of the first verifier with these changes."""
     identity = numbered_identity(number)
     transport = swarm.join(identity)
     await transport.serve(STATUS, StatusService(lambda: (b"", 0, 0)).handle)
@@ -157,7 +157,7 @@ async def listener(swarm: SimulatedSwarm, number: int, **record: Any) -> None:
 
 
 async def place(swarm: SimulatedSwarm) -> None:
-    """Give every node an address and a coordinate, as their records would have them."""
+    """Give every node's record an address and a coordinate."""
     for role in Role:
         for index, record in enumerate(await swarm.directory.find(role, MODEL)):
             x, y, height = PLACES[(index + 4 * list(Role).index(role)) % len(PLACES)]
@@ -169,7 +169,7 @@ async def place(swarm: SimulatedSwarm) -> None:
 
 
 async def join_honest(swarm: SimulatedSwarm, *, count: int) -> None:
-    """Let so many honest verifiers join."""
+    """Add honest verifiers."""
     assert isinstance(swarm.codec, Words)
     for _ in range(count):
         await swarm.verifier(Teller(swarm.codec, lambda _: REPLY), curve=VERIFY)

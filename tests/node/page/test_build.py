@@ -1,4 +1,4 @@
-"""The files of the page are what its source is built into, small, and known by what they are licensed under."""
+"""The files of the page are built from its source, small, and licensed."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""The machine that serves the page tells who sits at it what it has, and what of the target it could hold."""
+"""The facts about the machine that serves the page, and the layers that fit."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ def stage(number: int, first: int, end: int) -> NodeRecord:
 
 
 def told(monkeypatch: pytest.MonkeyPatch, records: list[NodeRecord], *, free_mib: int) -> dict[str, Any]:
-    """What is told on a machine with so much memory of which half is given, and no GPU."""
+    """The facts about a machine with this free memory and no GPU."""
     asked_of: list[tuple[str, str]] = []
 
     async def sizes(model: str, dtype: str) -> ModelNeeds:
@@ -50,7 +50,7 @@ def told(monkeypatch: pytest.MonkeyPatch, records: list[NodeRecord], *, free_mib
     async def ask() -> dict[str, Any]:
         own = OwnMachine("someone/model@" + "ab" * 32)
         first = await own.facts(records)
-        # Who asks again at once is told the same, and nothing is looked at.
+        # A second request is answered from the cache.
         assert await own.facts([]) is first
         return first
 

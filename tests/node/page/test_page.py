@@ -1,4 +1,4 @@
-"""The page in a browser: chat, provenance, the swarm as it changes, proofs, and strangers' texts shown as text."""
+"""The page in a browser: chat, provenance, the swarm, proofs, and hostile texts."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ def browser() -> Iterator[Any]:
 
 
 def saved_proof(visitor: Any) -> dict[str, Any]:
-    """The proof of the latest reply, as it is saved."""
+    """The saved proof of the latest reply."""
     visitor.prove()
     visitor.verdict(UNJUDGED)
     with visitor.page.expect_download() as download:
@@ -41,7 +41,7 @@ def saved_proof(visitor: Any) -> dict[str, Any]:
 
 
 def drop(visitor: Any, proof: object) -> None:
-    """Give a proof to the page of a visitor."""
+    """Drop a proof on the page."""
     visitor.show("Proof")
     body = json.dumps(proof).encode()
     file = {"name": "proof.json", "mimeType": "application/json", "buffer": body}
@@ -89,7 +89,7 @@ def test_the_options_of_a_reply_reach_the_gateway_and_its_refusals_the_reader(br
         page.get_by_label("Top p").fill("7")
         page.get_by_role("button", name="Retry").click()
         page.get_by_role("alert").get_by_text("top_p").wait_for()
-        # A refused request is an error in the eyes of the browser too.
+        # The browser logs a refused request as an error.
         assert all("400" in problem for problem in visitor.problems)
         visitor.problems.clear()
 
@@ -225,7 +225,7 @@ def test_hostile_texts_of_nodes_and_of_the_machine_are_shown_as_text(
             page.get_by_role("heading", level=1).wait_for()
             if view == "Join":
                 page.locator(".machine .fact").nth(3).wait_for()
-                # The commands below are told word for word, in the quotes of a shell.
+                # The commands below contain quoted texts.
                 told = page.locator(".machine").inner_text()
                 assert "<script>" in told and not re.search(TURNING, told)
                 assert page.evaluate("window.hit") is None
@@ -262,7 +262,7 @@ def test_hostile_texts_of_a_reply_and_of_whoever_wrote_it_are_shown_as_text(brow
             assert not page.evaluate(f"new RegExp('{TURNING}').test(document.body.innerText)")
             assert page.locator("main script, main iframe, main [onmouseover], main [onerror]").count() == 0
             assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        # What is no proof at all the gateway refuses to read, which browsers tell.
+        # The browser logs the gateway's refusal of an invalid proof.
         assert all("400" in problem for problem in visitor.problems)
         visitor.problems.clear()
 
@@ -279,7 +279,7 @@ def test_a_gateway_with_a_key_asks_for_it_and_keeps_it_out_of_addresses(browser:
         assert page.evaluate("JSON.stringify(localStorage)").count("secret-key") == 0
         visitor.show("Join")
         assert "secret-key" not in page.content() and "YOUR_KEY" in page.content()
-        # The first question was refused, which a browser calls an error.
+        # The browser logs the first, refused request.
         assert all("401" in problem for problem in visitor.problems)
         visitor.problems.clear()
 

@@ -1,4 +1,4 @@
-"""The files of the page are open to all; what it asks (the swarm, proofs, audits) takes the gateway's key."""
+"""The files of the page are public; its API (the swarm, proofs, audits) needs the gateway's key."""
 
 import asyncio
 import json
@@ -91,7 +91,7 @@ def test_a_node_that_dies_and_a_generation_that_ends_are_told_to_who_watches() -
 
 def test_what_a_verifier_signed_is_judged_by_the_others() -> None:
     async def audit(gateway: Gateway) -> Any:
-        # Auditors are found by the digest of what they serve, under which nodes announce themselves too.
+        # Auditors are found by the digest of their target.
         for record in await gateway.swarm.directory.find(Role.VERIFIER, MODEL):
             await gateway.swarm.directory.announce(record, [record.target_digest.hex()])
         done = await gateway.post("/v1/chat/completions", CHAT)
@@ -126,7 +126,7 @@ def test_proofs_beyond_what_may_wait_are_refused_unread(monkeypatch: pytest.Monk
 
 
 def checked(*pieces: Evidence) -> Any:
-    """What a gateway finds in a proof."""
+    """The gateway's check of a proof."""
     return asked("POST", "/v1/proofs", {"evidence": [asdict(each) for each in pieces]}).json
 
 

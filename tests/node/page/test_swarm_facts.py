@@ -1,4 +1,4 @@
-"""A swarm as the page is told of it, and the changes that lead from one state to the next."""
+"""The state of a swarm for the page, and the difference of two states."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""A swarm is looked at only while somebody watches, and each watcher is told every change once."""
+"""A swarm is polled only while there are watchers, and each watcher gets every change once."""
 
 import asyncio
 from typing import Any
@@ -8,7 +8,7 @@ from cosine_node.page.watch import SwarmWatch
 
 
 class Looks:
-    """A swarm of one node whose load is the number of looks so far."""
+    """A swarm of one node whose load is the number of polls so far."""
 
     def __init__(self) -> None:
         self.looks = self.rests = 0
@@ -29,7 +29,7 @@ def test_all_of_it_comes_first_and_then_what_changed() -> None:
         events = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0).watch()
         assert await anext(events) == ("swarm", {"target": "t", "nodes": [{"peer_id": "a", "load": 1}]})
         assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 2}]})
-        # The look that failed told nothing, and the next one came all the same.
+        # The third poll failed, and the next one followed.
         assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 4}]})
         await events.aclose()
 

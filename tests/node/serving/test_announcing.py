@@ -1,4 +1,4 @@
-"""The announcer renews in time, tells changes soon but not too often, and says goodbye."""
+"""The announcer renews records in time, announces changes soon but not too often, and says goodbye."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ NODE = record_of(IDENTITY, now_s=0.0)
 
 
 class Scene(MemoryDirectory):
-    """A directory that remembers what a node announces, each after `takes_s`, and refuses it while it `is_down`."""
+    """A directory that records announcements, each after `takes_s`, and fails while it `is_down`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Scene(MemoryDirectory):
 
 
 def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
-    """Act while a node is announced; the scene when it has ended."""
+    """Run `act` while a node is announced, and return the scene."""
 
     async def run() -> Scene:
         scene = Scene()
@@ -107,7 +107,7 @@ def test_a_change_is_told_soon_and_not_too_often_and_no_change_is_not_told() -> 
 def test_a_record_that_has_lapsed_by_the_clock_is_renewed_at_the_next_look(
     at_s: float, stood_still_s: float
 ) -> None:
-    """As after a suspend, in which no timer runs, or where the clock was put right."""
+    """As after a suspend, during which timers stop, or a correction of the clock."""
 
     async def act(scene: Scene) -> None:
         await asyncio.sleep(at_s)
@@ -146,7 +146,7 @@ def test_a_failed_announcement_is_tried_again(caplog: pytest.LogCaptureFixture) 
     scene = play(act)
     assert scene.times_s == [0, 116]
     assert scene.announcer.is_stored
-    # Several attempts failed, and there is one line about it.
+    # Several failures are logged once.
     assert [record.getMessage() for record in caplog.records] == [
         "nobody can find this node for now (dht: down); trying again every 2 s",
         "this node can be found again",

@@ -1,4 +1,4 @@
-"""Records of the directory and tokenizer files, for those who take no part in the DHT; each cell looked up once."""
+"""Records of the directory and tokenizer files for clients outside the DHT; each cell is looked up once."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -63,7 +63,7 @@ def test_pieces_are_compressed_for_who_asks_so_where_that_makes_them_smaller() -
         assert isinstance(piece, m.FilePiece) and piece.is_compressed and piece.total_bytes == 600_000
         expected = files.files["tokenizer.json"][start : start + limits.MAX_CHUNK_BYTES]
         assert expanded(piece, most_bytes=limits.MAX_CHUNK_BYTES) == expected
-    # Others could have any of a million pieces compressed, one after the other.
+    # Unaligned pieces are not compressed, as there are millions.
     assert isinstance(odd, m.FilePiece) and not odd.is_compressed
     assert short == m.FilePiece(1, 2, b"xy")
 
@@ -134,7 +134,7 @@ def test_whoever_asks_without_end_is_refused_and_others_are_answered() -> None:
 
 
 class Dht:
-    """Takes a second for each look-up."""
+    """A DHT whose look-ups take a second."""
 
     def __init__(self) -> None:
         self.reads: list[str] = []

@@ -1,4 +1,4 @@
-"""Which models are on this machine, and which are to be fetched."""
+"""Local models, and models that must be fetched."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ def test_embedded_models_and_folders_are_here(tmp_path: Path) -> None:
 
 @pytest.fixture
 def snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What was downloaded of a model of the hub."""
+    """A downloaded model of the hub."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     return Path(
         shutil.copytree(zoo.folder("target"), tmp_path / "models--someone--model" / "snapshots" / ("0" * 40))

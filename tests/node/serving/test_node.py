@@ -1,4 +1,4 @@
-"""Several nodes in one process: identities of their own, all loaded before any is announced, an end in common."""
+"""Several nodes in one process: separate identities, all loaded before any is announced, a common end."""
 
 import asyncio
 from collections.abc import Sequence
@@ -60,7 +60,7 @@ def test_a_model_that_cannot_be_loaded_names_itself_before_any_node_starts(
         run_until_started([drafter(NGRAM), drafter("/no/such/model")], key, monkeypatch)
     with pytest.raises(UsageError, match=r"\A(?!.*cannot be served)"):
         run_until_started([drafter("/no/such/model")], key, monkeypatch)
-    # The identities are free again.
+    # The identities are released.
     for file in (key, tmp_path / "key-2"):
         claim_identity(file).release()
 
@@ -76,7 +76,7 @@ def test_each_node_claims_an_identity_as_long_as_it_runs(monkeypatch: pytest.Mon
 
 
 class FirstTransport:
-    """The parts that the first node of a process has before it serves."""
+    """A transport with the parts that the first node of a process needs before it serves."""
 
     peer_id = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
     opener = RecordOpener()

@@ -1,4 +1,4 @@
-"""The status of a node, as often as it is asked; and how a node finds its place by asking others for theirs."""
+"""The status of a node, and its coordinate from measurements of others."""
 
 import asyncio
 from random import Random
@@ -47,7 +47,7 @@ OWN, DRAFTER, VERIFIER, OLD = map(identity_of, (1, 2, 3, 4))
 
 
 class Fixed(Vivaldi):
-    """A peer that is sure to be at one place."""
+    """A peer with a fixed coordinate."""
 
     def __init__(self, place: NetworkCoordinate) -> None:
         super().__init__(Random(0).random)
@@ -114,7 +114,7 @@ def test_it_comes_to_be_as_far_from_each_as_was_measured_and_does_not_ask_itself
     rtts_s, eager, later = run_virtual(run())
     assert rtts_s == pytest.approx([0.03, 0.08], abs=0.004)
     assert 0.8 * EAGER_LOOKS < eager <= 1.2 * EAGER_LOOKS
-    # Once it has looked around it asks seldom.
+    # After the first measurements it asks rarely.
     assert later < EAGER_LOOKS * (1 + 1.5 * EAGER_PAUSE_S / PAUSE_S)
 
 

@@ -1,4 +1,4 @@
-"""The sentences that tell a volunteer what the node has done."""
+"""Reports of a node's work."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Events of a node or gateway, and the log beside them, as machines and people read them; the stages of a start."""
+"""Events and logs of a node or gateway for machines and people, and the stages of a start."""
 
 import io
 import json
@@ -52,7 +52,7 @@ PEER = "12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
 
 @pytest.fixture
 def handler() -> Iterator["logging.StreamHandler[Any]"]:
-    """A log as the command line sets it up: to stderr, warnings only."""
+    """A log as set up by the command line: warnings to stderr."""
     root = logging.getLogger()
     before, level = root.handlers[:], root.level
     made = logging.StreamHandler()
@@ -102,7 +102,7 @@ def test_afterwards_the_log_is_as_before_and_no_less_is_logged_meanwhile(
         assert LOG.isEnabledFor(logging.INFO)
     assert handler.formatter is None
     assert not LOG.isEnabledFor(logging.INFO)
-    # Whoever asked for more keeps it.
+    # A more verbose level is kept.
     logging.getLogger().setLevel(logging.DEBUG)
     with logging_as_json():
         assert LOG.isEnabledFor(logging.DEBUG)
@@ -199,7 +199,7 @@ def test_how_long_each_stage_took_is_told_before_what_ends_it() -> None:
     emit = timed(lambda event, fields: events.append((event, fields)), least_s=1.0, clock=lambda: next(now_s))
     for event in ("importing", "loading", "loaded", "measured"):
         emit(event, {"model": "m"})
-    # The weights were read in half a second, which nobody waits for.
+    # The weights were read in half a second, which is not reported.
     assert [event for event, _ in events] == ["importing", "took", "loading", "loaded", "measured"]
     assert events[1][1] == {"stage": "importing", "said": "Importing the libraries", "seconds": 5.25}
     assert SENTENCES_OF_NODES["took"].format(**events[1][1]) == "Importing the libraries took 5.2 s."

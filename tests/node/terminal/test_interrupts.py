@@ -1,4 +1,4 @@
-"""Ctrl-C ends `generate` and `status` wherever they are: exit code 130, and no word of what was cut off.
+"""Ctrl-C ends `generate` and `status` at any moment with exit code 130 and no further output.
 
 Nodes end on a signal once their requests are done, and at once on a second one.
 """
@@ -25,7 +25,7 @@ import asyncio, os, signal, subprocess, sys
 from cosine_node.terminal.interrupts import leave_on_interrupt, run_interruptibly
 
 async def work():
-    # It shares our stdout: whoever reads that to its end waits for the child, too.
+    # It shares our stdout, so a reader also waits for the child.
     subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     os.kill(os.getpid(), signal.SIGINT)
     while True:
@@ -41,7 +41,7 @@ run_interruptibly(work())
 
 @pytest.fixture
 def silent_peer() -> Iterator[str]:
-    """An address at which somebody takes the connection and never says a word."""
+    """The address of a peer that accepts connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -49,7 +49,7 @@ def silent_peer() -> Iterator[str]:
 
 
 def interrupted(arguments: list[str], folder: Path, *, after: str, transport: str) -> tuple[int, list[str]]:
-    """Exit code and lines on stderr of a command that gets SIGINT once it has told a stage."""
+    """Exit code and lines on stderr of a command that gets SIGINT after a line that begins with `after`."""
     names = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME")
     process = subprocess.Popen(
         [sys.executable, "-m", "cosine_node", *arguments],
@@ -108,7 +108,7 @@ async def work(stop):
 
 run_until_stopped(work)
 """
-"""A node that is asked to stop and never does."""
+"""A node that never stops."""
 
 
 @pytest.mark.thorough

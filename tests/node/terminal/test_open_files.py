@@ -1,4 +1,4 @@
-"""A node has as many open files as its system lets it have, and says where those are few."""
+"""A node raises its limit of open files, and warns if it is low."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Text for terminals, what a command waits for as a line there or several elsewhere, and values for JSON."""
+"""Text for terminals, and the line that shows what a command waits for."""
 
 import asyncio
 import io
@@ -35,7 +35,7 @@ CLIPBOARD = "\x1b]52;c;cm0gLXJmIH4=\x07"
 
 
 class Terminal(io.StringIO):
-    """A terminal of 80 columns, which has no file number to ask."""
+    """A terminal of 80 columns without a file descriptor."""
 
     def isatty(self) -> bool:
         return True
@@ -47,7 +47,7 @@ def test_a_terminal_is_not_steered_and_a_pipe_gets_every_character() -> None:
         show(stream, f"a\tb\n{CLIPBOARD}\x9b2J")
     assert terminal.getvalue() == "a\tb\n\ufffd]52;c;cm0gLXJmIH4=\ufffd\ufffd2J"
     assert pipe.getvalue() == f"a\tb\n{CLIPBOARD}\x9b2J"
-    # Neither does the log for people.
+    # The log for people is sanitized too.
     record = logging.LogRecord("name", logging.INFO, "file", 1, "a peer says %s", (CLIPBOARD,), None)
     assert "\x1b" not in LogLines("%(message)s").format(record)
 
