@@ -5,17 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
-from cosine_node.gateway.choices import ChoiceFinished
+from cosine_node.gateway.choices import ChoiceFinished, ChoicePart
 from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
 from cosine_node.gateway.provenance import account_of
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
-from cosine_p2p.request.logprobs import NamedToken
-from cosine_p2p.request.origins import TokenOrigin
 from cosine_p2p.request.results import Generation
 
 
@@ -117,18 +114,20 @@ class ChoicesWriter(ReplyWriter):
     _told: dict[int, Json] = field(default_factory=dict)
     _provenance: dict[int, list[Json]] = field(default_factory=dict)
 
-    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
+    def _note_tokens(self, event: ChoicePart) -> None:
+        """Keep the log-probabilities and origins of a part's tokens."""
+        index, part = event.choice.index, event.part
+        self._provenance.setdefault(index, []).extend(map(asdict, event.origins))
+        if not event.logprobs:
+            return
         shape = self._shapes.setdefault(index, self.style.logprobs())
-        told = shape.of(logprobs, part.text if isinstance(part, Content) else "")
+        told = shape.of(event.logprobs, part.text if isinstance(part, Content) else "")
         before = self._told.setdefault(index, told)
         if before is not told:
             for name, values in told.items():
                 # All values are lists except a chat's `refusal`.
                 if values is not None:
                     before[name] += values
-
-    def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
-        self._provenance.setdefault(index, []).extend(map(asdict, origins))
 
     def _body(self, kind: str, choices: list[Json]) -> Json:
         return {
@@ -154,8 +153,9 @@ class WholeReplyWriter(ChoicesWriter):
 
     parts: defaultdict[int, list[Part]] = field(default_factory=lambda: defaultdict(list))
 
-    async def _take_part(self, index: int, part: Part) -> None:
-        self.parts[index].append(part)
+    async def _take_part(self, event: ChoicePart) -> None:
+        self._note_tokens(event)
+        self.parts[event.choice.index].append(event.part)
 
     async def _take_finished(self, finished: ChoiceFinished) -> None:
         return
@@ -182,13 +182,16 @@ class StreamedReplyWriter(ChoicesWriter):
     The last piece has the metrics; with `includes_usage` it is an additional one without choices.
     """
 
+    end_mark = sent_event("[DONE]")
+
     choices: int
     includes_usage: bool
     opened: set[int] = field(default_factory=set)
 
-    async def _take_part(self, index: int, part: Part) -> None:
-        await self._open(index)
-        await self._write_piece([self._choice(index, self.style.piece(part))])
+    async def _take_part(self, event: ChoicePart) -> None:
+        self._note_tokens(event)
+        await self._open(event.choice.index)
+        await self._write_piece([self._choice(event.choice.index, self.style.piece(event.part))])
 
     async def _take_finished(self, finished: ChoiceFinished) -> None:
         index = finished.choice.index
@@ -200,14 +203,7 @@ class StreamedReplyWriter(ChoicesWriter):
     async def end(self) -> None:
         if self.includes_usage:
             await self._write_piece([], {"usage": usage(self.finished)} | self._metrics())
-        await self._close(sent_event("[DONE]"))
-
-    async def fail(self, problem: ApiError) -> None:
-        """End the stream with an error, or raise it if no status has been sent."""
-        if not self.stream.is_begun:
-            raise problem
-        await self._write_event(problem.body)
-        await self._close(sent_event("[DONE]"))
+        await self.stream.write(self.end_mark, is_last=True)
 
     async def _open(self, index: int) -> None:
         """Write the style's first event of a choice."""

@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
-from typing import Any
+from typing import Any, ClassVar
 
 from starlette.responses import JSONResponse
 from starlette.types import Send
@@ -14,8 +14,7 @@ from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart,
 from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.metrics.generations import FINISHED_REASONS
 from cosine_p2p.replies.parts import Part
-from cosine_p2p.request.logprobs import NamedToken
-from cosine_p2p.request.origins import TokenOrigin, joined_origins
+from cosine_p2p.request.origins import joined_origins
 from cosine_p2p.request.results import AppliedConfig, Generation
 from cosine_protocol.request import Request
 
@@ -26,8 +25,10 @@ Json = dict[str, Any]
 class ReplyWriter(ABC):
     """Takes the events of all choices and writes the reply.
 
-    `created_s` is Unix time. `asked` is the request to the verifier, once it is known.
+    `created_s` is Unix time. `asked` is the request to the verifier, once it is known. `end_mark` ends a stream.
     """
+
+    end_mark: ClassVar[bytes] = b""
 
     request_id: str
     created_s: int
@@ -45,25 +46,14 @@ class ReplyWriter(ABC):
         match event:
             case ChoiceStarted(_, request):
                 self.asked = request
-            case ChoicePart(choice, part, logprobs, origins):
-                if logprobs:
-                    self._take_logprobs(choice.index, part, logprobs)
-                self._take_origins(choice.index, origins)
-                await self._take_part(choice.index, part)
+            case ChoicePart():
+                await self._take_part(event)
             case ChoiceFinished():
                 self.finished.append(event)
                 await self._take_finished(event)
 
-    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
-        """Keep the log-probabilities of the next part. Default: ignore them."""
-        return
-
-    def _take_origins(self, index: int, origins: Sequence[TokenOrigin]) -> None:
-        """Keep the origins of the next part's tokens. Default: ignore them."""
-        return
-
     @abstractmethod
-    async def _take_part(self, index: int, part: Part) -> None: ...
+    async def _take_part(self, event: ChoicePart) -> None: ...
 
     @abstractmethod
     async def _take_finished(self, finished: ChoiceFinished) -> None: ...
@@ -73,8 +63,16 @@ class ReplyWriter(ABC):
         """Write the rest after all choices have finished."""
 
     async def fail(self, problem: ApiError) -> None:
-        """End with an error: raise it, as no status has been sent."""
-        raise problem
+        """End the stream with an error, or raise it if no status has been sent."""
+        if not self.stream.is_begun:
+            raise problem
+        for event in self._failure(problem):
+            await self._write_event(event)
+        await self.stream.write(self.end_mark, is_last=True)
+
+    def _failure(self, problem: ApiError) -> Iterable[Json]:
+        """The events that end a stream with an error."""
+        return [problem.body]
 
     @property
     def fingerprint(self) -> str:
@@ -94,13 +92,9 @@ class ReplyWriter(ABC):
         await self.send(start)
         await self.send({"type": "http.response.body", "body": response.body})
 
-    async def _write_event(self, body: Json, *, name: str = "") -> None:
-        """Send one server-sent event."""
-        await self.stream.write(sent_event(body, name=name))
-
-    async def _close(self, last: bytes = b"") -> None:
-        """End the stream."""
-        await self.stream.write(last, is_last=True)
+    async def _write_event(self, body: Json) -> None:
+        """Send one server-sent event, with its type as its name."""
+        await self.stream.write(sent_event(body, name=body.get("type", "")))
 
 
 @dataclass(kw_only=True)
@@ -130,15 +124,11 @@ class OneTextWriter(ReplyWriter):
         """The events after the text."""
 
     @abstractmethod
-    def _failure(self, problem: ApiError) -> Iterable[Json]:
-        """The events that end a stream with an error."""
-
-    @abstractmethod
     def _whole(self, done: Generation) -> Json:
         """The body of a reply that is not streamed."""
 
-    async def _take_part(self, index: int, part: Part) -> None:
-        await self._grow(self._added(part))
+    async def _take_part(self, event: ChoicePart) -> None:
+        await self._grow(self._added(event.part))
 
     async def _take_finished(self, finished: ChoiceFinished) -> None:
         await self._grow(self._ended(finished.generation))
@@ -149,14 +139,7 @@ class OneTextWriter(ReplyWriter):
             await self._write_whole(self._whole(finished.generation))
             return
         await self._tell(self._closing(finished.generation))
-        await self._close()
-
-    async def fail(self, problem: ApiError) -> None:
-        """End the stream with an error, or raise it if no status has been sent."""
-        if not self.stream.is_begun:
-            raise problem
-        await self._tell(self._failure(problem))
-        await self._close()
+        await self.stream.write(self.end_mark, is_last=True)
 
     async def _grow(self, events: Iterable[Json]) -> None:
         if not self.is_opened:
@@ -167,7 +150,7 @@ class OneTextWriter(ReplyWriter):
     async def _tell(self, events: Iterable[Json]) -> None:
         for event in events:
             if self.is_streamed:
-                await self._write_event(event, name=event["type"])
+                await self._write_event(event)
 
 
 MakeWriter = Callable[..., ReplyWriter]

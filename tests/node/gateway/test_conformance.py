@@ -66,7 +66,7 @@ def test_samplers_seeds_and_stops_are_honoured(dialect: Dialect) -> None:
 @EACH
 def test_whoever_hangs_up_takes_the_generation_along(dialect: Dialect) -> None:
     choices = 3 if dialect.path.endswith("/completions") else 1
-    several = {"n": choices} if choices > 1 else {}
+    several: dict[str, Any] = {"n": choices} if choices > 1 else {}
 
     async def use(running: Gateway, *, is_streamed: bool) -> Reply:
         hang_up = asyncio.Event()

@@ -1,11 +1,12 @@
 """The writer of responses, whole and streamed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import Body
+from cosine_node.gateway.choices import ChoicePart
 from cosine_node.gateway.logprobs import ChatLogprobs
 from cosine_node.gateway.reply_writer import Json, OneTextWriter, ReplyWriter
 from cosine_node.gateway.responses.items import Items
@@ -13,7 +14,6 @@ from cosine_node.gateway.responses.request import KEPT_REASONING
 from cosine_node.gateway.responses.tools import Tools
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import Part
-from cosine_p2p.request.logprobs import NamedToken
 from cosine_p2p.request.results import Generation
 
 
@@ -25,8 +25,9 @@ class ResponseWriter(OneTextWriter):
     told_again: Json
     events: int = 0
 
-    def _take_logprobs(self, index: int, part: Part, logprobs: Sequence[NamedToken]) -> None:
-        self.items.weigh([_weighed(each) for each in ChatLogprobs().of(logprobs, "")["content"]])
+    async def _take_part(self, event: ChoicePart) -> None:
+        self.items.weigh([_weighed(each) for each in ChatLogprobs().of(event.logprobs, "")["content"]])
+        await super()._take_part(event)
 
     def _opening(self) -> Iterator[Json]:
         for kind in ("response.created", "response.in_progress"):
@@ -49,10 +50,10 @@ class ResponseWriter(OneTextWriter):
     def _whole(self, done: Generation) -> Json:
         return self._response(_status(done), done)
 
-    async def _write_event(self, body: Json, *, name: str = "") -> None:
-        numbered = {"type": name, "sequence_number": self.events, **body}
+    async def _write_event(self, body: Json) -> None:
+        numbered = {"type": body["type"], "sequence_number": self.events, **body}
         self.events += 1
-        await super()._write_event(numbered, name=name)
+        await super()._write_event(numbered)
 
     def _response(self, status: str, done: Generation | None = None, problem: ApiError | None = None) -> Json:
         """The response so far; `done` and `problem` are its end."""
