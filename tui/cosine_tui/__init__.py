@@ -1,1 +1,1 @@
-"""The monitor in the terminal, `cosine-tui`: in come snapshots of a swarm, out go prompts and cancellations."""
+"""The monitor in the terminal, `cosine-tui`: it shows snapshots of a swarm, and sends prompts and cancellations."""

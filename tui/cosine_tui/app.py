@@ -1,4 +1,4 @@
-"""The screen: panes side by side where there is room, fewer at a time where there is not, and the prompt line."""
+"""The screen: as many panes side by side as fit, and the prompt line."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -27,20 +27,20 @@ from cosine_tui.widgets.lines import LinePane, ListPane
 from cosine_tui.widgets.pane_grid import PaneGrid
 from cosine_tui.widgets.prompt_box import PromptBox
 
-PALETTE_NODES: Final = 200  # Bounds the time to open the palette in a large swarm; `/filter` finds every node.
+PALETTE_NODES: Final = 200  # Bounds the time to open the palette in a large swarm; `/filter` finds all nodes.
 
 
 class MonitorApp(App[None]):
-    """Shows a feed and sends it commands. Text goes to the prompt line, wherever the focus is."""
+    """Shows a feed and sends it commands. Text goes to the prompt line, whatever has the focus."""
 
     CSS_PATH = Path(__file__).with_name("app.tcss")
     TITLE = "CoSine"
     AUTO_FOCUS = "#prompt-input"
     COMMAND_PALETTE_DISPLAY = "Ctrl+P"
-    # From 100 columns on two panes fit side by side, from 130 on all of them without cutting their tables; but
-    # fewer than 32 rows leave three panes above each other too little.
+    # Two panes fit side by side from 100 columns, all of them without cut tables from 130; three panes above each
+    # other require 32 rows.
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (100, "-two"), (130, "-wide")]  # noqa: RUF012 - as below
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012 - declared so by textual
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (32, "-tall")]  # noqa: RUF012 - the declaration of textual
     BINDINGS: ClassVar[list[BindingType]] = [
         *[
             Binding(
@@ -111,7 +111,7 @@ class MonitorApp(App[None]):
         self.call_after_refresh(self.draw)
 
     async def on_event(self, event: events.Event) -> None:
-        """Direct what is typed or pasted to the prompt line, before anything takes it for a command."""
+        """Send typed and pasted text to the prompt line, before it is handled as a command."""
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             is_text = isinstance(event, events.Paste) or event.is_printable
             if not isinstance(self.screen, CommandPalette) and (is_text or self.focused is None):
@@ -157,7 +157,7 @@ class MonitorApp(App[None]):
         pane.scroll_relative(y=pages * max(1, pane.scrollable_content_region.height - 1), animate=False)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """The commands of the palette: the monitor's own, orders of the lists, nodes and requests."""
+        """Yield the commands of the palette: the monitor's, orders of the lists, nodes and requests."""
         for command in COMMANDS:
             if command.name != "filter":
                 label = f"{command.name.capitalize()}{f' ({command.key_label})' if command.key else ''}"
@@ -257,7 +257,7 @@ class MonitorApp(App[None]):
         self._prompt.say(f"{goes_on}; quit once more to end that and leave.", is_error=True)
 
     def _open_page(self, page: Page) -> None:
-        """Put a page in the place of the panes; help that is open already closes."""
+        """Show a page in place of the panes, or close the help if it is open."""
         if self.view.page == page and page.kind is PageKind.HELP:
             self.action_leave()
             return
@@ -277,7 +277,7 @@ class MonitorApp(App[None]):
 
     @property
     def shown_request(self) -> RequestView | None:
-        """The request of an open page, else the one the view shows."""
+        """The request of an open page, else the one that the view shows."""
         page = self.view.page
         if page is not None and page.kind is PageKind.REQUEST:
             return self.snapshot.request(int(page.key))
@@ -301,5 +301,5 @@ class MonitorApp(App[None]):
 
 
 def palette_title(text: str) -> str:
-    """A title for the palette, which would read square brackets as markup or as an action."""
+    """Return a title for the palette without square brackets, which it would interpret as markup or an action."""
     return clean(text).translate({ord("["): "(", ord("]"): ")"})

@@ -1,4 +1,4 @@
-"""The `cosine-tui` command: options, and which source the screen shows."""
+"""The `cosine-tui` command: its options, and the choice of the source."""
 
 import asyncio
 import signal
@@ -32,8 +32,7 @@ from cosine_protocol.errors import CosineError, UsageError
 if TYPE_CHECKING:
     from cosine_tui.state.feed import Feed
 
-SOURCES: Final = "cosine_tui.sources"  # Simulated swarms: `demo` has `demo_feed` and `demo_snapshot`.
-# Bounds of --demo-speed: slower looks like a standstill, faster than a machine can simulate.
+# Bounds of --demo-speed: slower looks like a standstill, faster exceeds the speed of simulation.
 MIN_SPEED: Final = 0.05
 MAX_SPEED: Final = 20.0
 
@@ -79,7 +78,7 @@ def monitor(
         _write(screenshot, partial(_simulated, demo_seed, after, size, theme))
         return
     access = access_of(network, swarm, deny, identity)
-    feed = _demo(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
+    feed = _demo().demo_feed(demo_seed, demo_speed) if demo else _live(several(initial_peers), access, target)
     if screenshot is not None:
         _write(screenshot, partial(_live_screen, feed, after, size, theme))
         return
@@ -88,13 +87,9 @@ def monitor(
     raise typer.Exit(asyncio.run(_show(feed, theme)))
 
 
-def _demo(seed: int, speed: float) -> "Feed":
-    feed: Feed = _simulation().demo_feed(seed, speed)
-    return feed
-
-
-def _simulation() -> Any:
-    return SIMULATION.part(SOURCES, "demo")
+def _demo() -> Any:
+    """Return the module of simulated swarms."""
+    return SIMULATION.part("cosine_tui.sources", "demo")
 
 
 def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) -> "Feed":
@@ -105,22 +100,17 @@ def _live(initial_peers: tuple[str, ...], access: Access, target: str | None) ->
     from cosine_tui.state.feed import ThreadFeed
 
     folder = None if target is None else TargetName.parse(target).folder
-    # The monitor shows that nobody answers, and goes on trying by itself.
+    # The monitor shows missing answers, and keeps trying by itself.
     join = joining(initial_peers, access=access, tokenizer_folder=folder, listens=True, patience_s=0.0)
-    return ThreadFeed(
-        LiveSource(
-            join,
-            network=access.network,
-            target=target,
-            began_unix_s=time.time(),
-            bans=BanFile(),
-            memory=ClientMemory.of(True),
-        )
+    began, memory = time.time(), ClientMemory.of(True)
+    source = LiveSource(
+        join, network=access.network, target=target, began_unix_s=began, bans=BanFile(), memory=memory
     )
+    return ThreadFeed(source)
 
 
 async def _show(feed: "Feed", theme: str) -> int:
-    """Run the screen until the user, a signal or the feed ends it; the exit code."""
+    """Run the screen until the user, a signal or the feed ends it, and return the exit code."""
     from cosine_tui.app import MonitorApp
 
     screen = MonitorApp(feed, theme=theme)
@@ -139,8 +129,7 @@ def _simulated(seed: int, after_s: float, size: str, theme: str) -> str:
     from cosine_tui.svg_export import read_size, snapshot_svg
 
     columns_rows = read_size(size)
-    snapshot = _simulation().demo_snapshot(seed, after_s)
-    return snapshot_svg(snapshot, size=columns_rows, theme=theme)
+    return snapshot_svg(_demo().demo_snapshot(seed, after_s), size=columns_rows, theme=theme)
 
 
 def _live_screen(feed: "Feed", after_s: float, size: str, theme: str) -> str:
@@ -160,7 +149,7 @@ def _write(file: Path, draw: "partial[str]") -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the monitor and exit: 0 when it was left, 2 on bad usage, 1 on failure, with one sentence on stderr."""
+    """Run the monitor and exit: 0 after quitting, 2 on bad usage, 1 on failure, with one sentence on stderr."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
         app(args=spread_peers(given), prog_name="cosine-tui")
@@ -172,6 +161,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.stderr.write(f"Error: {sentence}\n")
         sys.exit(USAGE_EXIT)
     except CosineError as error:
-        # It may quote what a peer said.
+        # It may quote a peer.
         sys.stderr.write(f"Error: {printable(str(error))}\n")
         sys.exit(USAGE_EXIT if isinstance(error, UsageError) else FAILURE_EXIT)

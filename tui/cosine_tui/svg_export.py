@@ -1,4 +1,4 @@
-"""The screen without a terminal: one snapshot drawn at a size and kept as SVG."""
+"""The screen without a terminal: one snapshot drawn at a given size as SVG."""
 
 import asyncio
 import re
@@ -10,18 +10,18 @@ from cosine_tui.app import MonitorApp
 from cosine_tui.state.feed import Feed
 from cosine_tui.state.snapshot import Snapshot
 
-# Bounds of --size: from the least that shows anything to more than any screen has.
+# Bounds of --size: the minimum that shows anything, and more than any screen.
 MIN_COLUMNS: Final = 40
 MAX_COLUMNS: Final = 500
 MIN_ROWS: Final = 10
 MAX_ROWS: Final = 200
 _SIZE: Final = re.compile(r"(\d{1,4})x(\d{1,4})")  # COLUMNSxROWS
-# Whoever opens the drawing would fetch these from a stranger; any monospaced font does.
+# A viewer would download these fonts from a third party; any monospaced font suffices.
 _FETCHED_FONTS: Final = re.compile(r"\s*@font-face \{.*?\}", re.DOTALL)
 
 
 def read_size(text: str) -> tuple[int, int]:
-    """Columns and rows of `160x48`. Raises `UsageError`."""
+    """Return the columns and rows of `160x48`. Raises `UsageError`."""
     match = _SIZE.fullmatch(text)
     columns, rows = (int(match[1]), int(match[2])) if match else (0, 0)
     if not (MIN_COLUMNS <= columns <= MAX_COLUMNS and MIN_ROWS <= rows <= MAX_ROWS):
@@ -35,7 +35,7 @@ def read_size(text: str) -> tuple[int, int]:
 async def draw_svg(
     feed: Feed, *, size: tuple[int, int], theme: str, keys: Sequence[str] = (), wait_s: float = 0.0
 ) -> str:
-    """The screen as SVG, `wait_s` after the first snapshot and after `keys`. Raises what ended the feed."""
+    """Return the screen as SVG, `wait_s` after the first snapshot and after `keys`. Raises the feed's error."""
     app = MonitorApp(feed, theme=theme)
     async with app.run_test(size=size) as pilot:
         while app.snapshot == Snapshot() and app.failure is None:
@@ -53,5 +53,5 @@ async def draw_svg(
 
 
 def snapshot_svg(snapshot: Snapshot, *, size: tuple[int, int], theme: str, keys: Sequence[str] = ()) -> str:
-    """A fixed snapshot as SVG: the same characters for the same arguments."""
+    """Return a fixed snapshot as SVG, equal for equal arguments."""
     return asyncio.run(draw_svg(Feed(snapshot), size=size, theme=theme, keys=keys))

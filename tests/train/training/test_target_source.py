@@ -8,7 +8,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
-from cosine_train.training.target_source import Answering, SwarmSource
+from cosine_train.training.target_source import SwarmSource
 from tests.cosine_p2p.test_blocking import joining
 from tests.swarm.reference import plain_stream, prompt_of
 
@@ -18,8 +18,8 @@ NEW_TOKENS = 9
 
 @pytest.mark.parametrize("slots", [1, 4])
 def test_of_a_swarm_the_answers_are_its_texts_and_drafters_begin_untrained(slots: int) -> None:
-    answering = Answering(slots=slots, new_tokens=NEW_TOKENS)
-    source = SwarmSource(join=joining(), options={}, answering=answering, layers=1, width=64, seed=0)
+    limits = {"slots": slots, "new_tokens": NEW_TOKENS}
+    source = SwarmSource(join=joining(), options={}, layers=1, width=64, seed=0, **limits)
     texts = [prompt_of(random.Random(number)) for number in range(4)]
     samplings = [Sampling(temperature=0.8 * (number % 2), seed=number) for number in range(4)]
     prompts = [

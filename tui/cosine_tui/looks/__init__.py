@@ -1,1 +1,1 @@
-"""Themes, tones, names and numbers: in come values and strangers' text, out goes text that a terminal can show."""
+"""Themes, tones, names and numbers: values and untrusted text become text that a terminal can show."""

@@ -1,4 +1,4 @@
-"""Numbers as text for people: with units, and no more digits than are known."""
+"""Numbers as text for people: with units, and only significant digits."""
 
 import math
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ _HEIGHTS: Final = "▁▂▃▄▅▆▇█"
 
 
 def milliseconds(value_ms: float | None) -> str:
-    """`0.8 ms`, `41 ms`, `1.2 s`; a dash for what is not known."""
+    """Format as `0.8 ms`, `41 ms` or `1.2 s`; a dash for None."""
     if value_ms is None:
         return NONE
     if value_ms >= 1000:
@@ -22,7 +22,7 @@ def milliseconds(value_ms: float | None) -> str:
 
 
 def per_second(rate: float) -> str:
-    """A rate without its unit: one digit after the point below 100."""
+    """Format a rate without its unit, with one decimal below 100."""
     return f"{rate:.1f}" if rate < 99.95 else f"{rate:,.0f}"
 
 
@@ -31,12 +31,12 @@ def percent(share: float | None) -> str:
 
 
 def counted(number: int, thing: str) -> str:
-    """`1 node`, `2,000 nodes`."""
+    """Format as `1 node` or `2,000 nodes`."""
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
 
 
 def duration(seconds: float) -> str:
-    """`4 s`, `2 min 05 s`, `3 h 07 min`."""
+    """Format as `4 s`, `2 min 05 s` or `3 h 07 min`."""
     whole = max(0, math.floor(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -46,7 +46,7 @@ def duration(seconds: float) -> str:
 
 
 def clock(at_s: float, began_unix_s: float | None) -> str:
-    """A moment: local time where the monitor knows when it began, else minutes and seconds since then."""
+    """Format a moment as local time, or as minutes and seconds since an unknown beginning."""
     if began_unix_s is not None:
         return datetime.fromtimestamp(began_unix_s + at_s).strftime("%H:%M:%S")
     whole = max(0, math.floor(at_s))
@@ -54,7 +54,7 @@ def clock(at_s: float, began_unix_s: float | None) -> str:
 
 
 def bar(share: float, width: int) -> str:
-    """A share from 0 to 1 as a bar of `width` cells; anything above 0 shows."""
+    """Draw a share from 0 to 1 as a bar of `width` cells; any share above 0 is visible."""
     eighths = round(8 * width * min(1.0, max(0.0, share)))
     if share > 0 and width > 0:
         eighths = max(1, eighths)
@@ -64,14 +64,14 @@ def bar(share: float, width: int) -> str:
 
 
 def sparkline(values: Sequence[int], width: int) -> str:
-    """The last `width` values as heights, the full one at least 8; 0 is a dot."""
+    """Draw the last `width` values as heights, the maximum at least 8; 0 is a dot."""
     shown = values[-width:] if width > 0 else ()
     top = max(8, *shown) if shown else 8
     return "".join(GAP if value <= 0 else _HEIGHTS[math.ceil(8 * value / top) - 1] for value in shown)
 
 
 def bars_in_row(values: Sequence[float], *, top: float, row: int, rows: int) -> str:
-    """One row of a bar chart of `rows` rows, the lowest row 0; `top` is its full height."""
+    """Draw one row of a bar chart of `rows` rows, the lowest row 0; `top` is the full height."""
     cells = []
     for value in values:
         eighths = round(8 * rows * max(0.0, value) / top) - 8 * row
@@ -80,12 +80,12 @@ def bars_in_row(values: Sequence[float], *, top: float, row: int, rows: int) -> 
 
 
 def file_size(count: int) -> str:
-    """`812 B`, `64.2 kB`, `3.1 MB`."""
+    """Format as `812 B`, `64.2 kB` or `3.1 MB`."""
     if count < 1000:
         return f"{count} B"
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
 
 
 def short_name(peer_id: str) -> str:
-    """The end of a peer id: every Ed25519 one begins alike."""
+    """Return the end of a peer id: all Ed25519 ids have the same beginning."""
     return peer_id[-6:]

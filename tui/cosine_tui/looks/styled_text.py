@@ -1,4 +1,4 @@
-"""Text in tones that the theme colours: what is `toned`, or the like, cannot steer the terminal."""
+"""Text in tones that the theme colours, without control characters."""
 
 import unicodedata
 from collections.abc import Iterable
@@ -14,7 +14,7 @@ _UNPRINTABLE: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 
 
 class Tone(StrEnum):
-    """The meaning of a piece of text: a style's name in the Rich theme that `themes.py` makes."""
+    """The meaning of a piece of text: the name of a style in the Rich theme of `themes.py`."""
 
     PLAIN = "plain"
     MUTED = "muted"
@@ -39,33 +39,33 @@ AUTHOR_TONES: Final = sum(tone.startswith("author-") for tone in Tone)  # Furthe
 
 
 class ListRow(NamedTuple):
-    """A line of a list. One with a key can be selected: a peer id, or a request's number."""
+    """A line of a list; with a key, a peer id or a request's number, it can be selected."""
 
     line: Text
     key: str = ""
 
 
 def author_tone(author: int, *, is_copied: bool = False) -> Tone:
-    """The tone of a drafter by its number from 1; 0 is the target itself."""
+    """Return the tone of a drafter by its number from 1; 0 is the target."""
     if not author:
         return Tone.COPIED if is_copied else Tone.PLAIN
     return Tone(f"author-{(author - 1) % AUTHOR_TONES + 1}")
 
 
 def author_mark(author: int, *, is_copied: bool = False) -> str:
-    """The letter of a drafter, `=` if the verifier drafted, else a space."""
+    """Return the letter of a drafter, `=` if the verifier drafted, else a space."""
     if not author:
         return "=" if is_copied else " "
     return chr(ord("a") + (author - 1) % 26)
 
 
 def clean(text: str) -> str:
-    """Text from a stranger on one line: whatever steers a terminal or hides becomes a dot."""
+    """Return untrusted text on one line: control and invisible characters become dots."""
     return "".join("·" if unicodedata.category(letter) in _UNPRINTABLE else letter for letter in text)
 
 
 def clean_text(text: str) -> str:
-    """As `clean`, but line breaks and tabs stay."""
+    """Return the text as `clean`, with line breaks and tabs."""
     return "".join(letter if letter in "\n\t" else clean(letter) for letter in text)
 
 
@@ -74,7 +74,7 @@ def toned(text: str, tone: Tone = Tone.PLAIN) -> Text:
 
 
 def fit(text: str, width: int, tone: Tone = Tone.PLAIN, align: Literal["left", "right"] = "left") -> Text:
-    """Exactly `width` cells of a text: padded, or cut with an ellipsis."""
+    """Return exactly `width` cells of a text: padded, or cut with an ellipsis."""
     if width <= 0:
         return Text()
     fitted = toned(text, tone)
@@ -84,13 +84,13 @@ def fit(text: str, width: int, tone: Tone = Tone.PLAIN, align: Literal["left", "
 
 
 def cut(line: Text, width: int) -> Text:
-    """Cut the line itself to at most `width` cells."""
+    """Cut the line in place to at most `width` cells."""
     line.truncate(max(1, width), overflow="ellipsis")
     return line
 
 
 def spread(left: Text, right: Text, width: int) -> Text:
-    """Two parts at the two ends of a line; the left one gives way."""
+    """Return two parts at the two ends of a line; the left one is cut if necessary."""
     room = width - right.cell_len
     if room < 1:
         return cut(right, width)
@@ -104,7 +104,7 @@ def wrap(text: Text, width: int) -> list[Text]:
 
 
 def flow(items: Iterable[Text], width: int, gap: int = 2) -> Text:
-    """Items side by side on lines of `width` cells, broken only if wider than a line."""
+    """Return items side by side on lines of `width` cells, broken only if wider than a line."""
     lines: list[Text] = []
     for item in items:
         if lines and lines[-1].cell_len + gap + item.cell_len <= width:
@@ -115,7 +115,7 @@ def flow(items: Iterable[Text], width: int, gap: int = 2) -> Text:
 
 
 def beside(rows: Iterable[tuple[Text, ...]], columns: int = 2) -> Table:
-    """Rows of cells side by side: the last one is wrapped."""
+    """Return a table of rows whose last cell is wrapped."""
     heads = [Column(no_wrap=True) for _ in range(columns - 1)]
     table = Table.grid(*heads, Column(overflow="fold"), padding=(0, 2, 0, 0))
     for row in rows:

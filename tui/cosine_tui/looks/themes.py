@@ -1,4 +1,4 @@
-"""The two themes, and the colour of every tone in each of them."""
+"""The two themes, and the colour of each tone in both."""
 
 from typing import Final
 
@@ -12,7 +12,7 @@ from cosine_tui.looks.styled_text import Tone
 DARK: Final = "cosine-dark"
 LIGHT: Final = "cosine-light"
 
-# In the dark and in the light theme: eight authors that can be told apart on either background.
+# Colours of the dark and the light theme, with eight authors that are distinct on both backgrounds.
 _COLOURS: Final = {
     Tone.PLAIN: ("#d5d9e0", "#24292f"),
     Tone.MUTED: ("#868e9c", "#656d76"),
@@ -79,4 +79,4 @@ def _styles(name: str) -> RichTheme:
 
 
 THEMES: Final = {name: (_theme(name), _styles(name)) for name in (DARK, LIGHT)}
-"""By name: the theme of the widgets, and the styles of the text in them."""
+"""The theme of the widgets and the styles of their text by name."""

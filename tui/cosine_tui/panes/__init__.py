@@ -1,1 +1,1 @@
-"""Panes and pages, each one pure function: a snapshot and a width come in, text and rows for Rich go out."""
+"""Panes and pages, each a pure function from a snapshot and a width to text and rows for Rich."""

@@ -1,4 +1,4 @@
-"""The pane of events, the latest first."""
+"""The pane of events, latest first."""
 
 from rich.console import RenderableType
 
@@ -8,7 +8,7 @@ from cosine_tui.state.snapshot import EventKind, Snapshot
 
 
 def event_list(snapshot: Snapshot) -> RenderableType:
-    """One event a paragraph: its time, sign and word, and text."""
+    """Return one paragraph per event: its time, sign, word and text."""
     if not snapshot.events:
         return toned("Nothing has happened yet.", Tone.MUTED)
     rows = []

@@ -1,4 +1,4 @@
-"""The lines on top: the state of the monitor's connection, and the counts of nodes and requests."""
+"""The headline: the state of the monitor's connection, and the counts of nodes and requests."""
 
 from typing import Final
 
@@ -19,7 +19,7 @@ _SIGNS: Final = {
 
 
 def headline(snapshot: Snapshot, width: int) -> RenderableType:
-    """Two lines on `width` cells, more of them where the second tells what is wrong."""
+    """Return two lines of `width` cells, or more if the second describes a problem."""
     connection = snapshot.connection
     sign, tone = _SIGNS[connection.state]
     counts = [formatting.counted(len(snapshot.running), "request")]
@@ -38,7 +38,7 @@ def headline(snapshot: Snapshot, width: int) -> RenderableType:
 
 
 def _second_line(snapshot: Snapshot, width: int) -> Text:
-    """The worst that is known of the swarm, in full, or its names."""
+    """Return the most serious problem of the swarm in full, or its names."""
     connection = snapshot.connection
     if connection.state is ConnectionState.LOST:
         wait_s = None if connection.retry_at_s is None else connection.retry_at_s - snapshot.at_s

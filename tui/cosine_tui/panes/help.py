@@ -20,13 +20,13 @@ TYPING: Final = (
     ("Ctrl+P", "the command palette"),
     ("Ctrl+C", "as Ctrl+Q"),
 )
-"""Keys that are no commands, and what they do."""
+"""Keys without a command, and their effects."""
 SIGNS: Final = ("● up", "✗ lost", "~ emulated speed", "! full", "a b c drafters", "= copied from the text so far")
-"""Signs that are neither of a request's state nor of an event."""
+"""Signs other than those of request states and events."""
 
 
 def help_page() -> RenderableType:
-    """Everything that can be typed or pressed."""
+    """Return the help on all input."""
     kinds = (*RequestState, *EventKind)
     signs = dict.fromkeys([*(f"{kind.sign} {kind.word}" for kind in kinds), *SIGNS])
     options = [f"--{name} {option.example}" for name, option in OPTIONS.items()]

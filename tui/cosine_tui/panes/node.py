@@ -1,4 +1,4 @@
-"""The page of a node: everything that is known of it, its record, speed, load, and its reputation here."""
+"""The page of a node: its speed, load, learning, reputation here and record."""
 
 from collections.abc import Iterator
 
@@ -63,7 +63,7 @@ def _speed_and_load(node: NodeView) -> Facts:
 
 
 def _learning(node: NodeView) -> Facts:
-    """What this machine knows of the user's own drafter; of others their own word."""
+    """Yield the facts known about the user's own drafter, or the statements of others."""
     if node.learner:
         yield from node.learner
     elif (learned := LearnedName.of(node.record.model)) is not None:
@@ -73,7 +73,7 @@ def _learning(node: NodeView) -> Facts:
 
 
 def _reputation(snapshot: Snapshot, node: NodeView) -> Facts:
-    """The part of a node in the requests of this monitor."""
+    """Yield a node's part in the requests of this monitor."""
     standing = node.standing
     had_part = "drafted for" if node.author else "served"
     yield "requests", f"{had_part} {counted(standing.requests, 'request')} seen here"

@@ -1,4 +1,4 @@
-"""A request: the pane with its text as it comes, and the page with everything that is known of it."""
+"""A request: the pane with its growing text, and the page with all its details."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,8 +15,8 @@ from cosine_tui.looks.styled_text import Tone, author_mark, author_tone, beside,
 from cosine_tui.panes.requests import NOTHING_ASKED, STATE_TONES
 from cosine_tui.state.snapshot import RequestState, RequestView, Snapshot, Speeds, TextRun
 
-PLOT_FROM_HEIGHT: Final = 30  # Rows of the pane from which on a plot of the speed leaves enough room for the text.
-PLAIN_LINE: Final = "╌"  # The level of plain decoding where no bar covers it.
+PLOT_FROM_HEIGHT: Final = 30  # Rows of the pane with enough room for a plot of the speed.
+PLAIN_LINE: Final = "╌"  # The level of plain decoding where it is not covered by a bar.
 _FINISHED: Final = {"eos": " at its end", "length": " at the length limit", "stop": " at a stop string"}
 """Words by finish reason."""
 _SUPERSCRIPTS: Final = str.maketrans("abcdefghijklmnoprstuvwxyz=", "ᵃᵇᶜᵈᵉᶠᵍʰⁱʲᵏˡᵐⁿᵒᵖʳˢᵗᵘᵛʷˣʸᶻ⁼")
@@ -32,7 +32,7 @@ def request_title(request: RequestView | None) -> str:
 def request_pane(
     snapshot: Snapshot, request: RequestView | None, width: int, *, has_marks: bool = False, height: int = 0
 ) -> tuple[RenderableType, RenderableType | None]:
-    """A request, and what stands below a growing text. Marks are drafters' letters; a plot takes `height`."""
+    """Return a request, and the part below a growing text. Marks are drafters' letters; a plot needs `height`."""
     if request is None:
         return toned(NOTHING_ASKED, Tone.MUTED), None
     head = _head(snapshot, request, width, plot_rows=5 if height >= PLOT_FROM_HEIGHT else 0)
@@ -84,7 +84,7 @@ def _head(snapshot: Snapshot, request: RequestView, width: int, *, plot_rows: in
     facts = filter(None, (request.strategy, _served(snapshot, request), seed))
     stated = toned(f"{state.sign} {state.word}{ended}", STATE_TONES[state])
     yield flow([stated, *(toned(fact, Tone.MUTED) for fact in facts)], width)
-    # Three lines: enough to recognise a prompt by.
+    # Three lines are enough to recognise a prompt.
     prompt = toned(f"> {request.prompt[: 3 * width]}", Tone.MUTED)
     yield cut(prompt, 3 * width - 6)
     yield Text()
@@ -201,7 +201,7 @@ def _accounts(request: RequestView) -> Iterator[tuple[str, str]]:
 
 
 def gain_over_plain(request: RequestView) -> str:
-    """`1.9 times plain (16.1)`, or "" where that is not known."""
+    """Format as `1.9 times plain (16.1)`, or "" if unknown."""
     plain = request.plain_per_s
     if plain is None or not request.tokens_per_s:
         return ""
@@ -210,7 +210,7 @@ def gain_over_plain(request: RequestView) -> str:
 
 
 def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> list[Text]:
-    """Bars of `rows` rows with a scale, a line at plain decoding, the time below; [] without room."""
+    """Draw `rows` rows of bars with a scale, a line at plain decoding and the time; [] without room."""
     scale_width = 6
     columns = width - scale_width
     if columns < 8 or not speeds.per_s:
@@ -234,7 +234,7 @@ def speed_plot(speeds: Speeds, plain: float | None, width: int, rows: int) -> li
 
 
 def resampled(values: Sequence[float], columns: int) -> list[float]:
-    """Means of neighbours, or repeats, for each column."""
+    """Return the mean of neighbours, or a repeated value, for each column."""
     means = []
     for column in range(columns):
         first = column * len(values) // columns

@@ -1,4 +1,4 @@
-"""The list of the swarm: verifiers, drafters and stages, their speed, load and state, and who is banned."""
+"""The list of the swarm: verifiers, drafters and stages with speed, load and state, and the banned peers."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,13 +13,13 @@ from cosine_tui.looks.styled_text import ListRow, Tone, author_mark, author_tone
 from cosine_tui.state.snapshot import ConnectionState, NodeView, Reachability, Snapshot
 from cosine_tui.state.view import ALL, Listing
 
-MAX_ROWS: Final = 500  # Nodes of a role: bounds the time of a redraw in a large swarm.
+MAX_ROWS: Final = 500  # Maximum number of nodes of a role, which bounds the time of a redraw.
 MAX_BANS_SHOWN: Final = 8  # More would push the nodes off the screen.
 
 
 @dataclass(frozen=True, slots=True)
 class _Columns:
-    """Widths of the columns in cells; 0 where the pane has no room for one."""
+    """Widths of the columns in cells; 0 for a column without room."""
 
     state: int = 2
     mark: int = 3
@@ -50,14 +50,14 @@ class _Columns:
 
 
 def swarm_rows(snapshot: Snapshot, width: int, listing: Listing = ALL) -> list[ListRow]:
-    """The table of the nodes that fit `listing`, cut to `width` cells and `MAX_ROWS` nodes of a role."""
+    """Return the table of the nodes that match `listing`, cut to `width` cells and `MAX_ROWS` nodes of a role."""
     if not snapshot.nodes:
         return [ListRow(line) for line in wrap(toned(_nobody(snapshot), Tone.MUTED), width)]
     columns = _Columns.of(width)
     rows: list[ListRow] = []
     for role in (Role.VERIFIER, Role.DRAFTER, Role.STAGE):
         of_role = [node for node in snapshot.nodes if node.role == role]
-        # Most swarms have no stages: their models are served whole.
+        # Most swarms have no stages, since their models are served whole.
         if role is Role.STAGE and not of_role:
             continue
         nodes = listing.nodes(of_role)
@@ -103,10 +103,10 @@ def _heading(title: str, columns: _Columns, role: Role) -> Text:
 
 
 def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterator[ListRow]:
-    """The row of a node, with the reason why one is unreachable below it."""
+    """Yield the row of a node, and below it the reason why it is unreachable."""
     is_up = node.reachability is Reachability.UP
     tone = author_tone(node.author) if is_up else Tone.MUTED
-    # What a verifier computes in matters: a request fails over only to equal numerics.
+    # A request fails over only to verifiers with equal numerics.
     what = "+".join(node.record.expertise) if node.author else node.record.numerics
     if node.record.stage is not None:
         what = str(node.record.stage.held)
@@ -122,7 +122,7 @@ def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterat
         yield ListRow(Text.assemble(head, *_figures(node, columns)), node.peer_id)
         return
     reason = f"unreachable for {formatting.duration(now_s - node.since_s)}: {node.reason}"
-    # However narrow the pane, a reason can be read.
+    # A reason is legible in any pane.
     first, *rest = wrap(toned(reason, Tone.BAD), max(16, width - columns.before_figures))
     yield ListRow(Text.assemble(head, first), node.peer_id)
     for line in rest:
@@ -130,7 +130,7 @@ def _node(node: NodeView, columns: _Columns, width: int, now_s: float) -> Iterat
 
 
 def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
-    # The version that a drafter says it has learned stands before what is cut where there is little room.
+    # The learned version comes first, since the end of the column may be cut.
     learned = LearnedName.of(node.record.model)
     model = node.record.model if learned is None else f"v{learned.number} {learned.model}"
     yield fit(model, columns.model, Tone.MUTED)
@@ -140,7 +140,7 @@ def _figures(node: NodeView, columns: _Columns) -> Iterator[Text]:
     load = f"{node.load}/{node.capacity}" + ("!" if is_full else "")
     busy = node.load / node.capacity if node.capacity else 1.0
     if node.record.stage is not None:
-        # Of its passes' time; any number of chains may cause it.
+        # The share of time that its passes take, for any number of chains.
         busy = node.record.stage.busy_permille / 1000
         is_full, load = busy >= 1.0, formatting.percent(busy)
     yield fit(load, columns.load, Tone.WARNING if is_full else Tone.PLAIN, "right")

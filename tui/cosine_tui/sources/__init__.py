@@ -1,1 +1,1 @@
-"""A real or simulated swarm on its own event loop: prompts and cancellations come in, snapshots go out."""
+"""Real or simulated swarms on a separate event loop: they take prompts and cancellations, and send snapshots."""

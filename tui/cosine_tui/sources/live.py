@@ -1,4 +1,4 @@
-"""A real network: joins it, surveys it every few seconds, generates in it, and joins again when it is lost."""
+"""A real network: joins it, surveys it every few seconds, generates in it, and joins again after a loss."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -20,22 +20,21 @@ from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, RequestDescription, Snapshot
 
 SURVEY_EVERY_S: Final = 3.0
-LOST_SURVEYS: Final = 2  # Surveys in a row that find nobody before the monitor joins anew.
+LOST_SURVEYS: Final = 2  # Consecutive surveys without nodes before the monitor joins again.
 
 Join = Callable[[], Awaitable[Swarm]]
 
 
 def retry_pause_s(attempt: int) -> float:
-    """The pause before joining again, after `attempt` failures."""
+    """Return the pause before joining again, after `attempt` failures."""
     return min(30.0, 2.0 ** min(attempt, 10))
 
 
 class LiveSource:
-    """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` leads into.
+    """Implements `cosine_tui.state.feed.SnapshotSource` on a network that `join` enters.
 
-    When the swarm is lost the last snapshot stays, and joining is tried again, ever more seldom. `UsageError` on
-    entering a client goes on to the caller of `run`. `learners` reads the state of the user's drafters that learn,
-    by peer id.
+    After a loss the last snapshot stays, and joining is retried with growing pauses. `run` raises the `UsageError`
+    of entering a client. `learners` reads the state of the user's learning drafters by peer id.
     """
 
     def __init__(
@@ -114,7 +113,7 @@ class LiveSource:
                     attempt = 0
 
     async def _stay_joined(self, client: AsyncClient, requests: RunningRequests) -> bool:
-        """Survey until the swarm is lost and no request goes on; True if it was there at all."""
+        """Survey until the swarm is lost and no request runs; return True if it was ever found."""
         self._client = client
         surveyor = Surveyor(client.swarm, target=client.target)
         try:

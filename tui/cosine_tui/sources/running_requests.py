@@ -1,4 +1,4 @@
-"""Running requests: each in a task of its own that keeps the monitor's state up to date."""
+"""Running requests: each in a separate task that updates the monitor's state."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class RunningRequests:
-    """The requests of a source that are not over. Make it inside the event loop; its time begins then."""
+    """The unfinished requests of a source. Create it inside the event loop; its time begins then."""
 
     def __init__(self, state: MonitorState) -> None:
         self._state = state
@@ -39,7 +39,7 @@ class RunningRequests:
     def begin(
         self, client: AsyncClient, prompt: Prompt, asked: RequestDescription, **options: Any
     ) -> asyncio.Task[None]:
-        """Start a request; the task raises nothing but its cancellation."""
+        """Start a request; the task raises only its cancellation."""
         request = self._state.add_request(asked, self.now_s())
         task = asyncio.ensure_future(self._perform(request, client, prompt, options))
         self._tasks[request.number] = task

@@ -1,4 +1,4 @@
-"""Feeds of snapshots for the screen, each a slot for the latest one; a source fills it from a thread of its own."""
+"""Feeds of snapshots for the screen, each a slot for the latest one; a source fills it from a separate thread."""
 
 import asyncio
 import threading
@@ -9,16 +9,16 @@ from typing import Final, Protocol
 from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import Snapshot
 
-FRAMES_PER_S: Final = 8  # Snapshots and redraws a second: text seems to flow, and a slow terminal keeps up.
+FRAMES_PER_S: Final = 8  # Snapshots and redraws a second: smooth text that a slow terminal can draw.
 
-STOP_TIMEOUT_S: Final = 10.0  # For a source to leave the swarm.
+STOP_TIMEOUT_S: Final = 10.0  # Time for a source to leave the swarm.
 
 
 class SnapshotSource(Protocol):
-    """Makes snapshots of a swarm on its own event loop and generates in it."""
+    """Makes snapshots of a swarm on a separate event loop and generates in it."""
 
     async def run(self, publish: Callable[[Snapshot], None]) -> None:
-        """Publish until cancelled. Raises `CosineError` where it makes no sense to go on."""
+        """Publish until cancelled. Raises `CosineError` for a permanent failure."""
         ...
 
     def ask(self, prompt: str, options: Options) -> None:
@@ -29,10 +29,10 @@ class SnapshotSource(Protocol):
 
 
 class Feed:
-    """The screen's end of a source; only `start` and `close` wait. This one has none: it shows `still`."""
+    """The screen's end of a source; only `start` and `close` wait. This class has no source and shows `still`."""
 
     def __init__(self, *still: Snapshot) -> None:
-        # The latest alone is of interest, and a deque needs no lock.
+        # Only the latest snapshot is needed, and a deque needs no lock.
         self._latest: deque[Snapshot] = deque(still, maxlen=1)
         self._error: BaseException | None = None
 
@@ -52,11 +52,11 @@ class Feed:
         return
 
     def close(self) -> None:
-        """End everything; returns when it has ended."""
+        """End the source, and return when it has ended."""
 
 
 class ThreadFeed(Feed):
-    """A source in a thread with an event loop of its own, so that nothing it does stops the screen."""
+    """A source in a separate thread and event loop, so that it never blocks the screen."""
 
     def __init__(
         self, source: SnapshotSource, *, loop_factory: Callable[[], asyncio.AbstractEventLoop] | None = None
@@ -88,7 +88,7 @@ class ThreadFeed(Feed):
         try:
             if self._loop is not None:
                 self._loop.call_soon_threadsafe(command)
-        except RuntimeError:  # the loop has ended in between
+        except RuntimeError:  # The loop has ended in between.
             return
 
     def _run(self) -> None:
@@ -96,7 +96,7 @@ class ThreadFeed(Feed):
             with asyncio.Runner(loop_factory=self._loop_factory) as runner:
                 self._loop = runner.get_loop()
                 runner.run(self._until_cancelled())
-        except BaseException as error:  # a thread's end is a task boundary: the screen tells it
+        except BaseException as error:  # The thread's boundary: the screen shows the error.
             self._error = error
         finally:
             self._ready.set()

@@ -1,4 +1,4 @@
-"""The state of the monitor: nodes, requests and events so far, and the snapshot of them. No clock, no network."""
+"""The state of the monitor: nodes, requests and events, and their snapshot. It uses no clock and no network."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,7 +28,7 @@ from cosine_tui.state.snapshot import (
 )
 from cosine_tui.state.tracked_request import TrackedRequest
 
-# Bounds memory: more than anybody scrolls back.
+# Bounds of memory, beyond what users scroll back to.
 MAX_EVENTS: Final = 200
 KEPT_REQUESTS: Final = 24
 KEPT_FAILURES: Final = 8
@@ -55,7 +55,7 @@ class MonitorState:
         self._standings: dict[str, Standing] = {}
 
     def number_of(self, peer_id: str) -> int:
-        """The number a drafter has in every snapshot, from 1."""
+        """Return the number, from 1, of a drafter in all snapshots."""
         return self._authors.setdefault(peer_id, len(self._authors) + 1)
 
     def mark_live(self, now_s: float) -> None:
@@ -66,7 +66,7 @@ class MonitorState:
         self.connection = SwarmConnection(state=ConnectionState.LIVE, since_s=now_s)
 
     def mark_lost(self, reason: str, now_s: float, *, retry_at_s: float | None = None) -> None:
-        """Note that the swarm does not answer; the nodes last seen stay."""
+        """Note that the swarm does not answer; its last nodes stay."""
         since_s = self.connection.since_s
         if self.connection.state is not ConnectionState.LOST:
             self._note(EventKind.SWARM_LOST, reason, now_s)
@@ -76,7 +76,7 @@ class MonitorState:
         )
 
     def add_survey(self, survey: Survey, now_s: float) -> None:
-        """Replace the nodes; nodes that came, left or fell silent are events."""
+        """Replace the nodes, with events for nodes that joined, left or became unreachable."""
         self._problem = survey.problem
         self._target = survey.target
         nodes = [self._node_view(seen, now_s) for seen in survey.nodes]
@@ -84,7 +84,7 @@ class MonitorState:
         self.nodes = {node.peer_id: node for node in nodes}
 
     def add_request(self, asked: RequestDescription, now_s: float) -> TrackedRequest:
-        """Track a request; the oldest that are over are forgotten."""
+        """Track a request, and forget the oldest finished ones."""
         number = next(self._numbers)
         request = self._requests[number] = TrackedRequest(number, asked, began_s=now_s, number_of=self.number_of)
         over = [number for number, other in self._requests.items() if other.state.is_over]
@@ -93,7 +93,7 @@ class MonitorState:
         return request
 
     def note_progress(self, request: TrackedRequest, progress: Progress, now_s: float) -> None:
-        """A new verifier in the middle of a request is an event."""
+        """Note the progress of a request, with an event for each verifier lost."""
         before = request.progress
         for tried in progress.tried[len(before.tried) :] if before is not None else ():
             peer_id, space, reason = tried.partition(" ")
@@ -167,7 +167,7 @@ class MonitorState:
         )
 
     def _passes_per_s(self, seen: NodeSight, now_s: float) -> float | None:
-        """The rate between the last two surveys; a node that began anew counts from 0 again."""
+        """Return the rate between the last two surveys; None after a restart of the node."""
         peer_id, passes = seen.record.peer_id, seen.passes
         if passes is None:
             self._passes.pop(peer_id, None)
@@ -200,7 +200,7 @@ def _with_request(standing: Standing, peer_id: str, request: TrackedRequest) -> 
 
 
 def node_events(before: Mapping[str, NodeView], after: Sequence[NodeView], now_s: float) -> Iterator[Event]:
-    """Nodes that joined, left, ceased to answer or answer again; the first survey is one event."""
+    """Yield the events of nodes that joined, left or changed their reachability; the first survey is one event."""
     if not before:
         if after:
             roles = Counter(node.role for node in after)
@@ -237,7 +237,7 @@ def _switched(old: NodeView, node: NodeView, now_s: float) -> Iterator[Event]:
 
 
 def why_lost(survey: Survey, *, has_known_nodes: bool) -> str:
-    """Why the swarm counts as lost after a survey; "" if it is there."""
+    """Return why the swarm counts as lost after a survey; "" if it does not."""
     if any(not node.reason for node in survey.nodes):
         return ""
     if survey.problem:

@@ -1,4 +1,4 @@
-"""The language of the prompt line: prompts, options and commands; reading and completing a line, history."""
+"""The language of the prompt line: prompts, options and commands; parsing and completing a line, history."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from cosine_tui.state.view import Order
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitorCommand:
-    """One command. `key` is Textual's name, `argument` what may follow the name, `footer` its word below."""
+    """One command. `key` is Textual's name, `argument` an optional argument, `footer` its word in the footer."""
 
     name: str
     what: str
@@ -24,7 +24,7 @@ class MonitorCommand:
 
     @property
     def key_label(self) -> str:
-        """The key as people write it: `F1`, `Ctrl+G`."""
+        """The key for people: `F1`, `Ctrl+G`."""
         return self.key.title()
 
     @property
@@ -50,12 +50,12 @@ COMMANDS: Final = (
     MonitorCommand(name="theme", what="dark or light", key="ctrl+t"),
     MonitorCommand(name="quit", what="leave; asks while a request of yours goes on", key="ctrl+q", footer="Quit"),
 )
-"""In the order in which help lists them."""
+"""The commands in the order of the help."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Options of the next prompts; without `seed` one is drawn for each, None is as the model's config has it."""
+    """Options of the next prompts; without `seed` one is drawn for each, None is the model's default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -71,7 +71,7 @@ class Options:
         return {name: value for name, value in values.items() if value is not None}
 
     def summary(self, published: GenerationDefaults | None = None) -> str:
-        """The options in one line, with published defaults of the target in place of what is not given."""
+        """Return the options in one line, with the target's published defaults for missing ones."""
         own = published if self.generation_config == AUTO else None
         applied = apply_defaults(own, asked=self.asked(), otherwise=TEXT_DEFAULTS)
         text: dict[str, Any] = {**TEXT_DEFAULTS, **applied.options, **self.asked()}
@@ -90,7 +90,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class LineOption:
-    """An option as it is typed: field, example, `values` where they are few; `read` raises `ValueError`."""
+    """An option of the line: field, example, and `values` if they are few; `read` raises `ValueError`."""
 
     field: str
     example: str
@@ -98,8 +98,8 @@ class LineOption:
     values: tuple[str, ...] = ()
 
 
-SWITCH: Final = "chat"  # The option that `--` switches on without a value, as on the command line.
-RESET: Final = "reset"  # Typed as a command, it brings back the options of the start.
+SWITCH: Final = "chat"  # The option whose `--` form needs no value, as on the command line.
+RESET: Final = "reset"  # The command that restores the initial options.
 OPTIONS: Final = {
     "temperature": LineOption("temperature", "0.8", float),
     "top-p": LineOption("top_p", "0.95", float),
@@ -110,14 +110,15 @@ OPTIONS: Final = {
     "strategy": LineOption("strategy", "plain", str, tuple(sorted(STRATEGIES))),
     SWITCH: LineOption("is_chat", "on", lambda value: ("off", "on").index(value) == 1, ("on", "off")),
 }
-"""The options by their names on the line."""
+"""The options by name."""
 _VALUES: Final = {"sort": tuple(Order), **{name: option.values for name, option in OPTIONS.items()}}
+KEPT_LINES: Final = 200
 _TAKES_ARGUMENT: Final = {*OPTIONS, *(command.name for command in COMMANDS if command.argument)}
 
 
 @dataclass(frozen=True, slots=True)
 class PromptEntry:
-    """A prompt to generate from with these options."""
+    """A prompt and the options to generate with."""
 
     prompt: str
     options: Options
@@ -125,7 +126,7 @@ class PromptEntry:
 
 @dataclass(frozen=True, slots=True)
 class OptionChange:
-    """Other options from now on, and a notice of what changed."""
+    """New options from now on, and a notice of the changes."""
 
     options: Options
     notice: str
@@ -133,18 +134,17 @@ class OptionChange:
 
 @dataclass(frozen=True, slots=True)
 class CommandEntry:
-    """A command of the monitor and what follows its name."""
+    """A command of the monitor and its argument."""
 
     name: str
     argument: str
 
 
 def read_entry(line: str, options: Options) -> PromptEntry | OptionChange | CommandEntry | None:
-    """The entry in a line, None for an empty one.
+    """Parse a line; None for an empty one.
 
     `/name value` is a command, or an option from now on; `//` begins a prompt with a slash. `--name value` before a
-    prompt is an option of that prompt, alone from now on; `--` alone ends the options. Raises `UsageError` for
-    unknown names and invalid values.
+    prompt is an option of that prompt, without one from now on; `--` alone ends the options. Raises `UsageError`.
     """
     text = line.strip()
     if not text:
@@ -165,7 +165,7 @@ def read_entry(line: str, options: Options) -> PromptEntry | OptionChange | Comm
 
 
 def _with_options(text: str, options: Options) -> PromptEntry | OptionChange:
-    """A prompt behind the options of its own, or these alone."""
+    """Parse a prompt after its options, or options alone."""
     rest, changes = text, []
     while rest.startswith("--"):
         word, _, rest = rest.partition(" ")
@@ -191,13 +191,13 @@ def _with_options(text: str, options: Options) -> PromptEntry | OptionChange:
 
 
 def _option_name(word: str) -> str:
-    """The name that a word stands for, also as in `cosine-node generate`."""
+    """Return the name of an option, also in the form of `cosine-node generate`."""
     name = word.lower().replace("_", "-")
     return "tokens" if name == "max-new-tokens" else name
 
 
 def _changed(options: Options, shown: str, name: str, value: str) -> Options:
-    """Raises `UsageError`."""
+    """Return the options with one change. Raises `UsageError`."""
     option = OPTIONS[name]
     if not value:
         raise UsageError(f"{shown} needs a value, for example {shown} {option.example}.")
@@ -214,7 +214,7 @@ def _changed(options: Options, shown: str, name: str, value: str) -> Options:
 
 
 def complete(line: str) -> tuple[str, tuple[str, ...]]:
-    """The line with its last word as far as that is certain, and the words it can become, if any."""
+    """Return the line with its last word completed if unambiguous, and the possible words, if any."""
     head, _, candidates = _last_word(line)
     if not candidates:
         return line, ()
@@ -226,13 +226,13 @@ def complete(line: str) -> tuple[str, tuple[str, ...]]:
 
 
 def suggestion(line: str) -> str | None:
-    """The line completed with the first candidate, if any."""
+    """Return the line completed with the first candidate, if any."""
     head, word, candidates = _last_word(line)
     return head + candidates[0] if candidates and word and candidates[0] != word else None
 
 
 def _last_word(line: str) -> tuple[str, str, tuple[str, ...]]:
-    """The line before its last word, that word, and what it can become."""
+    """Return the line before its last word, this word, and its possible completions."""
     start = line.rfind(" ") + 1
     head, word = line[:start], line[start:]
     before = head.split()
@@ -257,17 +257,16 @@ def _last_word(line: str) -> tuple[str, str, tuple[str, ...]]:
 
 
 class History:
-    """Lines typed before; `older` and `newer` walk through them, and back to the line being typed."""
+    """Earlier lines; `older` and `newer` move through them, and back to the present line."""
 
-    def __init__(self, limit: int = 200) -> None:
+    def __init__(self) -> None:
         self._lines: list[str] = []
-        self._limit = limit
         self._index = 0
         self._unsent = ""
 
     def add(self, line: str) -> None:
         if line.strip() and self._lines[-1:] != [line]:
-            self._lines = [*self._lines, line][-self._limit :]
+            self._lines = [*self._lines, line][-KEPT_LINES:]
         self._index = len(self._lines)
 
     def older(self, line: str) -> str:

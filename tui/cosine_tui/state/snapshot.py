@@ -1,4 +1,4 @@
-"""The frozen values that the monitor shows: the swarm, its requests and the events so far."""
+"""The immutable values that the monitor shows: the swarm, its requests and the events."""
 
 from dataclasses import dataclass
 from enum import Enum, StrEnum
@@ -11,7 +11,7 @@ from cosine_tui.looks.formatting import short_name
 
 
 class ConnectionState(StrEnum):
-    """States of the monitor's way into the swarm."""
+    """States of the monitor's connection to the swarm."""
 
     JOINING = "joining"
     LIVE = "live"
@@ -20,7 +20,7 @@ class ConnectionState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SwarmConnection:
-    """The monitor's own way into the swarm since `since_s`; at `retry_at_s` it tries again."""
+    """The monitor's connection to the swarm since `since_s`; it retries at `retry_at_s`."""
 
     state: ConnectionState = ConnectionState.JOINING
     since_s: float = 0.0
@@ -29,7 +29,7 @@ class SwarmConnection:
 
 
 class Reachability(StrEnum):
-    """States of a node: it answers, or it does not."""
+    """States of a node: it answers or not."""
 
     UP = "up"
     LOST = "lost"
@@ -37,7 +37,7 @@ class Reachability(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One thing that happened, `at_s` seconds after a request, or the monitor, began."""
+    """An incident `at_s` seconds after the beginning of a request or of the monitor."""
 
     at_s: float
     text: str
@@ -46,7 +46,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """A node's part in requests seen here: `drafted`, `accepted` of `text_tokens`; `failures` are the latest."""
+    """A node's part in the requests seen here; `failures` are the latest."""
 
     requests: int = 0
     drafted: int = 0
@@ -57,7 +57,7 @@ class Standing:
 
     @property
     def text_share(self) -> float | None:
-        """The share of the text that a drafter wrote, None before the first token."""
+        """A drafter's share of the text, None before the first token."""
         return self.accepted / self.text_tokens if self.text_tokens else None
 
 
@@ -65,9 +65,9 @@ class Standing:
 class NodeView:
     """A node as announced and as seen from here.
 
-    `since_s`: when its reachability last changed. `load`: requests it serves now. `author`: a drafter's number, 0
-    for none; clients `accepted` some of the `text_tokens` it drafted for, by its own word. `learner`: facts of a
-    drafter of the user's own.
+    `since_s`: the last change of its reachability. `load`: its present requests. `author`: a drafter's number, 0
+    for other nodes. `accepted` and `text_tokens`: a drafter's statement about all clients. `learner`: facts of the
+    user's own drafter.
     """
 
     record: NodeRecord
@@ -108,7 +108,7 @@ class NodeView:
 
 
 class RequestState(Enum):
-    """States of a request, each with the sign that stands for it."""
+    """States of a request, each with its sign and word."""
 
     ASKING = ("…", "asking")
     WRITING = ("▶", "writing")
@@ -126,7 +126,7 @@ class RequestState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TextRun:
-    """Text of one author in a row; 0 is the target itself, which decoded or copied it."""
+    """Consecutive text of one author; 0 is the target, which decoded or copied it."""
 
     text: str
     author: int
@@ -135,7 +135,7 @@ class TextRun:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The speed of a request since it began, tokens a second in every `interval_s`."""
+    """The speed of a request since its beginning, in tokens a second per interval of `interval_s`."""
 
     interval_s: float = 1.0
     per_s: tuple[float, ...] = ()
@@ -143,7 +143,7 @@ class Speeds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterView(DrafterReport):
-    """A drafter's work for one request: nodes drafted, tokens accepted, and both a second just now."""
+    """A drafter's work for one request, with its present rates."""
 
     author: int
     drafted_per_s: float
@@ -152,20 +152,20 @@ class DrafterView(DrafterReport):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OriginView(Origin):
-    """An origin of a request's text, a drafter by its number and others by 0, with its tokens a second just now."""
+    """An origin of a request's text with its present rate; `author` is a drafter's number, 0 for others."""
 
     author: int
     per_s: float
 
     @property
     def is_verifier_draft(self) -> bool:
-        """True of what the verifier itself drafted: copied, forced, or of a drafter of its own."""
+        """True if the verifier drafted it: copied, forced, or by its drafter."""
         return self.is_copied or self.source in (HOME_SOURCE, FORCED_SOURCE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestDescription:
-    """A request as it was made. `label` is its subject in a word, "" where it is unknown."""
+    """A request as made. `label` is its subject in a word, "" if unknown."""
 
     prompt: str
     strategy: str
@@ -177,9 +177,9 @@ class RequestDescription:
 class RequestView(RequestDescription):
     """One request. `passes` are the accepted drafted tokens of each of the last passes.
 
-    `plain_per_s` is the speed of plain decoding, a lower bound unless it is measured; None before any. `origins`
-    add up to all tokens. Rates are of just now, of the whole request once it is over; then there is an `account`,
-    if it began.
+    `plain_per_s` is the speed of plain decoding, a lower bound unless measured, None before that. `origins` add up
+    to all tokens. Rates are the present ones, or those of the whole request once it is over; a request that began
+    then has an `account`.
     """
 
     number: int
@@ -205,7 +205,7 @@ class RequestView(RequestDescription):
 
 
 class EventKind(Enum):
-    """Kinds of events: a sign, a word, and True for an alert."""
+    """Kinds of events, each with its sign, word, and True for an alert."""
 
     JOINED = ("+", "joined", False)
     LEFT = ("-", "left", False)
@@ -224,7 +224,7 @@ class EventKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened, `at_s` seconds after the monitor began."""
+    """An event `at_s` seconds after the beginning of the monitor."""
 
     at_s: float
     kind: EventKind
@@ -233,17 +233,17 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """Everything at one moment, `at_s` seconds after the monitor began, the oldest request and event first."""
+    """The state `at_s` seconds after the beginning of the monitor, with the oldest request and event first."""
 
     at_s: float = 0.0
     began_unix_s: float | None = None
     title: str = ""
     target: str = ""
-    note: str = ""  # One line about what is simulated, if anything is.
+    note: str = ""  # One line about the simulation, if any.
     problem: str = ""  # Why the directory's answer may be incomplete.
     connection: SwarmConnection = SwarmConnection()
     nodes: tuple[NodeView, ...] = ()
-    bans: tuple[Ban, ...] = ()  # Of this user's nodes and clients, the earliest end first.
+    bans: tuple[Ban, ...] = ()  # Bans of this user's nodes and clients, the earliest end first.
     requests: tuple[RequestView, ...] = ()
     events: tuple[Event, ...] = ()
 
@@ -258,7 +258,7 @@ class Snapshot:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of all running requests together."""
+        """The speed of all running requests together."""
         return sum(request.tokens_per_s for request in self.running)
 
     def node(self, peer_id: str) -> NodeView | None:

@@ -1,4 +1,4 @@
-"""One request as it goes on: its text, its progress and its rates, and its view in a snapshot."""
+"""A running request: its text, progress and rates, and its view in a snapshot."""
 
 from collections import defaultdict, deque
 from collections.abc import Callable
@@ -19,36 +19,36 @@ from cosine_tui.state.snapshot import (
     TextRun,
 )
 
-# Bounds of memory, the oldest are let go: more passes and intervals than a terminal has columns, more text and more
-# of what happened than anybody scrolls back.
+# Bounds of memory: more passes and intervals than a terminal has columns, and more text and moments than users
+# scroll back to. The oldest are dropped.
 MAX_PASSES: Final = 256
 MAX_INTERVALS: Final = 256
 MAX_TEXT_RUNS: Final = 4096
 MAX_MOMENTS: Final = 256
-WINDOW_S: Final = 3.0  # Over which rates are taken.
+WINDOW_S: Final = 3.0  # The interval of rates.
 
 
 class Rate:
-    """Samples of a growing count; times come from the caller and never go back."""
+    """Samples of a growing count at monotonic times of the caller."""
 
     def __init__(self, *, began_s: float) -> None:
         self._samples: deque[tuple[float, float]] = deque([(began_s, 0.0)])
 
     def note(self, count: float, now_s: float) -> None:
         self._samples.append((now_s, count))
-        # The newest sample older than the window stays: it is where the window begins.
+        # The newest sample before the window is its beginning.
         while len(self._samples) > 2 and self._samples[1][0] <= now_s - WINDOW_S:
             self._samples.popleft()
 
     @property
     def per_s(self) -> float:
-        """Growth a second over the window, 0 before any time has passed."""
+        """Growth a second over the window, initially 0."""
         (first_s, first), (last_s, last) = self._samples[0], self._samples[-1]
         return (last - first) / (last_s - first_s) if last_s > first_s else 0.0
 
 
 class SpeedHistory:
-    """A growing count of tokens, read off at equal intervals, which double whenever there are too many."""
+    """A growing count of tokens at equal intervals, which double when there are too many."""
 
     def __init__(self, *, began_s: float, interval_s: float = 0.5, limit: int = MAX_INTERVALS) -> None:
         self._began_s = began_s
@@ -58,7 +58,7 @@ class SpeedHistory:
         self._noted: tuple[float, float] = (began_s, 0.0)
 
     def note(self, tokens: float, now_s: float) -> None:
-        """Add the count; between two counts it is taken to have grown evenly."""
+        """Add a count, with linear interpolation since the last."""
         before_s, before = self._noted
         self._noted = (now_s, tokens)
         while (at_s := self._began_s + len(self._counts) * self._interval_s) <= now_s:
@@ -75,7 +75,7 @@ class SpeedHistory:
 
 
 class TrackedRequest:
-    """One request as it goes on; `number_of` gives each drafter its number from 1."""
+    """A running request; `number_of` returns a drafter's number from 1."""
 
     def __init__(
         self, number: int, description: RequestDescription, *, began_s: float, number_of: Callable[[str], int]
@@ -103,7 +103,7 @@ class TrackedRequest:
 
     @property
     def peer_ids(self) -> tuple[str, ...]:
-        """Verifiers that served it, drafters that sent anything."""
+        """The verifiers that served it, and the drafters with contributions."""
         reports = self.progress.drafters if self.progress else ()
         return (*self._verifiers, *(report.peer_id for report in reports))
 
@@ -115,9 +115,9 @@ class TrackedRequest:
             self._note(f"the model's own {lost} cannot be honoured", now_s, is_alert=True)
 
     def note_chunk(self, chunk: Chunk, *, rounds: int, now_s: float) -> None:
-        """Take in text of the pass with the number `rounds`."""
+        """Add text of the pass number `rounds`."""
         author = 0 if chunk.source in OWN_SOURCES.values() else self._number_of(chunk.source)
-        # In the text all look alike: the verifier's own drafts.
+        # All drafts of the verifier have the same look in the text.
         is_copied = chunk.is_copied or chunk.source in (HOME_SOURCE, FORCED_SOURCE)
         if chunk.text:
             last = self._text[-1] if self._text else TextRun("", author, is_copied)
@@ -138,9 +138,9 @@ class TrackedRequest:
         self.state = RequestState.WRITING
 
     def note_progress(self, progress: Progress, now_s: float) -> None:
-        """Take in how far it has come; call this several times a second."""
+        """Note the progress; to be called several times a second."""
         before, self.progress = self.progress, progress
-        # What is new: verifiers lost and found, decisions about drafters.
+        # New are lost and found verifiers and decisions about drafters.
         for tried in progress.tried[len(before.tried) if before else 0 :]:
             peer_id, _, reason = tried.partition(" ")
             self._note(f"verifier {short_name(peer_id)} {reason}", now_s, is_alert=True)
@@ -166,7 +166,7 @@ class TrackedRequest:
         self._timeline.append(Moment(now_s - self._began_s, text, is_alert))
 
     def end(self, state: RequestState, now_s: float, *, error: str = "", account: Generation | None = None) -> None:
-        """The verifier's account is None if it never began."""
+        """End the request; the verifier's `account` is None if it never began."""
         self.state = state
         self.error = error
         self._account = account
@@ -223,7 +223,7 @@ class TrackedRequest:
         )
 
     def _per_s(self, name: str, count: int) -> float:
-        """The rate of a count just now; that of the whole request once it is over."""
+        """Return the present rate of a count, or that of the whole request once it is over."""
         if not self.state.is_over:
             return self._rates[name].per_s
         return count / self._seconds if self._seconds > 0 else 0.0

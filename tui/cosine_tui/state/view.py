@@ -1,4 +1,4 @@
-"""The choices of the person at the screen: pane, page, request, and the filter and order of the lists."""
+"""The user's choices: pane, page, request, and the filter and order of the lists."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class PaneName(StrEnum):
 
 
 class PageKind(StrEnum):
-    """Kinds of pages that take the place of the panes."""
+    """Kinds of pages, which replace the panes."""
 
     HELP = "help"
     NODE = "node"
@@ -27,14 +27,14 @@ class PageKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A page that takes the place of the panes; `key` is a peer id, a request's number, or ""."""
+    """A page in place of the panes; `key` is a peer id, a request's number, or ""."""
 
     kind: PageKind
     key: str = ""
 
 
 class Order(StrEnum):
-    """Orders of a list; a list that does not know one stays in its usual order."""
+    """Orders of a list, which stays in its usual order for unknown ones."""
 
     USUAL = "usual"
     SPEED = "speed"
@@ -50,7 +50,7 @@ class Order(StrEnum):
         return orders[(orders.index(self) + 1) % len(orders)]
 
 
-# What is known comes before what is not.
+# Known values come before unknown ones.
 _NODE_KEYS: Final[dict[Order, Callable[[NodeView], Any]]] = {
     Order.SPEED: lambda node: node.pass_ms,
     Order.LOAD: lambda node: -node.load / max(1, node.capacity),
@@ -71,7 +71,7 @@ _REQUEST_KEYS: Final[dict[Order, Callable[[RequestView], Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """The words that all must be found in what a list shows, and its order."""
+    """The words that all rows of a list contain, and its order."""
 
     words: str = ""
     order: Order = Order.USUAL
@@ -91,7 +91,7 @@ class Listing:
         return sorted(shown, key=_NODE_KEYS[self.order]) if self.order in _NODE_KEYS else shown
 
     def requests(self, requests: Iterable[RequestView]) -> list[RequestView]:
-        """The requests to show: by default running ones first, of these the user's own, then the latest."""
+        """Return the requests to show, by default running ones first, of these the user's own, then the latest."""
         shown = []
         for request in requests:
             whose = "yours" if request.is_own else ""
@@ -111,7 +111,7 @@ ALL: Final = Listing()  # Everything in its usual order.
 
 @dataclass(slots=True)
 class View:
-    """What is shown of a snapshot, and what was last asked about quitting."""
+    """The shown part of a snapshot, and the requests of the last warning on quitting."""
 
     pane: PaneName = PaneName.SWARM
     page: Page | None = None
@@ -123,7 +123,7 @@ class View:
     _warned_of: frozenset[int] = field(default_factory=frozenset)
 
     def shown_request(self, snapshot: Snapshot) -> RequestView | None:
-        """The request the user chose; else the latest of their own; else the oldest that is written now."""
+        """Return the chosen request, else the user's latest, else the oldest being written."""
         requests = snapshot.requests
         pinned = None if self._pinned is None else snapshot.request(self._pinned)
         if pinned is not None:
@@ -147,12 +147,12 @@ class View:
         self._pinned, self._follows_own = None, False
 
     def follow_own(self, snapshot: Snapshot) -> None:
-        """Show the latest own request: one was just asked for and is in no snapshot yet."""
+        """Show the user's latest request, which is in no snapshot yet."""
         self._pinned, self._follows_own = None, True
         self._last_before_own = max((request.number for request in snapshot.requests), default=0)
 
     def may_quit(self, snapshot: Snapshot) -> bool:
-        """True if nothing of the user's own goes on, or only what they were warned of; else they are warned now."""
+        """Return True if none of the user's requests runs without a warning before; else note a warning now."""
         own = self.own_running(snapshot)
         if own <= self._warned_of:
             return True
@@ -163,7 +163,7 @@ class View:
         self._warned_of = frozenset()
 
     def own_running(self, snapshot: Snapshot) -> frozenset[int]:
-        """Numbers of the user's own running requests, also of one that is in no snapshot yet."""
+        """Return the numbers of the user's running requests, also of one in no snapshot yet."""
         last = self._last_before_own
         own = {request.number for request in snapshot.running if request.is_own}
         if last is not None and not any(request.is_own and request.number > last for request in snapshot.requests):

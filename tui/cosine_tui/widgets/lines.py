@@ -1,4 +1,4 @@
-"""The panes: a title over lines that scroll, and lists, which are panes of lines to select one of."""
+"""The panes: a title over scrolling lines, and lists, which are panes of selectable lines."""
 
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -18,7 +18,7 @@ from cosine_tui.looks.themes import SELECTED
 
 
 class LinePane(ScrollView, can_focus=True):
-    """A pane of what Rich draws. A sign in its title shows if the keys go to it; then arrow keys scroll."""
+    """A pane of Rich content. A sign in its title shows the focus, with which arrow keys scroll."""
 
     def __init__(self, *, id: str, title: str = "") -> None:
         super().__init__(id=id)
@@ -36,7 +36,7 @@ class LinePane(ScrollView, can_focus=True):
 
     @property
     def width(self) -> int:
-        """The cells of a line, 0 where there is no room for the pane."""
+        """The cells of a line, 0 without room for the pane."""
         return self.scrollable_content_region.width
 
     @property
@@ -44,7 +44,7 @@ class LinePane(ScrollView, can_focus=True):
         return "\n".join("".join(segment.text for segment in line).rstrip() for line in self._lines)
 
     def show(self, content: RenderableType, below: RenderableType | None = None) -> None:
-        """Show `content`. With something `below`, scroll to the end of `content`."""
+        """Show `content`; with a part `below`, scroll to the end of `content`."""
         options = self.app.console.options.update(width=self.width, height=None)
         parts = [content] if below is None else [content, below]
         drawn = [self.app.console.render_lines(part, options, pad=False) for part in parts]
@@ -70,7 +70,7 @@ class LinePane(ScrollView, can_focus=True):
 
 
 class ListPane(LinePane):
-    """Arrow keys or mouse select a row: `Selected`; Enter or a second click: `Chosen`. `is_stale` greys all."""
+    """A list: arrow keys or a click post `Selected`, Enter or a second click `Chosen`. `is_stale` greys all."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "select(-1)", "Before", show=False),
@@ -89,7 +89,7 @@ class ListPane(LinePane):
             self.key = key
 
     class Chosen(Selected):
-        """Everything about a row is wanted."""
+        """A row is opened."""
 
     def __init__(self, *, id: str, title: str) -> None:
         super().__init__(id=id, title=title)
@@ -102,7 +102,7 @@ class ListPane(LinePane):
         return "\n".join(row.line.plain for row in self._rows)
 
     def show_rows(self, rows: Sequence[ListRow], *, is_stale: bool = False) -> None:
-        """Show other rows; the selection stays where its row is still there."""
+        """Replace the rows; the selection stays if its row does."""
         if (rows, is_stale) != (self._rows, self.is_stale):
             self._rows, self.is_stale = rows, is_stale
             self.set_height(len(rows))
@@ -113,7 +113,7 @@ class ListPane(LinePane):
             self.refresh()
 
     def line(self, number: int) -> Iterable[Segment]:
-        # Only now: a list can have many more rows than there is room for.
+        # Rendered on demand, since a list can have many more rows than the pane.
         row, console = self._rows[number], self.app.console
         segments = Segment.apply_style(row.line.render(console), console.get_style(row.line.style))
         if self.is_stale:
@@ -148,6 +148,6 @@ class ListPane(LinePane):
         self.select(key)
         number = next(number for number, row in enumerate(self._rows) if row.key == key)
         height = self.scrollable_content_region.height
-        # No further than needed to have the row on the screen.
+        # The minimum that makes the row visible.
         self.scroll_to(y=min(number, max(round(self.scroll_offset.y), number + 1 - height)), animate=False)
         self.post_message(self.Selected(self, key))

@@ -1,4 +1,4 @@
-"""The panes, and the page that takes their place: where each stands, and what it shows of a snapshot."""
+"""The panes and the page in their place: their layout, and their content from a snapshot."""
 
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -18,7 +18,7 @@ from cosine_tui.widgets.lines import LinePane, ListPane
 
 
 class PaneGrid(Vertical):
-    """All panes side by side, two, or one, by classes that `app.tcss` reads; over them a page, if one is open."""
+    """All panes side by side, two, or one, by the classes of `app.tcss`; an open page covers them."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -48,7 +48,7 @@ class PaneGrid(Vertical):
         self.set_class(view.page is not None, "-paged")
         for pane in (self.swarm, self.requests, self.request, self.events):
             pane.set_class(pane.id == view.pane, "-shown")
-            # Beside the request stays the pane that was chosen last.
+            # The pane chosen last stays next to the request.
             if view.pane is not PaneName.REQUEST:
                 pane.set_class(pane.id == view.pane, "-beside")
         for column in self.query("#left, #right"):
@@ -72,7 +72,7 @@ class PaneGrid(Vertical):
         if width := self.request.width:
             height = self.request.scrollable_content_region.height
             self.request.show(*request_pane(snapshot, shown, width, has_marks=view.has_marks, height=height))
-        # There can be hundreds of events, and new ones are rare.
+        # Drawn on changes only: there can be hundreds of events, and new ones are rare.
         events = (snapshot.events, self.events.width, self.app.theme)
         if self.events.width and events != self._drawn_events:
             self._drawn_events = events

@@ -1,4 +1,4 @@
-"""The line at the bottom where prompts, options and commands are typed, with notices above it."""
+"""The input line at the bottom for prompts, options and commands, with notices above it."""
 
 from collections.abc import Callable
 from typing import ClassVar, Final
@@ -27,14 +27,14 @@ from cosine_tui.state.prompt_line import (
 
 
 class LineSuggester(Suggester):
-    """Shows the completion behind the cursor; the right arrow takes it."""
+    """Shows the completion behind the cursor; the right arrow accepts it."""
 
     async def get_suggestion(self, value: str) -> str | None:
         return suggestion(value)
 
 
 class PromptInput(Input):
-    """An input with history. `accept` tells if a line is understood, `say` what a word can become."""
+    """An input with history. `accept` returns True for a valid line; `say` shows completions."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("up", "older", "Older", show=False),
@@ -50,14 +50,14 @@ class PromptInput(Input):
             select_on_focus=False,
             suggester=LineSuggester(case_sensitive=True),
         )
-        # Steady: a blinking cursor repaints over ssh, and pictures would depend on the moment.
+        # A blinking cursor causes repaints over ssh, and screenshots would depend on the moment.
         self.cursor_blink = False
         self._accept = accept
         self._say = say
         self._history = History()
 
     async def on_key(self, event: events.Key) -> None:
-        """Edit at once: a binding would wait for the app, and what is typed ahead would overtake it."""
+        """Edit at once: a binding would wait for the app, and later keys would overtake it."""
         action = EDITING.get(event.key)
         if action is not None:
             event.stop()
@@ -65,7 +65,7 @@ class PromptInput(Input):
             await self.run_action(action)
 
     async def action_submit(self) -> None:
-        # At once, not by a message: what was typed ahead belongs to the next line.
+        # At once, not by a message: further keys belong to the next line.
         line = self.value
         if self._accept(line):
             self._history.add(line)
@@ -87,7 +87,7 @@ class PromptInput(Input):
             self._say("  ".join(candidates))
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take all lines of what is pasted, as one, cleaned."""
+        """Insert pasted lines as one, cleaned."""
         event.stop()
         event.prevent_default()
         self.replace(clean(" ".join(event.text.splitlines()).replace("\t", " ")), *self.selection)
@@ -106,7 +106,7 @@ EDITING: Final = {
 
 
 class PromptBox(Vertical):
-    """A line to type in, a notice above it, and the options that a prompt is sent with. Posts `Entered`."""
+    """The input line, a notice above it, and the options of prompts. Posts `Entered`."""
 
     class Entered(Message):
         def __init__(self, entry: PromptEntry | CommandEntry) -> None:
@@ -114,7 +114,7 @@ class PromptBox(Vertical):
             self.entry = entry
 
     class Typed(Message):
-        """The line has become a text that is no command."""
+        """The line is now a text other than a command."""
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -143,21 +143,21 @@ class PromptBox(Vertical):
             self._status.update(self.options.summary(published))
 
     def say(self, text: str, *, is_error: bool = False) -> None:
-        """Show a notice above the line until something else is said or typed; "" shows none."""
+        """Show a notice above the line until the next notice or input; "" shows none."""
         self.notice, self._said_to = text, self.input.value
         self._notice.display = bool(text)
         self._notice.set_class(is_error, "-error")
         self._notice.update(clean(text))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        # Not the value of the event: in a burst it is older than what was said.
+        # The value of the event may be older than the notice.
         if self.input.value != self._said_to:
             self.say("")
         if event.value and not event.value.startswith("/"):
             self.post_message(self.Typed())
 
     def _accept(self, line: str) -> bool:
-        """Perform a line; False, with a notice, for one that cannot be understood."""
+        """Perform a line; return False, with a notice, for an invalid one."""
         try:
             entry = read_entry(line, self.options)
         except UsageError as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from cosine_train.training.target_source import TargetSource
 
 OWN_PROMPTS: Final = "self"
-"""The value of `--prompts` that lets the target write its questions."""
+"""The value of `--prompts` with which the target writes its questions."""
 
 train_option = partial(typer.Option, rich_help_panel="Of train")
 
@@ -92,12 +92,12 @@ class TrainingOptions:
     threads: Annotated[int | None, train_option(min=1, help="Number of CPU threads.")] = None
 
     def run(self, peers: tuple[str, ...], network: str) -> dict[str, Any]:
-        """Train a drafter by the answers of a target here, or through a swarm; the record of its training."""
+        """Train a drafter on the answers of a target here, or through a swarm; return its record."""
         from cosine_p2p.access import Access
         from cosine_train.training.drafter_training import DrafterSettings, train_drafter
         from cosine_train.training.head_training import train_head
         from cosine_train.training.loop import Plan, keep_freed_memory
-        from cosine_train.training.target_source import Answering, LocalSource, SwarmSource
+        from cosine_train.training.target_source import LocalSource, SwarmSource
 
         if self.prompts not in (None, OWN_PROMPTS):
             raise UsageError(
@@ -114,22 +114,23 @@ class TrainingOptions:
             raise UsageError(
                 f"--layers must be numbers with commas between, as in 0,-1, not {self.layers!r}."
             ) from None
-        answering = Answering(slots=self.slots, new_tokens=self.new_tokens)
         source: TargetSource
         if peers:
             source = SwarmSource(
                 join=joining_once(peers, Access.parse(network=network)),
                 options={"network": network, "target": self.target},
-                answering=answering,
+                slots=self.slots,
+                new_tokens=self.new_tokens,
                 layers=len(layers),
-                # With two layers some four million weights.
+                # About four million weights with two layers.
                 width=self.width or 256,
                 seed=self.seed,
             )
         else:
             source = LocalSource(
                 model=self.target,
-                answering=answering,
+                slots=self.slots,
+                new_tokens=self.new_tokens,
                 layers=layers,
                 width=self.width,
                 device=self.device,
@@ -137,11 +138,11 @@ class TrainingOptions:
             )
         plan = Plan(
             learning_rate=self.learning_rate,
-            # As for the embedded drafters.
+            # The values of the embedded drafters.
             warmup_steps=20,
             weight_decay=0.1,
             budget_steps=self.steps or math.inf,
-            # One processor thread sees some thousand answers of 100 tokens in 20 minutes.
+            # One processor thread processes about a thousand answers of 100 tokens in 20 minutes.
             budget_minutes=self.minutes or (20.0 if self.steps is None else math.inf),
         )
         own = {field.name for field in fields(self)}

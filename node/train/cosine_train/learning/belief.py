@@ -1,13 +1,12 @@
-"""Whose texts a drafter learns from: of nobody's word, but as far as its shipped weights see sense in them.
+"""The choice of clients that a drafter learns from: their texts must be plausible to its shipped weights.
 
-Nobody signs what a client says that its target wrote. Weights that were never told by strangers guess what a target
-did write now and then, also in a domain that they do not know; the tokens of garbage have nothing to do with their
-guesses. So a client is believed whose tokens are those that the shipped weights find likeliest `TIMES_CHANCE` times
-as often as if tokens and guesses came in any order. The likeliest ones count, whatever the sampling: what is drawn
-at an absurd temperature is noise, which every drafter would draw alike.
+Texts that clients report as their target's are unsigned. The shipped weights guess some tokens of a real target,
+even in an unknown domain; garbage is independent of their guesses. A client is believed if its tokens equal the
+likeliest tokens of the shipped weights `TIMES_CHANCE` times as often as in random order. Sampling is ignored: at an
+absurd temperature every drafter would draw the same noise.
 
-A new key costs nothing, and a few tokens look like sense by chance. So all clients of fewer than `LEAST_TOKENS` are
-one: believed or not together, with a quarter of what is learned at most.
+New keys cost nothing, and a few tokens may be plausible by chance. All clients with fewer than `LEAST_TOKENS` are
+therefore judged as one, and contribute at most a quarter of the training data.
 """
 
 import random
@@ -22,24 +21,23 @@ from cosine_train.learning.streams import VerifiedStream
 from cosine_train.training.distilling import POOL_TOKENS, choices_along
 
 LEAST_TOKENS: Final = 300
-"""With fewer, chance and sense look alike: single texts of 96 tokens of the target were guessed 1.4 to 50 times as
-often as by chance, garbled ones 0 to 5.4 times."""
+"""With fewer, chance is too large: single texts of 96 tokens of the target were guessed 1.4 to 50 times as often as
+by chance, shuffled ones 0 to 5.4 times."""
 TIMES_CHANCE: Final = 3.5
-"""Measured along 24 such texts together, of medicine, literature and dialogues at temperatures of 0, 0.8 and 1, by
-three drafters of the toy family: 7.8 to 47 times. Shuffled tokens 0.9 to 2.1 times, texts of which every second
-token was another 0.8 to 1.5 times. By three drafters of SmolLM2 along eight texts 4.3 to 27.5 times, 0.8 to 2.4 and
-0.5 to 1.8 times."""
+"""Measured along 24 such texts of three domains at temperatures of 0, 0.8 and 1, with three drafters of the toy
+family: 7.8 to 47 times; shuffled tokens 0.9 to 2.1, with every second token replaced 0.8 to 1.5 times. With three
+drafters of SmolLM2 along eight texts: 4.3 to 27.5, 0.8 to 2.4 and 0.5 to 1.8 times."""
 JUDGED_TOKENS: Final = 2048
-"""Bounds the time: so much of each client, drawn by lot, is read by the shipped weights."""
+"""Bounds the time: tokens of each client that the shipped weights read, from randomly drawn texts."""
 NEWCOMERS: Final = ""
-"""The client that all are who are new; no peer has that name."""
+"""The common name of all new clients; no peer has it."""
 
 
 class Belief:
-    """The clients of some streams that are believed, and how much of those of newcomers counts."""
+    """The clients of some streams that are believed, and the limit on newcomers."""
 
     def __init__(self, streams: Sequence[VerifiedStream], shipped: Engine, *, seed: int) -> None:
-        """`shipped` are the weights that the drafter came with; `seed` draws what is judged."""
+        """Judge the clients of `streams` by the `shipped` weights, along texts drawn with `seed`."""
         tokens: Counter[str] = Counter()
         for stream in streams:
             tokens[stream.client] += len(stream.tokens)
@@ -54,7 +52,7 @@ class Belief:
         return client if client in self._known else NEWCOMERS
 
     def of(self, streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
-        """Those to learn from, in the order given; of newcomers the last ones."""
+        """Return the streams to learn from, in the given order; of newcomers the last ones."""
         known = sum(len(one.tokens) for one in streams if self._pooled(one.client) in self._believed & self._known)
         share = MOST_OF_ONE_CLIENT / (1 - MOST_OF_ONE_CLIENT)
         left = share * known if known else float("inf")
@@ -71,7 +69,7 @@ class Belief:
 
 
 def _makes_sense(streams: Sequence[VerifiedStream], shipped: Engine, rng: random.Random) -> bool:
-    """True if the shipped weights guess the tokens of one client far more often than by chance."""
+    """Return True if the shipped weights guess the tokens of one client far more often than by chance."""
     guesses: Counter[int] = Counter()
     said: Counter[int] = Counter()
     right = judged = 0

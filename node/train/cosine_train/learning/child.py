@@ -1,6 +1,6 @@
-"""The process that learns beside a drafter: one for each order, stopped while there is something to draft.
+"""The learning process of a drafter: one for each order, stopped while requests are served.
 
-Orders and answers are one line of JSON each. What carries them out, and takes seconds to import, is `worker`.
+Orders and answers are one line of JSON each. `worker`, which takes seconds to import, carries them out.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from cosine_train.learning.decision import Acceptance
 
 COMMAND: Final = (sys.executable, "-m", "cosine_train.learning.worker")
 LOG_NAME: Final = "worker.log"
-"""The file in the learner's folder that holds what the last child has logged."""
+"""The log of the last child, in the learner's folder."""
 ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), "1")
 
 
@@ -27,8 +27,8 @@ ONE_THREAD: Final = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_
 class RoundOrder:
     """Learn from the streams in a learner's `folder`, and write the version of this number.
 
-    `base` is the folder of the weights to go on from, `shipped` that of the model as the volunteer named it, of the
-    GGUF kind `kind` if it is one. `target` is the folder of the target's tokenizer.
+    `base` is the folder of the initial weights, `shipped` that of the model as the volunteer named it, of the GGUF
+    type `kind`, if any. `target` is the folder of the target's tokenizer.
     """
 
     folder: str
@@ -41,10 +41,10 @@ class RoundOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundOutcome:
-    """What came of a round: right first choices on held-out streams before and after it.
+    """The outcome of a round: right first choices on held-out streams before and after it.
 
-    `nll_before` and `nll` are the mean negative log-likelihood of the project's prompts by domain, to the weights
-    as shipped and to the new ones.
+    `nll_before` and `nll` are the mean negative log-likelihood of the project's prompts by domain, of the weights
+    as shipped and of the new ones.
     """
 
     before: Acceptance
@@ -58,7 +58,7 @@ class RoundOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonOrder:
-    """Compare two folders of weights along the streams in a learner's `folder` of numbers above `after`."""
+    """Compare two folders of weights along the streams with numbers above `after` in a learner's `folder`."""
 
     folder: str
     earlier: str
@@ -69,7 +69,7 @@ class ComparisonOrder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """First choices of both that were right, along the same streams."""
+    """Right first choices of both versions, along the same streams."""
 
     earlier: Acceptance
     live: Acceptance
@@ -86,7 +86,7 @@ def to_line(value: Order | Answer) -> bytes:
 
 
 def from_line(line: bytes) -> Order | Answer:
-    """What the other process wrote. Raises `ValueError` for anything else."""
+    """Parse an order or an answer. Raises `ValueError` for anything else."""
     try:
         ((name, fields),) = json.loads(line).items()
         kind: Any = {kind.__name__: kind for kind in _KINDS}[name]
@@ -104,10 +104,10 @@ class ChildFailed(CosineError):
 
 
 class LearningChild:
-    """Carries out orders in a process of its own, in a process group of its own.
+    """Carries out orders in a separate process with a separate process group.
 
-    Where this process dies while the child is stopped, the kernel sends the orphaned group SIGHUP and SIGCONT,
-    which end it (POSIX, "orphaned process group"); one that runs sees its stdin end.
+    If this process dies while the child is stopped, the kernel sends the orphaned group SIGHUP and SIGCONT, which
+    end it (POSIX, "orphaned process group"); a running child reads the end of its stdin.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -117,18 +117,17 @@ class LearningChild:
 
     @property
     def pid(self) -> int | None:
-        """The process that carries out an order, if there is one."""
+        """The id of the process that carries out an order, if any."""
         return self._process.pid if self._process is not None else None
 
     async def ask(self, order: Order) -> Answer:
-        """The answer of a new process. Raises `ChildFailed`; cancelled, it kills the process."""
+        """Return the answer of a new process. Raises `ChildFailed`; cancelling it kills the process."""
         self._process = self._start()
         try:
             if self.is_paused:
                 self._signal(signal.SIGSTOP)
             line = await asyncio.to_thread(_exchange, self._process, to_line(order))
         finally:
-            # It has said all that it has to say.
             self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
@@ -142,33 +141,33 @@ class LearningChild:
         return answer
 
     def _start(self) -> "Popen[bytes]":
-        """A process of subprocess, not of asyncio: uvloop's have no process group."""
+        """Start a process with subprocess: those of uvloop have no process group."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         environment = os.environ | ONE_THREAD
         with (self._folder / LOG_NAME).open("wb") as log:
             return Popen(COMMAND, stdin=PIPE, stdout=PIPE, stderr=log, process_group=0, env=environment)
 
     def pause(self) -> None:
-        """Stop it at once, and those that are started later."""
+        """Stop the process, and those that are started later."""
         if not self.is_paused:
             self.is_paused = True
             self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue the process."""
         if self.is_paused:
             self.is_paused = False
             self._signal(signal.SIGCONT)
 
     def _signal(self, number: int) -> None:
         if self._process is not None and self._process.returncode is None:
-            # It may just have ended.
+            # The process may just have ended.
             with suppress(ProcessLookupError):
                 self._process.send_signal(number)
 
 
 def _exchange(process: "Popen[bytes]", line: bytes) -> bytes:
-    """Give a line to a process and wait for its answer, empty if it ends without one."""
+    """Write a line to a process and return its answer, empty if it ends without one."""
     assert process.stdin is not None and process.stdout is not None
     with process.stdout:
         try:

@@ -1,4 +1,4 @@
-"""The likelihood of the project's prompts to a drafter, domain by domain: what it may say that it is good at."""
+"""The likelihood of the project's prompts for a drafter by domain, which decides the domains it may announce."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -14,13 +14,13 @@ from cosine_protocol.request import Sampling
 NEAR: Final = 1.1
 """Maximum ratio of a domain's negative log-likelihood to that of the drafter's own for it to be announced too.
 
-Below what tells the experts of the toy family from others: to each of the five
-the texts of the other domains have 1.16 (literature's to dialogue) to 2.89 times the negative log-likelihood.
+For the five experts of the toy family, texts of other domains have 1.16 (literature for dialogue) to 2.89 times the
+negative log-likelihood of their own.
 """
 
 
 def domain_nll(drafter: Engine, codec: TextTokenizer, domains: Iterable[str] = zoo.DOMAINS) -> dict[str, float]:
-    """The mean negative log-likelihood of a token of the prompts of each domain, in nats."""
+    """Return the mean negative log-likelihood per token of the prompts of each domain, in nats."""
     means = {}
     for domain in domains:
         prompts = (_tokens(codec, prompt) for prompt in zoo.prompts(domain))
@@ -36,7 +36,7 @@ def _tokens(codec: TextTokenizer, prompt: zoo.Prompt) -> tuple[int, ...]:
     try:
         return encode_prompt(codec, read_prompt(prompt.asked))
     except PromptRefused:
-        # A target without a template for chats reads what is said in them.
+        # Without a chat template the contents of the messages are read.
         return codec.encode("\n\n".join(message.content for message in prompt.messages))
 
 

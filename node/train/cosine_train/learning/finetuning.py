@@ -1,8 +1,8 @@
-"""One round of learning: weights are fine-tuned on what the target said, held to what they would have said before.
+"""One round of learning: weights are fine-tuned on the target's text, and kept close to their earlier predictions.
 
-The drafter is shown the target's text, token after token: the guided experience of E2CL (Wang et al. 2024). On text
-that the weights write themselves the new ones stay near the old (self-distillation against forgetting, as "learning
-without forgetting", Li and Hoiem 2016).
+The drafter learns from the target's text, as guided experience in E2CL (Wang et al. 2024). On text that the shipped
+weights write, the new weights stay close to them (self-distillation, as in "learning without forgetting", Li and
+Hoiem 2016).
 """
 
 import copy
@@ -33,27 +33,27 @@ from cosine_train.training.loop import Plan, train
 from cosine_train.training.new_drafter import adopt, tables_by_token
 
 LONGEST_TOKENS: Final = 1024
-"""Bounds the memory of a step: of a longer text the end of the prompt and the beginning count."""
+"""Bounds the memory of a step: of a longer text only the end of the prompt and the beginning are used."""
 MOST_TOKENS: Final = 200_000
-"""Bounds the time of a round: all passes over the texts together. Of more the newest texts count."""
+"""Bounds the time of a round: tokens of all epochs together. Of more texts the newest are used."""
 UNKNOWN: Final = -1
-"""No token of any target: every vocabulary has its reserved id for it."""
+"""No token of any target, so that every vocabulary maps it to its reserved id."""
 LEAST_TIMES: Final = 2
-"""What was said once may never be said again, and one saying teaches little."""
+"""Minimum count of a new token: a token seen once may not occur again, and teaches little."""
 MOST_KNOWN: Final = 16_384
-"""Maximum vocabulary. At width 576 an output of this size costs as much as two to three layers."""
+"""Maximum vocabulary. At width 576 an output of this size costs as much as two or three layers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundSettings:
-    """Settings of a round. Positions that the drafter got wrong, or had no guess for, count `wrong_weight` times.
+    """Settings of a round. Positions with a wrong guess or none count `wrong_weight` times.
 
-    `own_weight` is the weight of staying near the shipped weights on `own_texts` texts of `own_tokens` tokens that
-    these write themselves. `vocab_tokens` are the target's.
+    `own_weight` is the weight of the distance to the shipped weights on `own_texts` texts of `own_tokens` tokens
+    that these write. `vocab_tokens` are the target's.
 
-    Tuned together, on `draft-dialogue` and `smol-code` learning medical texts: the gain grows up to nine epochs,
-    and `own_weight` keeps what is lost of the own domain under two points. Half as many own texts are learned by
-    heart in so many passes over them, and more of the rest is forgotten.
+    Tuned together, on `draft-dialogue` and `smol-code` with medical texts: the gain grows up to nine epochs, and
+    `own_weight` limits the loss in the drafter's own domain to two points. Half as many own texts are memorised in
+    nine epochs, and more of other texts is forgotten.
     """
 
     vocab_tokens: int
@@ -78,8 +78,7 @@ def train_round(
 ) -> RoundOutcome:
     """Train the weights of the folder `base` and write them to the folder `out`, in bfloat16.
 
-    `shipped` are the weights that the drafter came with: what they would have said is not to be forgotten, however
-    many rounds there are. Raises `UsageError` where there is nothing to learn from.
+    The predictions of the `shipped` weights limit forgetting over many rounds. Raises `UsageError` without texts.
     """
     began_s = time.monotonic()
     vocabulary = DraftVocabulary.read(base)
@@ -133,7 +132,7 @@ def train_round(
 
 
 def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acceptance:
-    """Right first choices along texts, with the noise that the target chose with; too long ones do not count."""
+    """Return the right first choices along texts, with the target's noise; too long texts are left out."""
     longest = min(drafter.context_tokens, POOL_TOKENS)
     fitting = [stream for stream in streams if len(stream.prompt) + len(stream.tokens) <= longest]
     right = sum(right_choices(drafter, one.prompt, one.tokens, one.sampling) for one in fitting)
@@ -141,7 +140,7 @@ def acceptance_along(drafter: Engine, streams: Sequence[VerifiedStream]) -> Acce
 
 
 def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
-    """The last streams, of `MOST_TOKENS` together."""
+    """Return the last streams, of `MOST_TOKENS` in all."""
     newest: list[VerifiedStream] = []
     tokens = 0
     for stream in reversed(streams):
@@ -155,7 +154,7 @@ def _newest(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
 def _experience_loss(
     model: Any, streams: Sequence[VerifiedStream], vocabulary: DraftVocabulary | None, wrong_weight: float
 ) -> Tensor:
-    """Cross-entropy with the target's tokens; those that the drafter did not guess count `wrong_weight` times."""
+    """Return the cross-entropy with the target's tokens; those not guessed count `wrong_weight` times."""
     texts = []
     for stream in streams:
         text = stream.tokens[: LONGEST_TOKENS // 2]
@@ -195,7 +194,7 @@ def _own_loss(model: Any, old: Any, rows: Tensor, places: Tensor | None) -> Tens
 
 @torch.no_grad()
 def _own_text(model: Any, starts: Sequence[int], vocabulary: DraftVocabulary | None, *, tokens: int) -> Tensor:
-    """Texts that a model writes itself, each from one token."""
+    """Return texts that a model writes, each from one token."""
     text = torch.tensor(_own(vocabulary, starts))[:, None]
     name = cache_parameter(type(model))
     assert name is not None
@@ -217,9 +216,9 @@ def _own(vocabulary: DraftVocabulary | None, tokens: Sequence[int]) -> tuple[int
 def grown(
     model: Any, vocabulary: DraftVocabulary, texts: Iterable[tuple[int, ...]]
 ) -> tuple[Any, DraftVocabulary] | None:
-    """The model with the tokens that texts have often and it does not know, and those; None where there are none.
+    """Return the model and vocabulary extended by frequent unknown tokens; None without such tokens.
 
-    New tokens begin as the reserved id, which stood for them so far.
+    New tokens begin as the reserved id, which represented them before.
     """
     known = set(vocabulary.target_ids)
     counts = Counter(token for text in texts for token in text if token not in known)
@@ -243,9 +242,9 @@ def grown(
 
 
 def in_earlier_ids(logs: Tensor, places: Tensor) -> Tensor:
-    """Log-probabilities [..., earlier tokens and the reserved id]: what a model has learned since joins that id.
+    """Return log-probabilities [..., earlier tokens and the reserved id], to which new tokens are added.
 
-    `places` are the ids by now of the earlier tokens.
+    `places` are the present ids of the earlier tokens.
     """
     is_new = torch.ones(logs.shape[-1], dtype=torch.bool)
     is_new[places] = False

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
@@ -16,18 +17,18 @@ from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_train.learning.versions import SHIPPED, LiveVersion
 
 ABOUT: Final = "about.json"
-"""The file that says whose folder it is, for `cosine-node learned`."""
-MAX_ABOUT_BYTES: Final = 1 << 16
-"""Far above two names and a peer id."""
+"""The file with the peer id, model and target of a folder, for `cosine-node learned`."""
+MAX_STATE_BYTES: Final = 1 << 16
+"""Far above the few fields that are written."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerHome:
-    """The folder of one learner, and what it begins with.
+    """The folder of one learner, and its initial model.
 
     `shipped` is the folder of the model as its volunteer named it, `kind` the type of its weights if that is a GGUF
     file, `target` the folder of the target's tokenizer, `expertise` the domains that the volunteer announces. The
-    streams take `max_bytes` at most.
+    streams take at most `max_bytes`.
     """
 
     folder: Path
@@ -39,38 +40,44 @@ class LearnerHome:
     max_bytes: int
 
     def name_of(self, live: LiveVersion) -> str:
-        """The model's name as a record tells it."""
+        """Return the model's name in a record."""
         if live.number == SHIPPED:
             return self.model_name
         return str(LearnedName(self.model_name, live.number, live.digest[:DIGEST_CHARACTERS]))
 
     def announced(self, live: LiveVersion) -> tuple[str, ...]:
-        """The domains of a record: the volunteer's, and those that came near to them."""
+        """Return the domains of a record: the volunteer's, and the learned ones."""
         return tuple(dict.fromkeys((*self.expertise, *live.expertise)))[:MAX_EXPERTISE]
 
 
+@cache
+def state_file(folder: Path, name: str) -> StateFile:
+    """Return a JSON file in the folder of a learner."""
+    return StateFile(name, max_bytes=MAX_STATE_BYTES, file=folder / name)
+
+
 def all_homes() -> Path:
-    """The folder of all learners of this user."""
+    """Return the folder of all learners of this user."""
     return Path(user_state_dir("cosine-p2p")) / "learned"
 
 
 def home_folder(*, peer_id: str, model_name: str, content_digest: bytes, target_digest: bytes) -> Path:
-    """The folder of one learner: other weights or another target begin anew."""
+    """Return the folder of one learner; other weights or another target have another."""
     key = json.dumps([peer_id, model_name, content_digest.hex(), target_digest.hex()])
     name = re.sub(r"[^a-z0-9]+", "-", model_name.lower()).strip("-")[-40:]
     return all_homes() / f"{name}-{blake2b(key.encode(), digest_size=6).hexdigest()}"
 
 
 def write_about(folder: Path, *, peer_id: str, model_name: str, target_name: str) -> None:
-    """Say whose folder it is."""
+    """Write the peer id, model and target of a folder."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     fields = {"peer_id": peer_id, "model": model_name, "target": target_name}
-    StateFile(ABOUT, max_bytes=MAX_ABOUT_BYTES, file=folder / ABOUT).write(fields)
+    state_file(folder, ABOUT).write(fields)
 
 
 def find_homes(folder: Path | None = None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The folders of learners, each with what it says of itself."""
+    """Yield the folders of learners, each with the object of its `ABOUT`."""
     folder = folder or all_homes()
     for home in sorted(folder.iterdir()) if folder.is_dir() else ():
         if (home / ABOUT).is_file():
-            yield home, StateFile(ABOUT, max_bytes=MAX_ABOUT_BYTES, file=home / ABOUT).read()
+            yield home, state_file(home, ABOUT).read()

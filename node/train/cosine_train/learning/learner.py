@@ -1,4 +1,4 @@
-"""A drafter that learns: keeps streams, has a child learn from them in idle time, and serves what is better."""
+"""A drafter that learns: keeps streams, trains on them in idle time in a child process, and serves the best."""
 
 import asyncio
 import logging
@@ -49,24 +49,24 @@ if TYPE_CHECKING:
     from cosine_node.metrics.node import Series
 
 QUIET_S: Final = 2.0
-"""The child continues this long after the last request, since one is often followed by the next."""
+"""Delay after the last request before the child continues, since requests often follow each other."""
 LOOK_EVERY_S: Final = 0.2
-"""Interval of looks: the delay of the child, and the shortest moment without requests that is seen."""
+"""Interval of checks: the delay of the child, and the shortest moment without requests that is noticed."""
 PATIENCE_S: Final = 60.0
-"""Maximum wait of new weights for a moment without requests; then running requests are let go."""
+"""Maximum wait of new weights for a moment without requests; then running requests are released."""
 TELL_EVERY_S: Final = 1.0
-"""Maximum age of what other programs show, and of the counts that a kill costs."""
+"""Interval of writing the activity and the counts for other programs and the next run."""
 MAX_WAITING: Final = 64
-"""Bounds memory: streams that wait to be written; a disk that is slower than that loses some."""
+"""Bounds memory: streams that wait to be written; further ones are lost."""
 
 LOG = logging.getLogger(__name__)
 _Read = TypeVar("_Read")
 
 
 class Learner:
-    """What one drafter has learned and learns. Make it in a thread: it loads the version that serves.
+    """The learning of one drafter. Create it in a thread: it loads the version that serves.
 
-    `engine` is what the drafter is to serve with. `load` loads weights from a folder, in a thread.
+    `engine` is the one for the drafter to serve with. `load` loads weights from a folder, in a thread.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class Learner:
         self._has_news = True
         self._busy_at_s = 0.0
         self.live = LiveVersion(SHIPPED)
-        # The version that the last run has left serves, if it is whole and can be loaded.
+        # The version that the last run left serves, if it is intact and can be loaded.
         word, version = self._versions.live()
-        # A version above the live one was not decided about when the last run ended.
+        # No decision was made about a version above the live one when the last run ended.
         for number in self._versions.all():
             if number > word.number:
                 self._versions.drop(number)
@@ -115,22 +115,22 @@ class Learner:
 
     @property
     def model_name(self) -> str:
-        """The name of the weights that serve, as a record tells it."""
+        """The name in a record of the weights that serve."""
         return self._home.name_of(self.live)
 
     @property
     def expertise(self) -> tuple[str, ...]:
-        """The domains to announce: those that the volunteer named, and those that came near to them."""
+        """The domains to announce: those that the volunteer named, and the learned ones."""
         return self._home.announced(self.live)
 
     @property
     def live_since(self) -> Acceptance:
-        """Live acceptance since the weights that serve began to, in earlier runs too."""
+        """Live acceptance of the weights that serve, including earlier runs."""
         return self._since_earlier + (self._live_acceptance() - self._live_from)
 
     @property
     def now(self) -> LearnerNow:
-        """What it does, as other programs of its user show it."""
+        """The current activity, for other programs of its user."""
         is_stopped = self._doing in (Activity.LEARNING, Activity.COMPARING) and self._child.is_paused
         return LearnerNow(
             activity=Activity.STOPPED if is_stopped else self._doing,
@@ -140,7 +140,7 @@ class Learner:
         )
 
     def metrics(self) -> "Sequence[Series[Learner]]":
-        """The metrics of learners; needs the extra gateway."""
+        """Return the metrics of learners; requires the extra `gateway`."""
         from cosine_train.learning.metrics import LEARNER
 
         return LEARNER
@@ -150,7 +150,7 @@ class Learner:
         self._service, self._on_switch = service, on_switch
 
     def keep(self, stream: VerifiedStream) -> None:
-        """Keep a stream that the target has verified, soon."""
+        """Write a stream that the target has verified, in the background."""
         if self._waiting < MAX_WAITING:
             self._waiting += 1
 
@@ -170,22 +170,22 @@ class Learner:
         self.kept, self._has_news = writing.result(), True
 
     def _make_room(self) -> None:
-        """A request has come: what is being learned waits."""
+        """Pause the child because a request has come."""
         self._child.pause()
         self._busy_at_s = time.monotonic()
 
     async def run(self, emit: Emit) -> None:
-        """Learn until cancelled. Nothing that goes wrong here ends the drafter."""
+        """Learn until cancelled. No failure here ends the drafter."""
         try:
             async with asyncio.TaskGroup() as group:
                 for work in (self._pace(), self._tell(), self._learn_in_turns(emit)):
                     group.create_task(work)
-        except Exception:  # The task's boundary: drafting goes on without learning.
+        except Exception:  # The task's boundary: drafting continues without learning.
             LOG.exception("learning has ended")
             await asyncio.Event().wait()
 
     async def _learn_in_turns(self, emit: Emit) -> None:
-        """Look, and look again; after each failure the pause before is longer."""
+        """Check repeatedly, with a longer pause after each consecutive failure."""
         failures = 0
         self.kept = await self._in_writer(self._store.kept)
         while True:
@@ -199,7 +199,7 @@ class Learner:
                 await asyncio.sleep(pause_s(failures))
 
     def close(self) -> None:
-        """Write what waits, and use the store no more."""
+        """Write the waiting streams and close the store."""
         self._writer.shutdown()
         self._store.close()
         if self._service is not None:
@@ -207,7 +207,7 @@ class Learner:
         self._hold.close()
 
     async def _pace(self) -> None:
-        """Let the child go on once nobody has been served for a while; `_make_room` stops it."""
+        """Resume the child after a while without requests; `_make_room` pauses it."""
         assert self._service is not None
         while True:
             if self.engine.open_sequences:
@@ -217,7 +217,7 @@ class Learner:
             await asyncio.sleep(LOOK_EVERY_S)
 
     async def _tell(self) -> None:
-        """Write down what it does, for other programs and for the next run."""
+        """Write the current activity, for other programs and for the next run."""
         told: LearnerNow | None = None
         while True:
             if (now := self.now) != told:
@@ -226,7 +226,7 @@ class Learner:
             await asyncio.sleep(TELL_EVERY_S)
 
     async def _look(self, emit: Emit) -> None:
-        """Compare what is suspect, learn if there is enough that is new."""
+        """Compare a suspect version, and learn if there is enough new text."""
         if self.live.number != SHIPPED and not self._versions.path(self.live.number).is_dir():
             # `cosine-node learned forget --versions` was called.
             self.state.earlier = SHIPPED
@@ -241,16 +241,16 @@ class Learner:
             return
         self._has_news = False
         if self.kept.newest < self.state.seen:
-            # The store was damaged and begun anew: its numbers too.
+            # The store was damaged and created again, with numbers from 1.
             self.state.seen = self.state.switched_at = 0
         self._new_tokens = await self._in_writer(lambda: self._store.tokens_after(self.state.seen))
         if is_due(new_tokens=self._new_tokens, held_out_tokens=self.kept.held_out_tokens):
-            # Also after a failure.
+            # After a failure it is tried again.
             self._has_news = True
             await self._learn(emit)
 
     async def _learn(self, emit: Emit) -> None:
-        """One round: the child writes a version, which goes live if it is better."""
+        """Perform one round: the child writes a version, which goes live if it is better."""
         self._doing = Activity.LEARNING
         state, newest = self.state, self.kept.newest
         state.begun = 1 + max(state.begun, self.live.number, *self._versions.all(), 0)
@@ -306,10 +306,10 @@ class Learner:
         emit("switched", self._switch_fields())
 
     async def _compare(self, since: Acceptance, emit: Emit) -> None:
-        """Live acceptance has fallen: the worse of two versions along the same streams goes."""
+        """Compare the live version with the earlier one along the same streams, and drop the worse."""
         self._doing = Activity.COMPARING
         state = self.state
-        # The texts that it was right less often about have just ended, and wait to be kept.
+        # The texts with the lower acceptance have just ended, and wait to be kept.
         self.records.keep_left()
         await self._in_writer(lambda: None)
         order = ComparisonOrder(
@@ -322,7 +322,7 @@ class Learner:
         answer = await self._child.ask(order)
         assert isinstance(answer, Comparison)
         if not goes_back(earlier=answer.earlier, live=answer.live):
-            # The texts have become harder, not the drafter worse.
+            # The texts are harder, not the drafter worse.
             state.expected = since
             state.write(self._home.folder)
             return
@@ -333,7 +333,7 @@ class Learner:
             word = LiveVersion(found.number, found.digest, state.earlier_expertise)
         state.live_before = state.expected = state.before = state.after = Acceptance()
         await self._serve(word)
-        # It is never put live again.
+        # It never serves again.
         await asyncio.to_thread(self._versions.drop, worse)
         live, earlier = answer.live, answer.earlier
         fields = {
@@ -351,7 +351,7 @@ class Learner:
         emit("rolled_back", self._switch_fields() | fields)
 
     async def _serve(self, word: LiveVersion) -> None:
-        """Serve with a version from the next request on, and after whatever end of the process.
+        """Serve with a version from the next request on, and after a restart.
 
         Raises `UsageError` if its weights cannot be loaded; then nothing has changed.
         """
@@ -359,12 +359,12 @@ class Learner:
         assert service is not None
         self._doing = Activity.SWITCHING
         await self._unused(until_s=time.monotonic() + PATIENCE_S)
-        # Nobody's drafts wait while weights are loaded: clients are told to come back in a moment.
+        # No drafts wait while weights are loaded: clients retry a moment later.
         service.set_aside(True)
         try:
             engine = await in_ending_thread(self._load, serving_folder(self._folder_of(word.number)))
             self.state.write(self._home.folder)
-            # Disks may be slow, and heartbeats go on meanwhile.
+            # A disk may be slow, and heartbeats must continue.
             await asyncio.to_thread(self._versions.switch, word)
             await self._unused()
             self.engine.replace(engine)
@@ -378,8 +378,8 @@ class Learner:
         await asyncio.to_thread(self._versions.keep_newest, live=word.number)
 
     async def _unused(self, *, until_s: float = math.inf) -> None:
-        """Return in a moment in which the engine is not in use, or then."""
-        # Its users do not know that anybody waits.
+        """Wait for a moment in which the engine is not in use, or until then."""
+        # The engine has no event to wait for.
         while self.engine.open_sequences and time.monotonic() < until_s:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_EVERY_S / 10)
 
@@ -387,7 +387,7 @@ class Learner:
         return self._home.shipped if number == SHIPPED else self._versions.path(number)
 
     def _live_acceptance(self) -> Acceptance:
-        """Of all requests since the start."""
+        """Return the acceptance of all requests since the start."""
         assert self._service is not None
         return Acceptance(self._service.counts.right_first_choices, self._service.counts.first_choices)
 

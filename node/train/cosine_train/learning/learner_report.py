@@ -1,33 +1,26 @@
-"""The state of a learner, as `learned`, `status` and the monitor read it in its folder.
-
-Nothing of it goes over the network: of other people's drafters only their records are known.
-"""
+"""The state of a learner, as `learned`, `status` and the monitor read it in its folder; it is never published."""
 
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
-from functools import cache
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
 from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS
-from cosine_p2p.storage.state_file import StateFile
 from cosine_train.learning.decision import HELD_OUT_TOKENS, NEW_TOKENS, Acceptance, LearningState
-from cosine_train.learning.home import find_homes
+from cosine_train.learning.home import find_homes, state_file
 from cosine_train.learning.stream_store import KeptStreams, read_kept
 from cosine_train.learning.versions import SHIPPED, LiveVersion, Versions
 
 NAME: Final = "now.json"
-"""The file in a learner's folder that says what it is doing."""
-MAX_BYTES: Final = 1 << 12
-"""Far above a word and a few numbers."""
+"""The file of `LearnerNow` in a learner's folder."""
 LOCK: Final = "running"
-"""The file that a learner holds while it runs; the system lets go of it however the process ends."""
+"""The file that a learner locks while it runs; the system unlocks it however the process ends."""
 
 
 class Activity(StrEnum):
-    """Things that a learner does."""
+    """Activities of a learner."""
 
     WAITING = "waiting for texts"
     LEARNING = "learning"
@@ -40,9 +33,9 @@ class Activity(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerNow:
-    """What a learner is doing, and how right the version `version` has been since it serves, in all requests.
+    """The activity of a learner, and the acceptance of the version `version` since it serves, in all requests.
 
-    `new_tokens` are those of kept texts that it has not learned from.
+    `new_tokens` are those of kept texts that were not used yet.
     """
 
     activity: Activity = Activity.WAITING
@@ -52,8 +45,8 @@ class LearnerNow:
 
     @classmethod
     def read(cls, folder: Path) -> "LearnerNow":
-        """That in a folder; that of a learner that has just begun where the file is missing or damaged."""
-        match _file(folder).read():
+        """Read the file in a folder; the initial state if it is missing or damaged."""
+        match state_file(folder, NAME).read():
             case {
                 "activity": str(activity),
                 "version": int(version),
@@ -66,12 +59,12 @@ class LearnerNow:
         return cls()
 
     def write(self, folder: Path) -> None:
-        _file(folder).write(asdict(self))
+        state_file(folder, NAME).write(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnerReport:
-    """All that a learner's folder says of it."""
+    """The contents of a learner's folder."""
 
     folder: Path
     peer_id: str
@@ -84,7 +77,7 @@ class LearnerReport:
     now: LearnerNow
 
     def facts(self) -> Iterator[tuple[str, str]]:
-        """The same for people: names, and a few words for each."""
+        """Yield the facts for people: a name and a short text each."""
         state, kept, live, now = self.state, self.kept, self.live, self.now
         does = str(now.activity)
         if now.activity is Activity.WAITING:
@@ -112,7 +105,7 @@ class LearnerReport:
         yield "has learned", f"{_count(state.rounds, 'round')}, {back} taken back, versions on disk: {versions}"
 
     def as_object(self) -> dict[str, Any]:
-        """The same for machines. Shares are fractions; those `live` count all requests, whoever they are of."""
+        """Return the facts for machines. Shares are fractions; those named `live` count all requests."""
         state, kept = self.state, self.kept
         return {
             "model": self.model,
@@ -142,12 +135,12 @@ class LearnerReport:
 
 
 def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
-    """The learners of this user, those that run and those that do not."""
+    """Yield the learners of this user, running or not."""
     for home, about in find_homes(folder):
         try:
             kept = read_kept(home)
         except sqlite3.Error:
-            # The learner itself moves it aside when it starts next.
+            # The learner moves the damaged file aside at its next start.
             kept = KeptStreams()
         versions, now = Versions(home), LearnerNow.read(home)
         live = versions.word()
@@ -170,27 +163,27 @@ def read_reports(folder: Path | None = None) -> Iterator[LearnerReport]:
 
 
 def reports_by_peer(folder: Path | None = None) -> dict[str, LearnerReport]:
-    """The learners by their peer ids; of several of one identity, with other models, the one that runs."""
+    """Return the learners by peer id; of several with one identity, the running one."""
     reports = sorted(read_reports(folder), key=lambda one: one.now.activity is not Activity.ABSENT)
     return {report.peer_id: report for report in reports}
 
 
 def hold(folder: Path) -> BinaryIO:
-    """Say that a learner runs in a folder until the file is closed, at the end of the process at the latest."""
+    """Lock a folder as that of a running learner until the file is closed or the process ends."""
     import fcntl
 
     file = (folder / LOCK).open("wb")
-    # It is shared: a reader holds the other kind for a moment.
+    # Shared: a reader holds the exclusive lock for a moment.
     fcntl.flock(file, fcntl.LOCK_SH)
     return file
 
 
 def is_running(folder: Path) -> bool:
-    """True if a learner of any process holds the folder."""
+    """Return True if a learner of any process holds the folder."""
     try:
         import fcntl
     except ModuleNotFoundError:
-        # Windows: no node runs there.
+        # No node runs on Windows.
         return False
     try:
         with (folder / LOCK).open("rb") as file:
@@ -200,11 +193,6 @@ def is_running(folder: Path) -> bool:
     except OSError:
         return False
     return False
-
-
-@cache
-def _file(folder: Path) -> StateFile:
-    return StateFile(NAME, max_bytes=MAX_BYTES, file=folder / NAME)
 
 
 def _percent(acceptance: Acceptance) -> str:

@@ -1,4 +1,4 @@
-"""The files that a learned version is served from: its safetensors, or a GGUF file of the kind it began with."""
+"""The files that a learned version is served from: its safetensors, or a GGUF file of the original type."""
 
 import shutil
 from pathlib import Path
@@ -15,12 +15,12 @@ from cosine_p2p.text.tokenizer_files import names_in
 from cosine_protocol.errors import UsageError
 
 GGUF_FOLDER: Final = "gguf"
-"""The folder in a version that its GGUF file is served from: one with safetensors is read as such."""
+"""The folder of the GGUF file in a version: a folder with safetensors is loaded from these."""
 CONFIG: Final = "config.json"
 
 
 def check_can_learn(model: str, folder: Path | None, engine: Engine) -> Path:
-    """The folder of a drafter's weights, None for one without. Raises `UsageError` for one that cannot learn."""
+    """Return the folder of a drafter's weights. Raises `UsageError` for a drafter that cannot learn."""
     if folder is None:
         raise UsageError(f"{model} has no weights that could learn; leave --learn out.")
     if isinstance(engine, RetokenizedEngine):
@@ -35,15 +35,15 @@ def check_can_learn(model: str, folder: Path | None, engine: Engine) -> Path:
 
 
 def gguf_kind(folder: Path) -> str | None:
-    """The type of weights that a model in a folder is served in, if it is a GGUF file."""
+    """Return the weight type of the GGUF file in a folder, if it has one."""
     file = GgufFile.in_folder(folder)
     return None if file is None else file.weights
 
 
 def add_what_serves(version: Path, shipped: Path, *, kind: str | None) -> None:
-    """Complete a version that has config and safetensors with the other files of the model that it began as.
+    """Add the other files of the shipped model to a version with config and safetensors.
 
-    With a `kind` of GGUF weights it gets a file of that kind. Raises `UsageError`.
+    With a `kind` of GGUF weights, a file of that type is added. Raises `UsageError`.
     """
     for name in (*names_in(shipped), draft_vocabulary.FILE_NAME, generation_config.FILE_NAME):
         if (shipped / name).is_file() and not (version / name).exists():
@@ -59,6 +59,6 @@ def add_what_serves(version: Path, shipped: Path, *, kind: str | None) -> None:
 
 
 def serving_folder(version: Path) -> Path:
-    """The folder that an engine loads a version from."""
+    """Return the folder that an engine loads a version from."""
     folder = version / GGUF_FOLDER
     return folder if folder.is_dir() else version

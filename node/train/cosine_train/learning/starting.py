@@ -1,4 +1,4 @@
-"""Makes the learner of a drafter that is about to start: the entry point that `join --learn` looks for."""
+"""Creates the learner of a starting drafter: the entry point of `join --learn`."""
 
 from functools import partial
 
@@ -14,14 +14,14 @@ from cosine_train.learning.stream_store import MIN_BYTES
 
 
 def learner_maker(kept_bytes: int) -> LearnerMaker:
-    """A maker of learners that keep at most `kept_bytes` of texts. Raises `UsageError` for too few."""
+    """Return a maker of learners that keep at most `kept_bytes` of texts. Raises `UsageError` for too few."""
     if kept_bytes < MIN_BYTES:
         raise UsageError(f"--learn-memory takes a size of {MIN_BYTES >> 20}MiB or more.")
     return partial(_learner_of, kept_bytes)
 
 
 def _learner_of(kept_bytes: int, served: ServedModel, options: NodeOptions, peer_id: str) -> Learner:
-    """The learner of a drafter that was loaded; it loads what was learned in earlier runs. Blocks.
+    """Return the learner of a loaded drafter, with the weights of earlier runs. Blocks.
 
     Raises `UsageError` for a drafter that cannot learn.
     """

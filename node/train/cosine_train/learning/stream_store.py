@@ -1,7 +1,7 @@
-"""The verified streams that a drafter keeps to learn from: one SQLite file, bounded in bytes, in its own folder.
+"""The verified streams that a drafter keeps to learn from: one SQLite file, bounded in bytes, in a private folder.
 
-One connection writes: it may be used by one thread at a time. Others read meanwhile, each from what was there when
-it began (SQLite's write-ahead log: https://www.sqlite.org/wal.html).
+One connection writes, used by one thread at a time. Others read concurrently, each the state at its beginning
+(SQLite's write-ahead log: https://www.sqlite.org/wal.html).
 """
 
 import heapq
@@ -23,24 +23,23 @@ from cosine_train.learning.streams import VerifiedStream
 
 NAME: Final = "streams.sqlite"
 SCHEMA: Final = 2
-"""The number of the tables below; a file of another is moved aside."""
+"""The version of the tables below; a file of another version is moved aside."""
 MIN_BYTES: Final = 4 << 20
-"""The least bound that a store may have; some hundred streams, of up to eight thousand tokens."""
+"""Minimum bound of a store: about a hundred streams, of up to eight thousand tokens."""
 DEFAULT_BYTES: Final = 64 << 20
-"""Some ten thousand streams of a few hundred tokens, and little beside the weights of a small model."""
+"""About ten thousand streams of a few hundred tokens, and small compared with a small model."""
 PAGE_BYTES: Final = 4096
-"""SQLite's own default."""
+"""SQLite's default."""
 MOST_READ_BYTES: Final = 8 << 20
-"""Two million tokens, which take some 80 MB of memory, and more than a round learns from."""
+"""Two million tokens, which take about 80 MB of memory, and more than a round uses."""
 OPEN_S: Final = 10.0
-"""How long a start waits for another process that writes, `cosine-node learned forget` alone."""
+"""Maximum wait of a start for another writer, which is only `cosine-node learned forget`."""
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
-"""SQLite's codes for a file that is no store; others tell of the disk, or of who else uses the file."""
+"""SQLite's codes for an invalid file; other codes are about the disk, or other users of the file."""
 MOST_OF_ONE_CLIENT: Final = 0.25
-"""A client that floods a drafter, or feeds it with bad texts, decides about a quarter at most."""
+"""Bounds the influence of a client that floods a drafter or sends bad texts."""
 ALWAYS_TOKENS: Final = 10_000
-"""So much of every client counts. Else one with few texts would take away
-those of the others, and a swarm of two would never learn."""
+"""Tokens of a client that are always used; otherwise a swarm of two would never learn."""
 
 _CREATE: Final = f"""
 CREATE TABLE streams (
@@ -56,7 +55,7 @@ LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeptStreams:
-    """What a store holds. `newest` is the number of the last stream that was ever added, 0 before the first."""
+    """The contents of a store. `newest` is the number of the last stream ever added, 0 before the first."""
 
     streams: int = 0
     tokens: int = 0
@@ -67,10 +66,10 @@ class KeptStreams:
 
 
 class StreamStore:
-    """The streams in a folder, at most `max_bytes` with all that SQLite writes beside them.
+    """The streams in a folder, at most `max_bytes` including SQLite's log.
 
-    Of too many, the oldest of the client with most bytes go first. The same text of the same client is kept once. A
-    damaged file is moved aside, once, and a new one begun. Raises `OSError` where the folder cannot be written.
+    Of too many, the oldest of the client with most bytes are dropped first. A text is kept once per client. A
+    damaged file is moved aside and a new one created. Raises `OSError` if the folder cannot be written.
     """
 
     def __init__(self, folder: Path, *, max_bytes: int = DEFAULT_BYTES) -> None:
@@ -79,7 +78,7 @@ class StreamStore:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._file = folder / NAME
         self._cannot_write = False
-        # For the write-ahead log, twice: SQLite lets it grow by a transaction before it is cut.
+        # Reserved twice for the write-ahead log, which grows by a transaction before it is truncated.
         self._log_bytes = max_bytes // 8
         self._pages = (max_bytes - 2 * self._log_bytes) // PAGE_BYTES
         try:
@@ -90,16 +89,16 @@ class StreamStore:
             self._connection = self._begin_anew(error)
 
     def add(self, stream: VerifiedStream) -> bool:
-        """Keep a stream; False where that cannot be: it is too large, or the disk is full."""
+        """Keep a stream; return False if it is too large or the disk is full."""
         row = _row_of(stream)
-        # At most: its bytes on pages of their own, and a split of each tree.
+        # At most its bytes on separate pages, and a split of each tree.
         row_bytes = sum(len(value) if isinstance(value, str | bytes) else 9 for value in row)
         need_pages = row_bytes // (PAGE_BYTES - 4) + 8
-        # So that a change fits into the log.
+        # A change must fit into the log.
         if need_pages > self._pages // 24:
             return False
         try:
-            # A full log is held by a reader that was stopped: SQLite cannot cut what is still being read.
+            # A stopped reader can fill the log: SQLite cannot truncate what is being read.
             is_kept = not self._log_is_full()
             if is_kept:
                 self._insert(row, need_pages)
@@ -118,12 +117,12 @@ class StreamStore:
         return False
 
     def tokens_after(self, number: int) -> int:
-        """Tokens of the streams to learn from that were added after that number."""
+        """Return the tokens of the streams to learn from that were added after that number."""
         query = "SELECT ifnull(sum(count), 0) FROM streams WHERE NOT is_held_out AND number > ?"
         return int(self._connection.execute(query, (number,)).fetchone()[0])
 
     def kept(self) -> KeptStreams:
-        """What is there now."""
+        """Return the current contents."""
         return _kept(self._connection, self._file)
 
     def close(self) -> None:
@@ -141,7 +140,7 @@ class StreamStore:
             )
 
     def _drop_one(self) -> bool:
-        """Delete the oldest stream of the client with most bytes; False if there is none."""
+        """Delete the oldest stream of the client with most bytes; return False without streams."""
         deleted = self._connection.execute(
             "DELETE FROM streams WHERE number = (SELECT min(number) FROM streams WHERE client ="
             " (SELECT client FROM streams GROUP BY client ORDER BY sum(bytes) DESC, client LIMIT 1))"
@@ -161,7 +160,7 @@ class StreamStore:
         return int(pages) - int(free)
 
     def _begin_anew(self, error: sqlite3.DatabaseError) -> sqlite3.Connection:
-        """Keep a damaged file under another name, instead of one from before, without the logs of it."""
+        """Move a damaged file to another name without its logs, and open a new one."""
         LOG.warning("%s is damaged (%s); it is moved aside and a new one begun", self._file, error)
         for left in _files_of(self._file)[1:]:
             left.unlink(missing_ok=True)
@@ -169,7 +168,7 @@ class StreamStore:
         return self._open()
 
     def _open(self) -> sqlite3.Connection:
-        # Created here, so that nobody else can ever read it.
+        # Created here, unreadable for other users.
         os.close(os.open(self._file, os.O_CREAT | os.O_RDWR, 0o600))
         connection = sqlite3.connect(self._file, timeout=OPEN_S, check_same_thread=False)
         try:
@@ -187,7 +186,7 @@ class StreamStore:
             if said != "ok":
                 raise sqlite3.DatabaseError(said)
             connection.execute("SELECT client, digest, is_held_out, count, bytes FROM streams LIMIT 1")
-            # A store of an earlier, larger bound gives way at once.
+            # A store with an earlier, larger bound shrinks at once.
             with connection:
                 self._connection = connection
                 while self._used_pages() > self._pages and self._drop_one():
@@ -196,7 +195,7 @@ class StreamStore:
             if pages > self._pages:
                 connection.execute("VACUUM")
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-            # A stream waits for another process much shorter than a start.
+            # A stream waits for another process for a shorter time than a start.
             connection.execute("PRAGMA busy_timeout = 200")
         except BaseException:
             connection.close()
@@ -205,9 +204,9 @@ class StreamStore:
 
 
 def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
-    """The streams of which no client has more than a quarter of the tokens, or its share where there are fewer.
+    """Return the streams such that no client has more than a quarter of the tokens, or an equal share if fewer.
 
-    Of a client with more, and with more than `ALWAYS_TOKENS`, the oldest are left out, never its last one.
+    Of a client with more, and more than `ALWAYS_TOKENS`, the oldest are left out, never its last one.
     """
     numbers: defaultdict[str, deque[int]] = defaultdict(deque)
     tokens: defaultdict[str, int] = defaultdict(int)
@@ -230,15 +229,14 @@ def fair_part(streams: Sequence[VerifiedStream]) -> list[VerifiedStream]:
 
 
 def is_held_out(tokens: Sequence[int]) -> bool:
-    """True for a text in five, which measures what was learned: by its tokens, so that copies are on one side."""
+    """Return True for one text in five, used for measuring; equal texts get the same answer."""
     return int.from_bytes(blake2b(_packed(tokens), digest_size=8).digest()) % 5 == 0
 
 
 def read_streams(folder: Path, *, held_out: bool | None, after: int = 0) -> list[VerifiedStream]:
-    """The streams in a folder of numbers above `after`, the oldest first: held out, to learn from, or, None, all.
+    """Return the streams in a folder with numbers above `after`, oldest first: held out, to learn from, or all.
 
-    Of very many, the newest. No client has more than a quarter of their tokens, see `fair_part`. Raises
-    `sqlite3.Error`.
+    Of very many, the newest, limited by client as in `fair_part`. Raises `sqlite3.Error`.
     """
     streams: deque[VerifiedStream] = deque()
     left_bytes = MOST_READ_BYTES
@@ -257,7 +255,7 @@ def read_streams(folder: Path, *, held_out: bool | None, after: int = 0) -> list
 
 
 def read_kept(folder: Path) -> KeptStreams:
-    """What a folder holds, also while a learner uses it; nothing where it has no store. Raises `sqlite3.Error`."""
+    """Return the contents of the store in a folder, also while a learner uses it. Raises `sqlite3.Error`."""
     if not (folder / NAME).exists():
         return KeptStreams()
     with closing(_reading(folder)) as connection:
@@ -267,7 +265,7 @@ def read_kept(folder: Path) -> KeptStreams:
 def forget_streams(folder: Path) -> None:
     """Delete all streams in a folder, also while a learner uses it, and a damaged file that was moved aside.
 
-    What is deleted is overwritten in the file; a disk or a file system may keep copies of its own.
+    Deleted data is overwritten in the file; a disk or a file system may keep copies.
     """
     (folder / f"{NAME}.damaged").unlink(missing_ok=True)
     if not (folder / NAME).exists():

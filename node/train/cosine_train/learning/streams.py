@@ -1,7 +1,7 @@
-"""Texts that a target has verified, as a drafter may learn from them, and their records while they grow. Pure.
+"""Texts that a target has verified, for a drafter to learn from, and their records while they grow. Pure.
 
-A drafter is let go and asked again within one request, by its client or by a verifier that coordinates; all of that
-is one text. So a record waits for a while before it is kept.
+Within one request a drafter may be released and started again, by its client or by a coordinating verifier. A
+record therefore waits for a while before it is kept.
 """
 
 from array import array
@@ -15,9 +15,9 @@ from cosine_protocol.request import Request, Sampling
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifiedStream:
-    """A text that a target has verified, with the drafter's first choice before each token, if it had one.
+    """A text that a target has verified, with the drafter's first choice before each token, if any.
 
-    `prompt` is what the drafter was shown of it.
+    `prompt` is the part that the drafter received.
     """
 
     client: str
@@ -28,21 +28,21 @@ class VerifiedStream:
 
 
 MIN_TOKENS: Final = 8
-"""There is little to learn from a shorter text."""
+"""Minimum length of a text that is worth learning from."""
 MAX_TOKENS: Final = 8192
-"""Bounds memory: of a longer text the beginning is kept."""
+"""Bounds memory: of a longer text only the beginning is kept."""
 MAX_PROMPT_TOKENS: Final = 4096
-"""Bounds memory: small models look back no further."""
+"""Bounds memory: the context of small models is not longer."""
 RETURN_S: Final = 30.0
-"""A drafter that is asked again within a request is so after some commits, each of less than a second."""
+"""Within a request a drafter starts again after some commits, each of less than a second."""
 MAX_WAITING: Final = 16
-"""Bounds memory: records that nobody follows now, of up to 0.6 MB each."""
+"""Bounds memory: records without followers, of up to 0.6 MB each."""
 
 
 class StreamRecord:
-    """What is known so far of the text of one request, of which only what was committed in order is taken.
+    """The known text of one request, of the tokens committed in order.
 
-    Two that follow the same request write into one record: they add guesses where there was none.
+    Two followers of the same request write into one record; the second adds missing guesses.
     """
 
     def __init__(self, request: Request) -> None:
@@ -56,7 +56,7 @@ class StreamRecord:
         self._is_contradicted = False
 
     def note(self, position: int, token: int, *, guess: int) -> None:
-        """The target's token at an output position, and the drafter's guess before it."""
+        """Note the target's token at an output position, and the drafter's guess before it."""
         known = len(self._tokens)
         if position > known or position >= MAX_TOKENS:
             return
@@ -69,7 +69,7 @@ class StreamRecord:
             self._guesses[position] = guess
 
     def stream(self) -> VerifiedStream | None:
-        """The stream, unless it is too short, or its client has told two texts of one request."""
+        """Return the stream, unless it is too short or its client sent two texts for one request."""
         if self._is_contradicted or len(self._tokens) < MIN_TOKENS:
             return None
         return VerifiedStream(
@@ -84,7 +84,7 @@ class StreamRecord:
 class StreamRecords:
     """The records of a drafter's requests, as a `DraftObserver`; `keep` gets each stream that has ended.
 
-    Only texts of one target count where `target_digest` names it: others teach nothing of this one.
+    With a `target_digest` only texts of that target are kept.
     """
 
     def __init__(self, keep: Callable[[VerifiedStream], None], *, target_digest: bytes | None = None) -> None:
@@ -93,16 +93,16 @@ class StreamRecords:
         self._records: dict[tuple[str, bytes], StreamRecord] = {}
 
     def follow(self, request: Request, d_0: bytes) -> StreamRecord | None:
-        """The record of a request that is followed from now on, or again; None where nothing of it is kept."""
+        """Return the record of a request that is followed now, or again; None if it is not kept."""
         if self._target_digest not in (None, request.target_digest):
             return None
-        # By client too: one may have shown the end of a prompt only, under the digest of another's request.
+        # The key includes the client, which may send part of a prompt under the digest of another's request.
         record = self._records.setdefault((request.client, d_0), StreamRecord(request))
         record.followers += 1
         return record
 
     def leave(self, text: StreamRecord, *, now_s: float) -> None:
-        """Who followed the request of a record follows it no longer."""
+        """Remove one follower of the request of a record."""
         text.followers -= 1
         text.left_at_s = now_s
         waiting = [one for one in self._records.values() if not one.followers]
@@ -110,20 +110,20 @@ class StreamRecords:
             self._end({min(waiting, key=lambda one: one.left_at_s)})
 
     def tick(self, *, now_s: float) -> bool:
-        """Keep the streams of requests that were left long ago; True if there are others."""
+        """Keep the streams of requests left long ago; return True if there are other records."""
         self._end({one for one in self._records.values() if not one.followers and now_s - one.left_at_s > RETURN_S})
         return bool(self._records)
 
     def keep_left(self) -> None:
-        """Keep the streams of requests that nobody follows now; if one is followed again, what comes is another."""
+        """Keep the streams of requests without followers; a later follower begins another stream."""
         self._end({record for record in self._records.values() if not record.followers})
 
     def close(self) -> None:
-        """Keep all streams as they are."""
+        """Keep all streams."""
         self._end(set(self._records.values()))
 
     def _end(self, ended: set[StreamRecord]) -> None:
-        """Keep what they have; the others go on."""
+        """Keep the streams of these records and remove them."""
         self._records = {key: record for key, record in self._records.items() if record not in ended}
         for record in ended:
             if (stream := record.stream()) is not None:

@@ -1,7 +1,7 @@
-"""The weights that a drafter has learned: whole folders by number, and the word which of them serves.
+"""The weights that a drafter has learned: a folder per version, and a file that names the live one.
 
-Whatever moment the process is killed at, the next start finds one version whole: a folder gets its name when all in
-it is on disk, and the word is replaced as a whole.
+If the process is killed at any moment, the next start finds one complete version: a folder gets its name when all
+its files are on disk, and the file that names the live version is replaced atomically.
 """
 
 import json
@@ -15,28 +15,28 @@ from pathlib import Path
 from typing import Any, Final
 
 VERSIONS: Final = "versions"
-"""The folder of the versions, `0001` and so on; one that is being written ends in `.partial`."""
+"""The folder of the versions, `0001` and so on; an unfinished one ends in `.partial`."""
 PARTIAL: Final = ".partial"
 MANIFEST: Final = "version.json"
-"""The file of a version that lists the others in it, by their digests."""
+"""The file of a version that lists the digests of its other files."""
 LIVE: Final = "live"
-"""The file that says which version serves."""
+"""The file that names the version that serves."""
 SHIPPED: Final = 0
-"""The number of the model as its volunteer named it, which is no folder here."""
+"""The number of the model as its volunteer named it, without a folder here."""
 KEPT: Final = 3
-"""Enough to go back once more after going back."""
+"""Enough for a second rollback after the first."""
 MAX_JSON_BYTES: Final = 1 << 20
-"""Far above what is written here: a larger file is not ours."""
+"""Far above the size of any file written here."""
 LOG = logging.getLogger(__name__)
 
 
 class DamagedVersion(Exception):
-    """A folder of a version is not whole: something in it is missing, added or changed."""
+    """The folder of a version is incomplete: a file is missing, added or changed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WeightVersion:
-    """Weights that were learned. `digest` is over all files of the folder, as hex."""
+    """Learned weights. `digest` is over all files of the folder, as hex."""
 
     number: int
     folder: Path
@@ -45,7 +45,7 @@ class WeightVersion:
 
 @dataclass(frozen=True, slots=True)
 class LiveVersion:
-    """The word which version serves, `SHIPPED` for none, and the domains that are announced with it besides."""
+    """The version that serves, `SHIPPED` for none, and its added domains."""
 
     number: int
     digest: str = ""
@@ -53,21 +53,21 @@ class LiveVersion:
 
 
 class Versions:
-    """The versions in a folder. One process at a time writes; the methods that read may be used by any."""
+    """The versions in a folder. One process at a time may write; any may read."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def all(self) -> list[int]:
-        """The numbers of the versions that are there, whole or not, the oldest first."""
+        """Return the numbers of the versions, complete or not, oldest first."""
         return sorted(int(path.name) for path in self._paths() if path.name.isdecimal())
 
     def path(self, number: int, suffix: str = "") -> Path:
-        """The folder of a version, whole or not; with a suffix one on its way in or out."""
+        """Return the folder of a version; with a suffix, of one being written or deleted."""
         return self._folder / VERSIONS / f"{number:04d}{suffix}"
 
     def find(self, number: int) -> WeightVersion:
-        """A version by its number. Raises `DamagedVersion` if it is not whole or not there."""
+        """Return a version by its number. Raises `DamagedVersion` if it is incomplete or missing."""
         folder = self.path(number)
         manifest = _read_object(folder / MANIFEST)
         try:
@@ -79,9 +79,9 @@ class Versions:
         return WeightVersion(number, folder, _digest_of(digests))
 
     def live(self) -> tuple[LiveVersion, WeightVersion | None]:
-        """The version that serves, None for the model as shipped.
+        """Return the version that serves, None for the model as shipped.
 
-        Where the one that the file names is not whole, that is the newest whole one.
+        If the version that the file names is incomplete, that is the newest complete one.
         """
         word = self.word()
         if word.number == SHIPPED:
@@ -99,30 +99,30 @@ class Versions:
         return LiveVersion(SHIPPED), None
 
     def word(self) -> LiveVersion:
-        """What the file says that serves; the model as shipped where there is none or it says nothing."""
+        """Return the version that the file names; the model as shipped without a file."""
         match _read_object(self._folder / LIVE):
             case {"version": int(number), "digest": str(digest), "expertise": list(expertise)} if number >= 0:
                 return LiveVersion(number, digest, tuple(map(str, expertise)))
-        # Somebody has damaged the file: it is never there in part.
+        # The file is damaged: it is never written in part.
         if (self._folder / LIVE).exists() and (numbers := self.all()):
             return LiveVersion(numbers[-1])
         return LiveVersion(SHIPPED)
 
     def begin(self, number: int) -> Path:
-        """An empty folder to write a version into; those that were never finished are deleted."""
+        """Return an empty folder to write a version into, and delete unfinished ones."""
         self.drop_unfinished()
         folder = self.path(number, PARTIAL)
         folder.mkdir(mode=0o700, parents=True)
         return folder
 
     def drop_unfinished(self) -> None:
-        """Delete what was begun and never finished."""
+        """Delete unfinished versions."""
         for path in self._paths():
             if path.name.endswith(PARTIAL):
                 shutil.rmtree(path)
 
     def finish(self, number: int) -> WeightVersion:
-        """Give the version that was begun its name, once all of it is on disk."""
+        """Rename the version that was begun, once all its files are on disk."""
         partial, folder = self.path(number, PARTIAL), self.path(number)
         digests = _digests(partial)
         for name in digests:
@@ -136,7 +136,7 @@ class Versions:
         return WeightVersion(number, folder, _digest_of(digests))
 
     def switch(self, word: LiveVersion) -> None:
-        """Let a version serve from the next start on, whatever happens."""
+        """Name the version that serves from the next start on."""
         draft = self._folder / f".{LIVE}{PARTIAL}"
         fields = {"version": word.number, "digest": word.digest, "expertise": list(word.expertise)}
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -151,7 +151,7 @@ class Versions:
             self.drop(number)
 
     def drop(self, number: int) -> None:
-        """Delete a version: first its name, so that no part of it is ever taken for it."""
+        """Delete a version: it is renamed first, so that no part is ever loaded."""
         path = self.path(number)
         if path.exists():
             gone = self.path(number, f".dropped{PARTIAL}")
@@ -160,7 +160,7 @@ class Versions:
             shutil.rmtree(gone)
 
     def forget(self) -> None:
-        """Delete all versions: the model as shipped serves from the next start on."""
+        """Delete all versions; the model as shipped serves from the next start on."""
         self.switch(LiveVersion(SHIPPED))
         shutil.rmtree(self._folder / VERSIONS, ignore_errors=True)
 
@@ -170,7 +170,7 @@ class Versions:
 
 
 def _digests(folder: Path) -> dict[str, str]:
-    """SHA-256 of all files below a folder but the manifest, as hex, by their relative paths. Raises `OSError`."""
+    """Return the SHA-256 in hex of all files but the manifest by relative path. Raises `OSError`."""
     digests = {}
     for path in sorted(folder.rglob("*")):
         if path.is_file() and path != folder / MANIFEST:
@@ -187,7 +187,7 @@ def _digest_of(digests: dict[str, str]) -> str:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; an empty one where there is none."""
+    """Return the JSON object in a file, or an empty one."""
     try:
         value = json.loads(path.read_text("utf-8")) if path.stat().st_size <= MAX_JSON_BYTES else None
     except (OSError, ValueError, RecursionError):
@@ -203,7 +203,7 @@ def _write(path: Path, fields: dict[str, Any]) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on disk."""
+    """Wait until a file, or the entries of a folder, are on disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,6 +1,6 @@
 """The child of a learner: `python -m cosine_train.learning.worker` carries out one order from stdin, and ends.
 
-It works at the lowest priority, in one thread, and ends at once when nobody holds its stdin any more.
+It works at the lowest priority, in one thread, and ends at once when its stdin is closed.
 """
 
 import json
@@ -38,7 +38,7 @@ LOG = logging.getLogger(__name__)
 
 
 def carry_out(order: Order | Answer) -> Answer:
-    """The answer to an order. Raises `UsageError` and `sqlite3.Error`."""
+    """Return the answer to an order. Raises `UsageError` and `sqlite3.Error`."""
     match order:
         case RoundOrder():
             limit_threads(1, Path(order.base))
@@ -71,25 +71,25 @@ def _learn(order: RoundOrder) -> RoundOutcome:
     try:
         outcome = train_round(Path(order.base), learned, held_out, out, settings, shipped=shipped)
         add_what_serves(out, shipped, kind=order.kind)
-        # Against the weights as shipped: rounds that each forget a little would forget all.
+        # Compared with the weights as shipped, since small losses of many rounds would add up.
         nll_before, nll = (
             domain_nll(drafter_in(weights, vocab_tokens=vocab_tokens), codec) for weights in (shipped, out)
         )
         versions.finish(order.number)
     except BaseException:
-        # The disk may be full of it, and the next round begins in an hour.
+        # It may have filled the disk, and the next round may begin an hour later.
         versions.drop_unfinished()
         raise
     return replace(outcome, nll_before=nll_before, nll=nll)
 
 
 def main() -> None:
-    """Read an order, write the answer or why there is none."""
+    """Read an order, and write the answer or the error."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr)
-    # Whatever a library prints is no answer.
+    # Output of a library must not mix with the answer.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # Everything else on the machine runs first.
+    # All other processes of the machine have priority.
     os.nice(19)
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -97,7 +97,7 @@ def main() -> None:
     Thread(target=_end_with_parent, daemon=True).start()
     try:
         answer = to_line(carry_out(from_line(line)))
-    except Exception as error:  # The task's boundary: the parent is told, and the log has the rest.
+    except Exception as error:  # The task's boundary: the parent gets the error, the log its traceback.
         LOG.exception("the order could not be carried out")
         answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
     answers.write(answer)
@@ -105,7 +105,7 @@ def main() -> None:
 
 
 def _end_with_parent() -> None:
-    """End the process once nobody holds its stdin."""
+    """End the process once its stdin is closed."""
     sys.stdin.buffer.read()
     os._exit(1)
 

@@ -1,4 +1,4 @@
-"""A target's answers, with what else it found likely at each token, and the folder they are kept in."""
+"""A target's answers, with its likeliest tokens at each position, and the folder where they are kept."""
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,20 +14,20 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 SHARD_ANSWERS: Final = 64
-"""Answers of a file, the most that an interruption can lose."""
+"""Answers of a file, which an interruption may lose."""
 COUNTED_ANSWERS: Final = 256
-"""Answers whose tokens are counted at once: soon, and in little memory."""
+"""Answers whose tokens are counted at once, which bounds memory."""
 SAY_EVERY_S: Final = 20.0
-"""The time between two lines of progress."""
+"""Interval between two lines of progress."""
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """One answer: the prompt's tokens and its own, the end token included where it came.
+    """One answer: the tokens of the prompt and of the answer, including an end token.
 
-    `likely_ids` [tokens, k] are the likeliest tokens of the target at each position and `likely_logs` the logs of
-    their probabilities at temperature 1; where only the text is known, k is 0.
+    `likely_ids` [tokens, k] are the target's likeliest tokens at each position and `likely_logs` the logs of their
+    probabilities at temperature 1; k is 0 if only the text is known.
     """
 
     question: int
@@ -41,7 +41,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TargetPrompt:
-    """A question in tokens, and how its answer is to be chosen; `given` is one of somebody else, to be read."""
+    """A question in tokens, and the sampling of its answer; `given` is an answer of another author, to be read."""
 
     question: int
     domain: str
@@ -52,33 +52,25 @@ class TargetPrompt:
     def answer(
         self, tokens: tuple[int, ...], likely_ids: NDArray[np.int32], likely_logs: NDArray[np.float16]
     ) -> Answer:
-        """What the target has answered, or would have found likely in what was given."""
-        return Answer(
-            question=self.question,
-            domain=self.domain,
-            sampling=self.sampling,
-            prompt=self.tokens,
-            tokens=tokens,
-            likely_ids=likely_ids,
-            likely_logs=likely_logs,
-        )
+        """Return the answer to this prompt, written or given."""
+        return Answer(self.question, self.domain, self.sampling, self.tokens, tokens, likely_ids, likely_logs)
 
 
 class AnswerStore:
-    """Answers in a folder, in files that are written once and never changed."""
+    """Answers in a folder, in files that never change."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._waiting: list[Answer] = []
 
     def add(self, answer: Answer) -> None:
-        """Take an answer; it is on disk once `SHARD_ANSWERS` are, or after `flush`."""
+        """Add an answer; it is written with `SHARD_ANSWERS` others, or by `flush`."""
         self._waiting.append(answer)
         if len(self._waiting) >= SHARD_ANSWERS:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the waiting answers."""
         if not self._waiting:
             return
         self._folder.mkdir(parents=True, exist_ok=True)
@@ -90,7 +82,7 @@ class AnswerStore:
         self._waiting = []
 
     def read(self) -> list[Answer]:
-        """Every answer on disk. Raises `UsageError` for a damaged file."""
+        """Return all answers on disk. Raises `UsageError` for a damaged file."""
         return [answer for file in self._files() for answer in _read(file)]
 
     def _files(self) -> list[Path]:
@@ -147,7 +139,7 @@ def ask_all(
     ask: Callable[[Iterator[TargetPrompt]], Iterator[Answer]],
     say: Say,
 ) -> list[Answer]:
-    """All answers in `folder`, once `ask` has brought those to `prompts` that are missing."""
+    """Return all answers in `folder`, once `ask` has answered the missing `prompts`."""
     store = AnswerStore(folder)
     missing = {(prompt.question, prompt.sampling): prompt for prompt in prompts}
     for answer in store.read():
@@ -169,40 +161,30 @@ def ask_all(
 
 
 def most_frequent(answers: Sequence[Answer], *, tokens: int, shares: Mapping[str, float]) -> DraftVocabulary:
-    """The vocabulary of the `tokens` most frequent tokens, or of fewer where fewer were seen.
+    """Return the vocabulary of the `tokens` most frequent tokens, or of all if they are fewer.
 
-    A token counts once for each time it was written and each prompt it is in, and by its probability wherever it
-    was likely. With `shares`, frequencies within each domain are weighted by them.
+    A token counts once for each time it was written and each prompt that contains it, and by its probability where
+    it was likely. With `shares`, the frequencies of each domain are weighted by them.
     """
-    if not shares:
-        frequencies = _counts(answers)
-    else:
-        frequencies = np.zeros(1)
-        for domain, share in shares.items():
-            counts = _counts([answer for answer in answers if answer.domain == domain])
-            frequencies = _sum(frequencies, share * counts / max(1.0, counts.sum()))
-    # The lower id where two are as frequent.
+    ids = (max((*one.prompt, *one.tokens, one.likely_ids.max(initial=0))) for one in answers)
+    size = 1 + int(max(ids, default=0))
+    frequencies = np.zeros(size) if shares else _counts(answers, size)
+    for domain, share in shares.items():
+        counts = _counts([answer for answer in answers if answer.domain == domain], size)
+        frequencies += share * counts / max(1.0, counts.sum())
+    # Of equally frequent tokens the lower id.
     order = np.argsort(-frequencies, kind="stable")[:tokens]
     return DraftVocabulary(tuple(sorted(order[frequencies[order] > 0].tolist())))
 
 
-def _counts(answers: Sequence[Answer]) -> NDArray[np.float64]:
-    """How often each token was written, was in a prompt or was likely."""
-    counts = np.zeros(1)
+def _counts(answers: Sequence[Answer], size: int) -> NDArray[np.float64]:
+    """Return the counts of the first `size` tokens in answers, prompts and likely tokens."""
+    counts = np.zeros(size)
     for start in range(0, len(answers), COUNTED_ANSWERS):
         block = answers[start : start + COUNTED_ANSWERS]
         told = [token for answer in block for token in (*answer.tokens, *set(answer.prompt))]
-        counts = _sum(counts, np.bincount(told).astype(np.float64))
+        counts += np.bincount(told, minlength=size)
         likely = np.concatenate([answer.likely_ids.ravel() for answer in block])
         logs = np.concatenate([answer.likely_logs.ravel() for answer in block])
-        if len(likely):
-            counts = _sum(counts, np.bincount(likely, np.exp(logs.astype(np.float64))).astype(np.float64))
+        counts += np.bincount(likely, np.exp(logs.astype(np.float64)), minlength=size)
     return counts
-
-
-def _sum(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The sum of two rows of numbers, of which the shorter one goes on with zeros."""
-    longer, shorter = (first, second) if len(first) >= len(second) else (second, first)
-    total = longer.copy()
-    total[: len(shorter)] += shorter
-    return total

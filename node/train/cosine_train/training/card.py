@@ -5,42 +5,25 @@ from typing import Any
 
 
 def drafter_card(name: str, record: Mapping[str, Any]) -> str:
-    """The README.md of a drafter."""
+    """Return the README.md of a drafter."""
     begun = f"the drafter {record['init']}" if record["init"] else "layers of the target, or an untrained model"
-    lines = [
-        "---",
-        "library_name: transformers",
-        "pipeline_tag: text-generation",
-        "tags:",
-        "- speculative-decoding",
-        "---",
-        "",
-        f"# {name}",
-        "",
+    about = [
         f"A drafter for the target {record['target']}: it guesses that model's next tokens and is of no use alone.",
         f"It has {record['parameters']:,} parameters and knows {record['known_tokens']:,} of the target's tokens,",
         "which `draft_vocabulary.json` lists.",
-        "",
-        "## Training",
-        "",
-        *_learned(record),
-        f"- began as {begun}",
-        f"- {record['steps']:,} steps of {record['batch_rows']} answers, {record['minutes']:g} minutes "
-        f"({record['device']}, threads: {record['threads']})",
-        *_optimised(record),
-        "",
-        "## Agreement",
-        "",
+    ]
+    agreement = [
         "The share of the target's tokens that were the first choice, along its answers to held-out questions; at",
         "a temperature above 0 with the target's own noise. Copying is prompt lookup alone, without a model.",
         "",
         agreement_table(record["agreement"]),
     ]
-    return "\n".join(lines) + "\n"
+    steps = [f"- began as {begun}", f"- {record['steps']:,} steps of {record['batch_rows']} answers"]
+    return _card(name, record, about, steps, agreement, library=["library_name: transformers"], tags=[])
 
 
 def agreement_table(agreement: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """The measured agreement as a Markdown table."""
+    """Return the measured agreement as a Markdown table."""
     rows = [["domain", "temperature", "drafter", "copying", "tokens"], ["---"] * 5]
     for domain, by_temperature in agreement.items():
         for temperature, figures in by_temperature.items():
@@ -50,42 +33,25 @@ def agreement_table(agreement: Mapping[str, Mapping[str, Mapping[str, float]]]) 
 
 
 def head_card(name: str, record: Mapping[str, Any]) -> str:
-    """The README.md of a draft head."""
+    """Return the README.md of a draft head."""
     layers = ", ".join(map(str, record["feature_layers"]))
-    lines = [
-        "---",
-        "pipeline_tag: text-generation",
-        "tags:",
-        "- speculative-decoding",
-        "- eagle3",
-        "---",
-        "",
-        f"# {name}",
-        "",
+    about = [
         f"A draft head in the manner of EAGLE-3 (arXiv 2503.01840) for the target {record['target']}: one layer",
         f"that guesses that model's next tokens from what enters its layers {layers} (the number of layers",
         "names what leaves the last). It is of no use alone; a verifier holds it beside the target.",
         f"It has {record['parameters']:,} parameters and may draft {record['known_tokens']:,} tokens.",
-        "",
-        "## Training",
-        "",
-        *_learned(record),
-        f"- {record['steps']:,} steps, {record['minutes']:g} minutes "
-        f"({record['device']}, threads: {record['threads']})",
-        *_optimised(record),
-        "",
-        "## Agreement",
-        "",
+    ]
+    agreement = [
         "Along the target's answers to held-out questions: how often the head's best guess was right, for the",
         "first token of a draft, and for each further one where all before it were right.",
         "",
         steps_table(record["agreement"]),
     ]
-    return "\n".join(lines) + "\n"
+    return _card(name, record, about, [f"- {record['steps']:,} steps"], agreement, library=[], tags=["- eagle3"])
 
 
 def steps_table(agreement: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str:
-    """The measured steps of a draft head as a Markdown table."""
+    """Return the measured steps of a draft head as a Markdown table."""
     rows = []
     for domain, by_temperature in agreement.items():
         for temperature, figures in by_temperature.items():
@@ -96,22 +62,30 @@ def steps_table(agreement: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> str
     return _table([head, ["---"] * len(head), *rows])
 
 
-def _learned(record: Mapping[str, Any]) -> list[str]:
-    """The lines of a card about what was learned from, and by which loss."""
+def _card(
+    name: str,
+    record: Mapping[str, Any],
+    about: Sequence[str],
+    steps: Sequence[str],
+    agreement: Sequence[str],
+    *,
+    library: Sequence[str],
+    tags: Sequence[str],
+) -> str:
     answers = ", ".join(f"{domain} {count}" for domain, count in record["answers"].items())
-    return [
+    trained = f"{record['minutes']:g} minutes ({record['device']}, threads: {record['threads']})"
+    front = [*library, "pipeline_tag: text-generation", "tags:", "- speculative-decoding", *tags]
+    training = [
         f"- learned from {record['answer_tokens']:,} tokens of the target's own answers: {answers}; half of them",
         f"  greedy, half sampled at temperature {record['sampled_at']:g}",
         f"- loss: {record['method']}",
-    ]
-
-
-def _optimised(record: Mapping[str, Any]) -> list[str]:
-    """The lines of a card about the optimiser."""
-    return [
+        *steps[:-1],
+        f"{steps[-1]}, {trained}",
         f"- AdamW, learning rate {record['learning_rate']:g} with {record['warmup_steps']} steps of warm-up and",
         f"  cosine decay, weight decay {record['weight_decay']:g}, {record['numerics']}, seed {record['seed']}",
     ]
+    lines = ["---", *front, "---", "", f"# {name}", "", *about, "", "## Training", "", *training]
+    return "\n".join([*lines, "", "## Agreement", "", *agreement]) + "\n"
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

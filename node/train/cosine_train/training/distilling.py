@@ -1,4 +1,4 @@
-"""The loss by which a drafter learns from a target's answers, the batches for it, and what came of it."""
+"""The loss by which a drafter learns from a target's answers, its batches, and the measuring of drafters."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -18,17 +18,16 @@ from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer
 
 BLOCK_BATCHES: Final = 8
-"""Batches drawn together and sorted by length, so that little is padded."""
+"""Batches drawn together and sorted by length, which limits padding."""
 POOL_TOKENS: Final = 16_384
-"""A drafter is measured along one text at a time, and few are longer."""
+"""Drafters are measured along one text at a time, and few are longer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """An answer in a drafter's own ids: its tokens, prompt included, and what the target found likely after some.
+    """An answer in a drafter's own ids: its tokens, including the prompt, and the target's likely next tokens.
 
-    `likely` [positions, k] are own ids, -1 where there is none, and `chances` their probabilities; the first row is
-    what follows the prompt.
+    `likely` [positions, k] are own ids, -1 for none, and `chances` their probabilities, from the end of the prompt.
     """
 
     domain: str
@@ -39,7 +38,7 @@ class Example:
 
     @classmethod
     def of(cls, answer: Answer, vocabulary: DraftVocabulary) -> "Example":
-        """Where only the text is known, all of the probability is that of its token."""
+        """Convert an answer; without likely tokens its own have probability 1."""
         ids, chances = answer.likely_ids, np.exp(answer.likely_logs.astype(np.float32))
         if not ids.shape[1]:
             ids, chances = np.array(answer.tokens, np.int32)[:, None], np.ones((len(answer.tokens), 1), np.float32)
@@ -56,7 +55,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Padded `tokens` [rows, tokens], and the places `at` that are scored, with `likely` and `chances` of each."""
+    """Padded `tokens` [rows, tokens], and the scored positions `at`, with `likely` and `chances` of each."""
 
     tokens: Tensor
     at: tuple[Tensor, Tensor]
@@ -70,7 +69,7 @@ class ExampleMix:
     def __init__(
         self, examples: Sequence[Example], *, shares: Mapping[str, float], rows: int, seed: int, device: str
     ) -> None:
-        """A domain without a share is left out; with no shares at all, every example is as likely as any."""
+        """Create a mix. Domains without a share are left out; without shares all examples are equally likely."""
         by_domain: dict[str, list[Example]] = {}
         for example in examples:
             by_domain.setdefault(example.domain if shares else "", []).append(example)
@@ -81,7 +80,7 @@ class ExampleMix:
         self._device = device
 
     def batch(self, step: int) -> Batch:
-        """The batch of a step."""
+        """Return the batch of a step."""
         chooser = random.Random(f"{self._seed} {step // BLOCK_BATCHES}")
         names = chooser.choices(list(self._domains), self._shares, k=self._rows * BLOCK_BATCHES)
         drawn = [chooser.choice(self._domains[name]) for name in names]
@@ -92,14 +91,14 @@ class ExampleMix:
 
 
 def distillation_loss(model: Any, batch: Batch) -> Tensor:
-    """Cross-entropy with the target's distribution over its likely tokens and all others as one.
+    """Return the cross-entropy with the target's distribution over its likely tokens and all others as one.
 
-    Up to the entropy of the target, which is constant, the forward KL divergence of those.
+    It is the forward KL divergence up to the target's entropy, which is constant.
     """
     hidden = model.base_model(input_ids=batch.tokens, use_cache=False)[0]
     logits = model.get_output_embeddings()(hidden[batch.at]).float()
     total = logits.logsumexp(-1)
-    # A column more takes what is written for -1, and counts nowhere.
+    # An additional column, which counts nowhere, receives the writes for -1.
     wide = torch.cat([logits, torch.full_like(logits[:, :1], -torch.inf)], 1)
     ids = torch.where(batch.likely < 0, logits.shape[1], batch.likely)
     named = logits.gather(1, batch.likely.clamp(min=0)) - total[:, None]
@@ -131,14 +130,14 @@ def _padded(examples: Sequence[Example], device: str) -> Batch:
 
 
 def drafter_in(folder: Path, *, vocab_tokens: int, device: str = "auto", pool_tokens: int = POOL_TOKENS) -> Engine:
-    """An engine around the weights of a folder, in the target's tokens."""
+    """Return an engine around the weights of a folder, in the target's tokens."""
     vocabulary = DraftVocabulary.read(folder)
     engine = load_engine(str(folder), pool_tokens=pool_tokens, device=device, vocabulary=vocabulary)
     return engine if vocabulary is None else ReducedVocabularyEngine(engine, vocabulary, vocab_tokens=vocab_tokens)
 
 
 def right_choices(drafter: Engine, prompt: tuple[int, ...], tokens: tuple[int, ...], sampling: Sampling) -> int:
-    """First choices along a target's text that were its tokens, drawn with the noise that the target chose with."""
+    """Return the number of first choices along a target's text that equal its tokens, with the target's noise."""
     choices = choices_along(drafter, prompt, tokens, sampling)
     return sum(choice.token == token for choice, token in zip(choices, tokens, strict=True))
 

@@ -1,8 +1,9 @@
-"""From questions to a drafter: asks the target, chooses the vocabulary, trains, measures and writes the folder."""
+"""The making of a drafter: asks the target, chooses the vocabulary, trains, measures and writes the folder."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,20 +24,21 @@ from cosine_train.training.questions import TEMPERATURE, Question, prompts_of, r
 from cosine_train.training.target_source import TargetSource
 
 RECORD: Final = "training.json"
-"""The file of a finished drafter that says how it was made and how often it agrees."""
+"""The file of a finished drafter that describes its training and agreement."""
+CHECKPOINT: Final = "checkpoint.pt"
 ANSWERS: Final = "answers"
-"""The folder of answers to learn from."""
+"""The folder of the answers to learn from."""
 POOL_TOKENS: Final = 4096
-"""More than any answer and its prompt have."""
+"""More than the tokens of any answer and its prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrafterSettings:
-    """The texts, answers and steps that one drafter is made of, and the folders of its making.
+    """The settings of the training of one drafter.
 
-    Answers are kept in `work` and asked for once, whichever drafters learn from them. The target writes
-    `own_questions` itself, and at most `follow_ups` to its answers, beside those of `texts`, if any.
-    `shares` weigh the domains; all answers count alike if there are none. `init` is a drafter to go on from.
+    Answers are kept in `work`, which several drafters can share. Besides the questions of `texts`, if any, the
+    target writes `own_questions` and at most `follow_ups` to its answers. `shares` weight the domains; without them
+    all answers count equally. `init` is a drafter to continue from.
     """
 
     target: str
@@ -61,19 +63,10 @@ class DrafterSettings:
 
 
 def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> dict[str, Any]:
-    """Make the folder of a drafter; the record of its training. What was interrupted goes on from where it was.
-
-    Raises `UsageError`.
-    """
-    if (settings.out / RECORD).is_file():
-        raise UsageError(f"{settings.out} holds a drafter that is finished; give another folder with --out.")
+    """Make the folder of a drafter, resuming an interrupted training; return its record. Raises `UsageError`."""
     if settings.init is not None and DraftVocabulary.read(settings.init) is None:
         raise UsageError(f"{settings.init} is no drafter that was trained so: it has no draft vocabulary.")
-    device = resolve_device(settings.device)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    learned, held_out = gather_answers(settings, source, say)
-    settings.out.mkdir(parents=True, exist_ok=True)
+    device, learned, held_out = prepare(settings, source, say, name="drafter")
     vocabulary, drafter = _beginning(settings, learned, source)
     say(f"{len(learned)} answers; the drafter knows {len(vocabulary.target_ids)} tokens")
     mix = ExampleMix(
@@ -83,33 +76,51 @@ def train_drafter(settings: DrafterSettings, source: TargetSource, say: Say) -> 
         seed=settings.seed,
         device=str(device),
     )
-    checkpoint = settings.out / "checkpoint.pt"
     run = train(
         drafter.to(device).train(),
         mix.batch,
         distillation_loss,
         settings.plan,
         device=device.type,
-        checkpoint=checkpoint,
+        checkpoint=settings.out / CHECKPOINT,
         say=say,
     )
     drafter.to(torch.bfloat16).save_pretrained(settings.out)
     say("measuring along held-out answers")
     record = training_record(settings, drafter, vocabulary, learned, run, device=device.type)
-    # A target may write a row that its tokenizer has no token for.
+    # A target may write an id that its tokenizer does not have.
     written = max(max(answer.tokens) for answer in (*learned, *held_out))
     vocab_tokens = max(source.codec.vocab_tokens, 1 + written)
     record["agreement"] = measured_agreement(settings.out, held_out, vocab_tokens=vocab_tokens, device=str(device))
-    (settings.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    (settings.out / "README.md").write_text(drafter_card(settings.out.name, record), "utf-8")
-    checkpoint.unlink()
+    finish(settings.out, record, drafter_card(settings.out.name, record))
     return record
+
+
+def prepare(
+    settings: DrafterSettings, source: TargetSource, say: Say, *, name: str
+) -> tuple[torch.device, list[Answer], list[Answer]]:
+    """Create the folder; return the device and the answers as `gather_answers`. Raises `UsageError`."""
+    if (settings.out / RECORD).is_file():
+        raise UsageError(f"{settings.out} holds a {name} that is finished; give another folder with --out.")
+    device = resolve_device(settings.device)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
+    learned, held_out = gather_answers(settings, source, say)
+    settings.out.mkdir(parents=True, exist_ok=True)
+    return device, learned, held_out
+
+
+def finish(out: Path, record: Mapping[str, Any], card: str) -> None:
+    """Write the record and the model card, and delete the checkpoint."""
+    (out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
+    (out / "README.md").write_text(card, "utf-8")
+    (out / CHECKPOINT).unlink()
 
 
 def measured_agreement(
     drafter: Path, answers: Sequence[Answer], *, vocab_tokens: int, device: str
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """First choices that were right, of the drafter in a folder and of copying alone, by domain and temperature."""
+    """Return the shares of right first choices of a drafter and of copying, by domain and temperature."""
     engines = {
         "drafter": drafter_in(drafter, vocab_tokens=vocab_tokens, device=device, pool_tokens=POOL_TOKENS),
         "copying": NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS),
@@ -127,7 +138,7 @@ def measured_agreement(
 
 
 def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) -> tuple[list[Answer], list[Answer]]:
-    """The answers to learn from, and those to questions that are held out, each greedy and sampled.
+    """Return the answers to learn from, and those to held-out questions, each greedy and sampled.
 
     Raises `UsageError`.
     """
@@ -143,20 +154,10 @@ def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) ->
         raise UsageError(f"There are no texts of the domain {min(unknown)!r}.")
     asked = {domain for domain in domains if settings.shares.get(domain, not settings.shares)}
     own = [question for question in questions if not question.is_held_out and question.domain in asked]
-    learned = prompts_of(
-        own,
-        source.codec,
-        answers=settings.answers,
-        longest_prompt=settings.longest_prompt,
-        is_asked_twice=False,
-    )
-    held_out = prompts_of(
-        [question for question in questions if question.is_held_out],
-        source.codec,
-        answers=2 * settings.held_out,
-        longest_prompt=settings.longest_prompt,
-        is_asked_twice=True,
-    )
+    prompts = partial(prompts_of, codec=source.codec, longest_prompt=settings.longest_prompt)
+    learned = prompts(own, answers=settings.answers, is_asked_twice=False)
+    dev = [question for question in questions if question.is_held_out]
+    held_out = prompts(dev, answers=2 * settings.held_out, is_asked_twice=True)
     if not learned or not held_out:
         raise UsageError(
             f"There are no questions of at most {settings.longest_prompt} tokens, or none that are held out; give "
@@ -176,7 +177,7 @@ def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) ->
 
 
 def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> list[Question]:
-    """The questions of the texts, and those that the target writes itself."""
+    """Return the questions of the texts, and those that the target writes."""
     questions = [] if settings.texts is None else read_questions(settings.texts)
     if settings.own_questions:
         target = source.target()
@@ -189,18 +190,14 @@ def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> lis
         )
         questions += own
         if settings.follow_ups:
-            answers = ask_all(
-                prompts_of(
-                    [question for question in own if not question.is_held_out],
-                    source.codec,
-                    answers=settings.follow_ups,
-                    longest_prompt=settings.longest_prompt,
-                    is_asked_twice=False,
-                ),
-                settings.work / ANSWERS,
-                target.answers,
-                say,
+            prompts = prompts_of(
+                [question for question in own if not question.is_held_out],
+                source.codec,
+                answers=settings.follow_ups,
+                longest_prompt=settings.longest_prompt,
+                is_asked_twice=False,
             )
+            answers = ask_all(prompts, settings.work / ANSWERS, target.answers, say)
             questions += write_follow_ups(
                 target, source.codec, settings.work, own, answers, count=settings.follow_ups, say=say
             )
@@ -210,8 +207,8 @@ def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> lis
 def _beginning(
     settings: DrafterSettings, learned: Sequence[Answer], source: TargetSource
 ) -> tuple[DraftVocabulary, Any]:
-    """The vocabulary and the model that training begins with; the vocabulary is in the drafter's folder then."""
-    # That of an interrupted training is kept: its checkpoint belongs to it.
+    """Return the initial vocabulary and model; the vocabulary is written to the drafter's folder."""
+    # The checkpoint of an interrupted training requires its vocabulary.
     vocabulary = DraftVocabulary.read(settings.out)
     if vocabulary is None:
         vocabulary = most_frequent(learned, tokens=settings.known_tokens, shares=settings.shares)
@@ -231,7 +228,7 @@ def training_record(
     *,
     device: str,
 ) -> dict[str, Any]:
-    """The record of a training."""
+    """Return the record of a training."""
     domains = sorted({answer.domain for answer in learned})
     plan = {
         name: value for name, value in asdict(settings.plan).items() if not name.startswith(("budget", "report"))

@@ -1,4 +1,4 @@
-"""The answers that a draft head learns from, in batches of little padding."""
+"""The answers that a draft head learns from, in batches with little padding."""
 
 import random
 from collections.abc import Sequence
@@ -15,10 +15,10 @@ from cosine_train.training.answers import Answer
 
 @dataclass(frozen=True, slots=True)
 class HeadBatch:
-    """Padded `tokens` [rows, tokens] of the target, and what it found likely after each.
+    """Padded `tokens` [rows, tokens] of the target, and its likely next tokens.
 
-    `likely` [rows, tokens, k] are the head's own ids, -1 where there is none, `chances` their probabilities, 0 for
-    tokens before the answer.
+    `likely` [rows, tokens, k] are the head's own ids, -1 for none, `chances` their probabilities, 0 before the
+    answer.
     """
 
     tokens: Tensor
@@ -45,14 +45,14 @@ class HeadExamples:
         self._epoch, self._batches = 0, self._shuffled(0)
 
     def batch(self, step: int) -> HeadBatch:
-        """The batch of a step."""
+        """Return the batch of a step."""
         epoch, place = divmod(step, len(self._batches))
         if epoch != self._epoch:
             self._epoch, self._batches = epoch, self._shuffled(epoch)
         return self._padded([self._answers[i] for i in self._batches[place]])
 
     def _shuffled(self, epoch: int) -> list[list[int]]:
-        """The answers of each batch of an epoch, by number. There are as many batches in all of them."""
+        """Return the numbers of the answers of each batch; all epochs have equally many."""
         chooser = random.Random(f"{self._seed} {epoch}")
         lengths = [len(answer.prompt) + len(answer.tokens) for answer in self._answers]
         # Batches of the same lengths but other answers in each epoch.

@@ -1,9 +1,9 @@
-"""How a draft head learns: along its target's answers, with its own guesses fed back.
+"""The loss of a draft head: along its target's answers, with its own guesses fed back.
 
 From EAGLE-3 (arXiv 2503.01840, section 3.2, "training-time test"). In the first step the head reads every token
-beside what the target made of the one before. In each further step that is what the head itself gave in the step
-before, as when it drafts so many tokens deep. An *anchor* is the last token that the target has seen: the query of
-an anchor in a further step sees the first step's keys up to the anchor, and those that its own earlier steps made.
+with the target's features of the token before, in each further step with its own output of the step before, as in a
+draft of that depth. An *anchor* is the last token that the target has processed: in a further step the query of an
+anchor attends to the first step's keys up to the anchor, and to the keys of its own earlier steps.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,17 +17,17 @@ from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_train.training.head_examples import HeadBatch
 
 STEPS: Final = 4
-"""Drafts are seldom longer: at an acceptance rate of 0.6 a fifth token is right in 8 %."""
+"""Drafts are rarely longer: at an acceptance rate of 0.6 a fifth token is right in 8 %."""
 STEP_WEIGHT: Final = 0.8
-"""The weight of a step's loss by that of the step before, which is how often it matters."""
+"""The ratio of a step's weight to that of the step before, by the probability of reaching it."""
 
 
 class TargetView:
-    """A target as a head reads it: what enters some of its layers, and its embedding of tokens."""
+    """The part of a target that a head reads: the inputs of some of its layers, and its token embedding."""
 
     def __init__(self, model: Any, layers: Sequence[int]) -> None:
-        """One more than the last layer names what leaves that one."""
-        # The usual attention of models that are loaded here keeps all of its scores.
+        """Observe `layers`; the number of layers names the output of the last."""
+        # The default attention of models loaded here keeps all its scores.
         model.set_attn_implementation("sdpa")
         self._model = model
         self._layers = layers
@@ -45,18 +45,17 @@ class TargetView:
 
     @torch.no_grad()
     def of(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """The embedding [rows, tokens, width] of tokens [rows, tokens], and what the layers made of them."""
+        """Return the embedding [rows, tokens, width] of tokens [rows, tokens], and their activations."""
         self._model.base_model(input_ids=tokens, use_cache=False)
         embedded: Tensor = self._model.get_input_embeddings()(tokens)
         return embedded, torch.cat([self._entering[layer] for layer in self._layers], -1)
 
 
 def unrolled(head: EagleHead, embedded: Tensor, activations: Tensor, steps: int) -> Iterator[Tensor]:
-    """What the head gives in each step, [rows, anchors, width], of texts of anchors + 1 tokens.
+    """Yield the head's output [rows, anchors, width] of each step, for texts of anchors + 1 tokens.
 
-    In step k, counted from 0, anchor a reads the token at a + 1 + k and so guesses the one after. The last k
-    anchors of a step read padding. `embedded` is [rows, tokens, width], and `activations` have the width of all
-    layers that are read.
+    In step k, counted from 0, anchor a reads the token at a + 1 + k and guesses the next one. The last k anchors of
+    a step read padding. `embedded` is [rows, tokens, width]; `activations` have the width of all observed layers.
     """
     anchors = embedded.shape[1] - 1
     feature = head.fuse(activations[:, :-1])
@@ -69,7 +68,7 @@ def unrolled(head: EagleHead, embedded: Tensor, activations: Tensor, steps: int)
 
 
 class _StepAttention:
-    """Attention of one step after the other; keys and values of all steps are kept."""
+    """The attention of consecutive steps; keys and values of all steps are kept."""
 
     def __init__(self, head: EagleHead, anchors: int, device: torch.device) -> None:
         self._scale = head.shape.head_width**-0.5
@@ -78,7 +77,7 @@ class _StepAttention:
         self._held: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """[rows, anchors, heads, width] each to [rows, anchors, heads * width]."""
+        """Map [rows, anchors, heads, width] each to [rows, anchors, heads * width]."""
         query, key, value = (x.transpose(1, 2) for x in (query, key, value))
         self._held.append((key, value))
         (first_keys, first_values), *further = self._held
@@ -104,7 +103,7 @@ class _StepAttention:
 
 
 def head_loss(head: EagleHead, target: TargetView, batch: HeadBatch, steps: int = STEPS) -> Tensor:
-    """The cross-entropy with the target's distribution, over the tokens that the head knows, of all steps."""
+    """Return the cross-entropy of all steps with the target's distribution over the tokens that the head knows."""
     embedded, activations = target.of(batch.tokens)
     losses = []
     for step, output in enumerate(unrolled(head, embedded, activations, steps)):
@@ -121,7 +120,7 @@ def head_loss(head: EagleHead, target: TargetView, batch: HeadBatch, steps: int 
 class _CrossEntropy(torch.autograd.Function):
     """The mean cross-entropy of `logits` [places, tokens] with the `chances` [places, k] of the tokens `likely`.
 
-    In the logits' own 16 bits but for sums: PyTorch's own makes several copies in float32.
+    Except for sums it is computed in the logits' 16 bits: PyTorch's function makes several copies in float32.
     """
 
     @staticmethod
@@ -147,9 +146,9 @@ class _CrossEntropy(torch.autograd.Function):
 def right_steps(
     head: EagleHead, target: TargetView, prompt: Sequence[int], tokens: Sequence[int], steps: int
 ) -> list[tuple[int, int]]:
-    """How often the head's best guess was right in each step where all before were, and how often that was.
+    """Return for each step the right best guesses after only right ones, and their total number.
 
-    Along an answer, greedily, whatever the answer was chosen by.
+    The guesses along an answer are greedy, whatever its sampling.
     """
     where = head.fc.weight.device
     text = torch.tensor([[*prompt, *tokens]], device=where)

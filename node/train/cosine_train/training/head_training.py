@@ -1,6 +1,5 @@
-"""From questions to a draft head: asks the target, chooses a vocabulary, trains, measures and writes the folder."""
+"""The making of a draft head: asks the target, chooses a vocabulary, trains, measures and writes the folder."""
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -8,40 +7,30 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
-from cosine_node.engine.torch.loading import resolve_device
 from cosine_node.engine.vocabulary import FILE_NAME as VOCABULARY_FILE
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import Answer, Say, most_frequent
 from cosine_train.training.card import head_card
-from cosine_train.training.drafter_training import RECORD, DrafterSettings, gather_answers, training_record
+from cosine_train.training.drafter_training import CHECKPOINT, DrafterSettings, finish, prepare, training_record
 from cosine_train.training.head_examples import HeadExamples
 from cosine_train.training.head_steps import TargetView, head_loss, right_steps
 from cosine_train.training.loop import train
 from cosine_train.training.target_source import LocalSource, TargetSource
 
 MEASURED_STEPS: Final = 5
-"""Tokens of a draft whose acceptance rates are measured."""
+"""Tokens of a draft with measured acceptance rates."""
 USUAL_TEXT_TOKENS: Final = 128
-"""Tokens of a batch per row, whatever the lengths of its answers."""
+"""Tokens of a batch per row, for answers of any length."""
 NEW_WEIGHT_DEVIATION: Final = 0.01
-"""Standard deviation of new weights. It is small beside the target's own: a head begins as its last layer."""
+"""Standard deviation of new weights, small compared with those of the target's last layer."""
 
 
 def train_head(settings: DrafterSettings, source: TargetSource, say: Say) -> dict[str, Any]:
-    """Make the folder of a draft head; the record of its training. What was interrupted goes on from where it was.
-
-    Raises `UsageError`.
-    """
+    """Make the folder of a draft head, resuming an interrupted training; return its record. Raises `UsageError`."""
     if not isinstance(source, LocalSource):
         raise UsageError("A draft head learns from a target's layers: it cannot be trained through a swarm.")
-    if (settings.out / RECORD).is_file():
-        raise UsageError(f"{settings.out} holds a head that is finished; give another folder with --out.")
-    device = resolve_device(settings.device)
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    learned, held_out = gather_answers(settings, source, say)
-    settings.out.mkdir(parents=True, exist_ok=True)
+    device, learned, held_out = prepare(settings, source, say, name="head")
     vocabulary = _vocabulary(settings, learned)
     model = source.loaded()
     head = _beginning(settings, model, vocabulary).to(device)
@@ -54,14 +43,13 @@ def train_head(settings: DrafterSettings, source: TargetSource, say: Say) -> dic
     )
     say(f"{len(learned)} answers; the head knows {len(vocabulary.target_ids)} tokens")
     view = TargetView(model, head.shape.feature_layers)
-    checkpoint = settings.out / "checkpoint.pt"
     run = train(
         head.train(),
         examples.batch,
         lambda own, batch: head_loss(own, view, batch),
         settings.plan,
         device=device.type,
-        checkpoint=checkpoint,
+        checkpoint=settings.out / CHECKPOINT,
         say=say,
     )
     head.save(settings.out)
@@ -71,10 +59,8 @@ def train_head(settings: DrafterSettings, source: TargetSource, say: Say) -> dic
     record["method"] = "cross-entropy with the target's distribution, its own guesses fed back"
     record["feature_layers"] = list(head.shape.feature_layers)
     record["agreement"] = measured_steps(head, view, held_out)
-    (settings.out / RECORD).write_text(json.dumps(record, indent=1) + "\n", "utf-8")
-    (settings.out / "README.md").write_text(head_card(settings.out.name, record), "utf-8")
-    checkpoint.unlink()
-    # It is among the weights now.
+    finish(settings.out, record, head_card(settings.out.name, record))
+    # The weights contain it.
     (settings.out / VOCABULARY_FILE).unlink(missing_ok=True)
     return record
 
@@ -97,10 +83,10 @@ def measured_steps(
 
 
 def _vocabulary(settings: DrafterSettings, learned: Sequence[Answer]) -> DraftVocabulary:
-    """That of the head to go on from or of an interrupted training, or a new one."""
+    """Return the vocabulary of the initial head or of an interrupted training, or a new one."""
     if settings.init is not None:
         return EagleHead.load(settings.init, target_layers=0).vocabulary
-    # Its checkpoint belongs to it.
+    # The checkpoint of an interrupted training requires its vocabulary.
     known = DraftVocabulary.read(settings.out)
     if known is not None:
         return known
@@ -110,7 +96,7 @@ def _vocabulary(settings: DrafterSettings, learned: Sequence[Answer]) -> DraftVo
 
 
 def _beginning(settings: DrafterSettings, model: Any, vocabulary: DraftVocabulary) -> EagleHead:
-    """The head that training begins with, in float32."""
+    """Return the initial head, in float32."""
     layers = model.config.get_text_config().num_hidden_layers
     if settings.init is not None:
         return EagleHead.load(settings.init, target_layers=layers).float()
@@ -119,9 +105,9 @@ def _beginning(settings: DrafterSettings, model: Any, vocabulary: DraftVocabular
 
 
 def new_head(model: Any, vocabulary: DraftVocabulary, feature_layers: Sequence[int] | None = None) -> EagleHead:
-    """A head in float32 that begins as the target's last layer and output, as far as the target has such.
+    """Return a head in float32 that begins as the target's last layer and output, where shapes agree.
 
-    The features are of a third and two thirds of the way, and of its end, unless layers are given. Raises
+    Unless layers are given, its features are those at a third, at two thirds and at the end of the target. Raises
     `UsageError`.
     """
     config = model.config.get_text_config()
@@ -160,7 +146,7 @@ def new_head(model: Any, vocabulary: DraftVocabulary, feature_layers: Sequence[i
 
 
 def _begin_weight(weight: Tensor, known: Tensor | None, width: int) -> None:
-    """Let a weight begin as the target's; what reads embeddings beside features begins so for the features."""
+    """Initialise a weight by the target's; of a wider weight only the part that reads features."""
     if known is None:
         return
     if weight.shape == known.shape:

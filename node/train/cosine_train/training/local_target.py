@@ -1,7 +1,7 @@
-"""A target on this machine that answers many questions at once and tells what else it found likely.
+"""A target on this machine that answers many questions at once and returns its likeliest tokens.
 
-The engine serves trees of strangers' requests exactly. Here nothing but plain chains is wanted, and soon: keys and
-values of an answer have a slot, and one product over all slots stands in place of a call for each.
+The engine is made for exact token trees; here only plain chains are needed, fast. Each answer has a slot of keys
+and values, and one product covers all slots.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,33 +22,33 @@ from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import Answer, TargetPrompt
 
 ATTENTION_NAME: Final = "cosine_answer_slots"
-"""The name under which a model's configuration asks for this attention."""
+"""The name of this attention in a model's configuration."""
 BLOCK_TOKENS: Final = 64
 """Tokens by which the KV cache grows. Products over the whole cache need no copy, unlike those over a part."""
 LIKELY_TOKENS: Final = 24
-"""Tokens stored of each position. What is left joins the probability of all others."""
+"""Likely tokens stored per position. The remaining probability is that of all others."""
 SAMPLED_TOKENS: Final = 256
-"""Candidates of a sampled token. At 0.8 less than 1 % of the probability lies beyond, and noise costs time."""
+"""Candidates of a sampled token, since noise costs time. At 0.8 all others have a probability below 1 %."""
 REFILL_SHARE: Final = 1 / 32
-"""Share of the slots that are refilled together: their prompts are fed in one pass."""
+"""Share of the slots that are refilled together, by one pass."""
 READ_ROWS: Final = 8
 """Bounds memory: texts that are read in one pass."""
 TRIAL_TOKENS: Final = 12
-"""Tokens on which a model with this attention must equal the model with its own."""
+"""Tokens with which this attention is compared with the model's own."""
 TRIAL_TOLERANCE: Final = 0.25
-"""The distance of the logits by their norm. In bfloat16 SmolLM2-135M was 0.07 away."""
+"""Maximum relative distance of the logits. SmolLM2-135M had 0.07 in bfloat16."""
 
 
 class AnswerSlots:
-    """Room for `slots` answers, their prompts included, which grows with the longest of them.
+    """Keys and values of `slots` answers with their prompts, which grow with the longest of them.
 
     Within `filling` a pass feeds prompts, from position 0, to some slots; otherwise one token to every slot, at its
-    place in `positions` [slots], of which none is `longest` or more.
+    place in `positions` [slots], all below `longest`.
     """
 
     def __init__(self, *, slots: int, device: torch.device) -> None:
         self.positions = torch.zeros(slots, dtype=torch.int64, device=device)
-        # Known here, for a device that were asked in each layer would be waited for.
+        # Kept here, since reading it from the device in each layer would synchronise.
         self.longest = 1
         self._slots = torch.arange(slots, device=device)
         self._filled: Tensor | None = None
@@ -56,13 +56,13 @@ class AnswerSlots:
 
     @contextmanager
     def filling(self, slots: Sequence[int]) -> Iterator[None]:
-        """Let the rows of a pass be prompts of these slots."""
+        """Make the rows of a pass the prompts of these slots."""
         self._filled = torch.tensor(slots, device=self._slots.device)
         yield
         self._filled = None
 
     def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scale: float) -> Tensor:
-        """Write keys and values; the attention [rows, tokens, heads, width].
+        """Write keys and values, and return the attention [rows, tokens, heads, width].
 
         Query, key and value are [rows, heads, tokens, width].
         """
@@ -86,7 +86,7 @@ class AnswerSlots:
         return (weights @ values).view(rows, 1, heads, -1)
 
     def _room(self, layer: int, key: Tensor, value: Tensor, tokens: int) -> tuple[Tensor, Tensor]:
-        """The keys and values of a layer, [slots, heads, at least `tokens`, width] each."""
+        """Return the keys and values of a layer, [slots, heads, at least `tokens`, width] each."""
         held = self._layers.get(layer)
         if held is not None and held[0].shape[2] >= tokens:
             return held
@@ -109,7 +109,7 @@ def slot_attention(
     scaling: float | None = None,
     **extra: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer over `slots`, as transformers calls it. Raises `UsageError` for another kind of it."""
+    """Attention of one layer over `slots`, as transformers calls it. Raises `UsageError` for other kinds."""
     others = (
         attention_mask,
         *(extra.get(name) for name in ("sliding_window", "softcap", "s_aux", "position_bias")),
@@ -127,7 +127,7 @@ AttentionInterface.register(ATTENTION_NAME, slot_attention)
 
 @dataclass(slots=True)
 class _Writing:
-    """An answer under way in a slot, with the likely tokens and their logs of each position."""
+    """An unfinished answer in a slot, with the likely tokens and their logs of each position."""
 
     prompt: TargetPrompt
     tokens: list[int] = field(default_factory=list)
@@ -138,9 +138,9 @@ class _Writing:
 class LocalTarget:
     """A causal language model that writes up to `slots` answers at once, each until one of `eos` or `new_tokens`.
 
-    Tokens are chosen as a verifier chooses them, greedily or with the keyed noise of the seed, but only among the
-    `SAMPLED_TOKENS` likeliest. The model's attention is switched and it must not be used elsewhere. Raises
-    `UsageError` for a model with an attention of its own.
+    Tokens are chosen as by a verifier, greedily or with the keyed noise of the seed, but only among the
+    `SAMPLED_TOKENS` likeliest. The model's attention is replaced, so that it must not be used elsewhere. Raises
+    `UsageError` for a model with special attention.
     """
 
     def __init__(self, model: Any, *, eos: Iterable[int], slots: int, new_tokens: int) -> None:
@@ -160,7 +160,7 @@ class LocalTarget:
 
     @torch.inference_mode()
     def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """The `count` likeliest next tokens after these, and their probabilities."""
+        """Return the `count` likeliest next tokens after these, and their probabilities."""
         room = AnswerSlots(slots=1, device=self._last.device)
         with room.filling([0]):
             hidden = self._model.base_model(input_ids=self._padded([tokens]), slots=room, use_cache=False)[0]
@@ -169,12 +169,12 @@ class LocalTarget:
         return list(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
     def has_ended(self, answer: Answer) -> bool:
-        """True for an answer that came to its own end."""
+        """Return True for an answer that ends with an end token."""
         return answer.tokens[-1] in self._eos
 
     @torch.inference_mode()
     def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """The answers as they end, in no order. Raises `UsageError` for a model that gives NaN."""
+        """Yield the answers as they end, in any order. Raises `UsageError` for NaN."""
         waiting = iter(prompts)
         room = AnswerSlots(slots=len(self._writing), device=self._last.device)
         while True:
@@ -198,10 +198,7 @@ class LocalTarget:
 
     @torch.inference_mode()
     def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """The answers that were given, with what the target would have found likely at each of their tokens.
-
-        Nothing waits for the token before it, as it does in writing. Raises `UsageError` as `answers`.
-        """
+        """Yield the given answers with the target's likely tokens. Raises `UsageError` for NaN."""
         waiting = iter(prompts)
         while batch := list(islice(waiting, READ_ROWS)):
             room = AnswerSlots(slots=len(batch), device=self._last.device)
@@ -214,7 +211,7 @@ class LocalTarget:
                 yield prompt.answer(prompt.given, ids, logs)
 
     def _padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Tokens [rows, longest]. What pads a row comes after it, so that nothing looks at it."""
+        """Return tokens [rows, longest], padded at the end, which no token attends to."""
         padded = torch.zeros(len(rows), max(map(len, rows)), dtype=torch.int64, device=self._last.device)
         for row, tokens in enumerate(rows):
             padded[row, : len(tokens)] = torch.tensor(tokens)
@@ -254,7 +251,7 @@ class LocalTarget:
         self._last[list(slots)] = torch.tensor(fresh, device=self._last.device)
 
     def _ended(self, room: AnswerSlots) -> Iterator[Answer]:
-        """Empty the slots whose answers have come to their end."""
+        """Empty the slots of finished answers, and yield these."""
         for slot, writing in enumerate(self._writing):
             if writing is None:
                 continue
@@ -266,7 +263,7 @@ class LocalTarget:
 
 
 def _sampled(logits: Tensor, writings: Sequence[_Writing]) -> list[int]:
-    """The next token of each of these writings, by `logits` [writings, vocabulary]."""
+    """Return the next token of each of these answers, by `logits` [answers, vocabulary]."""
     if not writings:
         return []
     values, ids = best_tokens(logits, min(SAMPLED_TOKENS, logits.shape[1]))
@@ -278,17 +275,17 @@ def _sampled(logits: Tensor, writings: Sequence[_Writing]) -> list[int]:
 
 
 def _likely(logits: Tensor) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """The likeliest tokens by `logits` [rows, vocabulary], and the logs of their probabilities."""
+    """Return the likeliest tokens by `logits` [rows, vocabulary], and the logs of their probabilities."""
     scores = logits.float()
     values, ids = best_tokens(scores, min(LIKELY_TOKENS, scores.shape[1]))
-    # Several times as fast on a CPU as logsumexp.
+    # Several times as fast as logsumexp on a CPU.
     totals = (scores - values[:, :1]).exp().sum(-1, keepdim=True).log() + values[:, :1]
     return ids.to(torch.int32).cpu().numpy(), (values - totals).to(torch.float16).cpu().numpy()
 
 
 @torch.inference_mode()
 def _trial_logits(model: Any, **attention: AnswerSlots) -> Tensor:
-    """Logits after each of the first tokens of the vocabulary."""
+    """Return the logits after each of the first tokens of the vocabulary."""
     tokens = torch.arange(TRIAL_TOKENS, device=model.device)[None]
     logits: Tensor = model(input_ids=tokens, use_cache=False, **attention).logits
     return logits.float()

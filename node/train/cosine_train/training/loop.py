@@ -1,4 +1,4 @@
-"""The training loop: AdamW, warm-up and cosine decay, bf16 where that is fast; it can be interrupted."""
+"""The training loop: AdamW, warm-up and cosine decay, bfloat16 where it is fast; it can be interrupted."""
 
 import ctypes
 import logging
@@ -16,17 +16,17 @@ from torch import Tensor
 from cosine_node.engine.processor import has_fast_bfloat16
 
 LAST_RATE_SHARE: Final = 0.03
-"""The learning rate at the end, as a part of the full one."""
+"""The final learning rate as a share of the full one."""
 MOST_GRADIENT_NORM: Final = 1.0
 """The usual bound for language models of any size."""
 CHECKPOINT_EVERY_S: Final = 120.0
-"""What an interruption may cost."""
+"""Maximum training time that an interruption loses."""
 
 MALLOC_TRIM_THRESHOLD: Final = -1
 MALLOC_MMAP_THRESHOLD: Final = -3
-"""glibc's numbers of the two (malloc.h)."""
+"""glibc's numbers of the two options (malloc.h)."""
 MOST_KEPT_BYTES: Final = 1 << 30
-"""Far more than any single block."""
+"""Far above the size of any block."""
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ _Batch = TypeVar("_Batch")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Learning rate and budgets of a run, which ends at the first budget that is used up."""
+    """Learning rate and budgets of a run, which ends when the first budget is used up."""
 
     learning_rate: float
     warmup_steps: int
@@ -45,11 +45,11 @@ class Plan:
     report_every_steps: int = 50
 
     def progress(self, steps: int, minutes: float) -> float:
-        """The part of the budget that is used up."""
+        """Return the share of the budget that is used up."""
         return max(steps / self.budget_steps, minutes / self.budget_minutes)
 
     def rate_at(self, step: int, progress: float) -> float:
-        """The learning rate: linear warm-up times a cosine that ends at a small rest."""
+        """Return the learning rate: linear warm-up times a cosine decay to `LAST_RATE_SHARE`."""
         warm = min(1.0, (step + 1) / self.warmup_steps)
         cosine = 0.5 * (1 + math.cos(math.pi * progress))
         return self.learning_rate * warm * (LAST_RATE_SHARE + (1 - LAST_RATE_SHARE) * cosine)
@@ -65,15 +65,15 @@ class Training:
 
 
 def computes_in_bfloat16(device: str) -> bool:
-    """True if training on this type of device does; processors that emulate it are quicker in float32."""
+    """Return True if training on this type of device does; processors that emulate it are faster in float32."""
     return device != "cpu" or has_fast_bfloat16()
 
 
 def keep_freed_memory() -> None:
     """Let this process keep large freed blocks, if its C library supports that.
 
-    glibc gives a freed block of more than 32 MB back to the system and takes new pages for the next one. Logits of
-    a batch are such blocks: writing answers was half as fast for it.
+    glibc returns freed blocks above 32 MB, such as logits of a batch, to the system; that halved the speed of
+    writing answers.
     """
     with suppress(OSError, AttributeError, ValueError):
         libc = ctypes.CDLL(None)
@@ -91,9 +91,9 @@ def train(
     checkpoint: Path | None = None,
     say: Callable[[str], None] = log.info,
 ) -> Training:
-    """Train the model in place, with the batch that `draw` gives for each step, until a budget is used up.
+    """Train the model in place, with the batch that `draw` returns for each step, until a budget is used up.
 
-    With a `checkpoint` file the run goes on from there if it exists, and is written to it now and then.
+    With a `checkpoint` file the run resumes from it if it exists, and is saved to it regularly.
     """
     matrices = [parameter for parameter in model.parameters() if parameter.dim() > 1]
     vectors = [parameter for parameter in model.parameters() if parameter.dim() < 2]

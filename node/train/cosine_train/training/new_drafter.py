@@ -1,4 +1,4 @@
-"""A drafter before its training: some layers of its target, a new small model, or what another has learned."""
+"""A drafter before its training: some layers of its target, a new small model, or an earlier drafter's weights."""
 
 import copy
 import math
@@ -14,13 +14,13 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 
 HEAD_WIDTH: Final = 64
-"""The least that most attention kernels take."""
+"""Minimum width of most attention kernels."""
 INITIAL_DEVIATION: Final = 0.02
 """Llama's own standard deviation of initial weights."""
 LAYER_NAME: Final = re.compile(r"^(.*\b(?:layers|h)\.)(\d+)(\..*)$")
 """Parameters of a layer, as transformers names them in nearly all models."""
 TEXT_MODEL: Final = "language_model"
-"""The name of the model of texts within one that also sees."""
+"""The name of the language model within a vision model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Shape:
 
     @property
     def heads(self) -> int:
-        """Attention heads of 64 channels each, at least one."""
+        """The number of attention heads, of 64 channels each, at least one."""
         return max(1, self.width // HEAD_WIDTH)
 
     @property
@@ -43,8 +43,8 @@ class Shape:
         return max(32, round(self.width * 8 / 3 / 32) * 32)
 
 
-def new_model(shape: Shape, seed: int, *, end_id: int | None = None) -> LlamaForCausalLM:
-    """An untrained model in float32; `end_id` begins, ends and pads its texts."""
+def new_model(shape: Shape, seed: int) -> LlamaForCausalLM:
+    """Return an untrained model in float32, without special tokens."""
     torch.manual_seed(seed)
     model = LlamaForCausalLM(
         LlamaConfig(
@@ -57,9 +57,8 @@ def new_model(shape: Shape, seed: int, *, end_id: int | None = None) -> LlamaFor
             max_position_embeddings=shape.context_tokens,
             rms_norm_eps=1e-5,
             tie_word_embeddings=True,
-            bos_token_id=end_id,
-            eos_token_id=end_id,
-            pad_token_id=end_id,
+            bos_token_id=None,
+            eos_token_id=None,
         )
     )
     # Every layer adds two branches to the residual stream: smaller outputs keep its variance level.
@@ -70,11 +69,11 @@ def new_model(shape: Shape, seed: int, *, end_id: int | None = None) -> LlamaFor
 
 
 def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabulary) -> Any:
-    """A model of the target's kind, in float32, that has these of its layers and the tokens of the vocabulary.
+    """Return a model of the target's kind, in float32, with these of its layers and the vocabulary's tokens.
 
     Negative layers count from the last. The reserved id begins as the mean of all tokens. Raises `UsageError`.
     """
-    # Of a model that also sees, the part that reads: the drafter is a model of texts.
+    # The drafter of a vision model is a language model.
     config = copy.deepcopy(target.config.get_text_config())
     count = config.num_hidden_layers
     if not layers or any(not -count <= layer < count for layer in layers):
@@ -85,7 +84,7 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
     config.bos_token_id = config.eos_token_id = config.pad_token_id = None
     if kinds := getattr(config, "layer_types", None):
         config.layer_types = [kinds[layer] for layer in chosen]
-    # A mark of the file that the target was read from.
+    # Set where the target was read from a GGUF file.
     vars(config).pop("gguf_weights", None)
     drafter: Any = AutoModelForCausalLM.from_config(
         config, dtype=torch.float32, attn_implementation="sdpa", trust_remote_code=False
@@ -111,7 +110,7 @@ def drafter_of(target: Any, *, layers: Sequence[int], vocabulary: DraftVocabular
 
 @torch.no_grad()
 def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier: DraftVocabulary) -> None:
-    """Give a drafter what an `earlier` one of its shape has learned: all but the tokens that this one did not know.
+    """Copy the weights of an `earlier` drafter of the same shape, and of the tokens that both know.
 
     Raises `UsageError` for one of another shape.
     """
@@ -133,7 +132,7 @@ def adopt(drafter: Any, earlier: Any, vocabulary: DraftVocabulary, known_earlier
 
 
 def tables_by_token(model: Any) -> frozenset[str]:
-    """The names of the parameters that have a row for each token."""
+    """Return the names of the parameters that have a row for each token."""
     tables = [*model.get_input_embeddings().parameters(), *model.get_output_embeddings().parameters()]
     named = model.named_parameters(remove_duplicate=False)
     return frozenset(name for name, weight in named if any(weight is table for table in tables))

@@ -1,9 +1,8 @@
-"""Questions that a chat model asks itself, so that its drafters need no texts of anybody.
+"""Questions that a chat model asks itself, so that its drafters need no other texts.
 
-A chat model has learned its users' turns as well as its own: given its chat template up to where a user speaks, it
-goes on as a user would (Magpie, arXiv 2406.08464). Its first words would be the same few in most questions, so the
-first token is drawn from the likeliest ones by a flattened distribution, and all others by the model's own. After
-its answer it goes on as that user again, all by the model's own.
+Given its chat template up to the user's turn, a chat model continues as a user (Magpie, arXiv 2406.08464). The
+first token is drawn from the likeliest ones by a flattened distribution, since most questions would begin with the
+same words; all others are drawn by the model's distribution, as are the user's further turns after an answer.
 """
 
 import json
@@ -22,30 +21,30 @@ from cosine_train.training.local_target import LocalTarget
 from cosine_train.training.questions import Message, Question, read_questions
 
 DOMAIN: Final = "self"
-"""The domain of its own questions."""
+"""The domain of these questions."""
 FILE: Final = "questions.jsonl"
 FOLLOW_UPS_FILE: Final = "follow-ups.jsonl"
 FIRST_TOKENS: Final = 160
-"""First tokens to choose from. SmolLM2 begins 95 % of its questions with one of them."""
+"""Number of possible first tokens. SmolLM2 begins 95 % of its questions with one of them."""
 FLATNESS: Final = 0.35
-"""The exponent of their probabilities: 'I' and 'Can' begin 66 % of SmolLM2's questions, and so 5 %."""
+"""The exponent of their probabilities: it reduces 'I' and 'Can' from 66 % to 5 % of SmolLM2's questions."""
 SHORTEST_CHARACTERS: Final = 12
 """Minimum length of a question."""
 ALIKE_WORDS: Final = 4
 MOST_ALIKE: Final = 24
 """Maximum number of questions kept that begin with the same `ALIKE_WORDS` words."""
 WRITTEN_FOR_EACH: Final = 1.25
-"""Questions written for each that is kept: others repeat one, are cut off, or begin like too many."""
+"""Questions written per question kept: others are repeated, cut off, or begin like too many."""
 FEWEST_WRITTEN: Final = 64
-"""Writing ends when none of this many questions is new."""
+"""Writing ends if none of this number of questions is new."""
 
 
 def write_own_questions(
     target: LocalTarget, codec: TextTokenizer, folder: Path, *, count: int, seed: int, say: Say
 ) -> Path:
-    """A file of `count` of the target's own questions in a folder; what an earlier call has written there counts.
+    """Return a file of `count` of the target's own questions in a folder, including those of an earlier call.
 
-    Raises `UsageError` for a model without a chat template, or whose template does not tell where a user speaks.
+    Raises `UsageError` for a model without a chat template, or without a recognisable user's turn in it.
     """
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / FILE
@@ -76,9 +75,9 @@ def write_follow_ups(
     count: int,
     say: Say,
 ) -> list[Question]:
-    """What the user says after the answers to at most `count` of these questions, written to a file of a folder.
+    """Return the user's further turns after the answers to at most `count` of these questions.
 
-    What an earlier call has written there counts. Answers that did not come to their end are passed over.
+    They are written to a file of a folder, including those of an earlier call. Unfinished answers are left out.
     """
     file = folder / FOLLOW_UPS_FILE
     kept = OwnQuestions(_read(file))
@@ -99,7 +98,7 @@ def write_follow_ups(
 
 @dataclass(frozen=True, slots=True)
 class _Begun:
-    """A chat in tokens up to where the user speaks, the first tokens of what is said, and all said before."""
+    """A chat in tokens up to the user's turn, the first tokens of this turn, and the messages before."""
 
     opening: tuple[int, ...]
     first: tuple[int, ...]
@@ -107,9 +106,9 @@ class _Begun:
 
 
 class OwnQuestions:
-    """Questions without those that were there before, and without too many that begin alike."""
+    """Different questions, of which only a limited number begin with the same words."""
 
-    def __init__(self, lines: Sequence[tuple[int, str]] = ()) -> None:
+    def __init__(self, lines: Sequence[tuple[int, str]]) -> None:
         self._known: set[str] = set()
         self._beginnings: Counter[str] = Counter()
         self.tried = max((number + 1 for number, _ in lines), default=0)
@@ -120,7 +119,7 @@ class OwnQuestions:
         return len(self._known)
 
     def take(self, text: str) -> bool:
-        """Add a question; False if it is not worth asking."""
+        """Add a question; return False if it is rejected."""
         words = text.casefold().split()
         whole, beginning = " ".join(words), " ".join(words[:ALIKE_WORDS])
         is_new = whole not in self._known and self._beginnings[beginning] < MOST_ALIKE
@@ -132,7 +131,7 @@ class OwnQuestions:
 
 
 def opening_of(codec: TextTokenizer, before: Sequence[Message] = ()) -> tuple[int, ...]:
-    """A chat's tokens up to where the user speaks, after all `before`. Raises `UsageError`."""
+    """Return a chat's tokens up to the user's turn, after the messages `before`. Raises `UsageError`."""
     chats = [codec.encode_chat([*before, {"role": "user", "content": said}]) for said in ("?", "1", "x")]
     shared = next((i for i, tokens in enumerate(zip(*chats, strict=False)) if len(set(tokens)) > 1), 0)
     if not shared:
@@ -143,7 +142,7 @@ def opening_of(codec: TextTokenizer, before: Sequence[Message] = ()) -> tuple[in
 def _written(
     target: LocalTarget, codec: TextTokenizer, begun: Mapping[int, _Begun]
 ) -> Iterator[tuple[int, str, tuple[Message, ...]]]:
-    """What users said, with its number and all before it, as it comes; what does not end is left out."""
+    """Yield the number, the text and the messages before of each finished user's turn."""
     prompts = (
         TargetPrompt(number, DOMAIN, one.opening + one.first, Sampling(temperature=1.0, seed=number))
         for number, one in begun.items()
@@ -157,7 +156,7 @@ def _written(
 def _keep(
     written: Iterator[tuple[int, str, tuple[Message, ...]]], kept: OwnQuestions, file: Path, *, most: int, say: Say
 ) -> bool:
-    """Add what is worth asking to a file, until `most` are kept; False if nothing was."""
+    """Add accepted questions to a file, until `most` are kept; return False if none was added."""
     before = len(kept)
     with file.open("a", encoding="utf-8") as out:
         for number, text, chat in written:

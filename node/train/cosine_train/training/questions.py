@@ -1,6 +1,6 @@
-"""Questions to a target, from JSON lines: conversations cut before an answer, or openings of plain texts.
+"""Questions to a target, from JSON lines: conversations cut before an answer, or beginnings of plain texts.
 
-As prompts they are in tokens: to be answered by the target, or to be read with the answer that somebody else gave.
+In tokens they become prompts for the target to answer, or to read with the answer of another author.
 """
 
 import json
@@ -19,22 +19,22 @@ from cosine_train.training.answers import TargetPrompt
 Message = Mapping[str, str]
 
 SUFFIXES: Final = (".jsonl", ".jsonl.xz")
-"""The ends of the names of files that are read."""
+"""Suffixes of the files that are read."""
 HELD_OUT_MARK: Final = ".dev."
-"""A file with this in its name holds questions for the evaluation alone."""
+"""A file with this in its name has questions for the evaluation only."""
 HELD_OUT_EVERY: Final = 20
-"""One question in this many is held out if no file is."""
+"""The interval of held-out questions if no file is held out."""
 OPENING_CHARACTERS: Final = 240
-"""About 50 tokens of a plain text, enough to show its kind."""
+"""About 50 tokens of a plain text."""
 TEMPERATURE: Final = 0.8
-"""Half of the answers are sampled at it, the others are greedy."""
+"""Temperature of half of the answers; the others are greedy."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conversation that waits for the assistant, or the opening of a text, as a client takes it.
+    """A conversation that ends with the user, or the beginning of a text, as a client takes it.
 
-    `follows` is what came next where it was found: somebody's answer, or the rest of the text.
+    `follows` is its continuation in the source: an answer, or the rest of the text.
     """
 
     domain: str
@@ -44,13 +44,13 @@ class Question:
 
     @property
     def number(self) -> int:
-        """A number of 63 bits that depends on what is asked alone; it names its answers and seeds their noise."""
+        """A number of 63 bits that depends only on `asked`; it names the answers and seeds their noise."""
         asked = self.asked if isinstance(self.asked, str) else [dict(message) for message in self.asked]
         return int.from_bytes(sha256(json.dumps(asked, sort_keys=True).encode()).digest()[:8]) >> 1
 
 
 def read_questions(source: Path) -> list[Question]:
-    """The questions of a file, or of all files of a folder, each once, in an order of their own.
+    """Return the questions of a file, or of all files of a folder, each once, ordered by number.
 
     A line is `{"messages": [{"role", "content"}...]}` or `{"text": ...}`; its domain is its `domain`, else the
     first part of its file's name. Raises `UsageError`.
@@ -76,7 +76,7 @@ def read_questions(source: Path) -> list[Question]:
 
 
 def in_turns(questions: Sequence[Question]) -> list[Question]:
-    """The same questions, one of each domain in turn as long as they last."""
+    """Return the same questions with the domains in turn."""
     by_domain: dict[str, list[Question]] = {}
     for question in questions:
         by_domain.setdefault(question.domain, []).append(question)
@@ -87,9 +87,9 @@ def in_turns(questions: Sequence[Question]) -> list[Question]:
 def prompts_of(
     questions: Sequence[Question], codec: TextTokenizer, *, answers: int, longest_prompt: int, is_asked_twice: bool
 ) -> list[TargetPrompt]:
-    """Prompts for `answers` answers, domains in turn, greedy and sampled in turn or each question both ways.
+    """Return prompts for `answers` answers, domains in turn, each greedy or sampled, or both ways.
 
-    Questions of more than `longest_prompt` tokens are passed over.
+    Questions of more than `longest_prompt` tokens are left out.
     """
     found: list[TargetPrompt] = []
     for question in in_turns(questions):
@@ -108,7 +108,7 @@ def prompts_of(
 def readings_of(
     questions: Sequence[Question], codec: TextTokenizer, *, readings: int, longest_prompt: int, longest_answer: int
 ) -> list[TargetPrompt]:
-    """Prompts with the text that follows them, domains in turn, cut after `longest_answer` tokens."""
+    """Return prompts with the text that follows them, domains in turn, cut after `longest_answer` tokens."""
     found: list[TargetPrompt] = []
     for question in in_turns(questions):
         if len(found) >= readings:
@@ -121,7 +121,7 @@ def readings_of(
         else:
             prompt = codec.encode_chat(asked)
             whole = codec.encode_chat([*asked, {"role": "assistant", "content": question.follows}])
-        # The last tokens of a prompt may be others once more text follows.
+        # The last tokens of a prompt may change if more text follows.
         common = next(
             (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(prompt)
         )
@@ -146,9 +146,9 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
 
 
 def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
-    """What is asked and what follows; empty where nothing is.
+    """Return the question and its continuation, each empty if there is none.
 
-    Of a conversation that is a user's last word, or else all before one of its answers.
+    Of a conversation that ends with an answer, the question is the part before one of its answers.
     """
     if isinstance(text := record.get("text"), str):
         opening = text[:OPENING_CHARACTERS]
@@ -163,7 +163,7 @@ def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
     ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if not ends:
         return "", ""
-    # Any of the answers, but always the same one of a conversation.
+    # An answer determined by the conversation.
     choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
     end = ends[choice]
     return tuple(turns[:end]), turns[end]["content"]

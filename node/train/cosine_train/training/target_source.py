@@ -1,6 +1,6 @@
-"""A target as the training of a drafter needs it: its tokenizer, its answers, and a drafter to begin with.
+"""The target in the training of a drafter: its tokenizer, its answers, and an initial drafter.
 
-It is on this machine, or behind a swarm, of which no more is known than what it writes.
+It is on this machine, or served by a swarm, where only its text is known.
 """
 
 import asyncio
@@ -32,26 +32,20 @@ from cosine_train.training.loop import computes_in_bfloat16
 from cosine_train.training.new_drafter import Shape, drafter_of, new_model
 
 CONTEXT_TOKENS: Final = 8192
-"""The context of a drafter whose target's is unknown. It costs nothing: positions are not learned."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Answering:
-    """Limits of a target's answers: `slots` at once, `new_tokens` tokens each."""
-
-    slots: int
-    new_tokens: int
+"""The context of a drafter if the target's is unknown. It costs nothing: positions are not learned."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalSource:
-    """A model on this machine, by any name that `join` takes. Its drafters begin with some of its layers.
+    """A model on this machine, by any name that `join` takes, that gives `slots` answers at once.
 
-    With a `width` they begin untrained, with as many layers. Raises `UsageError`.
+    Its drafters begin with some of its layers; with a `width` they begin untrained, with as many layers. Raises
+    `UsageError`.
     """
 
     model: str
-    answering: Answering
+    slots: int
+    new_tokens: int
     layers: tuple[int, ...]
     width: int | None
     device: str
@@ -59,7 +53,7 @@ class LocalSource:
 
     @cached_property
     def folder(self) -> Path:
-        """The model's folder, downloaded if need be."""
+        """The model's folder, downloaded if necessary."""
         return fetch_folder(self.model)
 
     @cached_property
@@ -70,22 +64,18 @@ class LocalSource:
         return TextTokenizer(files.files)
 
     def loaded(self) -> Any:
-        """The model itself, loaded anew, in 16 bits where these are fast. Raises `UsageError`."""
+        """Load the model, in 16 bits where these are fast. Raises `UsageError`."""
         where = resolve_device(self.device)
         dtype = torch.bfloat16 if computes_in_bfloat16(where.type) else torch.float32
         return load_model(str(self.folder), dtype=dtype).to(where)
 
     def target(self) -> LocalTarget:
-        """The target, which answers. Raises `UsageError`."""
-        return LocalTarget(
-            self.loaded(),
-            eos=read_ends(self.folder),
-            slots=self.answering.slots,
-            new_tokens=self.answering.new_tokens,
-        )
+        """Load the target to answer. Raises `UsageError`."""
+        eos = read_ends(self.folder)
+        return LocalTarget(self.loaded(), eos=eos, slots=self.slots, new_tokens=self.new_tokens)
 
     def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
-        """An untrained drafter with these tokens. Raises `UsageError`."""
+        """Return an untrained drafter with these tokens. Raises `UsageError`."""
         if self.width is None:
             model = load_model(str(self.folder), dtype=torch.float32)
             return drafter_of(model, layers=self.layers, vocabulary=vocabulary)
@@ -95,15 +85,15 @@ class LocalSource:
 
 @dataclass(frozen=True, kw_only=True)
 class SwarmSource:
-    """A target that a swarm serves, asked by ordinary requests, with the options of a client.
+    """A target that a swarm serves, asked by ordinary requests with the client's `options`, `slots` at once.
 
-    `join` is the client's way into the network. Weights are unknown here, so drafters begin as untrained models.
-    Raises as the client does.
+    Its weights are unknown, so drafters begin as untrained models. Raises as the client does.
     """
 
     join: Join
     options: ClientOptions
-    answering: Answering
+    slots: int
+    new_tokens: int
     layers: int
     width: int
     seed: int
@@ -123,34 +113,34 @@ class SwarmSource:
             return await joined[0].text_codec(await client.find_verifiers())
 
     def target(self) -> "SwarmSource":
-        """The same, which answers."""
+        """Return this source, which answers."""
         return self
 
     def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
-        """An untrained drafter with these tokens."""
+        """Return an untrained drafter with these tokens."""
         shape = Shape(self.layers, self.width, vocabulary.reserved_id + 1, CONTEXT_TOKENS)
         return new_model(shape, self.seed)
 
     def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """The answers as they end, in no order."""
+        """Yield the answers as they end, in any order."""
         under_way: dict[Future[Generation], TargetPrompt] = {}
         with Client(join=self.join, **self.options) as client:
             for prompt in prompts:
                 asked = client.submit(
                     prompt.tokens,
-                    max_new_tokens=self.answering.new_tokens,
+                    max_new_tokens=self.new_tokens,
                     temperature=prompt.sampling.temperature,
                     seed=prompt.sampling.seed,
                     generation_config="none",
                 )
                 under_way[asked] = prompt
-                if len(under_way) >= self.answering.slots:
+                if len(under_way) >= self.slots:
                     yield from _ended(under_way)
             while under_way:
                 yield from _ended(under_way)
 
     def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """Raises `UsageError`: a swarm writes, and tells nothing of what is given."""
+        """Raise `UsageError`: a swarm gives no probabilities of given texts."""
         raise UsageError("Texts can be read by a target on this machine alone; leave --read out for a swarm.")
 
 
@@ -158,7 +148,7 @@ TargetSource = LocalSource | SwarmSource
 
 
 def _ended(under_way: dict[Future[Generation], TargetPrompt]) -> Iterator[Answer]:
-    """Wait for some of the requests, which then are under way no more."""
+    """Wait for some of the requests, and remove them from those under way."""
     for future in wait(under_way, return_when=FIRST_COMPLETED).done:
         prompt, tokens = under_way.pop(future), future.result().token_ids
         if tokens:
