@@ -1,22 +1,22 @@
 """The contract of engines: one forward pass over several sequences, each a kept prefix and a tree of tokens.
 
 *Trees.* A sequence is a prefix, which only grows, and a tree of named nodes below it. `forward` adds nodes, `keep`
-moves a chain of them into the prefix and drops what does not descend from its end, `prune` drops nodes and what
-descends from them. Names are the caller's; one is free again as soon as its node is kept or dropped.
+moves a chain of them into the prefix and drops all nodes that do not descend from its end, `prune` drops nodes and
+their descendants. Names are the caller's; one is free again as soon as its node is kept or dropped.
 
-*Pages.* Each token of a prefix or a tree takes a slot of a pool whose size never changes. Slots come in pages: a
-page belongs to one sequence, or as part of a prefix to all of its scope that begin alike. Pages of released
-prefixes stay cached and are evicted before anything is refused, so `free_tokens` counts them. Engines without a
-model only count.
+*Pages.* Each token of a prefix or a tree takes a slot of a pool of fixed size. Slots are grouped in pages: a page
+belongs to one sequence, or as part of a prefix to all sequences of its scope with the same beginning. Pages of
+released prefixes stay cached and are evicted before a request is refused, so `free_tokens` counts them. Engines
+without a model only count.
 
-*A pass* feeds all rows or, if it raises, none: the sequences then stand as before it. Only bad logits fail a row
-alone (`RowResult.error`), and that row's tokens are not fed. A choice depends on nothing but the tokens of its own
-path, the request's sampling and the numerics: siblings, other rows, the order of passes and the place of pages
-move the last digits of logits at most, which can decide a near-tie, and in deterministic mode not even those.
+*A pass* feeds all rows or, if it raises, none: the sequences then stay as before it. Only bad logits fail a single
+row (`RowResult.error`), and that row's tokens are not fed. A choice depends only on the tokens of its path, the
+request's sampling and the numerics: siblings, other rows, the order of passes and the place of pages change at most
+the last digits of logits, which can decide a near-tie, and in deterministic mode not even those.
 
-*What can never happen*: that a token of one scope is seen by another; that a node sees a token that is not on its
-path; that a pool grows. `LocalProtocolError` says that the caller broke the rules: a sequence that is not open, a
-name in use, a parent that is not alive.
+*Invariants*: no scope sees tokens of another; no node sees a token outside its path; pools never grow.
+`LocalProtocolError` means that the caller broke the rules: a sequence that is not open, a name in use, a parent
+that is not alive.
 """
 
 from collections.abc import Sequence
@@ -44,7 +44,7 @@ class OutOfMemory(CosineError):
 
 
 class PassAbandoned(CosineError):
-    """A pass was stopped between two layers because nobody wants its result any more; nothing was fed."""
+    """A pass was stopped between two layers because its result is not needed any more; nothing was fed."""
 
 
 class BadLogits(CosineError):
@@ -52,10 +52,10 @@ class BadLogits(CosineError):
 
 
 class Activations(Protocol):
-    """What a target's layers made of some tokens, as a draft head reads it; only engines look inside."""
+    """The activations of a target's layers for some tokens, which a draft head reads; opaque except to engines."""
 
     def __len__(self) -> int:
-        """The number of tokens."""
+        """Return the number of tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +63,8 @@ class Row:
     """Tokens of one sequence to be fed in a pass.
 
     The caller names its nodes: `nodes[i]` is a non-negative name unused in the sequence's present tree, and
-    `parents[i]` is `PREFIX`, an earlier name of this row, or a node fed in an earlier pass and still alive.
-    Choices are returned for `tokens[scored_from:]`.
+    `parents[i]` is `PREFIX`, an earlier name of this row, or a node fed in an earlier pass and still alive. Choices
+    are returned for `tokens[scored_from:]`.
     """
 
     sequence: int
@@ -77,25 +77,25 @@ class Row:
     wants_nll: bool = False
     """True to return the mean negative log-likelihood of the row's tokens (a chain), given their prefix."""
     activations: Activations | None = None
-    """For a draft head: what its target made of the tokens before the row's first ones, as many as these."""
+    """For a draft head: the target's activations of the tokens before the row's first ones, as many as these."""
     followers: tuple[int | None, ...] = ()
-    """What comes after each of the last tokens, whose likelihood is to be told; None for the choice there."""
+    """The tokens after the last ones, whose likelihoods are reported; None for the choice there."""
     top: int = 0
-    """The number of likeliest tokens to tell with each likelihood."""
+    """The number of likeliest tokens reported with each likelihood."""
 
     @classmethod
     def chain(cls, sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> "Row":
-        """Tokens one after the other below the prefix, named by their number in the row."""
+        """Return a row of consecutive tokens below the prefix, named by their number in the row."""
         nodes = tuple(range(len(tokens)))
         return cls(sequence, tuple(tokens), nodes, (PREFIX, *nodes[:-1]), scored_from)
 
     def part(self, start: int, stop: int) -> "Row":
-        """Some of its tokens as a row of their own, without what is asked of them; those before are fed first."""
+        """Return a row of some of its tokens, without outputs; the tokens before are fed first."""
         return Row(self.sequence, self.tokens[start:stop], self.nodes[start:stop], self.parents[start:stop])
 
     @property
     def told_from(self) -> int:
-        """The index of the first token after which likelihoods are told."""
+        """The index of the first token after which likelihoods are reported."""
         return len(self.tokens) - len(self.followers)
 
     @property
@@ -120,7 +120,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class RowResult:
-    """One row's outcome. `error` is set, and `choices` empty, if this row alone failed.
+    """One row's outcome. `error` is set, and `choices` empty, if only this row failed.
 
     It is `BadLogits`, or `GrammarTooComplex`. `likelihoods` has one for each of the row's `followers`.
     """
@@ -134,10 +134,10 @@ class RowResult:
 class Engine(Protocol):
     """A model with its KV pool. Not thread-safe: one caller at a time.
 
-    A sequence is a kept prefix plus a tree of nodes fed since. Output position 0 is the token after
-    `prompt_tokens` tokens; the keyed noise of a choice after a node at absolute index j (the first prompt token
-    has index 0) is that of output position `j + 1 - prompt_tokens`. The repetition penalty of a choice sees the
-    kept prefix and the node's own path; what shapes scores by the output sees of them what follows the prompt.
+    A sequence is a kept prefix plus a tree of nodes fed since. Output position 0 is the token after `prompt_tokens`
+    tokens; the keyed noise of a choice after a node at absolute index j (the first prompt token has index 0) is
+    that of output position `j + 1 - prompt_tokens`. The repetition penalty of a choice sees the kept prefix and the
+    node's path; the shaping of scores by the output sees only the part after the prompt.
     """
 
     @property
@@ -152,7 +152,7 @@ class Engine(Protocol):
 
     @property
     def free_tokens(self) -> int:
-        """Tokens the pool can still take, those included that evicting cached prefixes would make room for."""
+        """Tokens that the pool can still take, including the room of cached prefixes."""
 
     @property
     def cached_tokens(self) -> int:
@@ -160,53 +160,52 @@ class Engine(Protocol):
 
     @property
     def grammars(self) -> "Grammars | None":
-        """The constraints that the engine applies where a sampling has one; None if it leaves them out."""
+        """The constraints that the engine applies to samplings with one; None if it ignores them."""
 
     @property
     def tells_likelihoods(self) -> bool:
-        """True if rows may have followers: it has the scores of all tokens."""
+        """True if rows may have followers, since the engine has the scores of all tokens."""
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        """A new empty sequence; its number. Allocates no page yet.
+        """Open a new empty sequence, without any page, and return its number.
 
-        Sequences of one scope share prefixes (`reuse_prefix`), and theirs stay cached after `release` as long as
-        nobody needs the room. Without a scope nothing is shared or cached.
+        Sequences of one scope share prefixes (`reuse_prefix`), and theirs stay cached after `release` until the
+        room is needed. Without a scope nothing is shared or cached.
         """
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Begin an empty sequence with what is known of `tokens`; the number of them that are its prefix now.
+        """Begin an empty sequence with the known beginning of `tokens`; return its number of tokens.
 
-        A multiple of the page size, and less than `tokens`, so that there is one to feed; 0 where no sequence of
-        the scope has begun alike. The sequence is as if it had been fed them and had kept them. Allocates nothing
-        but what was cached, which `free_tokens` then counts no more. Raises `LocalProtocolError` if the sequence
-        is not empty.
+        It is a multiple of the page size, and less than `tokens`, so that there is one to feed; 0 if no sequence of
+        the scope has the same beginning. The sequence is then as if it had fed and kept them. Only cached pages are
+        allocated, which `free_tokens` then does not count. Raises `LocalProtocolError` for a non-empty sequence.
         """
 
     def reserve(self, sequence: int, tokens: int) -> None:
         """Make room for `tokens` more tokens in a sequence. Raises `OutOfPages`."""
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """Feed all rows in one pass. At most one row per sequence. Reserves by itself; raises `OutOfPages`."""
+        """Feed all rows in one pass, at most one per sequence. Reserves room itself; raises `OutOfPages`."""
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
-        """Append the nodes of `path` (a chain starting at `PREFIX`) to the prefix; drop what does not follow it.
+        """Append the nodes of `path` (a chain starting at `PREFIX`) to the prefix; drop all that do not follow it.
 
-        Nodes that descend from the end of the path stay alive under their names; its children now have the
-        parent `PREFIX`. An empty path changes nothing.
+        Nodes that descend from the end of the path stay alive under their names; its children now have the parent
+        `PREFIX`. An empty path changes nothing.
         """
 
     def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        """Drop these nodes and all that descend from them. Unknown names are ignored."""
+        """Drop these nodes and their descendants. Unknown names are ignored."""
 
     def abandon(self) -> None:
-        """Let the pass under way in another thread, if any, end soon with `PassAbandoned`. May come too late."""
+        """Make the running pass in another thread, if any, end soon with `PassAbandoned`. It may come too late."""
 
     def release(self, sequence: int) -> None:
-        """Forget a sequence and free its pages. With a scope its prefix stays cached while there is room."""
+        """Release a sequence and its pages. With a scope its prefix stays cached while there is room."""
 
 
 class EngineAround:
-    """The base of engines around another one, which do as it does but for what subclasses say."""
+    """The base of engines around another one, which delegate everything that subclasses do not override."""
 
     def __init__(self, inner: Engine) -> None:
         self._inner = inner

@@ -1,4 +1,4 @@
-"""How much better an engine's choice scores than a token that somebody else chose at its place. Pure."""
+"""The distance of an engine's choice to a token chosen elsewhere at its place. Pure."""
 
 import math
 from typing import Final
@@ -7,13 +7,13 @@ from cosine_node.engine.base import Choice
 from cosine_protocol.limits import MAX_SCORE_GAP
 
 CANDIDATES: Final = 8
-"""Beyond so many tokens a gap need not be exact, for it is wide."""
+"""Candidates that are compared; a gap beyond them is large and need not be exact."""
 
 
 def gap_of(choice: Choice, committed: int) -> float:
-    """The score of a choice less that of another token, or less than that where it is no candidate.
+    """Return the score of a choice minus that of another token, or a lower bound if this is no candidate.
 
-    A token that the sampler rules out is as far away as can be.
+    For a token that the sampler rules out it is infinite.
     """
     chances = dict(choice.candidates)
     if committed in chances:

@@ -1,4 +1,4 @@
-"""The longest text of a model, as its configuration tells it."""
+"""The maximum length of a text, from a model's configuration."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -13,17 +13,17 @@ NAMES: Final = (
     "context_length",
     "model_max_length",
 )
-"""What configurations call it. transformers reads most of them by the first name."""
+"""The names of the context length in configurations. transformers reads most of them by the first name."""
 FACTS: Final = (*NAMES, "rope_parameters")
-"""All that is looked at."""
+"""All names that are read."""
 STRETCHED_ROPES: Final = frozenset({"dynamic", "longrope"})
 """Rotary embeddings whose frequencies depend on the longest sequence in the batch."""
 UNBOUNDED_TOKENS: Final = 1 << 20
-"""The context of a model whose configuration names none. The pool bounds it sooner."""
+"""The context of a model without a context length in its configuration. The pool bounds it sooner."""
 
 
 def context_tokens(facts: Mapping[str, Any]) -> int:
-    """The longest sequence whose tokens do not depend on the rest of the pass, by what a configuration says."""
+    """Return the longest sequence whose tokens do not depend on the rest of the pass, from a configuration."""
     longest = next((facts[name] for name in NAMES if _is_length(facts.get(name))), UNBOUNDED_TOKENS)
     stated = facts.get("rope_parameters")
     parameters = stated if isinstance(stated, dict) else {}

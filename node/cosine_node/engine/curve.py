@@ -13,28 +13,29 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
-"""From plain decoding to a wide token tree; between them the curve is taken to be straight."""
+"""Tokens of measured passes, from plain decoding to a wide token tree; the curve between them is linear."""
 
 USUAL_TOKENS: Final = 16
-"""Passes up to so many tokens are the usual ones of a request. They are taken again before longer ones: how they
-compare decides what is fed, and on a slow machine the longer ones would take most of the time."""
+"""Passes of up to this number of tokens are the usual ones of a request. They are repeated before longer ones:
+their relation decides the drafts, and on a slow machine the longer ones would take most of the time.
+"""
 
 PROMPT_TOKENS: Final = (128, 256, 512, 1024, 2048)
-"""Beyond a token tree, to what keeps a large card busy."""
+"""Tokens of measured prompt passes, beyond a token tree, up to the load of a large card."""
 
 LONGEST_PROMPT_PASS_S: Final = 0.25
-"""Who comes during a pass over prompts alone waits at most so long for the first of its own."""
+"""Maximum time of a pass over prompts alone, for which new requests wait."""
 
 CONTEXT_CHUNK_TOKENS: Final = 32
-"""Tokens of the context that are fed before the time is looked at again."""
+"""Tokens of the context that are fed between two checks of the time."""
 
 
 @dataclass(frozen=True, slots=True)
 class CostCurve:
     """Seconds of a pass by its tokens: points `(tokens, seconds)` in rising order of tokens.
 
-    Straight lines between points, the last line beyond them, constant below the first. Raises `UsageError`
-    for points out of order or below zero.
+    It is linear between points and beyond them, and constant below the first. Raises `UsageError` for points out of
+    order or below zero.
     """
 
     points: tuple[tuple[int, float], ...]
@@ -47,7 +48,7 @@ class CostCurve:
             raise UsageError("A cost curve has no seconds below zero.")
 
     def seconds(self, tokens: int) -> float:
-        """The cost of a pass over that many tokens; one over none costs nothing."""
+        """Return the cost of a pass over that many tokens, 0 for none."""
         if tokens <= 0:
             return 0.0
         points = self.points
@@ -58,7 +59,7 @@ class CostCurve:
         return max(0.0, y0 + (y1 - y0) * (tokens - x0) / (x1 - x0))
 
     def most_tokens(self, *, within_s: float, limit: int) -> int:
-        """The most tokens, at most `limit`, of a pass that lasts no longer than `within_s`; costs never fall."""
+        """Return the maximum number of tokens, up to `limit`, of a pass of at most `within_s`; costs never fall."""
         least, most = 0, limit
         while least < most:
             middle = (least + most + 1) // 2
@@ -69,20 +70,20 @@ class CostCurve:
         return least
 
     def tokens_within(self, passes: float, *, least: int, most: int) -> int:
-        """The same from `least` to `most`, of a pass that lasts as long as so many over one token."""
+        """Return the same from `least` to `most`, with the time of that many passes over one token."""
         return max(least, self.most_tokens(within_s=passes * self.seconds(1), limit=most))
 
 
 LONGEST_CHAIN: Final = 15
-"""Drafts of one request in a pass, as most are: what a longer chain adds is next to nothing."""
+"""Maximum drafts of one request in a pass: a longer chain adds almost nothing."""
 BREAK_EVEN_STEPS: Final = 10
-"""Halvings: to a thousandth."""
+"""Halvings, for a precision of a thousandth."""
 
 
 def break_even(curve: CostCurve, *, beside: float = 1.0) -> float:
-    """The rate at which drafts have to come true for a pass over a chain of some to pay, at most 1.
+    """Return the acceptance rate, at most 1, from which a pass over a chain of drafts pays.
 
-    They pay if they bring more tokens a second than plain decoding, or than `beside` times as many.
+    It pays if it yields more tokens a second than plain decoding, or than `beside` times as many.
     """
 
     def pays(rate: float) -> bool:
@@ -98,9 +99,10 @@ def break_even(curve: CostCurve, *, beside: float = 1.0) -> float:
 
 
 def rising(points: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
-    """The points with every cost lowered to the least after it: fewer tokens never cost more.
+    """Return the points with every cost lowered to the least after it: fewer tokens never cost more.
 
-    A length whose passes were all disturbed would else make all longer ones look as dear, and drafts worthless.
+    A length whose passes were all disturbed would otherwise make all longer ones look as expensive, and drafts
+    useless.
     """
     least = [*accumulate((seconds for _, seconds in reversed(points)), min)]
     return tuple((tokens, seconds) for (tokens, _), seconds in zip(points, reversed(least), strict=True))
@@ -116,20 +118,20 @@ def measure_curve(
     repeats: int = 5,
     budget_s: float = inf,
 ) -> CostCurve:
-    """Least cost of passes over a tree of each size after `context_tokens` tokens, in rising order.
+    """Return the least cost of passes over a tree of each size after `context_tokens` tokens, in rising order.
 
-    What else a machine does only adds to a pass, and to one length more than to another by chance; how the lengths
-    compare decides what is fed. How much longer passes take under load is measured as they run.
+    Other load of the machine only adds to a pass, by chance more to one length than to another, while the relation
+    of the lengths decides the drafts. The slowdown under load is measured while passes run.
 
     Half of a tree's tokens end a path, as in drafts: where paths are computed one by one, trees cost more than
-    chains. `prompt_tokens` are longer passes, over a chain whose last token alone is scored, in rising order; each
-    is fed twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
+    chains. `prompt_tokens` are longer passes, over a chain with its last token scored, in rising order; each is fed
+    twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
 
-    `clock` returns seconds. The first pass of a length warms caches and kernels up and does not count, unless it is
-    the only one; `repeats` passes do, those of `USUAL_TOKENS` first. After `budget_s` no more are begun, but there
-    is one of the shortest and one of the longest; a quarter of it is for the context, which may stay shorter.
-    Lengths the engine's context or free pool cannot hold are left out. Raises `OutOfPages` or `UsageError` if not
-    even the first fits.
+    `clock` returns seconds. The first pass of a length warms up caches and kernels and does not count, unless it is
+    the only one; `repeats` passes do, those of `USUAL_TOKENS` first. None is begun after `budget_s`, except for one
+    of the shortest and one of the longest; a quarter of it is for the context, which may stay shorter. Lengths
+    beyond the engine's context or free pool are left out. Raises `OutOfPages` or `UsageError` if not even the first
+    fits.
     """
     began_s = clock()
     room = min(engine.context_tokens, engine.free_tokens)
@@ -149,7 +151,7 @@ def measure_curve(
         return measured[count][-1]
 
     try:
-        # The context is there to be attended to, which costs a pass little: it takes a quarter of the time at most.
+        # The context only needs to be attended to, which costs little: it takes at most a quarter of the time.
         _feed(engine, sequence, context, is_over=lambda: is_over(0.25))
         first, *others = sorted(count for count in set(tokens) if context + count <= room)
         for count in (first, *reversed(others)):
@@ -177,13 +179,13 @@ def measure_curve(
 
 
 def _tree(sequence: int, tokens: int) -> Row:
-    """So many tokens of which each has two children as far as they go."""
+    """Return a row of that many tokens in which each has two children as far as possible."""
     parents = (PREFIX, *((name - 1) // 2 for name in range(1, tokens)))
     return Row(sequence, (0,) * tokens, tuple(range(tokens)), parents)
 
 
 def _feed(engine: Engine, sequence: int, tokens: int, *, is_over: Callable[[], bool]) -> None:
-    """Keep so many tokens in a sequence, or fewer, but some, where the time is over before."""
+    """Keep that many tokens in a sequence, or fewer, but some, once the time is over."""
     fed = 0
     while fed < tokens and not (fed and is_over()):
         chunk = min(CONTEXT_CHUNK_TOKENS, tokens - fed)

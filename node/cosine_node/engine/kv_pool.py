@@ -1,7 +1,7 @@
-"""The KV pool's accounting: which pages and token slots are allocated, shared, cached or free. Pure, no tensors.
+"""The KV pool's accounting: the allocated, shared, cached and free pages and token slots. Pure, no tensors.
 
 `FreePages` are the free ones of a number of pages, `PagePool` the pages of a pool with their owners, and
-`WindowPages` the part of them whose keys and values layers with a sliding window hold.
+`WindowPages` the pages with keys and values of layers with a sliding window.
 """
 
 import heapq
@@ -20,17 +20,17 @@ Integers = npt.NDArray[np.int64]
 
 
 class FreePages:
-    """Pages by their number, all of them free at first.
+    """Pages by number, initially all free.
 
-    Who takes the page after its last one gets it where it is free; others begin far apart, so that there is room
-    for that. What an owner takes is then mostly one run.
+    The page after an owner's last one is taken if it is free; first pages are far apart to leave room for that. The
+    pages of an owner are then mostly one run.
     """
 
     def __init__(self, pages: int) -> None:
         self.pages = pages
         self.count = pages
-        """The number of pages that are free."""
-        # A byte for each page: large pools have many, and so has a simulation of many nodes.
+        """The number of free pages."""
+        # One byte per page, since large pools and simulations have many.
         self._is_free = bytearray(b"\1") * pages
         # A heap with the free pages and some that were taken meanwhile; those in it are queued.
         self._lowest = list(range(pages))
@@ -41,15 +41,15 @@ class FreePages:
         return bool(self._is_free[page])
 
     def take(self, following: int) -> int:
-        """Take a free page: the following one, or a new beginning far from others, or else the lowest."""
+        """Take a free page: the following one, or a first page far from others, or else the lowest."""
         page = following
         if not (0 <= page < self.pages and self._is_free[page]):
-            # Beginnings fall into the widest gaps, 0, 1/2, 1/4, 3/4, ...: bits in reverse order (van der Corput
+            # First pages are in the widest gaps, 0, 1/2, 1/4, 3/4, ...: bits in reverse order (van der Corput
             # 1935).
             bits = (self.pages - 1).bit_length()
             page = int(f"{self._beginnings:0{bits}b}"[::-1], 2) * self.pages >> bits if bits else 0
             self._beginnings = (self._beginnings + 1) % self.pages
-        # Pages taken by the rules above are still in the heap and are dropped when they come up.
+        # Pages taken by the rules above are still in the heap, and are dropped when they reach its top.
         while not self._is_free[page]:
             page = heapq.heappop(self._lowest)
             self._is_queued[page] = False
@@ -58,7 +58,7 @@ class FreePages:
         return page
 
     def put(self, page: int) -> None:
-        """Make a page free that was taken."""
+        """Free a page that was taken."""
         self._is_free[page] = True
         self.count += 1
         if not self._is_queued[page]:
@@ -69,8 +69,8 @@ class FreePages:
 class _Allocation:
     """The pages of one owner: those allocated to it with the bits of their used slots, and those it shares.
 
-    `free_slots` are the unused slots of the allocated pages, the lowest last; `near` are the pages that it may
-    still look at through a window.
+    `free_slots` are the unused slots of the allocated pages, the lowest last; `near` are the pages that it may see
+    through a window.
     """
 
     __slots__ = ("free_slots", "near", "shared", "used_slots")
@@ -83,29 +83,29 @@ class _Allocation:
 
     @property
     def last_page(self) -> int:
-        # Page -1 follows no page, so that an owner without pages is given a new beginning.
+        # Page -1 follows no page, so that an owner without pages gets a new first page.
         return max(self.used_slots, default=max(self.shared, default=-2))
 
 
 class PagePool:
     """Pages of 16 token slots, allocated to owners; an owner's slots are allocated one by one inside its pages.
 
-    Slot `s` lies in page `s // PAGE_TOKENS`. An owner's lowest free slots go first and its pages follow each other
-    where they can; owners begin far apart, so that there is room for that. A context is then mostly one run of
-    slots and can be read without a copy.
+    Slot `s` is in page `s // PAGE_TOKENS`. An owner's lowest free slots are used first, and its pages are
+    consecutive if possible, with the first pages of owners far apart. A context is then mostly one run of slots and
+    can be read without a copy.
 
     A page is held by the owner it is allocated to, by the owners that share it, and by the prefix cache, which
-    outlives owners. It is free again when nobody holds it; until then its free slots go only to the owner it is
+    outlives owners. It is free once no holder is left; until then its free slots are used only by the owner it is
     allocated to. That owner must not free slots that a sharer or the cache reads before its own release.
     """
 
     def __init__(self, *, tokens: int, windows: "WindowPages | None" = None) -> None:
-        """A pool for at least `tokens` tokens, rounded up to whole pages; `windows` are for as many pages."""
+        """Create a pool for at least `tokens` tokens, in whole pages; `windows` are for as many pages."""
         self.pages = -(-tokens // PAGE_TOKENS)
         self.windows = windows
         self._free = FreePages(self.pages)
         self._allocations: dict[int, _Allocation] = {}
-        # By page: how many owners hold it, how often it is cached.
+        # By page: the number of owners, and the number of its blocks in the cache.
         self._owners = [0] * self.pages
         self._cache_uses = [0] * self.pages
         self._only_cached = 0
@@ -116,25 +116,25 @@ class PagePool:
 
     @property
     def free_pages(self) -> int:
-        """Pages that nobody holds."""
+        """The number of pages without a holder."""
         return self._free.count
 
     @property
     def available_pages(self) -> int:
-        """Pages that no owner holds: the free ones, and those that would be if nothing were cached."""
+        """The number of pages without an owner: free ones, and cached ones."""
         return self._free.count + self._only_cached
 
     @property
     def free_tokens(self) -> int:
-        """Slots in available pages."""
+        """The number of slots in available pages."""
         return self.available_pages * PAGE_TOKENS
 
     def missing_pages(self, demands: Mapping[int, int]) -> int:
-        """The number of pages that `reserve` would allocate."""
+        """Return the number of pages that `reserve` would allocate."""
         return sum(self._missing(owner, tokens) for owner, tokens in demands.items())
 
     def check_available(self, pages: int) -> None:
-        """Raise `OutOfPages` unless so many pages are available, and as many window pages."""
+        """Raise `OutOfPages` unless `pages` pages are available, and as many window pages."""
         if pages > self.available_pages:
             raise OutOfPages(f"{pages} pages are needed and {self.available_pages} of {self.pages} are free.")
         if self.windows is not None and pages > self.windows.available_pages:
@@ -200,8 +200,8 @@ class PagePool:
     def share(self, owner: int, pages: Iterable[int], *, near: Iterable[int] = ()) -> None:
         """Let an owner hold pages allocated to others until its release.
 
-        It may look at those of `near` through a window; they must have window pages. Raises `LocalProtocolError`
-        for a free page.
+        It may see those of `near` through a window; they must have window pages. Raises `LocalProtocolError` for a
+        free page.
         """
         shared = set(pages)
         if not shared:
@@ -218,11 +218,11 @@ class PagePool:
                 allocation.near.add(page)
 
     def near_pages(self, owner: int) -> int:
-        """The number of pages that an owner may look at through a window."""
+        """Return the number of pages that an owner may see through a window."""
         return len(self._allocations[owner].near) if owner in self._allocations else 0
 
     def look_only_at(self, owner: int, pages: set[int]) -> None:
-        """Let an owner look no more through a window at pages but these, and those that have slots left for it."""
+        """Restrict the pages that an owner sees through a window to these and those with free slots for it."""
         allocation = self._allocations[owner]
         unfinished = {slot // PAGE_TOKENS for slot in allocation.free_slots}
         self._leave(allocation, allocation.near - pages - unfinished)
@@ -262,7 +262,7 @@ class PagePool:
             raise LocalProtocolError(f"Nobody holds the pages {free}.")
 
     def _leave(self, allocation: _Allocation, pages: set[int]) -> None:
-        """Let an owner look no more at pages through a window."""
+        """Hide pages from an owner's window."""
         if self.windows is not None:
             for page in sorted(pages & allocation.near):
                 self.windows.leave(page)
@@ -288,18 +288,17 @@ def _bit(slot: int) -> int:
 
 
 class WindowPages:
-    """Where each of `pages` of a pool is in the smaller pool of the layers that look back `window_tokens` only.
+    """The places of a pool's `pages` in the smaller pool of layers that look back only `window_tokens`.
 
-    Such a layer looks back so far and no further (Longformer, arXiv 2004.05150). A page of the pool has a window
-    page, of those for `tokens` tokens, as long as some owner may still look at it. Then it is idle: its keys and
-    values stay, for a request that begins with the same tokens, until another page needs the room, the longest idle
-    first.
+    In such a layer a token sees no earlier ones (Longformer, arXiv 2004.05150). A page of the pool has a window
+    page, out of those for `tokens` tokens, while an owner may see it. Afterwards it is idle: its keys and values
+    stay, for a request that begins with the same tokens, until another page needs the room, the longest idle first.
     """
 
     def __init__(self, *, pages: int, tokens: int, window_tokens: int) -> None:
         self.window_tokens = window_tokens
         self._free = FreePages(-(-tokens // PAGE_TOKENS))
-        # The page after the last one stands for none.
+        # The page after the last one means none.
         self._table: Integers = np.full(pages, self._free.pages, dtype=np.int64)
         self._users = [0] * pages
         # Ordered by the end of their last use, oldest first.
@@ -307,25 +306,25 @@ class WindowPages:
 
     @property
     def slots(self) -> int:
-        """The slots of all window pages; those that `slots_of` gives where there is no page follow them."""
+        """The number of slots in window pages; `slots_of` returns higher numbers for pages without one."""
         return self._free.pages * PAGE_TOKENS
 
     @property
     def available_pages(self) -> int:
-        """Window pages that no owner may look at."""
+        """The number of window pages that no owner may see."""
         return self._free.count + len(self._idle)
 
     def slots_of(self, slots: Integers) -> Integers:
-        """The slots of window pages where these of the pool are; from `self.slots` on where they are not."""
+        """Return the slots of window pages for slots of the pool; from `self.slots` on without a window page."""
         found: Integers = self._table[slots // PAGE_TOKENS] * PAGE_TOKENS + slots % PAGE_TOKENS
         return found
 
     def has(self, page: int) -> bool:
-        """True while a page of the pool has a window page."""
+        """Return True if a page of the pool has a window page."""
         return bool(self._table[page] < self._free.pages)
 
     def take(self, page: int) -> None:
-        """Give a page without one a window page, for its first user. One must be available."""
+        """Give a page its window page, for its first user. One must be available."""
         if not self._free.count:
             self.clear(next(iter(self._idle)))
         before = int(self._table[page - 1]) if page else -2
@@ -338,13 +337,13 @@ class WindowPages:
         self._users[page] += 1
 
     def leave(self, page: int) -> None:
-        """Count one user less; without any it is idle."""
+        """Count one user less; without any the page is idle."""
         self._users[page] -= 1
         if not self._users[page]:
             self._idle[page] = None
 
     def clear(self, page: int) -> None:
-        """Take the window page of a page without users away, if it has one."""
+        """Free the window page of a page without users, if it has one."""
         if self.has(page):
             self._idle.pop(page, None)
             self._free.put(int(self._table[page]))

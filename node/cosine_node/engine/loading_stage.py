@@ -1,6 +1,6 @@
-"""The stage that loading a model has reached, told to who waits for it.
+"""The present stage of loading a model, reported to a listener.
 
-It is reached deep in the library that loads, under calls that have nothing else to tell: they name it here.
+Stages are reached deep in the library that loads, in calls without another result, which report them here.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,16 +9,16 @@ from contextvars import ContextVar
 from typing import Final
 
 TESTING: Final = "testing"
-"""The weights are read; the passes over them are compared with plain decoding."""
+"""The weights are read; passes are compared with plain decoding."""
 MEASURING: Final = "measuring"
-"""The passes are right; now it is measured what they take."""
+"""The passes are right; their cost is measured."""
 
 _TELL: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 
 
 @contextmanager
 def stages_told(tell: Callable[[str], None]) -> Iterator[None]:
-    """Have `tell` called with each stage that loading reaches in this block."""
+    """Call `tell` with each stage that loading reaches in this block."""
     token = _TELL.set(tell)
     try:
         yield
@@ -27,7 +27,7 @@ def stages_told(tell: Callable[[str], None]) -> Iterator[None]:
 
 
 def reach(stage: str) -> None:
-    """Tell that a stage begins, if anybody waits for it."""
+    """Report the beginning of a stage to the listener, if any."""
     tell = _TELL.get()
     if tell is not None:
         tell(stage)

@@ -1,6 +1,6 @@
 """An engine without weights or torch that drafts by prompt lookup: the tokens that followed the same n-gram before.
 
-Prompt lookup decoding (Saxena 2023) copies one continuation; this engine weighs all of them, longer n-grams first.
+Prompt lookup decoding (Saxena 2023) copies one continuation; this engine weights all of them, longer n-grams first.
 """
 
 import math
@@ -15,22 +15,22 @@ from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 
 ORDER: Final = 4
-"""The longest suffix that is looked up."""
+"""Maximum length of a suffix that is looked up."""
 RECENT: Final = 16
-"""Bounds the time a frequent token takes: the latest occurrences of a suffix, which are all that are counted."""
+"""Bounds the time for a frequent token: only the latest occurrences of a suffix are counted."""
 DECAY: Final = 0.9
 """The weight of an occurrence relative to the next later one."""
 DOUBT: Final = (math.inf, 2.0, 1.2, 0.7, 0.4)
-"""By suffix length, the weight of "something new follows" for each different token that followed so far.
+"""By suffix length, the weight of a new continuation for each different token that has followed.
 
-With `DECAY` near the best of a coarse grid by likelihood of English prose and Python under a 4096-token
-vocabulary. In each tenth of estimated probability the fraction that came true was at most 0.11 away.
+With `DECAY` near the best of a coarse grid by likelihood of English prose and Python under a 4096-token vocabulary.
+In each tenth of estimated probability the fraction that came true differed by at most 0.11.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Probabilities of the tokens that may follow, best first, and what they leave for all tokens alike."""
+    """Probabilities of the possible next tokens, best first, and the rest for all tokens alike."""
 
     found: tuple[tuple[int, float], ...]
     left: float
@@ -53,7 +53,7 @@ class FollowerIndex:
             self.tokens.append(token)
 
     def cut(self, length: int) -> None:
-        """Shorten the text to `length` tokens, as if the others had never been there."""
+        """Shorten the text to `length` tokens, as if the others had never been added."""
         while len(self.tokens) > length:
             self.tokens.pop()
             for suffix in self._suffixes():
@@ -63,7 +63,7 @@ class FollowerIndex:
                     del self._followers[suffix]
 
     def estimate(self) -> Estimate:
-        """The tokens that may follow the text. A shorter suffix gives others a part of what longer ones leave."""
+        """Return the possible next tokens. A shorter suffix gets a part of the rest of longer ones."""
         found: dict[int, float] = {}
         left = 1.0
         for suffix in self._suffixes():
@@ -86,7 +86,7 @@ class FollowerIndex:
 
 
 class _Cursor:
-    """Moves the end of an index of the prefix from node to node of the tree, in steps as few as may be."""
+    """Moves the end of an index of the prefix from node to node of the tree, in as few steps as possible."""
 
     def __init__(self, index: FollowerIndex, tree: SequenceTree) -> None:
         self._index = index
@@ -109,10 +109,10 @@ class _Cursor:
 
 
 class NgramEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine` with no model: it copies from the sequence's own past.
+    """Implements `cosine_node.engine.base.Engine` without a model: it copies from the sequence's past.
 
-    It knows no logits, so that it shares no noise with a target: sampling parameters change nothing. Scores are
-    its log-probabilities, mixed with a uniform floor.
+    Without logits it shares no noise with a target: sampling parameters have no effect. Scores are its
+    log-probabilities, mixed with a uniform floor.
     """
 
     def __init__(self, *, vocab_tokens: int, context_tokens: int, pool_tokens: int = 65_536) -> None:
@@ -132,7 +132,7 @@ class NgramEngine(PagedEngine):
         return reused
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
+        """Perform one pass. Raises `LocalProtocolError` or `OutOfPages` without feeding anything."""
         trees = self.feed(rows)
         return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
 

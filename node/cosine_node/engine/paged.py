@@ -13,11 +13,11 @@ from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 
 SPARE_PAGES: Final = 3
-"""The pages that a window of whole pages takes besides: one that it begins in, one that it ends in, one to fill."""
+"""The pages of a window in addition to its whole ones: one at its beginning, one at its end, one to fill."""
 
 
 class PagedEngine:
-    """All of `cosine_node.engine.base.Engine` but the pass itself, of which it does the bookkeeping (`feed`).
+    """`cosine_node.engine.base.Engine` without the pass, of which it does the bookkeeping (`feed`).
 
     Every method raises `LocalProtocolError` for the number of a sequence that is not open.
     """
@@ -25,21 +25,21 @@ class PagedEngine:
     def __init__(
         self, pool: PagePool, *, vocab_tokens: int, context_tokens: int, numerics: str, first_sequence: int = 0
     ) -> None:
-        """`first_sequence` is the number of the sequence that is opened first."""
+        """Create it; `first_sequence` is the number of the first sequence."""
         self._pool = pool
         self.vocab_tokens = vocab_tokens
         self.context_tokens = context_tokens
         self.numerics = numerics
         self._prefixes = PrefixCache(pool)
         self._trees: dict[int, SequenceTree] = {}
-        # Only sequences with a scope have hashes: the others share nothing.
+        # Only sequences with a scope have hashes, since the others share nothing.
         self._hashes: dict[int, BlockHashes] = {}
         self.grammars: Grammars | None = None
-        """The constraints that choices are made under, where the engine chooses by logits of known tokens."""
+        """The constraints on choices, if the engine chooses by logits of known tokens."""
         self.tells_likelihoods = False
-        """True of an engine whose `forward` tells likelihoods."""
+        """True if `forward` reports likelihoods."""
         self.opened = first_sequence
-        """The number of the sequence that will be opened next."""
+        """The number of the next sequence."""
 
     @property
     def free_tokens(self) -> int:
@@ -68,7 +68,7 @@ class PagedEngine:
         return number
 
     def tree(self, sequence: int) -> SequenceTree:
-        """The prefix and the live nodes of an open sequence."""
+        """Return the prefix and the live nodes of an open sequence."""
         tree = self._trees.get(sequence)
         if tree is None:
             raise LocalProtocolError(f"Sequence {sequence} is not open.")
@@ -91,13 +91,13 @@ class PagedEngine:
 
     def _reserve(self, demands: Mapping[int, int]) -> None:
         missing = self._pool.missing_pages(demands)
-        # Before anything is evicted: where there is no room nothing changes.
+        # Checked before any eviction, so that nothing changes without room.
         self._pool.check_available(missing)
         self._prefixes.make_room(missing)
         self._pool.reserve(demands)
 
     def feed(self, rows: Sequence[Row]) -> list[SequenceTree]:
-        """Check rows, allocate their slots and put them into their trees, all or none; the trees of the rows.
+        """Check rows, allocate their slots and put them into their trees, all or none; return these trees.
 
         Raises `LocalProtocolError` or `OutOfPages`.
         """
@@ -114,7 +114,7 @@ class PagedEngine:
 
     @contextmanager
     def feeding(self, rows: Sequence[Row]) -> Iterator[list[tuple[SequenceTree, Row]]]:
-        """`feed` rows for the pass within the context: each with its tree. Undone where the pass raises."""
+        """`feed` rows for the pass within the context, and yield each with its tree. Undone if the pass raises."""
         trees = self.feed(rows)
         try:
             yield list(zip(trees, rows, strict=True))
@@ -123,7 +123,7 @@ class PagedEngine:
             raise
 
     def unfeed(self, rows: Sequence[Row]) -> None:
-        """Undo `feed` where a pass failed."""
+        """Undo `feed` after a failed pass."""
         for row in rows:
             self.prune(row.sequence, row.nodes)
 
@@ -134,8 +134,8 @@ class PagedEngine:
         self._pool.free(sequence, [node.slot for node in tree.keep(path)])
         if hashes := self._hashes.get(sequence):
             self._prefixes.extend(hashes, tree.tokens, tree.slots)
-        # The window pages of what lies too far behind the prefix to be seen by any token to come are given back.
-        # Seldom: what a whole page and some that are not used up yet would bring is not worth a look.
+        # The window pages that no further token can see are given back, but rarely: less than a whole page in
+        # addition to partly used ones is not worth the check.
         windows = self._pool.windows
         if windows is None or (self._pool.near_pages(sequence) - SPARE_PAGES) * PAGE_TOKENS < windows.window_tokens:
             return
@@ -148,7 +148,7 @@ class PagedEngine:
         self._pool.free(sequence, [node.slot for node in self.tree(sequence).prune(nodes)])
 
     def abandon(self) -> None:
-        """Does nothing: passes of engines without a model are too short to be abandoned."""
+        """Do nothing: passes of engines without a model are too short to be abandoned."""
 
     def release(self, sequence: int) -> None:
         tree = self.tree(sequence)

@@ -1,4 +1,4 @@
-"""The tokens that a node's KV pool holds: what its requests need, as far as its memory goes. Pure."""
+"""The tokens of a node's KV pool: those that its requests need, within its memory. Pure."""
 
 import re
 from contextlib import suppress
@@ -9,15 +9,15 @@ from typing import Final
 from cosine_protocol.errors import UsageError
 
 USUAL_TOKENS: Final = 2048
-"""Prompt and text of a request; longer ones take the room of others."""
+"""Tokens of the prompt and text of a request; longer ones take the room of others."""
 SHARED_MEMORY_PART: Final = 0.25
-"""Of a machine's free memory, which its user and other programs want too."""
+"""Share of a machine's free memory, which other programs need too."""
 CARD_MEMORY_PART: Final = 0.85
-"""Of a verifier's card; the rest is for passes, whose activations and logits come and go."""
+"""Share of a verifier's card; the rest is for activations and logits of passes."""
 WINDOW_SPARE_TOKENS: Final = 256
-"""What a request holds in layers with a window besides the window, in pages that are not used up."""
+"""Tokens of a request in layers with a window in addition to the window, in partly used pages."""
 PASS_TOKENS: Final = 2560
-"""What all requests together feed in a pass at most: 2,048 tokens of prompts, 512 that decode and drafts."""
+"""Maximum tokens of all requests in a pass: 2,048 of prompts, 512 of decoding and drafts."""
 BYTES: Final = {"B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
 """The units of a size, in upper case."""
 AUTO: Final = "auto"
@@ -25,7 +25,7 @@ AUTO: Final = "auto"
 
 @dataclass(frozen=True, slots=True)
 class TokenBytes:
-    """Memory of a token in a KV pool: in all layers, and in those that look back `window_tokens` only."""
+    """Memory of a token in a KV pool: in all layers, and in those that look back only `window_tokens`."""
 
     total: int
     windowed: int = 0
@@ -34,24 +34,24 @@ class TokenBytes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolTokens:
-    """The tokens that a pool holds, and those that its layers with a window hold; None if they hold all of them."""
+    """The tokens of a pool, and those in its layers with a window; None if they hold all."""
 
     tokens: int
     windowed: int | None = None
 
     def bytes_of(self, token: TokenBytes) -> int:
-        """The memory of such a pool."""
+        """Return the memory of such a pool."""
         windowed = self.tokens if self.windowed is None else self.windowed
         return self.tokens * (token.total - token.windowed) + windowed * token.windowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSize:
-    """The size of a KV pool for `requests` requests at once, as asked for.
+    """The requested size of a KV pool for `requests` requests at once.
 
-    It takes `size_bytes`, or `part` of the memory that is free once the weights are there. With neither it takes
-    what requests of usual length need; a verifier's at least what one needs that fills the context, and on a card
-    what all of them would. Then it takes no more than a part of the free memory that leaves room for others.
+    It is `size_bytes`, or `part` of the memory that is free after loading the weights. With neither it is the size
+    for requests of usual length; for a verifier at least for one that fills the context, and on a card for all of
+    them, within a share of the free memory that leaves room for other programs.
     """
 
     requests: int = 16
@@ -62,7 +62,7 @@ class PoolSize:
     def tokens(
         self, token: TokenBytes, *, context_tokens: int, free_bytes: int | None, on_card: bool
     ) -> PoolTokens:
-        """The tokens of the pool, given the memory of each; `free_bytes` is None where nobody knows.
+        """Return the tokens of the pool, given the memory of each; `free_bytes` is None if unknown.
 
         Raises `UsageError` if that is not enough for a single request of usual length.
         """
@@ -90,35 +90,35 @@ class PoolSize:
         return PoolTokens(tokens=tokens, windowed=windowed if windowed is not None and windowed < tokens else None)
 
     def _windowed_tokens(self, token: TokenBytes) -> int | None:
-        """The most tokens that layers with a window need to hold; None where they hold all.
+        """Return the maximum number of tokens needed by layers with a window; None for all.
 
-        A drafter feeds a prompt in one pass, which has to be there as a whole.
+        A drafter feeds a prompt in one pass, all of which must be held.
         """
         if not (self.is_verifier and token.windowed):
             return None
         return self.requests * (token.window_tokens + WINDOW_SPARE_TOKENS) + PASS_TOKENS
 
     def _tokens_within(self, size_bytes: int, token: TokenBytes, context_tokens: int) -> int:
-        """The tokens of the largest pool of that size."""
+        """Return the tokens of the largest pool of that size."""
         windowed = self._windowed_tokens(token)
         if windowed is None or size_bytes <= windowed * token.total:
             return size_bytes // token.total
         rest_bytes, full_bytes = size_bytes - windowed * token.total, token.total - token.windowed
-        # Where all layers have a window no request takes more however long it is.
+        # If all layers have a window, a request needs no more at any length.
         return windowed + rest_bytes // full_bytes if full_bytes else max(windowed, self.requests * context_tokens)
 
 
 def parse_pool_size(text: str, *, requests: int, is_verifier: bool) -> PoolSize:
-    """A size such as 8GiB or 500MB, a part of the free memory such as 0.5, or auto. Raises `UsageError`."""
+    """Parse a size such as 8GiB or 500MB, a part of the free memory such as 0.5, or auto. Raises `UsageError`."""
     auto = PoolSize(requests=requests, is_verifier=is_verifier)
     size_bytes, part = parse_memory(text, option="--kv-memory")
     return replace(auto, size_bytes=size_bytes, part=part)
 
 
 def parse_memory(text: str, *, option: str) -> tuple[int | None, float | None]:
-    """Bytes such as 8GiB or 500MB, or a part of what is free such as 0.5; neither for auto.
+    """Parse bytes such as 8GiB or 500MB, or a part of the free memory such as 0.5; neither for auto.
 
-    Raises `UsageError`, which names the option.
+    Raises `UsageError` with the name of the option.
     """
     if text == AUTO:
         return None, None
@@ -133,7 +133,7 @@ def parse_memory(text: str, *, option: str) -> tuple[int | None, float | None]:
 
 
 def free_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Memory that the machine has left, or the container if that is less; None where the system does not say.
+    """Return the free memory of the machine, or of the container if less; None if the system does not report it.
 
     `cgroup` is the control group of a container, as it sees itself (cgroup v2).
     """
@@ -142,12 +142,12 @@ def free_memory_bytes(meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path
         free_bytes = 1024 * int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:")))
     except (OSError, ValueError, IndexError, StopIteration):
         return None
-    # A container without a limit says "max", which is no number.
+    # Without a limit a container reports "max".
     with suppress(OSError, ValueError, KeyError):
         limit_bytes = int((cgroup / "memory.max").read_text("ascii"))
         used_bytes = int((cgroup / "memory.current").read_text("ascii"))
         counts = dict(line.split() for line in (cgroup / "memory.stat").read_text("ascii").splitlines())
-        # What was only read from files is given back when others want it.
+        # Pages of files that were only read can be reclaimed.
         used_bytes -= int(counts["inactive_file"])
         free_bytes = min(free_bytes, max(0, limit_bytes - used_bytes))
     return free_bytes

@@ -1,9 +1,9 @@
-"""The prefix cache: which slots already hold the keys and values of the same tokens after the same prefix. Pure.
+"""The prefix cache: the slots that hold keys and values of the same tokens after the same prefix. Pure.
 
-A prefix is known at every 16th of its tokens by a digest of all tokens up to there. A block, the 16 tokens before
-such a boundary, is cached as soon as a sequence keeps it, and stays so when that sequence is released: it is then
-idle, and evicted when its pages are needed, the least recently used first. The slots of a block may lie in several
-pages, since a tree's tokens are fed in any order.
+A prefix is identified at every 16th of its tokens by a digest of all tokens up to there. A block, the 16 tokens
+before such a boundary, is cached once a sequence keeps it, and stays cached after the release of that sequence: it
+is then idle, and evicted when its pages are needed, the least recently used first. The slots of a block may be in
+several pages, since the tokens of a tree are fed in any order.
 """
 
 from array import array
@@ -15,12 +15,12 @@ from typing import Final
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 
 HASH_BYTES: Final = 32
-"""Long enough that nobody finds two prefixes of one hash: with it a client could give another's prompt its own."""
+"""Long enough against collisions, by which a client could give another's prompt its own prefix."""
 
 
 @dataclass(frozen=True, slots=True)
 class CachedBlock:
-    """Where the 16 tokens before a boundary are, and the pages these slots lie in."""
+    """The slots of the 16 tokens before a boundary, and their pages."""
 
     slots: "array[int]"
     pages: frozenset[int]
@@ -29,19 +29,19 @@ class CachedBlock:
 class BlockHashes:
     """The hashes of one sequence's prefix: the digest at each boundary so far.
 
-    `uses[i]` says whether the sequence reads block i where the cache has it, and not a copy of its own.
+    `uses[i]` is True if the sequence reads block i in the cache's slots, and not in a copy.
     """
 
     __slots__ = ("hashes", "root", "uses")
 
     def __init__(self, scope: str) -> None:
-        """Those of an empty prefix. The same tokens have other hashes in each scope."""
+        """Create those of an empty prefix. The same tokens have different hashes in each scope."""
         self.root = blake2b(scope.encode(), digest_size=HASH_BYTES).digest()
         self.hashes: list[bytes] = []
         self.uses: list[bool] = []
 
     def next_hash(self, tokens: Sequence[int]) -> bytes:
-        """The digest at the next boundary, of the last one and the tokens between them."""
+        """Return the digest at the next boundary, of the last one and the tokens between them."""
         last = self.hashes[-1] if self.hashes else self.root
         return blake2b(last + array("q", tokens).tobytes(), digest_size=HASH_BYTES).digest()
 
@@ -50,15 +50,15 @@ class BlockHashes:
         self.uses.append(is_used)
 
     def cut(self, blocks: int) -> None:
-        """Forget all after so many blocks."""
+        """Drop all after the first `blocks` blocks."""
         del self.hashes[blocks:], self.uses[blocks:]
 
 
 class PrefixCache:
-    """Blocks of kept prefixes by hash, each held in the pool, and how many open sequences use each.
+    """Blocks of kept prefixes by hash, each held in the pool, with the number of open sequences that use it.
 
-    Of two sequences that keep the same tokens the first one's block is cached. An idle block gives its slots up
-    only together with its whole pages; the other slots of these pages are nobody's as long as it stays.
+    Of two sequences that keep the same tokens the first one's block is cached. An idle block frees its slots only
+    with its whole pages, whose other slots are unused meanwhile.
     """
 
     def __init__(self, pool: PagePool) -> None:
@@ -76,9 +76,9 @@ class PrefixCache:
         return len(self._idle) * PAGE_TOKENS
 
     def reuse(self, owner: int, hashes: BlockHashes, tokens: Sequence[int]) -> "array[int]":
-        """Make the owner of no hashes yet a user of the longest known prefix that leaves a token; its slots.
+        """Make the owner of no hashes yet a user of the longest known prefix that leaves a token; return its slots.
 
-        A prefix whose end is not in its window pages any more does not count.
+        A prefix whose end is no longer in its window pages does not count.
         """
         blocks: list[CachedBlock] = []
         for start in range(0, len(tokens) - PAGE_TOKENS, PAGE_TOKENS):
@@ -104,12 +104,12 @@ class PrefixCache:
         return slots
 
     def extend(self, hashes: BlockHashes, tokens: "array[int]", slots: "array[int]") -> None:
-        """Cache what has become whole blocks of an open sequence, given its prefix; it holds the slots."""
+        """Cache the new whole blocks of an open sequence, given its prefix; it holds the slots."""
         for start in range(len(hashes.hashes) * PAGE_TOKENS, len(tokens) - PAGE_TOKENS + 1, PAGE_TOKENS):
             block = slice(start, start + PAGE_TOKENS)
             block_hash = hashes.next_hash(tokens[block])
             if block_hash in self._idle and not self._is_visible(self._blocks[block_hash]):
-                # This copy can be looked at through a window, the idle one cannot any more.
+                # This copy is visible through a window, unlike the idle one.
                 self._evict(block_hash)
             is_new = block_hash not in self._blocks
             if is_new:
@@ -130,7 +130,7 @@ class PrefixCache:
                     continue
                 del self._users[block_hash]
             elif block_hash not in self._blocks:
-                # The block that this one is a copy of was evicted meanwhile.
+                # The cached original of this block was evicted meanwhile.
                 start = number * PAGE_TOKENS
                 self._insert(block_hash, slots[start : start + PAGE_TOKENS])
             elif block_hash in self._users:
@@ -139,14 +139,14 @@ class PrefixCache:
             self._idle[block_hash] = None
 
     def make_room(self, pages: int) -> None:
-        """Evict idle blocks until so many pages are free; nothing if that many cannot be."""
+        """Evict idle blocks until `pages` pages are free; none if that is impossible."""
         if pages > self._pool.available_pages:
             return
         while self._pool.free_pages < pages:
             self.forget_oldest()
 
     def forget_oldest(self) -> bool:
-        """Evict the block that nobody has used for longest; False if open sequences use all there are."""
+        """Evict the block with the oldest last use; return False if open sequences use all."""
         oldest = next(iter(self._idle), None)
         if oldest is None:
             return False
@@ -154,18 +154,18 @@ class PrefixCache:
         return True
 
     def has(self, block_hash: bytes, slots: "array[int]") -> bool:
-        """True if the block of that hash is cached in these slots."""
+        """Return True if the block with that hash is cached in these slots."""
         block = self._blocks.get(block_hash)
         return block is not None and block.slots == slots
 
     @property
     def _near_blocks(self) -> int:
-        """Blocks before a token that it may look at through a window."""
+        """The number of blocks before a token that it may see through a window."""
         windows = self._pool.windows
         return 0 if windows is None else -(-(windows.window_tokens - 1) // PAGE_TOKENS)
 
     def _is_visible(self, block: CachedBlock) -> bool:
-        """True if a window that holds a block can be looked through."""
+        """Return True if a block is visible through a window."""
         windows = self._pool.windows
         return windows is None or all(map(windows.has, block.pages))
 

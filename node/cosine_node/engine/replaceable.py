@@ -1,4 +1,4 @@
-"""An engine whose model can be replaced while nobody uses it."""
+"""An engine whose model can be replaced while it is unused."""
 
 from collections.abc import Callable
 
@@ -8,10 +8,10 @@ from cosine_protocol.request import Sampling
 
 
 class ReplaceableEngine(EngineAround):
-    """Implements `cosine_node.engine.base.Engine` around another one, as whose sequences its own are known.
+    """Implements `cosine_node.engine.base.Engine` around another one, with the same sequences.
 
-    Passes are over open sequences, and a pass under way keeps its own open: while `open_sequences` is 0 nothing
-    uses the engine inside. `on_open` is called before a sequence is opened.
+    Passes are over open sequences, and a running pass keeps its own open: while `open_sequences` is 0 the inner
+    engine is unused. `on_open` is called before a sequence is opened.
     """
 
     def __init__(self, inner: Engine, *, on_open: Callable[[], None]) -> None:

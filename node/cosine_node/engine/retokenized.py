@@ -1,4 +1,4 @@
-"""A drafter whose model has another tokenizer than the target: its text is written anew in the target's tokens.
+"""A drafter whose model has another tokenizer than the target: its text is converted to the target's tokens.
 
 Such drafts are matched, not coupled: the model continues greedily and shares no noise with the target.
 """
@@ -27,24 +27,24 @@ from cosine_protocol.errors import CosineError, LocalProtocolError
 from cosine_protocol.request import Sampling
 
 MAX_CONTINUATION_TOKENS: Final = 64
-"""Bounds the work on one plan, which every node without a plan asks for in each inner pass."""
+"""Bounds the work on one plan, which is requested by each unplanned node in each inner pass."""
 HELD_TOKENS: Final = 8
-"""Tokens at the end of a text that are not kept yet, since text that follows may change them."""
+"""Tokens at the end of a text that are not kept yet, since following text may change them."""
 MAX_PASSES: Final = 16
-"""Bounds the time of a pass of the outer engine, in inner ones; they end once there is a token after every node."""
+"""Bounds the inner passes of an outer one, which end once there is a token after every node."""
 SETTLE_TOKENS: Final = 64
-"""Inner nodes from which on those of certain text are kept and others dropped."""
+"""Number of inner nodes from which those of certain text are kept and others dropped."""
 
 
 @dataclass(slots=True)
 class PlannedNode(TokenNode):
-    """A target token and the plan after it: None if nobody has asked, empty if nothing can follow."""
+    """A target token and the plan after it: None if not requested yet, empty if no token can follow."""
 
     plan: Plan | None
 
 
 class TargetText(TokenTree[PlannedNode]):
-    """The kept prefix and the live nodes, and what is planned after each."""
+    """The kept prefix and the live nodes, with the plan after each."""
 
     __slots__ = ("_prefix_plan",)
 
@@ -53,14 +53,14 @@ class TargetText(TokenTree[PlannedNode]):
         self._prefix_plan: Plan | None = None
 
     def add(self, row: Row) -> None:
-        """Put the tokens of a checked row into the tree. A token that was planned goes on with the plan."""
+        """Put the tokens of a checked row into the tree. A planned token continues with the plan."""
         for name, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
             plan = self.plan(parent) or ()
             rest = plan[1:] if len(plan) > 1 and plan[0][0] == token else None
             self.nodes[name] = PlannedNode(parent, token, self.index_after(parent), rest)
 
     def plan(self, name: int) -> Plan | None:
-        """The plan after a node, or after the prefix; None if nobody has asked."""
+        """Return the plan after a node or the prefix; None if not requested yet."""
         return self._prefix_plan if name == PREFIX else self.nodes[name].plan
 
     def set_plan(self, name: int, plan: Plan) -> None:
@@ -73,16 +73,16 @@ class TargetText(TokenTree[PlannedNode]):
 
 @dataclass(slots=True)
 class OwnNode(TokenNode):
-    """One own token. `prediction` is the model's best token after it, None if there is none or nobody has asked."""
+    """One own token. `prediction` is the model's best token after it, None if missing or not requested."""
 
     prediction: PredictedToken | None = None
     was_asked: bool = False
 
 
 class OwnText(TokenTree[OwnNode]):
-    """A kept prefix and a tree of tokens below it, fed or about to be, with the model's best token after each.
+    """A kept prefix and a tree of tokens below it, fed or to be fed, with the model's best token after each.
 
-    Texts are lists of token ids from the very first on. Names of nodes count up and are never used twice.
+    Texts are lists of token ids from the very first on. Names of nodes count up and are never reused.
     """
 
     __slots__ = ("_asked", "_children", "_dropped", "_next", "_pending", "sequence")
@@ -91,7 +91,7 @@ class OwnText(TokenTree[OwnNode]):
         super().__init__()
         self.sequence = sequence
         self._children: dict[tuple[int, int], int] = {}
-        # Nodes that are not fed yet, those of them whose prediction is wanted, and tops of branches to prune.
+        # The nodes not fed yet, those with requested predictions, and roots of branches to prune.
         self._pending: list[int] = []
         self._asked: set[int] = set()
         self._dropped: list[int] = []
@@ -99,20 +99,20 @@ class OwnText(TokenTree[OwnNode]):
 
     @property
     def node_tokens(self) -> int:
-        """Tokens fed and not kept."""
+        """The number of tokens fed and not kept."""
         return len(self.nodes) - len(self._pending)
 
     @property
     def is_empty(self) -> bool:
-        """True if nothing was fed yet."""
+        """True if no token was fed yet."""
         return not self.tokens and not self.node_tokens
 
     def leads_to(self, ids: Sequence[int]) -> bool:
-        """True if a text can be asked about: it goes on from the kept prefix."""
+        """Return True if a text continues the kept prefix, so that it can be predicted."""
         return len(ids) > len(self.tokens) and list(ids[: len(self.tokens)]) == self.tokens.tolist()
 
     def continuation(self, ids: Sequence[int]) -> list[PredictedToken]:
-        """The tokens that the model is known to go on with after a text, at most `MAX_CONTINUATION_TOKENS`."""
+        """Return the known continuation of a text, at most `MAX_CONTINUATION_TOKENS`."""
         name, known = self._walk(ids)
         predicted: list[PredictedToken] = []
         following: int | None = name if known == len(ids) else None
@@ -125,7 +125,7 @@ class OwnText(TokenTree[OwnNode]):
         return predicted
 
     def ask(self, ids: Sequence[int]) -> bool:
-        """Have the model predict one token more after a text; False if it has nothing to predict there."""
+        """Request the prediction of one more token after a text; return False if there is none to make."""
         name, known = self._walk(ids)
         for token in ids[known:]:
             name = self._push(name, token)
@@ -135,7 +135,7 @@ class OwnText(TokenTree[OwnNode]):
         if self.nodes[name].was_asked:
             return False
         if name not in self._pending:
-            # It was fed on the way to another text, without being asked: it must be fed anew.
+            # It was fed as part of another text without a prediction, and must be fed again.
             node = self.nodes[name]
             self.prune([name])
             self._dropped.append(name)
@@ -144,7 +144,7 @@ class OwnText(TokenTree[OwnNode]):
         return True
 
     def row(self, *, wants_nll: bool) -> Row | None:
-        """The row that must be fed to know what was asked. The likelihood is wanted only of a chain."""
+        """Return the row to feed for the requested predictions. Only a chain has a likelihood."""
         if not self._pending:
             return None
         nodes = tuple(self._pending)
@@ -168,16 +168,16 @@ class OwnText(TokenTree[OwnNode]):
         self._asked.clear()
 
     def withdraw(self) -> None:
-        """Forget what was asked and not fed."""
+        """Withdraw the requests that were not fed."""
         self.prune(self._pending)
 
     def take_dropped(self) -> tuple[int, ...]:
-        """Names dropped since the last call, for the engine to prune."""
+        """Return the names dropped since the last call, for the engine to prune."""
         dropped, self._dropped = tuple(self._dropped), []
         return dropped
 
     def settle(self, ids: Sequence[int]) -> tuple[int, ...]:
-        """Keep what is fed of a certain text but its end; the chain of nodes this moves into the prefix."""
+        """Keep the fed tokens of a certain text except its end; return the chain of nodes moved into the prefix."""
         path: list[int] = []
         name = PREFIX
         for token in ids[len(self.tokens) : -HELD_TOKENS]:
@@ -202,7 +202,7 @@ class OwnText(TokenTree[OwnNode]):
         return dropped
 
     def _walk(self, ids: Sequence[int]) -> tuple[int, int]:
-        """The last node of the tree on the way to a text, and how many ids lie before its end."""
+        """Return the last node of the tree on the way to a text, and the number of ids up to it."""
         name = PREFIX
         for known in range(len(self.tokens), len(ids)):
             child = self._children.get((name, ids[known]))
@@ -222,20 +222,20 @@ class OwnText(TokenTree[OwnNode]):
 
 @dataclass(slots=True)
 class _TextPair:
-    """A sequence of target tokens and, once it is needed, the inner one of the same text."""
+    """A sequence of target tokens and, once needed, the inner one of the same text."""
 
     sampling: Sampling
     text: TargetText = field(default_factory=TargetText)
     own: OwnText | None = None
     settled_tokens: int = 0
-    """Target tokens of the prefix when inner tokens were kept last."""
+    """Target tokens of the prefix when inner tokens were last kept."""
     is_contradicted: bool = False
-    """True if text was met whose own tokens do not begin with those kept."""
+    """True after a text whose own tokens do not begin with the kept ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Unplanned:
-    """A node that a token is wanted after, and the text down to it in target tokens and in own ones."""
+    """A node without a plan, and the text down to it in target tokens and in own ones."""
 
     text: TargetText
     own: OwnText
@@ -247,22 +247,22 @@ class _Unplanned:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What came of a pass for a sequence besides its plans: its text's negative log-likelihood, in nats."""
+    """The further outcome of a pass for a sequence: its text's negative log-likelihood in nats, or an error."""
 
     nats: float | None = None
     error: CosineError | None = None
 
 
 class RetokenizedEngine:
-    """Implements `cosine_node.engine.base.Engine` in target tokens around an engine with other tokens of its own.
+    """Implements `cosine_node.engine.base.Engine` in target tokens around an engine with another tokenizer.
 
-    The token after a node is that of the text the inner model goes on with, once more text cannot change it or
-    `MAX_PASSES` are spent. Its confidence is the product of the inner model's probabilities. What was predicted
-    beyond it serves the nodes that follow it, at no further pass. There is no candidate after half a character,
-    unless it was planned before, nor where the text does not fit the inner context or pool.
+    The token after a node is that of the inner model's continuation, once more text cannot change it or
+    `MAX_PASSES` are used up. Its confidence is the product of the inner model's probabilities. Further predictions
+    serve the following nodes without another pass. There is no candidate after half a character, unless it was
+    planned before, nor where the text exceeds the inner context or pool.
 
-    `lead` are own tokens that every text begins with, `ends` own tokens after which no text follows. Tokens of
-    pool and context are counted as `own_per_target` own ones. Sequences share no prefixes, whatever their scope.
+    `lead` are own tokens at the beginning of every text, `ends` own tokens after which no text follows. Tokens of
+    pool and context are counted as `own_per_target` own ones. Sequences never share prefixes.
     """
 
     def __init__(
@@ -278,7 +278,7 @@ class RetokenizedEngine:
         self._inner = inner
         self.grammars: Grammars | None = None
         self.tells_likelihoods = False
-        """None: of a constraint, which is about target tokens, the inner model knows nothing."""
+        """None: constraints are about target tokens, which the inner model does not know."""
         self._own = own
         self._target = target
         self._lead = tuple(lead)
@@ -307,7 +307,7 @@ class RetokenizedEngine:
 
     @property
     def live_tokens(self) -> int:
-        """Own tokens that the inner engine holds; 0 once everything is released."""
+        """Own tokens that the inner engine holds; 0 once all sequences are released."""
         owns = [pair.own for pair in self._pairs.values() if pair.own is not None]
         return sum(len(own.tokens) + own.node_tokens for own in owns)
 
@@ -316,27 +316,27 @@ class RetokenizedEngine:
         return len(self._pairs)
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        # A pass may be under way in another thread, which may open inner sequences: this one's must wait.
+        # A running pass in another thread may open inner sequences, so the inner one is opened later.
         number = self._opened
         self._opened += 1
         self._pairs[number] = _TextPair(sampling)
         return number
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        """Always 0."""
+        """Return 0."""
         if self._of(sequence).text.live_tokens:
             raise LocalProtocolError(f"Sequence {sequence} is not empty.")
         return 0
 
     def reserve(self, sequence: int, tokens: int) -> None:
-        """Make room for such a text in the inner pool, and for what is predicted after it. Raises `OutOfPages`."""
+        """Make room for such a text and its predictions in the inner pool. Raises `OutOfPages`."""
         own = self._own_of(self._of(sequence))
         self._inner.reserve(own.sequence, math.ceil(tokens * self.own_per_target) + MAX_PASSES)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass, of up to `MAX_PASSES` inner ones. Raises `LocalProtocolError`; nothing is fed then.
+        """Perform one pass, of up to `MAX_PASSES` inner ones. Raises `LocalProtocolError` without feeding anything.
 
-        `nll` is that of a new sequence's text under the inner model, in nats a target token.
+        `nll` is that of a new sequence's text under the inner model, in nats per target token.
         """
         pairs = [self._of(row.sequence) for row in rows]
         if len({row.sequence for row in rows}) < len(rows):
@@ -344,7 +344,7 @@ class RetokenizedEngine:
         for pair, row in zip(pairs, rows, strict=True):
             pair.text.check(row, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
         with ExitStack() as on_error:
-            # An inner pass may be abandoned or die in the device; the sequences then stand as before it.
+            # An inner pass may be abandoned or fail in the device; the sequences then stay as before it.
             on_error.callback(self._unfeed, rows)
             unplanned = [node for pair, row in zip(pairs, rows, strict=True) for node in self._begin(pair, row)]
             drafted = self._plan_all(unplanned)
@@ -374,7 +374,7 @@ class RetokenizedEngine:
 
     def _own_of(self, pair: _TextPair) -> OwnText:
         if pair.own is None:
-            # What is matched is the target's likeliest text, which a penalty changes and a temperature does not.
+            # Drafts match the target's likeliest text, which depends on a penalty but not on the temperature.
             sampling = Sampling(repetition_penalty=pair.sampling.repetition_penalty)
             pair.own = OwnText(self._inner.open(sampling=sampling, prompt_tokens=0))
         return pair.own
@@ -387,7 +387,7 @@ class RetokenizedEngine:
                 pair.own.withdraw()
 
     def _begin(self, pair: _TextPair, row: Row) -> Iterator[_Unplanned]:
-        """Feed a row; those of its nodes that nothing is planned after."""
+        """Feed a row, and yield its nodes without a plan."""
         self._settle(pair)
         own, text = self._own_of(pair), pair.text
         wants_nll = row.wants_nll and own.is_empty and not text.live_tokens
@@ -405,7 +405,7 @@ class RetokenizedEngine:
                 text.set_plan(name, ())
 
     def _settle(self, pair: _TextPair) -> None:
-        """Now and then, let the inner engine keep what is certain, and begin anew if it kept the wrong tokens."""
+        """Let the inner engine keep the certain text if due, or start again if it kept the wrong tokens."""
         own, text = self._own_of(pair), pair.text
         is_due = own.node_tokens >= SETTLE_TOKENS and len(text.tokens) > pair.settled_tokens
         if not is_due and not pair.is_contradicted:
@@ -419,7 +419,7 @@ class RetokenizedEngine:
         pair.settled_tokens, pair.is_contradicted = len(text.tokens), False
 
     def _own_ids(self, tokens: Sequence[int]) -> Sequence[int]:
-        """A text in own tokens; empty where the inner model cannot go on from it."""
+        """Return a text in own tokens; empty if the inner model cannot continue it."""
         if self._target.decode(tokens).endswith(REPLACEMENT):
             return ()
         ids = self._certain_ids(tokens)
@@ -427,11 +427,11 @@ class RetokenizedEngine:
         return ids if is_readable and len(ids) <= self._inner.context_tokens else ()
 
     def _certain_ids(self, tokens: Sequence[int]) -> Sequence[int]:
-        """A text in own tokens, without the half of a character at its end."""
+        """Return a text in own tokens, without half a character at its end."""
         return [*self._lead, *self._own.encode(decode_whole(self._target, tokens))]
 
     def _plan_all(self, nodes: Sequence[_Unplanned]) -> dict[int, _Outcome]:
-        """Plan what follows every node; what else came of it, by inner sequence."""
+        """Plan the tokens after every node; return the further outcomes by inner sequence."""
         results = {node.own.sequence: _Outcome() for node in nodes}
         waiting = list(nodes)
         for _ in range(MAX_PASSES):
@@ -444,7 +444,7 @@ class RetokenizedEngine:
         return results
 
     def _is_planned(self, node: _Unplanned) -> bool:
-        """Plan what follows a node if that is known, else ask for one own token more."""
+        """Plan the tokens after a node if they are known, else request one more own token."""
         if self._plan(node, After.MORE):
             return True
         own_tokens = len(node.own_ids) + len(node.own.continuation(node.own_ids))
@@ -454,7 +454,7 @@ class RetokenizedEngine:
         return True
 
     def _plan(self, node: _Unplanned, after: After) -> bool:
-        """Plan what follows a node; False if there is nothing to plan yet."""
+        """Plan the tokens after a node; return False if there are none to plan yet."""
         predicted = node.own.continuation(node.own_ids)
         is_over = is_last(self._own, own_before=node.own_ids, predicted=predicted, ends=self._ends)
         plan = plan_tokens(
@@ -470,7 +470,7 @@ class RetokenizedEngine:
         return bool(plan) or is_over
 
     def _pass(self, nodes: Sequence[_Unplanned], results: dict[int, _Outcome]) -> bool:
-        """Feed what was asked for the nodes; False, and nothing fed, if the inner pool is spent."""
+        """Feed the requested tokens of the nodes; return False, with nothing fed, if the inner pool is full."""
         owns = {node.own.sequence: node.own for node in nodes}
         for sequence, own in owns.items():
             self._inner.prune(sequence, own.take_dropped())
@@ -496,7 +496,7 @@ class RetokenizedEngine:
         return True
 
     def _result(self, pair: _TextPair, row: Row, drafted: dict[int, _Outcome]) -> RowResult:
-        """A row's planned tokens, whose margin is their confidence; token 0, margin 0 where none is planned."""
+        """Return a row's planned tokens with their confidence as margin; token 0, margin 0 without a plan."""
         drafting = drafted.get(pair.own.sequence, _Outcome()) if pair.own is not None else _Outcome()
         if drafting.error is not None:
             pair.text.prune(row.nodes)

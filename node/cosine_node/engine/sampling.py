@@ -1,7 +1,7 @@
-"""The parameters of a keyed choice, which all samplers read, and the sampler on numpy for engines without torch.
+"""The parameters of a keyed choice, for all samplers, and the sampler on numpy for engines without torch.
 
-The rule is in every step that of `cosine_node.engine.torch.sampling`, in float32. Where the rounding of a sum
-decides between two scores, the two samplers may choose differently.
+Every step follows `cosine_node.engine.torch.sampling`, in float32. Where the rounding of a sum decides between two
+scores, the two samplers may choose differently.
 """
 
 import math
@@ -27,21 +27,21 @@ Integers = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
 COLDEST: Final = 1e-30
-"""Smaller temperatures would underflow in float32; at this one all but exact ties is greedy already."""
+"""Smaller temperatures would underflow in float32; at this one all but exact ties are already greedy."""
 NOTHING_KNOWN: Final = Choice(0, 0.0)
-"""The choice of a drafter where filters leave only what its vocabulary lacks: no candidates, and no token meant."""
+"""A drafter's choice if filters leave only tokens that its vocabulary lacks, without a meaningful token."""
 REUSED_POSITIONS: Final = 128
 """Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
 COLUMN_TOKENS: Final = 64
-"""The best tokens of a large vocabulary are looked for in the columns with the best maxima, as on torch."""
+"""The best tokens of a large vocabulary are searched in the columns with the best maxima, as on torch."""
 WORTH_SPLITTING: Final = 1 << 14
-"""Scores from which that is faster than to select among all of them: so many as in torch's sampler."""
+"""Scores from which that is faster than a selection among all of them, as in torch's sampler."""
 FEW_TOKENS: Final = 1 << 11
-"""The noise of so few tokens is drawn sooner than it is found out which of them may win."""
+"""The noise of this number of tokens is drawn faster than contenders are determined."""
 FAINTEST: Final = -40.0
-"""Scores below are not told from each other by `_contenders`: noise is below 37, and exp(-77) a normal float32."""
+"""Bound below which `_contenders` does not distinguish scores: noise is below 37, and exp(-77) a normal float32."""
 ROUNDING: Final = 1.001
-"""A thousand times what float32 rounds: a token that is in doubt is a contender."""
+"""A thousand times the rounding of float32: a token in doubt is a contender."""
 
 
 class Rows(Protocol):
@@ -55,7 +55,7 @@ AnyRows = TypeVar("AnyRows", bound=Rows)
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The choice that is wanted of one row of logits: `candidates` tokens for output position `position`.
+    """The query of a choice from one row of logits: `candidates` tokens for output position `position`.
 
     `prefix` and `path` are the token ids that penalties see; rows of one sequence share `prefix`. The last
     `position` of them are the output so far. `allowed` are the tokens that a constraint allows, None for all.
@@ -93,7 +93,7 @@ def choose_by_recipe(
     queries: Sequence[Query],
     choose_alike: Callable[[AnyRows, Sequence[Query], Recipe], Sequence[Choice | None]],
 ) -> list[Choice | None]:
-    """One choice for each row of `logits`, in blocks of rows that share a recipe."""
+    """Return one choice for each row of `logits`, computed in blocks of rows that share a recipe."""
     groups: dict[Recipe, list[int]] = {}
     for row, query in enumerate(queries):
         groups.setdefault(Recipe.of(query.sampling), []).append(row)
@@ -107,7 +107,7 @@ def choose_by_recipe(
 
 
 def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
-    """The query for each scored node of a row that is in its tree."""
+    """Return the query for each scored node of a row in its tree."""
     queries = []
     names = row.nodes[row.scored_from :]
     for name, allowed in zip(names, allowed_after(tree, names), strict=True):
@@ -121,20 +121,20 @@ def row_queries(tree: SequenceTree, row: Row) -> list[Query]:
 
 
 def told_tokens(row: Row, choices: Sequence[Choice]) -> list[int]:
-    """The tokens of a row whose likelihoods are told: what follows in the text, or else the choice."""
+    """Return the tokens of a row with reported likelihoods: the following ones, or else the choices."""
     places = enumerate(row.followers, row.told_from - row.scored_from)
     return [choices[place].token if token is None else token for place, token in places]
 
 
 def allowed_after(tree: SequenceTree, names: Sequence[int]) -> Sequence[Mask | None]:
-    """What a constraint allows after each of some nodes; after the prompt's own tokens it is all.
+    """Return the mask of a constraint after each of some nodes; all is allowed within the prompt.
 
-    Nothing is allowed any more where the constraint is too complex, so that there is no choice (`failure_of`).
+    If the constraint is too complex, no token is allowed, so that there is no choice (`failure_of`).
     """
     masks: list[Mask | None] = [None] * len(names)
     if tree.guide is None:
         return masks
-    # The choice after the last token of the prompt is the first that is the output's.
+    # The choice after the last token of the prompt is the first one of the output.
     places = [i for i, name in enumerate(names) if tree.nodes[name].index + 1 >= tree.prompt_tokens]
     paths = [tuple(node.token for node in tree.path(names[i]) if node.index >= tree.prompt_tokens) for i in places]
     try:
@@ -147,14 +147,14 @@ def allowed_after(tree: SequenceTree, names: Sequence[int]) -> Sequence[Mask | N
 
 
 def failure_of(tree: SequenceTree, row: Row) -> CosineError:
-    """Why a row has no choice after one of its nodes."""
+    """Return why a row has no choice after one of its nodes."""
     if tree.guide is not None and tree.guide.fault:
         return GrammarTooComplex(tree.guide.fault)
     return BadLogits(f"The model gave NaN or infinite logits for sequence {row.sequence}.")
 
 
 def allowed_tokens(queries: Sequence[Query], *, vocab_tokens: int) -> npt.NDArray[np.uint8] | None:
-    """What rows may choose, bits of a byte as in `Mask`, [rows, bytes]; None where all may choose all."""
+    """Return the allowed tokens of rows, bits of a byte as in `Mask`, [rows, bytes]; None if all rows allow all."""
     if all(query.allowed is None for query in queries):
         return None
     bits = np.zeros((len(queries), -(-vocab_tokens // 8)), np.uint8)
@@ -174,12 +174,12 @@ def choose(
     *,
     known_tokens: int | None = None,
 ) -> list[Choice | None]:
-    """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
+    """Return one choice for each row of `logits` [rows, vocab]; None for a row with NaN or infinity.
 
-    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
-    `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
-    their probability lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are
-    no part of the distribution.
+    Infinity is +inf, or a row with only -inf: a model may rule out single tokens by -inf. With a `vocabulary`, ids
+    are a drafter's own and have the noise of the target's; reserved ids are never chosen, but their probability
+    lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are not part of the
+    distribution.
     """
 
     def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
@@ -200,13 +200,13 @@ def choose(
     if known_tokens is not None and known_tokens < logits.shape[1]:
         logits = logits.copy()
         logits[:, known_tokens:] = -math.inf
-    # What is infinite or NaN is found in the result, row by row.
+    # Infinity and NaN are found in the result, row by row.
     with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
         return choose_by_recipe(logits, queries, choose_alike)
 
 
 def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> Likelihood:
-    """The likelihood of a token, with the likeliest ones and their log-probabilities in any order.
+    """Return the likelihood of a token, with the likeliest ones and their log-probabilities in any order.
 
     Of equal ones the lowest id comes first.
     """
@@ -216,7 +216,7 @@ def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> L
 
 
 def likelihood_after(logits: Floats, token: int, *, top: int, known_tokens: int | None = None) -> Likelihood:
-    """How likely a token was by one row of `logits` [vocab], and the `top` likeliest ones there."""
+    """Return the likelihood of a token by one row of `logits` [vocab], with the `top` likeliest tokens."""
     known = logits[:known_tokens]
     peak = known.max()
     log_probs = known - peak
@@ -226,7 +226,7 @@ def likelihood_after(logits: Floats, token: int, *, top: int, known_tokens: int 
 
 
 def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
-    """The choice after one row of scores [vocab]."""
+    """Return the choice after one row of scores [vocab]."""
     known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
     if query.candidates:
         return _ranked(scores, known, query.candidates)
@@ -234,7 +234,7 @@ def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) ->
 
 
 def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
-    """The choice after one row of log-probabilities [vocab]: the best of them once noise is added.
+    """Return the choice after one row of log-probabilities [vocab]: the best of them with noise added.
 
     That is a sample (Gumbel-max; Maddison et al. 2014). Without candidates only the best two count.
     """
@@ -248,7 +248,7 @@ def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None
 
 
 def _constrained(scores: Floats, queries: Sequence[Query]) -> Floats:
-    """Scores [rows, vocab] without those of tokens that constraints rule out."""
+    """Return scores [rows, vocab] with -inf for the tokens that constraints rule out."""
     bits = allowed_tokens(queries, vocab_tokens=scores.shape[1])
     if bits is None:
         return scores
@@ -257,7 +257,7 @@ def _constrained(scores: Floats, queries: Sequence[Query]) -> Floats:
 
 
 class Changes(NamedTuple):
-    """What is added to single scores: `values[i]` to that of `tokens[i]` in row `rows[i]`, each there once."""
+    """Changes of single scores: `values[i]` is added to that of `tokens[i]` in row `rows[i]`, each at most once."""
 
     rows: Integers
     tokens: Integers
@@ -265,7 +265,7 @@ class Changes(NamedTuple):
 
     @classmethod
     def of(cls, parts: Sequence[tuple[Integers, Floats]], *, vocab_tokens: int) -> "Changes":
-        """The changes of some tokens in each row, without those that a smaller vocabulary lacks."""
+        """Return the changes of some tokens in each row, without those that a smaller vocabulary lacks."""
         rows = np.repeat(np.arange(len(parts)), [len(tokens) for tokens, _ in parts])
         tokens = np.concatenate([tokens for tokens, _ in parts])
         values = np.concatenate([values for _, values in parts])
@@ -278,11 +278,11 @@ NO_VALUES: Final = np.empty(0, dtype=np.float32)
 
 
 def biases(queries: Sequence[Query], *, vocab_tokens: int) -> Changes:
-    """The biases that requests ask for, and -inf for the tokens that must not come next.
+    """Return the requested biases, and -inf for the tokens that must not come next.
 
     They come before all penalties, as in vLLM.
     """
-    # Rows of one request share its shaping, which is large where a client will have it so.
+    # Rows of one request share its shaping, which may be large.
     asked: dict[int, tuple[dict[int, float], Endings]] = {}
     parts: list[tuple[Integers, Floats]] = []
     for query in queries:
@@ -297,7 +297,7 @@ def biases(queries: Sequence[Query], *, vocab_tokens: int) -> Changes:
 
 
 Endings = dict[int, dict[tuple[int, ...], set[int]]]
-"""The last tokens of bad words, by how many stand before them, and which."""
+"""The last tokens of bad words by the number of tokens before them, and these."""
 
 
 def _sums(shaping: Shaping) -> dict[int, float]:
@@ -317,7 +317,7 @@ def _endings(shaping: Shaping) -> Endings:
 
 
 def _ruled_out(query: Query, shaping: Shaping, endings: Endings) -> set[int]:
-    """The tokens that must not come next."""
+    """Return the tokens that must not come next."""
     ruled_out = set(shaping.held_back) if query.position < shaping.min_tokens else set()
     prefix, path, needed = query.prefix, query.path, max(endings, default=0)
     tail = (*prefix[max(0, len(prefix) + len(path) - needed) :], *path)
@@ -328,10 +328,10 @@ def _ruled_out(query: Query, shaping: Shaping, endings: Endings) -> set[int]:
 
 
 def penalties(queries: Sequence[Query], *, vocab_tokens: int) -> tuple[Changes, Changes]:
-    """The frequency penalties, and the presence penalties, of the tokens in the output so far.
+    """Return the frequency penalties, and the presence penalties, of the tokens in the output so far.
 
-    They are OpenAI's: a token that came c times loses c times the first and once the second. One is taken after the
-    other, each rounded to float32, as in vLLM.
+    They are OpenAI's: a token with c occurrences loses c times the first and once the second. They are subtracted
+    one after the other, each rounded to float32, as in vLLM.
     """
     begun: dict[tuple[int, int], tuple[Integers, Integers]] = {}
     by_frequency: list[tuple[Integers, Floats]] = []
@@ -354,7 +354,7 @@ def penalties(queries: Sequence[Query], *, vocab_tokens: int) -> tuple[Changes, 
 
 
 def _counted_with(counted: tuple[Integers, Integers], path: Sequence[int]) -> tuple[Integers, Integers]:
-    """Tokens in rising order and how often they came, with those of a path."""
+    """Return tokens in rising order with their counts, including those of a path."""
     tokens, counts = counted
     if not len(path):
         return tokens, counts
@@ -370,7 +370,7 @@ def _counted_with(counted: tuple[Integers, Integers], path: Sequence[int]) -> tu
 
 
 def _changed(scores: Floats, changes: Changes) -> Floats:
-    """Scores [rows, vocab] with changes added."""
+    """Return scores [rows, vocab] with changes added."""
     if not len(changes.rows):
         return scores
     scores = scores.copy()
@@ -379,7 +379,7 @@ def _changed(scores: Floats, changes: Changes) -> Floats:
 
 
 def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:
-    """Scores [rows, vocab] with what a query has seen less likely: positive ones divided, negative multiplied."""
+    """Return penalised scores [rows, vocab]: positive ones divided, negative multiplied."""
     scores = scores.copy()
     prefixes = {id(query.prefix): np.unique(np.array(query.prefix, dtype=np.int64)) for query in queries}
     for row, query in zip(scores, queries, strict=True):
@@ -389,7 +389,7 @@ def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Flo
 
 
 def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
-    """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
+    """Return the log of the sampled distribution, [rows, vocab]; -inf where a filter rules a token out."""
     # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
     scores = scores - scores.max(-1, keepdims=True)
     scores /= np.float32(max(recipe.temperature, COLDEST))
@@ -411,12 +411,12 @@ def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
 def _keep_top_p(scores: Floats, top_p: float) -> Floats:
     """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
     rising = np.sort(scores)
-    # Added up in float64 and rounded, as torch does on a CPU.
+    # Summed in float64 and rounded, as by torch on a CPU.
     joint = np.cumsum(_softmax(rising), dtype=np.float64).astype(np.float32)
     tail = min(int(np.count_nonzero(joint <= np.float32(1 - top_p))), len(rising) - 1)
     lowest_kept = rising[tail]
     is_ruled_out = scores < lowest_kept
-    # Of equal scores the lower ids stand first in a stable order, so they go first.
+    # In a stable order the lower of equal ids come first, so they are ruled out first.
     ties = np.flatnonzero(scores == lowest_kept)
     is_ruled_out[ties[: tail - int(np.count_nonzero(is_ruled_out))]] = True
     return np.where(is_ruled_out, np.float32(-math.inf), scores)
@@ -430,7 +430,7 @@ def _softmax(scores: Floats) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
-    """All that the noise of a row depends on; `vocabulary` has the target's ids of its `tokens` tokens."""
+    """The parameters of the noise of a row; `vocabulary` has the target's ids of its `tokens` tokens."""
 
     seed: int
     position: int
@@ -445,7 +445,7 @@ def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words
 
 
 def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
-    """The hash words of these tokens, or of all that are known; `cosine_protocol.noise` is the reference."""
+    """Return the hash words of these tokens, or of all known ones; `cosine_protocol.noise` is the reference."""
     steps = _token_steps(key.tokens, key.vocabulary)
     words = steps if ids is None else steps[ids]
     words = words + np.uint64(position_key(seed=key.seed, position=key.position))
@@ -457,9 +457,9 @@ def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
 
 
 def _noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
-    """Standard Gumbel noise -log(-log u) of these tokens, or of all that are known.
+    """Return the standard Gumbel noise -log(-log u) of these tokens, or of all known ones.
 
-    The logarithms are numpy's, good to an ulp or so of float64, before the one rounding to float32.
+    The logarithms are numpy's, exact to about an ulp of float64, before the one rounding to float32.
     """
     uniform = ((_hashed(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     noise: Floats = (-np.log(-np.log(uniform))).astype(np.float32)
@@ -468,7 +468,7 @@ def _noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
 
 @lru_cache(maxsize=REUSED_POSITIONS)
 def gumbel_noise(key: NoiseKey) -> Floats:
-    """The noise of every token of a row, float32 [vocab]; shared, read-only.
+    """Return the noise of every token of a row, float32 [vocab]; shared, read-only.
 
     A drafter's own ids have the noise of the target's ids in its vocabulary, reserved ones `RESERVED_NOISE`.
     """
@@ -481,16 +481,16 @@ def gumbel_noise(key: NoiseKey) -> Floats:
 
 @lru_cache(maxsize=REUSED_POSITIONS)
 def _least_waits(key: NoiseKey) -> Floats:
-    """A lower bound of -log u for every known token, float32 [known tokens]: 1 - u, of the upper 32 bits of u."""
+    """Return a lower bound of -log u, 1 - u, of the upper 32 bits of u, float32 [known tokens]."""
     inverted = ~(_hashed(key) >> np.uint64(32)).astype(np.uint32)
     return inverted.astype(np.float32) * np.float32(2.0**-32)
 
 
 def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
-    """The ids, in rising order, of tokens among which are those with the best two scores.
+    """Return the ids, in rising order, of tokens that include those with the best two scores.
 
-    A score log p - log(-log u) is the higher the smaller -log u / p is, a race of exponential waiting times. What
-    cannot come in as early as two tokens that are known to need not be drawn exactly.
+    A score log p - log(-log u) is the higher the smaller -log u / p is, a race of exponential waiting times. Tokens
+    that cannot come in as early as two known ones need not be drawn exactly.
     """
     is_possible = log_probs > -math.inf
     if np.count_nonzero(is_possible) <= FEW_TOKENS:
@@ -501,14 +501,14 @@ def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
     two = np.array([first, race.argmin()])
     race[first] = least
     worse = float((log_probs[two] + _noise_of(key, two)).min())
-    # Not greater: NaN is possible too.
+    # The negation includes NaN.
     if not worse > FAINTEST:
         return np.flatnonzero(is_possible)
     return np.flatnonzero(race <= ROUNDING * math.exp(-worse))
 
 
 def best_tokens(scores: Floats, count: int) -> Integers:
-    """The ids of the `count` best scores [vocab], the best first, and of equal ones the lowest id."""
+    """Return the ids of the `count` best scores [vocab], the best first, and of equal ones the lowest id."""
     columns = -(-len(scores) // COLUMN_TOKENS)
     ids = np.arange(len(scores))
     if len(scores) >= WORTH_SPLITTING and columns > count:
@@ -522,9 +522,9 @@ def best_tokens(scores: Floats, count: int) -> Integers:
 
 
 def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
-    """The best score's token, the lowest id of equal ones, without candidates; None where it is not finite.
+    """Return the best choice, the lowest id of equal ones, without candidates; None if it is not finite.
 
-    `ids` are those of the scores, in rising order, where they are not 0, 1, ...
+    `ids` are those of the scores, in rising order, unless they are 0, 1, ...
     """
     if not len(scores):
         return None
@@ -537,14 +537,14 @@ def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
 
 
 def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
-    """The choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
+    """Return the choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
     if not math.isfinite(scores.max()):
         return _nothing_known(all_scores, scores)
     ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
     values = scores[ids].tolist()
     margin = values[0] - values[1] if len(values) > 1 else math.inf
     if margin == 0:
-        # Which of several equal scores were selected is left open; the rule is the lowest id.
+        # The selection among equal scores is undefined; the rule is the lowest id.
         best = int(scores.argmax())
         ids = [best, *(token for token in ids if token != best)][: len(ids)]
     total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
@@ -557,6 +557,6 @@ def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
 
 
 def _nothing_known(scores: Floats, known: Floats) -> Choice | None:
-    """The choice where no known token is possible; None where that is no drafter's lack but damage."""
+    """Return the choice if no known token is possible; None if the row is damaged."""
     is_lack = known.max() == -math.inf and math.isfinite(scores[len(known) :].max(initial=-math.inf))
     return NOTHING_KNOWN if is_lack else None

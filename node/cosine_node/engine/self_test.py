@@ -1,9 +1,9 @@
 """The self-test of a model before it is served: its texts, and the passes in which an engine serves them.
 
-The texts are few tokens, chosen so that every fault changes what most of them attend to. A long prompt stands in
-two parts of different words: an engine that loses one of them reads another text; below it are two branches. A
-short prompt has many siblings: one that saw the others would see more of them than of its own text. The passes go
-over pages that are shared and reused. Logits are of any kind: whoever gives them compares them with a reference.
+The texts are few tokens, chosen so that every fault changes most of their context. A long prompt has two parts of
+different words, so that an engine that loses one reads another text, and two branches below it. A short prompt has
+many siblings: one that saw the others would see more of them than of its own text. The passes use shared and reused
+pages. Logits are of any kind, for the caller to compare with a reference.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -24,9 +24,9 @@ Text = tuple[int, ...]
 FIRST_PART: Final = 13
 """Tokens of the long prompt before the place where it is cut."""
 SIBLINGS: Final = 5
-"""More than twice as many as the tokens of the short prompt."""
+"""More than twice the tokens of the short prompt."""
 FAR_DEPTH: Final = 5
-"""Tokens of each of the two texts that end where the context does, of which they share the first two."""
+"""Tokens of each of the two texts at the end of the context, which share the first two."""
 POOL_TOKENS: Final = 16 * PAGE_TOKENS
 """Bounds memory: more than the tokens of one attempt, whose sequences begin far apart in it."""
 
@@ -36,8 +36,8 @@ class SelfTestTexts:
     """`long` is cut at `FIRST_PART`; `branches` follow it, `after_branch` follows the first of them.
 
     Each of `siblings`, `children` and `grandchildren` follows `short` and those of its own number;
-    `after_grandchildren` is one token for all. `far` is a beginning and two branches whose tokens
-    stand at `far_positions`, of which the last is that of the last token of a context.
+    `after_grandchildren` is one token for all. `far` is a beginning and two branches with tokens at
+    `far_positions`, the last of which is that of the last token of a context.
     """
 
     long: Text
@@ -53,16 +53,16 @@ class SelfTestTexts:
 
     @classmethod
     def of(cls, *, vocab_tokens: int, context_tokens: int, has_window: bool, attempt: int) -> "SelfTestTexts":
-        """The texts of one attempt, in ids of a vocabulary of that size; a window must see all of `far`."""
-        # Most tokenisers keep the first ids for padding and the like. The ids of one attempt lie apart, and those
-        # of the next lie between them.
+        """Return the texts of one attempt, in ids of a vocabulary of that size; a window must see all of `far`."""
+        # Most tokenisers keep the first ids for padding and similar uses. The ids of one attempt are apart, with
+        # those of the next between them.
         ids = iter((5 + attempt + 7 * i) % vocab_tokens for i in count())
 
         def draw(length: int) -> Text:
             return tuple(next(ids) for _ in range(length))
 
-        # No token stands beside itself, and both parts together are more than a page of the KV pool, which can then
-        # be shared, and cut inside it.
+        # No token is next to itself, and both parts together are more than a page of the KV pool, which can then be
+        # shared, and cut inside it.
         first, second = draw(3), draw(3)
         long = [first[i % 3] for i in range(FIRST_PART)] + [second[i % 3] for i in range(10)]
         end = max(context_tokens, FAR_DEPTH)
@@ -82,7 +82,7 @@ class SelfTestTexts:
 
 
 class Group(StrEnum):
-    """The kinds of rows that are compared, in the order of what each needs: one that fails is named by this."""
+    """The compared kinds of rows in the order of their prerequisites: the first that fails names the fault."""
 
     PROMPT = "a prompt"
     PIECES = "a prompt in pieces"
@@ -110,7 +110,7 @@ class SelfTestRow(Generic[Logits]):
 
 
 Pass = Callable[[Sequence[Row]], Iterable[Logits]]
-"""Feeds rows in one pass; the logits [vocab] after each of their tokens."""
+"""Feeds rows in one pass and returns the logits [vocab] after each of their tokens."""
 
 
 def _take_parts(
@@ -130,9 +130,9 @@ def _take_parts(
 def self_test_rows(
     engine: PagedEngine, take: Pass[Logits], texts: SelfTestTexts, *, far: int | None = None
 ) -> list[SelfTestRow[Logits]]:
-    """The rows of the self-test, in six passes over an empty pool of at least `POOL_TOKENS`.
+    """Perform the six passes of the self-test over an empty pool of at least `POOL_TOKENS`.
 
-    `far` is an open sequence whose tokens stand at the far positions; without it these are left out.
+    `far` is an open sequence with tokens at the far positions; without it these are left out.
     """
 
     rows_of = partial(_take_parts, engine, take)
@@ -164,7 +164,7 @@ def self_test_rows(
         far_row = Row(far, begin + left + right, tuple(range(8)), (PREFIX, 0, 1, 2, 3, 1, 5, 6))
         parts.append((far_row, Group.FAR, Group.FAR))
     rows += rows_of(*parts)
-    # The kept tokens stand between those of branches that are dropped, whose slots the next tokens take.
+    # The kept tokens are between those of dropped branches, whose slots the next tokens take.
     engine.keep(long, (0, 1, 2))
     rows += rows_of((Row.chain(long, (texts.after_branch,)), Group.DECODING, Group.DECODING))
     engine.keep(short, (2, 7, 12))

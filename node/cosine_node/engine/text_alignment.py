@@ -1,4 +1,4 @@
-"""Text between two tokenizers: the tokens of a target that stand for what another model predicts. Pure."""
+"""Text between two tokenizers: another model's predictions in the tokens of a target. Pure."""
 
 import math
 from collections.abc import Sequence
@@ -11,13 +11,13 @@ from tokenizers import Tokenizer
 from cosine_p2p.text.token_effects import REPLACEMENT
 
 CONTEXT_TOKENS: Final = 16
-"""Tokens before a boundary that are looked at to see how text after it is tokenised."""
+"""Tokens before a boundary that decide how text after it is tokenised."""
 MAX_HALF_TOKENS: Final = 3
 """Bound: a character has at most four bytes, and a token at least one."""
 SAMPLED_TOKENS: Final = 1024
-"""Bounds the time at the start: tokens of the target's vocabulary that are written in own tokens to count them."""
+"""Bounds the time at the start: tokens of the target's vocabulary that are counted in own tokens."""
 
-# Written for this purpose: what people and programs write, in equal parts.
+# Written for this purpose: prose and code in equal parts.
 TYPICAL_TEXT: Final = """\
 It was late when she came home, and nobody had left a light on in the kitchen. "You could have called," he said.
 The committee meets again on 14 March 2026; until then the proposal stays open for comments from all members.
@@ -28,7 +28,7 @@ def read_lines(path: str, *, limit: int = 100) -> list[str]:
 """
 
 Plan = tuple[tuple[int, float], ...]
-"""Target tokens that follow one another, each with the probability that it follows the one before."""
+"""Consecutive target tokens, each with the probability that it follows the one before."""
 
 
 class TextTokens(Protocol):
@@ -40,7 +40,7 @@ class TextTokens(Protocol):
 
 
 class PlainTokens:
-    """Implements `TextTokens` with a fast tokenizer, whose truncation and padding it switches off."""
+    """Implements `TextTokens` with a fast tokenizer, and disables its truncation and padding."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         tokenizer.no_truncation()
@@ -57,7 +57,7 @@ class PlainTokens:
 
     @property
     def lead(self) -> tuple[int, ...]:
-        """The special tokens every text begins with."""
+        """The special tokens at the beginning of every text."""
         plain = list(self.encode("a"))
         full = self._tokenizer.encode("a").ids
         starts = (start for start in range(len(full)) if full[start : start + len(plain)] == plain)
@@ -71,27 +71,27 @@ class PlainTokens:
 
 
 class After(Enum):
-    """The text that will follow a text that a model predicted."""
+    """The text that follows a predicted text."""
 
     MORE = auto()
-    """Text that will be known: only tokens that it cannot change count."""
+    """The text will be known: only tokens that it cannot change count."""
     UNKNOWN = auto()
-    """Text that will not be known: the usual guess must do, that it changes the last token at most."""
+    """The text will not be known: it usually changes at most the last token."""
     NOTHING = auto()
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedToken:
-    """The token that a model finds likeliest next, and its probability."""
+    """The token that a model predicts as likeliest, and its probability."""
 
     token: int
     probability: float
 
 
 def own_per_target(own: TextTokens, target: TextTokens, *, vocab_tokens: int) -> float:
-    """The own tokens that the text of a target token takes, at least 1: a bound for all but odd texts.
+    """Return the own tokens per target token, at least 1: a bound for all but unusual texts.
 
-    The mean over the vocabulary, in which long words are as frequent as short ones: texts take about half of it.
+    It is the mean over the vocabulary, in which long words are as frequent as short ones: texts take about half.
     """
     step = max(1, vocab_tokens // SAMPLED_TOKENS)
     texts = [target.decode((token,)) for token in range(0, vocab_tokens, step)]
@@ -100,19 +100,19 @@ def own_per_target(own: TextTokens, target: TextTokens, *, vocab_tokens: int) ->
 
 
 def typical_own_per_target(own: TextTokens, target: TextTokens) -> float:
-    """The own tokens that are predicted for one of the target's, by a few lines of prose and code."""
+    """Return the own tokens predicted per target token, by a few lines of prose and code."""
     return len(own.encode(TYPICAL_TEXT)) / max(1, len(target.encode(TYPICAL_TEXT)))
 
 
 def whole_text(text: str) -> str:
-    """The text without the half of a character at its end."""
+    """Return the text without half a character at its end."""
     return text.rstrip(REPLACEMENT)
 
 
 def decode_whole(tokenizer: TextTokens, tokens: Sequence[int]) -> str:
-    """The text of tokens without the half of a character at its end.
+    """Return the text of tokens without half a character at its end.
 
-    Under byte fallback half a character spoils the bytes before it, so that it is looked for in the tokens.
+    Under byte fallback half a character changes the bytes before it, so that it is searched in the tokens.
     """
     text = tokenizer.decode(tokens)
     whole = whole_text(text)
@@ -125,7 +125,7 @@ def decode_whole(tokenizer: TextTokens, tokens: Sequence[int]) -> str:
 def is_last(
     own: TextTokens, *, own_before: Sequence[int], predicted: Sequence[PredictedToken], ends: frozenset[int]
 ) -> bool:
-    """True if nothing that can be written follows: the model ended the text, or predicts no character."""
+    """Return True if no text follows: the model ended it, or predicts no character."""
     if predicted and predicted[-1].token in ends:
         return True
     context = _last_tokens(own, own_before)
@@ -142,7 +142,7 @@ def plan_tokens(
     predicted: Sequence[PredictedToken],
     after: After,
 ) -> Plan:
-    """The target tokens of what a model predicted after `own_before`, a text that the target writes as `before`.
+    """Return the target tokens of a prediction after `own_before`, a text that the target writes as `before`.
 
     A token's probability is the product of those of the model's tokens that begin in its text.
     """
@@ -159,13 +159,13 @@ def plan_tokens(
 
 
 def _last_tokens(tokenizer: TextTokens, tokens: Sequence[int]) -> Sequence[int]:
-    """The end of a text that does not begin within a character, if it has such an end."""
+    """Return the end of a text that does not begin within a character, if it has such an end."""
     ends = [tokens[-CONTEXT_TOKENS - more :] for more in range(MAX_HALF_TOKENS + 1)]
     return next((end for end in ends if not tokenizer.decode(end).startswith(REPLACEMENT)), ends[0])
 
 
 def _growing_text(tokenizer: TextTokens, context: Sequence[int], tokens: Sequence[int]) -> list[str]:
-    """The text that the first 0, 1, 2, ... of the tokens add to that of the context, up to what is no character."""
+    """Return the text that the first 0, 1, 2, ... tokens add to that of the context, up to an invalid character."""
     base = tokenizer.decode(context)
     texts = [decode_whole(tokenizer, [*context, *tokens[:count]]) for count in range(len(tokens) + 1)]
     return [text[len(base) :].partition(REPLACEMENT)[0] if text.startswith(base) else "" for text in texts]
@@ -174,7 +174,7 @@ def _growing_text(tokenizer: TextTokens, context: Sequence[int], tokens: Sequenc
 def _tokens_after(
     target: TextTokens, before: Sequence[int], text: str, after: After
 ) -> tuple[Sequence[int], Sequence[int]]:
-    """The context that was looked at, and the tokens of the text after it."""
+    """Return the context used, and the tokens of the text after it."""
     if not text:
         return (), ()
     context, tokens = _in_context(target, before, text)
@@ -188,9 +188,9 @@ def _tokens_after(
 
 
 def _in_context(target: TextTokens, before: Sequence[int], text: str) -> tuple[Sequence[int], Sequence[int]]:
-    """The longest context whose tokens stay what they are when the text is tokenised with it.
+    """Return the longest context with unchanged tokens when the text is tokenised with it, and the text's tokens.
 
-    If there is none, as amid characters of many tokens where every text begins with a mark, a new line is taken.
+    If there is none, as amid characters of many tokens where every text begins with a mark, a new line is used.
     """
     for length in range(min(CONTEXT_TOKENS, len(before)), 0, -1):
         context = list(before[-length:])
@@ -204,10 +204,10 @@ def _in_context(target: TextTokens, before: Sequence[int], text: str) -> tuple[S
 
 
 def _settled(target: TextTokens, text: str, tokens: Sequence[int]) -> Sequence[int]:
-    """Those of a text's tokens that stay the same whatever follows the text.
+    """Return a text's tokens that stay the same whatever follows the text.
 
-    Tokenizers split text into words first, so that tokens before the last character where any of them
-    splits are taken to be settled. None is where the text has no such character.
+    Tokenizers first split text into words, so that tokens before the last character where any of them splits count
+    as settled; none does without such a character.
     """
     ends = range(len(text) - 1, 0, -1)
     last_split = next((end for end in ends if _splits(text[end - 1], text[end])), 0)
@@ -220,5 +220,5 @@ def _settled(target: TextTokens, text: str, tokens: Sequence[int]) -> Sequence[i
 
 
 def _splits(left: str, right: str) -> bool:
-    # Punctuation may take a letter or a newline after it into its token, a word takes neither after it.
+    # Punctuation may take a following letter or newline into its token, a word neither.
     return (left.isalnum() and not right.isalnum()) or (right == " " and not left.isspace())

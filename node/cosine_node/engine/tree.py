@@ -33,7 +33,7 @@ AnyNode = TypeVar("AnyNode", bound=TokenNode)
 class TokenTree(Generic[AnyNode]):
     """The tokens of the kept prefix, and the live nodes by name, parents before children.
 
-    Subclasses add nodes, which carry what they need to know of a token.
+    Subclasses add nodes with their data.
     """
 
     __slots__ = ("nodes", "tokens")
@@ -44,7 +44,7 @@ class TokenTree(Generic[AnyNode]):
 
     @property
     def live_tokens(self) -> int:
-        """Tokens of the prefix and of all nodes."""
+        """The number of tokens in the prefix and all nodes."""
         return len(self.tokens) + len(self.nodes)
 
     def check(self, row: Row, *, vocab_tokens: int, context_tokens: int) -> None:
@@ -68,11 +68,11 @@ class TokenTree(Generic[AnyNode]):
             raise LocalProtocolError(f"The sequence would be longer than the context of {context_tokens} tokens.")
 
     def index_after(self, parent: int) -> int:
-        """The absolute index of a token that follows a live node, or the prefix."""
+        """Return the absolute index of a token that follows a live node, or the prefix."""
         return len(self.tokens) if parent == PREFIX else self.nodes[parent].index + 1
 
     def path(self, name: int) -> list[AnyNode]:
-        """The nodes from the one below the prefix down to `name`; empty for `PREFIX`."""
+        """Return the nodes from the one below the prefix down to `name`; empty for `PREFIX`."""
         path = []
         while name != PREFIX:
             node = self.nodes[name]
@@ -82,11 +82,11 @@ class TokenTree(Generic[AnyNode]):
         return path
 
     def tokens_to(self, name: int) -> list[int]:
-        """The tokens of the prefix and of the path down to a node."""
+        """Return the tokens of the prefix and of the path down to a node."""
         return [*self.tokens, *(node.token for node in self.path(name))]
 
     def keep(self, path: Sequence[int]) -> list[AnyNode]:
-        """Append a chain of nodes to the prefix; the nodes this drops, which do not descend from its end.
+        """Append a chain of nodes to the prefix; return the dropped nodes, which do not descend from its end.
 
         Raises `LocalProtocolError`, and changes nothing, unless `path` is a chain of live nodes from PREFIX.
         """
@@ -110,11 +110,11 @@ class TokenTree(Generic[AnyNode]):
         return dropped
 
     def _extend_prefix(self, kept: Sequence[AnyNode]) -> None:
-        """Called by `keep`: subclasses add what the prefix needs of the nodes it takes in."""
+        """Extend the prefix in `keep`; subclasses add their data of the nodes."""
         self.tokens.extend(node.token for node in kept)
 
     def prune(self, names: Iterable[int]) -> list[AnyNode]:
-        """Drop nodes and what descends from them; all that were dropped. Unknown names are ignored."""
+        """Drop nodes and their descendants, and return all dropped ones. Unknown names are ignored."""
         dropped = set(names) & self.nodes.keys()
         if not dropped:
             return []
@@ -125,7 +125,7 @@ class TokenTree(Generic[AnyNode]):
 
 
 class SequenceTree(TokenTree[FedNode]):
-    """A sequence of an engine with a KV pool: `slots` are those of the prefix, a `guide` says what may come."""
+    """A sequence in a KV pool: `slots` are those of the prefix, a `guide` restricts the next tokens."""
 
     __slots__ = ("guide", "prompt_tokens", "sampling", "slots")
 
@@ -137,7 +137,7 @@ class SequenceTree(TokenTree[FedNode]):
         self.slots = array("q")
 
     def begin(self, tokens: Iterable[int], slots: Iterable[int]) -> None:
-        """Give an empty sequence a prefix that others fed."""
+        """Give an empty sequence a prefix that other sequences fed."""
         self.tokens.extend(tokens)
         self.slots.extend(slots)
 

@@ -18,18 +18,18 @@ from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.request import Sampling, TokenBias
 
 FILE_NAME: Final = "draft_vocabulary.json"
-"""The file beside a drafter's weights: a list of the target's token ids, the first being the drafter's id 0."""
+"""The file in a drafter's folder that lists the target's token ids; the first is the drafter's id 0."""
 RESERVED_NOISE: Final = 0.5772156649015329
-"""Euler's constant, the mean of the noise: many tokens of one joint probability score as one token of it would."""
+"""Euler's constant, the mean of the noise: many tokens with one joint probability score like a single one."""
 
 
 @dataclass(frozen=True, eq=False)
 class DraftVocabulary:
     """The target's ids of a drafter's own ids 0, 1, ...; all further ids of the drafter are `reserved_id`.
 
-    The reserved id stands for every other token: it is what the drafter reads in its place, and its probability
-    is that the target chooses one of them. Ids must rise, so that ties break in both vocabularies alike. Raises
-    `UsageError`. Vocabularies compare by identity, for caches.
+    The reserved id replaces every other token in the drafter's input, and its probability is that of all of them.
+    Ids must rise, so that ties break equally in both vocabularies. Raises `UsageError`. Vocabularies compare by
+    identity, for caches.
     """
 
     target_ids: tuple[int, ...]
@@ -42,7 +42,7 @@ class DraftVocabulary:
 
     @classmethod
     def read(cls, folder: Path) -> "DraftVocabulary | None":
-        """That of the drafter in a folder; None if it has the target's whole vocabulary. Raises `UsageError`."""
+        """Read that of the drafter in a folder; None for the target's whole vocabulary. Raises `UsageError`."""
         file = folder / FILE_NAME
         if not file.is_file():
             return None
@@ -55,7 +55,7 @@ class DraftVocabulary:
         return cls(tuple(ids))
 
     def write(self, folder: Path) -> None:
-        """Store it beside the drafter's weights."""
+        """Write it into the drafter's folder."""
         (folder / FILE_NAME).write_text(json.dumps(self.target_ids) + "\n", "utf-8")
 
     @property
@@ -64,11 +64,11 @@ class DraftVocabulary:
         return len(self.target_ids)
 
     def own_tokens(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Tokens of the target as the drafter reads them."""
+        """Convert tokens of the target to the drafter's own ids."""
         return tuple(self._own_ids.get(token, self.reserved_id) for token in tokens)
 
     def own_sampling(self, sampling: Sampling) -> Sampling:
-        """The same with scores shaped as far as that is about tokens that the drafter knows, and no constraint."""
+        """Return a sampling without a constraint, and with scores shaped only for tokens that the drafter knows."""
         sampling = replace(sampling, constraint=None)
         shaping, own = sampling.shaping, self._own_ids
         if shaping is None:
@@ -82,7 +82,7 @@ class DraftVocabulary:
         return replace(sampling, shaping=known)
 
     def target_choice(self, choice: Choice) -> Choice:
-        """A choice among the drafter's own ids in the target's."""
+        """Convert a choice among the drafter's own ids to the target's."""
         ids = self.target_ids
         candidates = tuple((ids[token], probability) for token, probability in choice.candidates)
         return Choice(ids[choice.token], choice.margin, candidates)
@@ -124,7 +124,7 @@ class ReducedVocabularyEngine(EngineAround):
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         if not all(0 <= token < self._vocab_tokens for row in rows for token in row.tokens):
-            # The inner engine would read it as one of those that the drafter does not know.
+            # The inner engine would take it for one that the drafter does not know.
             raise LocalProtocolError(f"A token id is outside the vocabulary of {self._vocab_tokens}.")
         own = [replace(row, tokens=self._vocabulary.own_tokens(row.tokens)) for row in rows]
         return [self._result(row, result) for row, result in zip(own, self._inner.forward(own), strict=True)]
@@ -132,7 +132,7 @@ class ReducedVocabularyEngine(EngineAround):
     def _result(self, row: Row, result: RowResult) -> RowResult:
         nll = result.nll
         if nll is not None:
-            # The reserved id is as likely as all that it stands for; each of these alone is less so.
+            # The reserved id has the joint probability of all tokens that it replaces.
             scored = row.tokens[1:]
             nll += scored.count(self._vocabulary.reserved_id) * self._nats_an_unknown / len(scored)
         return replace(result, choices=tuple(map(self._vocabulary.target_choice, result.choices)), nll=nll)

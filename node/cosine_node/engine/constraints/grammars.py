@@ -1,20 +1,20 @@
-"""Constraints of texts: which tokens may come next, so that every output is what its request says it must be.
+"""Constraints of texts: the tokens that may come next, so that every output satisfies its request.
 
 *Theory of operation.* llguidance compiles a JSON schema, a regular expression or a Lark grammar to a matcher of
-bytes. `Grammars` keeps one compiled matcher for each constraint, and each sequence has a copy, its `Guide`, which
-follows the kept output. The masks of a tree of tokens are made depth first, by copies that consume what a node
-adds to the path of its parent. A mask depends on nothing but the constraint and the
-tokens before it, so that the target, its drafters and whoever audits it rule out the same.
+bytes. `Grammars` keeps one compiled matcher per constraint, and each sequence has a copy, its `Guide`, which
+follows the kept output. The masks of a token tree are computed depth first, by copies that consume the tokens of
+each node. A mask depends only on the constraint and the tokens before it, and is therefore the same for the target,
+its drafters and auditors.
 
-*The end.* The tokens that end a text (`Constraint.ends`) are allowed where the text may end, and where nothing else
-is possible; nowhere else, also if the grammar has their letters or names them. Another special token is allowed
-only where a Lark grammar names it (`<|name|>`, `<[*]>`). After a token that breaks the grammar, which no honest
-choice is, nothing is ruled out: no text gets there.
+*The end.* End tokens (`Constraint.ends`) are allowed only where the text may end and where nothing else is
+possible, even if the grammar contains their letters or names them. Other special tokens are allowed only where a
+Lark grammar names them (`<|name|>`, `<[*]>`). After a token that breaks the grammar, which is never an honest
+choice, no token is ruled out: no text gets there.
 
-*Bounds.* A constraint is tried in a process of its own first (`trial`), which is ended where it takes too
-long: some that are short would take years. It tells how much memory the constraint takes, by which those that are
-kept are bounded. What a token may cost afterwards is bounded by llguidance's own limits, and by how much a grammar
-may force at once; a text that exceeds them fails (`GrammarTooComplex`), it never goes on without its constraint.
+*Bounds.* A constraint is first tried in a separate process (`trial`), which is ended after a time limit: some short
+ones would take years. The trial also measures its memory, which bounds the constraints kept. Afterwards the cost of
+a token is bounded by the limits of llguidance, and by the amount that a grammar may force at once; a text beyond
+them fails (`GrammarTooComplex`) and never continues without its constraint.
 """
 
 import json
@@ -41,47 +41,49 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 Mask = npt.NDArray[np.uint8]
-"""One bit a token, the lowest of a byte first: 1 where the token may come. Tokens beyond its end may not."""
+"""One bit per token, the lowest of a byte first: 1 for an allowed token. Tokens beyond its end are ruled out."""
 Tokens = tuple[int, ...]
 
 TRIAL: Final = "cosine_node.engine.constraints.trial:trial"
-"""The function that tries a constraint in a process of its own."""
+"""The function that tries a constraint in a separate process."""
 TRIAL_S: Final = 5.0
-"""A schema of 40 KB takes 0.3 s with the start of the process, on one core of a server: so a machine a tenth as
-fast takes it, too. What takes longer may take years (docs/decisions/0048), and two that do hold up all that come
-after them for so long."""
+"""Time limit of a trial. A schema of 40 KB takes 0.3 s including the start of the process on a server core, so that
+a machine a tenth as fast accepts it. Slower constraints may take years (docs/decisions/0048), and two of them delay
+all later trials by this time.
+"""
 WHITESPACE: Final = "[ \\n\\r\\t]{1,32}"
-"""Between the parts of JSON, where a schema says nothing else (`x-guidance`); unbounded, a text might never end."""
+"""Bounded white space between the parts of JSON, so that texts end; schemas may change it (`x-guidance`)."""
 USUAL_JSON: Final = "\n".join(
     json.dumps({"a": 1, "b": "c", "d": [{"e": True, "f": "g"}, {"e": None, "f": "h"}]}, indent=indent)
     for indent in (None, 2)
 )
-"""What a text by a schema may be like, before it has any signs of its own."""
+"""An example of text under a schema, before any output."""
 FORCED_PROBABILITY: Final = 0.995
-"""Of a token that is forced: of 199 in texts of the embedded target by a schema, 199 came (a sixth of all)."""
+"""The confidence of a forced token: in texts of the embedded target under a schema, all 199 (a sixth) came true."""
 MAX_FORCED: Final = 32
-"""Forced tokens that are drafted at once, which bounds a pass: the name of a property is seldom longer."""
+"""Forced tokens drafted at once, which bounds a pass: property names are rarely longer."""
 MAX_COMPILED: Final = 256
-"""Bounds memory: constraints that are known, compiled or refused."""
+"""Bounds memory: known constraints, compiled or refused."""
 MAX_FORCED_BYTES: Final = 4096
-"""What a grammar may force without a choice. A mask takes 0.3 us for each of these bytes, at every node of a tree:
-with `a{190000}` a tree of 16 nodes took a second of a processor, and the constraint 62 MiB."""
+"""Maximum number of bytes that a grammar may force. A mask takes 0.3 us per such byte, at every node of a tree:
+with `a{190000}` a tree of 16 nodes took a second of a processor, and the constraint 62 MiB.
+"""
 MAX_ONE_BYTES: Final = 32 << 20
-"""What one constraint may take: schemas of 60 KB take up to 17 MiB."""
+"""Maximum memory of one constraint: schemas of 60 KB take up to 17 MiB."""
 MAX_KEPT_BYTES: Final = 256 << 20
-"""What all that are kept may take, as their trials have measured it: within a third of what they take here."""
+"""Maximum memory of all kept constraints as measured by their trials, exact to a third."""
 MAX_REASON: Final = 160
-"""Characters of what llguidance says."""
+"""Maximum length of a message of llguidance."""
 AT_ONCE: Final = 2
-"""Constraints that are tried at once."""
+"""Constraints tried at once."""
 
 
 class GrammarTooComplex(CosineError):
-    """The constraint of a text exceeds what a token may cost. The text is one sentence."""
+    """The constraint of a text exceeds the cost limit of a token. The message is one sentence."""
 
 
 def limits() -> "LLParserLimits":
-    """What a constraint may cost. The fuel of a token is a tenth of a second's work at most."""
+    """The limits of a constraint. The fuel of a token is at most a tenth of a second of work."""
     from llguidance import LLParserLimits
 
     return LLParserLimits(
@@ -94,7 +96,7 @@ def limits() -> "LLParserLimits":
 
 
 def grammar_of(kind: int, text: str) -> str:
-    """A constraint as llguidance reads it. Raises `ValueError` or `RecursionError`."""
+    """Return a constraint in llguidance's form. Raises `ValueError` or `RecursionError`."""
     from llguidance import LLMatcher
 
     match ConstraintKind(kind):
@@ -102,7 +104,7 @@ def grammar_of(kind: int, text: str) -> str:
             schema = with_sound_bounds(json.loads(text))
             text = json.dumps(schema, ensure_ascii=False)
             own = schema.get("x-guidance") if isinstance(schema, dict) else None
-            # A pattern would be taken before the flag.
+            # A pattern must not contain the flag.
             if isinstance(own, dict) and "whitespace_flexible" in own:
                 return LLMatcher.grammar_from_json_schema(text)
             return LLMatcher.grammar_from_json_schema(text, defaults={"whitespace_pattern": WHITESPACE})
@@ -113,9 +115,9 @@ def grammar_of(kind: int, text: str) -> str:
 
 
 def fault_in(matcher: "LLMatcher") -> str:
-    """What is wrong with a new matcher, a clause; empty if nothing is. It computes its first mask."""
+    """Return the fault of a new matcher as a clause, "" if it has none, after computing its first mask."""
     if not matcher.is_error():
-        # It may take longer than any after it.
+        # The first mask may take longer than any later one.
         matcher.compute_bitmask()
     if not matcher.is_error() and len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
         return f"it forces more than {MAX_FORCED_BYTES} bytes at once"
@@ -123,24 +125,21 @@ def fault_in(matcher: "LLMatcher") -> str:
 
 
 def clause(said: str) -> str:
-    """What llguidance says, on one line and not at length."""
+    """Return a message of llguidance on one line, shortened."""
     line = " ".join(said.split())
     return line if len(line) <= MAX_REASON else f"{line[:MAX_REASON]} ..."
 
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What a trial has shown: what is wrong with a constraint, a clause, empty if nothing is, and what it takes."""
+    """The result of a trial: the fault of a constraint as a clause, "" for none, and its memory."""
 
     fault: str
     size_bytes: int = 0
 
 
 def tried(constraint: Constraint) -> Tried:
-    """Try a constraint in a process that is ended in time.
-
-    Blocks meanwhile. Raises `OSError` where no process can be started.
-    """
+    """Try a constraint in a process with a time limit. Blocks. Raises `OSError` if no process can be started."""
     try:
         fault, size_bytes = answer_of(TRIAL, constraint.kind, constraint.text, timeout_s=TRIAL_S)
     except TimeoutError:
@@ -157,9 +156,9 @@ class _Compiled:
 
 
 class Grammars:
-    """The constraints of a target's texts, compiled once each.
+    """The constraints of a target's texts, each compiled once.
 
-    `prepare` is for the event loop, all else may be called in any thread.
+    `prepare` is for the event loop; all other methods may be called in any thread.
     """
 
     def __init__(
@@ -170,7 +169,7 @@ class Grammars:
         offload: Offload | None = None,
         tried: Callable[[Constraint], Tried] = tried,
     ) -> None:
-        """Where it `waits`, as a verifier must, no guide is without its grammar; a drafter's is until then."""
+        """Create it; with `waits`, as in a verifier, guides wait for their grammars, unlike those of a drafter."""
         self._tokenizer = tokenizer
         self._waits = waits
         self._offload = offload or Threads("grammars", AT_ONCE)
@@ -180,7 +179,7 @@ class Grammars:
 
     @classmethod
     def of(cls, folder: Path, *, waits: bool = True) -> "Grammars | None":
-        """Those of the tokenizer in a folder; None where llguidance is not installed, or cannot read it.
+        """Return the constraints for the tokenizer in a folder; None without llguidance or support for it.
 
         Raises `UsageError` for a folder without a tokenizer.
         """
@@ -192,36 +191,33 @@ class Grammars:
         try:
             return cls(LLTokenizer(library.to_str()), waits=waits)
         except ValueError:
-            # A kind of tokenizer whose bytes it does not know: its texts have no constraints.
+            # A tokenizer whose bytes llguidance does not know has no constraints.
             return None
 
     @cached_property
     def usual_json(self) -> Tokens:
-        """The tokens of JSON as it is usually written, on one line and on many."""
+        """The tokens of typical JSON, on one line and on many."""
         return tuple(self._tokenizer.tokenize_str(USUAL_JSON))
 
     def fault(self, constraint: Constraint) -> str | None:
-        """What is wrong with a constraint, a clause; empty if nothing is, None where that is not known."""
+        """Return the fault of a constraint as a clause, "" for none, None if unknown."""
         with self._lock:
             known = self._known.get(constraint)
         return "" if isinstance(known, _Compiled) else known
 
     async def prepare(self, constraint: Constraint) -> None:
-        """See that the fault of a constraint is known, off the event loop. Raises `OSError`."""
+        """Find out the fault of a constraint, off the event loop. Raises `OSError`."""
         if self.fault(constraint) is None:
             await self._offload(lambda: self._try(constraint))
 
     def guide(self, constraint: Constraint) -> "Guide":
-        """What follows a new sequence under a constraint that is prepared.
-
-        It fails at once under one that is known to be refused.
-        """
+        """Return the guide of a new sequence under a prepared constraint; under a refused one it fails at once."""
         if fault := self.fault(constraint):
             return Guide(
                 constraint, self._tokenizer, lambda: None, fault=f"The constraint cannot be used: {fault}."
             )
         if self._waits:
-            # It may have been forgotten since it was prepared.
+            # It may have been dropped since it was prepared.
             return Guide(constraint, self._tokenizer, lambda: self._find(constraint) or self._compile(constraint))
         return Guide(constraint, self._tokenizer, lambda: self._find(constraint))
 
@@ -247,7 +243,7 @@ class Grammars:
             return known.matcher.deep_copy() if isinstance(known, _Compiled) else None
 
     def _note(self, constraint: Constraint, found: "_Compiled | str") -> None:
-        """Remember a constraint, and forget of those compiled longest ago what is too much."""
+        """Keep a constraint, and drop the earliest compiled ones beyond the limits."""
         with self._lock:
             self._known.note(constraint, found)
             kept = [(each, one.size_bytes) for each, one in self._known.items() if isinstance(one, _Compiled)]
@@ -260,14 +256,14 @@ class Grammars:
 
 
 def guide_of(grammars: Grammars | None, sampling: Sampling) -> "Guide | None":
-    """What follows a new text under its constraint, if it has one that can be applied here."""
+    """Return the guide of a new text, if it has a constraint that can be applied here."""
     if grammars is None or sampling.constraint is None:
         return None
     return grammars.guide(sampling.constraint)
 
 
 class Guide:
-    """Where the output of one sequence stands in its grammar, and what may come after it and below it."""
+    """The state of one sequence's output in its grammar, and the allowed tokens after it and below it."""
 
     def __init__(
         self,
@@ -277,7 +273,7 @@ class Guide:
         *,
         fault: str = "",
     ) -> None:
-        """`find` gives a matcher at its beginning, None where there is none yet."""
+        """Create it; `find` returns a matcher at its beginning, None if there is none yet."""
         self._ends = constraint.ends
         self._stops = frozenset((*constraint.ends, *tokenizer.eos_tokens))
         self._vocab_tokens = tokenizer.vocab_size
@@ -286,13 +282,13 @@ class Guide:
         self._kept = 0
         self._is_over = False
         self.fault = fault
-        """Why there are no masks any more; empty while there are."""
+        """The reason why there are no masks any more; "" while there are."""
 
     def masks(self, output: Sequence[int], paths: Sequence[Tokens]) -> list[Mask | None]:
-        """What may come after each of some paths below the kept output, which has only grown since the last call.
+        """Return the mask after each of some paths below the kept output, which only grows.
 
-        None where nothing is ruled out: after the end of a text, or what its grammar does not allow. Raises
-        `GrammarTooComplex`.
+        None means that no token is ruled out: after the end of a text, or after tokens that break its grammar.
+        Raises `GrammarTooComplex`.
         """
         if self.fault:
             raise GrammarTooComplex(self.fault)
@@ -308,19 +304,19 @@ class Guide:
         return masks
 
     def place(self, output: Sequence[int]) -> "Place | None":
-        """Where the output stands; None where its grammar is not there yet, or says nothing any more."""
+        """Return the matcher at the end of the output; None if the grammar is missing or no longer applies."""
         try:
             self.masks(output, ())
         except GrammarTooComplex:
-            # The next pass tells whose text it is.
+            # The next pass reports the sequence.
             return None
         if self._matcher is None or self._is_over:
             return None
         return Place(self._matcher, self._stops)
 
     def _walk(self, matcher: "LLMatcher", paths: Sequence[Tokens], masks: list[Mask | None]) -> None:
-        # The matchers on the way to a path; in this order each comes after those that it begins with. Copies take
-        # a microsecond, and what was rolled back may leave a mask of other tokens behind (llguidance 1.9.1).
+        # The matchers on the way to a path, ordered so that each follows its beginnings. Copies take a microsecond,
+        # and a rollback may leave a mask of other tokens behind (llguidance 1.9.1).
         above: list[tuple[Tokens, LLMatcher]] = [((), matcher)]
         for place in sorted(range(len(paths)), key=paths.__getitem__):
             path = paths[place]
@@ -333,9 +329,9 @@ class Guide:
                 above.append((path, here))
 
     def _consume(self, matcher: "LLMatcher", tokens: Sequence[int]) -> bool:
-        """True if these tokens can follow, and none of them ends the text or is unknown to the tokenizer.
+        """Return True if these tokens can follow, and none of them ends the text or is unknown to the tokenizer.
 
-        A model may have more tokens than its tokenizer. A peer may draft one of those, which the matcher would take
+        A model may have more tokens than its tokenizer. A peer may draft one of them, which the matcher would take
         for an error.
         """
         read = list(takewhile(lambda token: token < self._vocab_tokens and token not in self._stops, tokens))
@@ -344,7 +340,7 @@ class Guide:
         return done == len(tokens)
 
     def _mask(self, matcher: "LLMatcher") -> Mask:
-        """What may come next."""
+        """Return the mask of the next token."""
         found = np.frombuffer(matcher.compute_bitmask(), np.uint8)
         if len(matcher.compute_ff_bytes()) > MAX_FORCED_BYTES:
             self._fail()
@@ -366,7 +362,7 @@ class Guide:
 
 
 class Place:
-    """A place in a grammar, which stays there: what must follow, and the places after it."""
+    """An immutable place in a grammar, with its forced tokens and the places after it."""
 
     __slots__ = ("_matcher", "_stops")
 
@@ -375,18 +371,18 @@ class Place:
         self._stops = stops
 
     def forced(self) -> Tokens:
-        """The tokens that must follow, as the tokenizer writes them; none where there is a choice.
+        """The forced tokens as the tokenizer writes them; none if there is a choice.
 
-        The text is forced, and hardly the tokens: a model might write the same letters with others.
+        Only their text is forced: a model might write the same letters with other tokens.
         """
         return tuple(self._matcher.compute_ff_tokens())
 
     def begun(self) -> bytes:
-        """The bytes that must come next, and with which several tokens begin; empty where there is a choice."""
+        """The forced bytes, which may begin several tokens; empty if there is a choice."""
         return bytes(self._matcher.compute_ff_bytes())
 
     def after(self, tokens: Sequence[int]) -> "Place | None":
-        """The place after some tokens; None where they cannot follow, or end the text."""
+        """Return the place after some tokens; None if they cannot follow, or end the text."""
         if not self._stops.isdisjoint(tokens):
             return None
         place = Place(self._matcher, self._stops)

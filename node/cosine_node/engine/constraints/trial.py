@@ -1,6 +1,6 @@
-"""The trial of a constraint, for a process of its own: it may take any time, and its parent ends it.
+"""The trial of a constraint in a separate process, which its parent ends after a time limit.
 
-Its tokens are the single bytes, so that it starts quickly; every text can be written with them.
+Its tokens are the single bytes, with which it starts quickly and can write every text.
 """
 
 import sys
@@ -13,11 +13,11 @@ from cosine_node.engine.constraints.grammars import clause, fault_in, grammar_of
 from cosine_protocol.request import ConstraintKind
 
 MAX_MEMORY_BYTES: Final = 2 << 30
-"""Address space of the process, of which it takes 0.3 GB for a small constraint."""
+"""Maximum address space of the process, which takes 0.3 GB for a small constraint."""
 
 
 class ByteTokens:
-    """The tokenizer of single bytes, as llguidance wants it."""
+    """The tokenizer of single bytes in llguidance's form."""
 
     eos_token_id: int = 256
     bos_token_id: int | None = None
@@ -29,7 +29,7 @@ class ByteTokens:
 
 
 def fault_of(kind: int, text: str) -> str:
-    """What is wrong with a constraint, a clause; empty if nothing is."""
+    """Return the fault of a constraint as a clause, "" for none."""
     try:
         grammar = grammar_of(kind, text)
     except (ValueError, RecursionError) as error:
@@ -38,7 +38,7 @@ def fault_of(kind: int, text: str) -> str:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process has had; 0 where the system does not tell."""
+    """Return the maximum memory of this process so far; 0 if the system does not report it."""
     if sys.platform == "win32":
         return 0
     import resource
@@ -48,15 +48,12 @@ def peak_bytes() -> int:
 
 
 def trial(kind: int, text: str) -> tuple[str, int]:
-    """What is wrong with a constraint, a clause, empty if nothing is; and the bytes of memory that it took.
-
-    Bounds the memory of this process.
-    """
+    """Return the fault of a constraint as a clause, "" for none, and its memory. Bounds the process's memory."""
     if sys.platform != "win32":
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
-    # The library's own part is no constraint's.
+    # The library's share of memory is excluded.
     fault_of(ConstraintKind.REGEX, "a")
     before_bytes = peak_bytes()
     return fault_of(kind, text), peak_bytes() - before_bytes

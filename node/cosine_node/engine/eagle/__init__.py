@@ -1,5 +1,5 @@
-"""Draft heads: small layers that draft by what a target's own layers made of the text.
+"""Draft heads: small layers that draft from the activations of a target's layers.
 
-In come a published EAGLE-3 head's folder, or the multi-token-prediction layer of the target's own checkpoint, and a
-target on PyTorch; out comes an engine that a verifier drafts with.
+A published EAGLE-3 head's folder, or the multi-token-prediction layer of the target's checkpoint, and a target on
+PyTorch become an engine that a verifier drafts with.
 """

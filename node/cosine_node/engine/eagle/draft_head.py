@@ -1,11 +1,11 @@
-"""A draft head in the manner of EAGLE-3: one decoder layer that reads what the target's layers made of the text.
+"""A draft head in the manner of EAGLE-3: one decoder layer that reads the activations of the target's layers.
 
-From arXiv 2503.01840. The head's input at a token is the token's embedding, which is the target's, beside the
-*feature* of the token before it. Where the target has seen that one, its feature is made of the activations between
-three of the target's layers; where it is itself a guess, it is what the head's own layer gave for it. So a head is
-trained with its own guesses fed back, and drafts as deep as one likes.
+From arXiv 2503.01840. The input of the head at a token is the target's embedding of the token, and the *feature* of
+the token before it. If the target has processed that token, its feature is computed from the activations between
+three of the target's layers; if it is a guess, its feature is the output of the head's layer. A head is therefore
+trained with its own guesses fed back, and drafts to any depth.
 
-Names of weights and of configuration are those of published heads, which load as they are.
+Names of weights and of configuration are those of published heads, which load unchanged.
 """
 
 import json
@@ -27,11 +27,11 @@ from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 
 ARCHITECTURE: Final = "LlamaForCausalLMEagle3"
-"""What the configurations of published heads of Llama-like targets name."""
+"""The fixed values in configurations of published heads of Llama-like targets."""
 WEIGHTS: Final = "model.safetensors"
 CONFIG: Final = "config.json"
 MOST_PADDING: Final = 1024
-"""Embeddings are padded to multiples of up to so many rows; one model's tokens have other rows in another."""
+"""Maximum padding of embeddings, whose rows differ between models with the same tokens."""
 
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """Attention of queries, keys and values, [..., tokens, heads, width] each, to [..., tokens, heads * width]."""
@@ -41,7 +41,7 @@ Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 class HeadShape:
     """The sizes of a head. `feature_layers` are the target's layers whose inputs make a feature.
 
-    The number of layers, one more than the last, names what leaves that one. `vocab_tokens` are the target's.
+    The number of layers names the output of the last. `vocab_tokens` are the target's.
     """
 
     width: int
@@ -58,10 +58,10 @@ class HeadShape:
 
     @classmethod
     def read(cls, config: dict[str, Any], *, target_layers: int) -> "HeadShape":
-        """That of a published configuration. Raises `UsageError`."""
+        """Return the shape in a published configuration. Raises `UsageError`."""
         try:
             width, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
-            # As in the authors' code, where a configuration does not say.
+            # The defaults of the authors' code.
             usual = (2, target_layers // 2, target_layers - 3)
             rope = config.get("rope_parameters") or {}
             return cls(
@@ -81,9 +81,9 @@ class HeadShape:
             raise UsageError(f"This is no configuration of an EAGLE-3 head: {error}.") from None
 
     def check(self, *, target_layers: int, width: int, tokens: int) -> None:
-        """Raise `UsageError` for a target of other sizes than that which the head was made for.
+        """Raise `UsageError` for a target of other sizes than those of the head.
 
-        `tokens` are those that the target's tokenizer knows, of which its embedding may have more rows.
+        `tokens` are those of the target's tokenizer; its embedding may have more rows.
         """
         if self.target_width != width:
             raise UsageError(
@@ -99,7 +99,7 @@ class HeadShape:
             raise UsageError(f"This draft head reads layers that a target of {target_layers} layers lacks.")
 
     def config(self) -> dict[str, Any]:
-        """The configuration as it is published."""
+        """Return the configuration in its published form."""
         return {
             "architectures": [ARCHITECTURE],
             "model_type": "llama",
@@ -120,7 +120,7 @@ class HeadShape:
 
 
 class _Projection(nn.Linear):
-    """A product that CPUs in bfloat16 do by columns where a head drafts: its weights are read for each token."""
+    """A product that CPUs compute by columns in bfloat16 for drafts, since its weights are read for each token."""
 
     def forward(self, x: Tensor) -> Tensor:
         if torch.is_grad_enabled() or x.dim() != 2 or not multiplies_columns(self.weight):
@@ -186,7 +186,7 @@ class _Layer(nn.Module):
 
 
 class EagleHead(nn.Module):
-    """The head. `fuse` makes features, `forward` is its layer, `logits` are over the tokens it may draft."""
+    """The head. `fuse` computes features, `forward` is its layer, `logits` are over the tokens it may draft."""
 
     def __init__(self, shape: HeadShape, vocabulary: DraftVocabulary) -> None:
         super().__init__()
@@ -208,23 +208,23 @@ class EagleHead(nn.Module):
         return self.shape.width
 
     def fuse(self, activations: Tensor) -> Tensor:
-        """Features [..., width] of the target's activations [..., layers * target width]."""
+        """Return the features [..., width] of the target's activations [..., layers * target width]."""
         fused: Tensor = self.fc(activations)
         return fused
 
     def angles(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and sines [..., 1, head width] of positions [...]."""
+        """Return the cosines and sines [..., 1, head width] of positions [...]."""
         turned = positions[..., None].float() * self._frequencies.to(positions.device)
         both = torch.cat((turned, turned), -1)[..., None, :]
         return both.cos().to(dtype), both.sin().to(dtype)
 
     def forward(self, embedded: Tensor, feature: Tensor, angles: tuple[Tensor, Tensor], attend: Attend) -> Tensor:
-        """What follows each token: the layer's output [..., tokens, width], the feature of that token."""
+        """Return the layer's output [..., tokens, width], which is the feature of each token."""
         output: Tensor = self.midlayer(embedded, feature, *angles, attend)
         return output
 
     def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
-        """The layer's output [tokens, width] in a pass over a pool of the head's own."""
+        """Return the layer's output [tokens, width] in a pass over the head's pool."""
 
         def attend_to_text(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
             by_head = [x.transpose(0, 1)[None] for x in (query, key, value)]
@@ -235,12 +235,12 @@ class EagleHead(nn.Module):
         return output
 
     def logits(self, output: Tensor) -> Tensor:
-        """Logits [..., draft tokens] after the tokens whose output this is."""
+        """Return the logits [..., draft tokens] after the tokens with this output."""
         logits: Tensor = self.lm_head(self.norm(output))
         return logits
 
     def save(self, folder: Path) -> None:
-        """Write the folder of a head as heads are published, in bfloat16."""
+        """Write the folder of a head in the published form, in bfloat16."""
         folder.mkdir(parents=True, exist_ok=True)
         weights = {
             name: weight.detach().to(torch.bfloat16).contiguous() for name, weight in self.state_dict().items()
@@ -248,14 +248,14 @@ class EagleHead(nn.Module):
         known = torch.tensor(self.vocabulary.target_ids)
         is_known = torch.zeros(self.shape.vocab_tokens, dtype=torch.bool)
         is_known[known] = True
-        # A drafted token's distance to the target's, and which of the target's tokens may be drafted.
+        # The distance of a drafted token's id to the target's, and the target's tokens that may be drafted.
         weights |= {"d2t": known - torch.arange(len(known)), "t2d": is_known}
         save_file(weights, folder / WEIGHTS)
         (folder / CONFIG).write_text(json.dumps(self.shape.config(), indent=1) + "\n", "utf-8")
 
     @classmethod
     def load(cls, folder: Path, *, target_layers: int) -> "EagleHead":
-        """The head in a folder, for a target of so many layers. Raises `UsageError`."""
+        """Load the head in a folder, for a target of `target_layers` layers. Raises `UsageError`."""
         try:
             config = json.loads((folder / CONFIG).read_text("utf-8"))
             weights = load_file(folder / WEIGHTS)
@@ -279,6 +279,6 @@ class EagleHead(nn.Module):
 
 
 def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding (arXiv 2104.09864) of [..., tokens, heads, width]."""
+    """Apply the rotary embedding (arXiv 2104.09864) to [..., tokens, heads, width]."""
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat((-second, first), -1) * sin

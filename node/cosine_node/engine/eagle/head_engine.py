@@ -1,4 +1,4 @@
-"""The engine of a draft head: it drafts in its target's tokens, by what the target's layers made of the text."""
+"""The engine of a draft head: it drafts in its target's tokens, from the activations of the target's layers."""
 
 import math
 from bisect import bisect_left
@@ -23,7 +23,7 @@ from cosine_protocol.request import Sampling
 
 
 class DraftHead(Protocol):
-    """A layer that reads each token beside the feature [width] of the token before it."""
+    """A layer that reads each token with the feature [width] of the token before it."""
 
     @property
     def width(self) -> int: ...
@@ -33,22 +33,22 @@ class DraftHead(Protocol):
         """The target's tokens that it may draft; None for all."""
 
     def fuse(self, activations: Tensor) -> Tensor:
-        """Features [tokens, width] of what the target's layers made of tokens."""
+        """Return the features [tokens, width] of the target's activations of tokens."""
 
     def read(self, plan: DecoderPlan, embedded: Tensor, feature: Tensor) -> Tensor:
-        """What a pass makes of tokens, [tokens, width]: the feature of each where it is a guess."""
+        """Return the output of a pass, [tokens, width]: the feature of each token as a guess."""
 
     def logits(self, output: Tensor) -> Tensor:
-        """Logits [tokens, draft tokens] after the tokens that this was made of."""
+        """Return the logits [tokens, draft tokens] after the tokens with this output."""
 
 
 class HeadEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` around a draft head; not thread-safe.
 
-    A token is read beside the feature of its parent. Rows give the activations before their first tokens
-    (`Row.activations`); for the others it is what an earlier pass of the head gave for the parent, and zeros where
-    there was none: so a text may begin anywhere. `embedding` [target's rows, width] is the target's, of
-    whose tokens those below `known_tokens` are drafted.
+    A token is read with the feature of its parent. Rows give the activations before their first tokens
+    (`Row.activations`); the feature of other tokens is the output of an earlier pass of the head for the parent, or
+    zeros without one, so that a text may begin anywhere. `embedding` [target's rows, width] is the target's; its
+    tokens below `known_tokens` are drafted.
     """
 
     def __init__(
@@ -76,13 +76,13 @@ class HeadEngine(PagedEngine):
         return super().open(sampling=own, prompt_tokens=prompt_tokens, scope=scope)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError` or `OutOfPages`: nothing is fed."""
+        """Perform one pass. Raises `LocalProtocolError` or `OutOfPages` without feeding anything."""
         if not rows:
             return []
         vocabulary = self.head.vocabulary
         tokens = [token for row in rows for token in row.tokens]
         if vocabulary is not None:
-            # Choices are made among the head's own ids; what it reads are the target's.
+            # Choices are made among the head's own ids, while it reads the target's.
             rows = [replace(row, tokens=vocabulary.own_tokens(row.tokens)) for row in rows]
         with self.feeding(rows) as feeds, torch.inference_mode():
             results = row_results(
@@ -107,11 +107,11 @@ class HeadEngine(PagedEngine):
         else:
             self._outputs[written.index] = outputs
         logits = self.head.logits(outputs if len(wanted) == len(outputs) else outputs[wanted])
-        # A head tells nothing of tokens that it does not know.
+        # A head has no likelihoods of unknown tokens.
         return logits if self.head.vocabulary is None else F.pad(logits, (0, 1), value=-math.inf)
 
     def _features(self, tree: SequenceTree, row: Row) -> Tensor:
-        """The features beside the tokens of a row that is in its tree, [tokens, width]."""
+        """Return the features for the tokens of a row in its tree, [tokens, width]."""
         found, known = [], 0
         if row.activations is not None:
             assert isinstance(row.activations, KeptFeatures), "they are a target's on PyTorch"

@@ -1,13 +1,13 @@
-"""A model's own multi-token-prediction (MTP) layer as a draft head.
+"""A model's multi-token-prediction (MTP) layer as a draft head.
 
-From DeepSeek-V3 (arXiv 2412.19437, section 2.2): the embedding of a token and the feature of the token before it,
-each normalised, are projected to one width, go through a decoder layer like the model's own and a last norm, and
-the model's own output layer reads what comes out. Features are what an output layer reads: where the target has
-seen a token, what left its last norm; where the token is itself a guess, what left the layer's. As published
-weights want it, and unlike in the paper's formula, the embedding comes first.
+From DeepSeek-V3 (arXiv 2412.19437, section 2.2): the normalised embedding of a token and feature of the token
+before are projected to one width and pass a decoder layer like the model's, a last norm and the model's output
+layer. A feature is the input of an output layer: the output of the model's last norm for a token that the target
+has processed, and that of the MTP layer for a guess. In the order of published weights, unlike the paper's formula,
+the embedding comes first.
 
-Transformers drops these weights, which stand in the target's checkpoint, so they are read from its files. Where a
-model has several such layers, for a token further on each, the first drafts them all.
+Transformers drops these weights of the target's checkpoint, so they are read from its files. Of several such
+layers, each for a further token, the first drafts all tokens.
 """
 
 import copy
@@ -33,9 +33,9 @@ WEIGHT_TYPES: Final = (torch.float32, torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class MtpNames:
-    """Where a kind of checkpoint has its first MTP layer; `layer` is what the decoder layer's names begin with.
+    """The names of the first MTP layer in a kind of checkpoint; `layer` is the prefix of the decoder layer's names.
 
-    `{layers}` is the number of the model's own layers.
+    `{layers}` is the number of the model's layers.
     """
 
     layer: str
@@ -55,7 +55,7 @@ DEEPSEEK: Final = MtpNames(
     hidden_norm="layers.{layers}.hnorm.weight",
     last_norm="layers.{layers}.shared_head.norm.weight",
 )
-"""DeepSeek-V3's and GLM-4.5's: one layer more than the model has, with the embedding and the output layer again."""
+"""The layout of DeepSeek-V3 and GLM-4.5: an additional layer, with a copy of the embedding and the output layer."""
 QWEN: Final = MtpNames(
     layer="mtp.layers.0.",
     projection="mtp.fc.weight",
@@ -63,11 +63,11 @@ QWEN: Final = MtpNames(
     hidden_norm="mtp.pre_fc_norm_hidden.weight",
     last_norm="mtp.norm.weight",
 )
-"""Qwen3-Next's and Qwen3.5's."""
+"""The layout of Qwen3-Next and Qwen3.5."""
 
 
 class MtpLayer(nn.Module):
-    """What a checkpoint has of an MTP layer. `block` is a decoder of the model's own class with a single layer."""
+    """The weights of an MTP layer. `block` is a decoder of the model's class with a single layer."""
 
     def __init__(self, block: Any, width: int) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class MtpLayer(nn.Module):
         self.projection = nn.Linear(2 * width, width, bias=False, dtype=block.norm.weight.dtype)
 
     def forward(self, embedded: Tensor, feature: Tensor, plan: DecoderPlan) -> Tensor:
-        """What leaves the last norm, [tokens, width]."""
+        """Return the output of the last norm, [tokens, width]."""
         both = torch.cat((self.embedding_norm(embedded), self.hidden_norm(feature)), -1)
         made = self.block(
             inputs_embeds=self.projection(both)[None],
@@ -90,7 +90,7 @@ class MtpLayer(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, config: Any, *, dtype: torch.dtype) -> "MtpLayer":
-        """The MTP layer in the folder of a model of this configuration. Raises `UsageError`."""
+        """Load the MTP layer in the folder of a model with this configuration. Raises `UsageError`."""
         text = config.get_text_config()
         names, weights = _read(folder, text.num_hidden_layers)
         foreign = sorted({str(weight.dtype) for weight in weights.values() if weight.dtype not in WEIGHT_TYPES})
@@ -117,7 +117,7 @@ class MtpLayer(nn.Module):
             layer = cls(model.get_decoder(), text.hidden_size)
             layer.load_state_dict(beside, strict=False)
         except (ValueError, RuntimeError):
-            # Of other sizes.
+            # The sizes differ.
             raise misfit from None
         if told["missing_keys"]:
             raise misfit
@@ -131,12 +131,12 @@ class MtpLayer(nn.Module):
 
 
 class MtpHead:
-    """Implements `cosine_node.engine.eagle.head_engine.DraftHead` around a target's own MTP layer."""
+    """Implements `cosine_node.engine.eagle.head_engine.DraftHead` around a target's MTP layer."""
 
     vocabulary: DraftVocabulary | None = None
 
     def __init__(self, layer: MtpLayer, target: Any) -> None:
-        """`target` is the model of transformers, whose last norm and output layer are used."""
+        """Use the last norm and the output layer of `target`, a transformers model."""
         self._layer = layer
         self._norm = target.get_decoder().norm
         self._output = target.get_output_embeddings()
@@ -156,11 +156,11 @@ class MtpHead:
 
 
 def _read(folder: Path, layers: int) -> tuple[MtpNames, dict[str, Tensor]]:
-    """The weights of an MTP layer in a folder, without what stands before their names. Raises `UsageError`."""
+    """Return the weights of an MTP layer in a folder, without the prefixes of their names. Raises `UsageError`."""
     files = dict(_names(folder))
     for kind in (DEEPSEEK, QWEN):
         names = kind.of(layers)
-        # Models that see as well have their language model's under a name.
+        # Vision models have a prefix before the names of their language model.
         found = next((name for name in files if f".{name}".endswith(f".{names.projection}")), None)
         if found is None:
             continue
@@ -183,7 +183,7 @@ def _read(folder: Path, layers: int) -> tuple[MtpNames, dict[str, Tensor]]:
 
 
 def _names(folder: Path) -> Iterator[tuple[str, Path]]:
-    """The weights in a folder, each with its file. Raises `UsageError`."""
+    """Return the weights in a folder, each with its file. Raises `UsageError`."""
     for file in sorted(folder.glob("*.safetensors")):
         try:
             with safe_open(file, framework="pt") as opened:
@@ -194,21 +194,21 @@ def _names(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _single_layer(text: Any, *, has_experts: bool) -> Any:
-    """The configuration of a decoder that is an MTP layer, with a vocabulary of one token.
+    """Return the configuration of a decoder that is an MTP layer, with a vocabulary of one token.
 
-    Raises `UnsupportedModel` for a layer that has no attention, or a kind of it with a state.
+    Raises `UnsupportedModel` for a layer without attention, or with attention that keeps a state.
     """
     single = copy.deepcopy(text)
     single.num_hidden_layers = 1
     single.vocab_size, single.pad_token_id = 1, None
-    # What configurations say of single layers.
+    # The lists of configurations with an entry per layer.
     if getattr(text, "layer_types", None):
         single.layer_types = list(getattr(text, "mtp_layer_types", None) or ["full_attention"])[:1]
     if getattr(text, "mlp_layer_types", None):
         single.mlp_layer_types = ["sparse" if has_experts else "dense"]
     if hasattr(text, "first_k_dense_replace"):
         single.first_k_dense_replace = 0 if has_experts else 1
-    # The weights were found to be numbers as they are.
+    # The weights are unquantised numbers.
     if hasattr(single, "quantization_config"):
         del single.quantization_config
     kind = (getattr(single, "layer_types", None) or ["attention"])[0]

@@ -1,4 +1,1 @@
-"""GGUF models, run by llama.cpp in lanes.
-
-In come rows of tokens and their trees; out go each node's choices, as `engine.base` says.
-"""
+"""GGUF models, run by llama.cpp in lanes: rows of tokens and their trees become choices, as in `engine.base`."""

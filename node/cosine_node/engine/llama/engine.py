@@ -22,7 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 @dataclass(slots=True)
 class _Outcome:
-    """What has come of a row so far."""
+    """The outcome of a row so far."""
 
     choices: list[Choice | None] = field(default_factory=list)
     nll: float = 0.0
@@ -31,7 +31,7 @@ class _Outcome:
 
     def result(self, tree: SequenceTree, row: Row) -> RowResult:
         choices = tuple(choice for choice in self.choices if choice is not None)
-        # The sum is compared with itself because only NaN differs from itself.
+        # Only NaN differs from itself.
         if len(choices) < len(self.choices) or self.nll != self.nll:
             return RowResult(choices=(), error=failure_of(tree, row))
         followers = len(row.tokens) - 1
@@ -41,9 +41,9 @@ class _Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The logits after a token are wanted: for a choice, for the likelihood of a token, or as they are.
+    """A request for the logits after a token: for a choice, for the likelihood of a token, or as they are.
 
-    With `tells` the likelihood of `told`, or where that is None of the choice, is told with `top` others.
+    With `tells` the likelihood of `told`, or of the choice if that is None, is reported with `top` others.
     """
 
     outcome: _Outcome
@@ -57,7 +57,7 @@ class _Wanted:
 
 @dataclass(frozen=True, slots=True)
 class _Pending:
-    """A node that is in its lane and not yet fed."""
+    """A node in its lane that is not fed yet."""
 
     sequence: int
     name: int
@@ -69,9 +69,9 @@ class _Pending:
 class LlamaEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine`; not thread-safe.
 
-    Pages and slots are counted as the base does; each used slot stands for a token in the model's memory. A pass of
-    more tokens than the model takes at once, or more branches than there are lanes, is several calls of the model.
-    `cosine_node.engine.llama.loading.load_llama` makes one.
+    Pages and slots are counted as in the base; each used slot is a token in the model's memory. A pass of more
+    tokens than the model takes at once, or more branches than there are lanes, is several calls of the model.
+    `cosine_node.engine.llama.loading.load_llama` creates one.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class LlamaEngine(PagedEngine):
         vocabulary: DraftVocabulary | None = None,
         known_tokens: int | None = None,
     ) -> None:
-        """`vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`)."""
+        """Create it; of a drafter's own ids in `vocabulary`, those from `known_tokens` on are never chosen."""
         pool = PagePool(tokens=pool_tokens)
         super().__init__(
             pool,
@@ -108,7 +108,7 @@ class LlamaEngine(PagedEngine):
         self._model.abandon()
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
+        """Perform one pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`."""
         trees = self.feed(rows)
         outcomes = [_Outcome() for _ in rows]
         wanted: list[list[_Wanted | None]] = []
@@ -130,7 +130,7 @@ class LlamaEngine(PagedEngine):
         results = [outcome.result(tree, row) for tree, row, outcome in zip(trees, rows, outcomes, strict=True)]
         if all(result.error is None for result in results):
             return results
-        # NaN may have spread from its row to others, and from now on to all that is fed.
+        # NaN may have spread from its row to others, and to all tokens fed later.
         self.unfeed(rows)
         self._feed_anew()
         if len(rows) == 1:
@@ -142,7 +142,7 @@ class LlamaEngine(PagedEngine):
         return alone
 
     def logits(self, rows: Sequence[Row]) -> list[Floats]:
-        """One pass as `forward`; the logits [vocab] after each token of the rows, copied."""
+        """Perform one pass as `forward`; return copies of the logits [vocab] after each token of the rows."""
         self.feed(rows)
         outcome = _Outcome()
         self._pass(rows, [[_Wanted(outcome, is_copied=True)] * len(row.tokens) for row in rows])
@@ -150,7 +150,7 @@ class LlamaEngine(PagedEngine):
 
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         if not self._lanes.free_lanes and not self._lanes.give_up_branch():
-            # It is fed what it could have shared, and waits for a lane like any other.
+            # Its tokens are fed without sharing, and wait for a lane.
             return super().reuse_prefix(sequence, ())
         count = super().reuse_prefix(sequence, tokens)
         if count:
@@ -187,13 +187,13 @@ class LlamaEngine(PagedEngine):
             self._idle.add(lane, slots, hashes.hashes, self._prefixes_of_open())
 
     def forget_prefixes(self) -> None:
-        """Forget all cached prefixes that no open sequence uses."""
+        """Evict all cached prefixes that no open sequence uses."""
         while self._prefixes.forget_oldest():
             pass
         self._idle.tidy(self._prefixes_of_open())
 
     def _feed_anew(self) -> None:
-        """Empty the model's memory and feed the prefixes of all open sequences again; nodes come when needed."""
+        """Empty the model's memory and feed the prefixes of all open sequences again; nodes follow when needed."""
         self.forget_prefixes()
         for sequence in self._trees:
             self._lanes.release(sequence)
@@ -218,7 +218,7 @@ class LlamaEngine(PagedEngine):
             self._idle.tidy(self._prefixes_of_open())
 
     def _prefixes_of_open(self) -> list[PrefixLane]:
-        """The prefixes of the open sequences, each in the first lane that its sequence has."""
+        """Return the prefixes of the open sequences, each in the first lane of its sequence."""
         return [
             PrefixLane(lanes[0].number, tree.slots)
             for sequence, tree in self._trees.items()
@@ -226,7 +226,7 @@ class LlamaEngine(PagedEngine):
         ]
 
     def _pass(self, rows: Sequence[Row], wanted: Sequence[Sequence[_Wanted | None]]) -> None:
-        """Feed rows that are in their trees already, all or none, and take what is wanted of each token."""
+        """Feed rows that are already in their trees, all or none, and take the requested outputs of each token."""
         self._model.begin()
         with ExitStack() as on_error:
             on_error.callback(self.unfeed, rows)
@@ -237,7 +237,7 @@ class LlamaEngine(PagedEngine):
             on_error.pop_all()
 
     def _feed_node(self, sequence: int, name: int, wanted: _Wanted | None) -> None:
-        """Put a node into a lane, after those that lead to it; the model is called once enough are pending."""
+        """Put a node into a lane, after its ancestors; the model is called once enough are pending."""
         tree = self.tree(sequence)
         node = tree.nodes[name]
         self._feed_again(sequence, node.parent)
@@ -258,7 +258,7 @@ class LlamaEngine(PagedEngine):
         self._pending.append(_Pending(sequence, name, depth + 1, node, wanted))
 
     def _feed_again(self, sequence: int, name: int) -> None:
-        """Feed a node and those above it that are in no lane any more, the uppermost first."""
+        """Feed a node and its ancestors that are in no lane any more, the uppermost first."""
         tree = self.tree(sequence)
         missing = []
         while name != PREFIX:
@@ -271,7 +271,7 @@ class LlamaEngine(PagedEngine):
             self._feed_node(sequence, lost, None)
 
     def _free_idle_lane(self) -> bool:
-        """Forget cached prefixes until a lane is free; False where there are none left."""
+        """Evict cached prefixes until a lane is free; return False if there are none left."""
         while not self._lanes.free_lanes:
             if not self._prefixes.forget_oldest():
                 return False
@@ -279,7 +279,7 @@ class LlamaEngine(PagedEngine):
         return True
 
     def _flush(self) -> None:
-        """Feed what is pending, and take what is wanted of its logits."""
+        """Feed the pending nodes, and take the requested outputs from their logits."""
         pending, self._pending = self._pending, []
         if not pending:
             return
@@ -309,17 +309,17 @@ class LlamaEngine(PagedEngine):
             self._take(want, row, choices.get(place))
 
     def _take(self, want: _Wanted, row: Floats, choice: Choice | None) -> None:
-        """Take what else is wanted of the logits after one token; without its choice a row has failed."""
+        """Take the other requested outputs from the logits after one token; a row without its choice has failed."""
         token = choice.token if want.told is None and choice is not None else want.told
         if want.tells and token is not None:
             told = likelihood_after(row, token, top=want.top, known_tokens=self._known_tokens)
             want.outcome.likelihoods.append(told)
         if want.follower is not None:
-            # The negative log-likelihood of the next token; NaN where the logits hold NaN.
+            # The negative log-likelihood of the next token; NaN for logits with NaN.
             with np.errstate(invalid="ignore"):
                 peak = row.max()
                 total = np.exp(row - peak).sum(dtype=np.float64)
             want.outcome.nll += float(np.log(total) - (float(row[want.follower]) - float(peak)))
         if want.is_copied:
-            # The model's own memory holds the logits until the next pass only.
+            # The model's memory holds the logits only until the next pass.
             want.outcome.logits.append(row.copy())

@@ -1,8 +1,8 @@
-"""The token trees of an engine as paths in a memory that knows only paths, such as llama.cpp's. Pure.
+"""The token trees of an engine as paths in a memory that stores only paths, such as llama.cpp's. Pure.
 
-A lane is a path from the first token on: one of the memory's sequence numbers, of which there are few. What lanes
-have in common is there once. A tree takes as many lanes as it has leaves; where they run out, the one that was
-extended longest ago is given up, and its tokens are fed again should they be needed.
+A lane is a path from the first token on, and one of the memory's few sequence numbers. Common parts of lanes are
+stored once. A tree takes as many lanes as it has leaves; if they run out, the lane that was extended longest ago is
+given up, and its tokens are fed again when needed.
 """
 
 from array import array
@@ -19,33 +19,33 @@ class LaneMemory(Protocol):
     """Keys and values by lane and position."""
 
     def share(self, source: int, target: int, start: int, stop: int) -> None:
-        """Let a lane have what another one holds from position `start` to `stop`, where it has nothing yet."""
+        """Share another lane's positions from `start` to `stop` with a lane that has none there."""
 
     def forget(self, lane: int, start: int, stop: int | None = None) -> None:
-        """Take the positions from `start` to `stop`, or to the end, out of a lane; free what no other lane has."""
+        """Remove the positions from `start` to `stop`, or to the end, from a lane; free those of no other lane."""
 
 
 class NoLane(OutOfPages):
-    """No lane is free; one has to be given up first."""
+    """No lane is free; one must be given up first."""
 
 
 @dataclass(slots=True, eq=False)
 class TreeLane:
-    """The kept prefix of a sequence and the nodes of one path below it. `used` tells when it was last extended."""
+    """The kept prefix of a sequence and the nodes of one path below it; `used` is its last extension."""
 
     number: int
     path: list[int] = field(default_factory=list)
     used: int = 0
 
     def has(self, name: int, depth: int) -> bool:
-        """True if the path's node at that depth is this one; the first node below the prefix has depth 1."""
+        """Return True if the path's node at that depth is this one; the first node below the prefix has depth 1."""
         return depth <= len(self.path) and (depth == 0 or self.path[depth - 1] == name)
 
 
 class Lanes:
     """The lanes of open sequences, over the memory that holds them.
 
-    A sequence has none until its first token, and one at least from then on. Depths count the nodes of a path below
+    A sequence has none before its first token, and at least one afterwards. Depths count the nodes of a path below
     the kept prefix, which has depth 0.
     """
 
@@ -60,18 +60,18 @@ class Lanes:
         return len(self._free)
 
     def of(self, sequence: int) -> Sequence[TreeLane]:
-        """The lanes of a sequence; its first one lasts longest."""
+        """Return the lanes of a sequence; its first one lasts longest."""
         return self._of.get(sequence, ())
 
     def numbers(self, sequence: int, name: int, depth: int) -> list[int]:
-        """The lanes that a node is in; none if it was never fed or its lanes were given up."""
+        """Return the numbers of the lanes of a node; none if it was never fed or its lanes were given up."""
         return [lane.number for lane in self.of(sequence) if lane.has(name, depth)]
 
     def extend(self, sequence: int, parent: int, depth: int, name: int, *, prefix_tokens: int) -> None:
         """Put a node below a parent of that depth, which a lane holds, into a lane of its sequence.
 
-        A parent without children lends its own lane; else what leads to it is shared with a free one. Raises
-        `NoLane`, and changes nothing, where none is.
+        The lane of a parent without children is extended; otherwise the path to the node is shared with a free
+        lane. Raises `NoLane`, and changes nothing, if none is free.
         """
         self._uses += 1
         holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)]
@@ -86,13 +86,13 @@ class Lanes:
         lane.used = self._uses
 
     def begin(self, sequence: int) -> int:
-        """Give a sequence without lanes its first one; its number. Raises `NoLane`."""
+        """Give a sequence without lanes its first one, and return its number. Raises `NoLane`."""
         lane = TreeLane(self._take())
         self._of[sequence] = [lane]
         return lane.number
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:
-        """Make a path below the prefix a part of it. One lane at least holds all of the path."""
+        """Make a path below the prefix part of it. At least one lane holds the whole path."""
         kept: list[TreeLane] = []
         dropped: list[TreeLane] = []
         for lane in self.of(sequence):
@@ -104,7 +104,7 @@ class Lanes:
             self.free(lane.number)
 
     def prune(self, sequence: int, names: Collection[int], *, prefix_tokens: int) -> None:
-        """Drop nodes, and what lanes hold below them. A lane that then holds what another does is free again."""
+        """Drop nodes and their descendants from lanes, and free a lane that then equals another."""
         lanes = self._of.get(sequence, [])
         for lane in list(lanes):
             cut = next((depth for depth, name in enumerate(lane.path) if name in names), None)
@@ -119,9 +119,9 @@ class Lanes:
             self.release(sequence)
 
     def give_up_branch(self, *, sequence: int | None = None, parent: int = PREFIX, depth: int = 0) -> bool:
-        """Free the branch that was extended longest ago, unless no other leads to this parent.
+        """Free the branch that was extended longest ago, unless it is the only one with this parent.
 
-        The first lane of a sequence is no branch. False where there is none.
+        The first lane of a sequence is no branch. Returns False without a branch to free.
         """
         holding = [lane for lane in self.of(sequence) if lane.has(parent, depth)] if sequence is not None else []
         branches = [
@@ -135,7 +135,7 @@ class Lanes:
         return True
 
     def cut_back(self, sequence: int, parent: int, depth: int, *, prefix_tokens: int) -> None:
-        """Give up what follows a parent in one of its lanes. Raises `OutOfPages` where the sequence has no lane."""
+        """Give up the descendants of a parent in one of its lanes. Raises `OutOfPages` without a lane."""
         lane = next((lane for lane in self.of(sequence) if lane.has(parent, depth)), None)
         if lane is None:
             raise OutOfPages("No further request has room: each takes one of the paths that a memory can hold.")
@@ -143,19 +143,19 @@ class Lanes:
         del lane.path[depth:]
 
     def leave(self, sequence: int) -> int | None:
-        """Forget a sequence but its first lane, which is the caller's from now on; its number."""
+        """Drop a sequence except its first lane, and return its number; the lane is the caller's from now on."""
         lanes = self._of.pop(sequence, [])
         for lane in lanes[1:]:
             self.free(lane.number)
         return lanes[0].number if lanes else None
 
     def release(self, sequence: int) -> None:
-        """Forget a sequence and free its lanes."""
+        """Drop a sequence and free its lanes."""
         for lane in self._of.pop(sequence, []):
             self.free(lane.number)
 
     def free(self, number: int) -> None:
-        """Take back a lane, such as one that `leave` gave away."""
+        """Free a lane, such as one returned by `leave`."""
         self._memory.forget(number, 0)
         self._free.append(number)
 
@@ -166,7 +166,7 @@ class Lanes:
 
 
 NOTHING: Final = -1
-"""Stands in the place of a slot whose token is gone from a lane."""
+"""The mark of a slot whose token is gone from a lane."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +177,7 @@ class PrefixLane:
     slots: "array[int]"
 
     def holds(self, start: int, block: "array[int]") -> bool:
-        """True if these slots are what it holds from position `start` on."""
+        """Return True if it holds these slots from position `start` on."""
         return self.slots[start : start + PAGE_TOKENS] == block
 
 
@@ -191,7 +191,7 @@ class LanePart:
 
 
 def shared_tokens(slots: "array[int]", lanes: Sequence[PrefixLane]) -> int:
-    """Tokens of the longest beginning, in whole blocks, that these lanes hold."""
+    """Return the number of tokens in the longest beginning, of whole blocks, that these lanes hold."""
     for start in range(0, len(slots) - PAGE_TOKENS + 1, PAGE_TOKENS):
         block = slots[start : start + PAGE_TOKENS]
         if not any(lane.holds(start, block) for lane in lanes):
@@ -200,7 +200,7 @@ def shared_tokens(slots: "array[int]", lanes: Sequence[PrefixLane]) -> int:
 
 
 def parts_of(slots: "array[int]", lanes: Sequence[PrefixLane]) -> list[LanePart]:
-    """The lanes that together hold a prefix of whole blocks, each with the positions to be taken from it."""
+    """Return the lanes that together hold a prefix of whole blocks, each with its part of the positions."""
     parts: list[LanePart] = []
     for start in range(0, len(slots), PAGE_TOKENS):
         block = slots[start : start + PAGE_TOKENS]
@@ -213,9 +213,9 @@ def parts_of(slots: "array[int]", lanes: Sequence[PrefixLane]) -> list[LanePart]
 
 
 class IdleLanes:
-    """Lanes of released sequences, as long as a block of the prefix cache has its tokens in no other lane.
+    """Lanes of released sequences that alone hold the tokens of a block in the prefix cache.
 
-    `memory` frees the tokens of blocks that the cache has forgotten.
+    `memory` frees the tokens of blocks that the cache has evicted.
     """
 
     def __init__(self, memory: LaneMemory, lanes: Lanes, cache: PrefixCache) -> None:
@@ -230,16 +230,16 @@ class IdleLanes:
         return [lane for lane, _ in self._idle]
 
     def add(self, number: int, slots: "array[int]", hashes: Sequence[bytes], live: Iterable[PrefixLane]) -> None:
-        """Take over a lane with the prefix of a sequence that the cache has just been told to keep."""
+        """Take over a lane with the prefix of a sequence that the cache keeps now."""
         whole_tokens = len(hashes) * PAGE_TOKENS
         self._memory.forget(number, whole_tokens)
         self._idle.append((PrefixLane(number, slots[:whole_tokens]), list(hashes)))
         self.tidy(live)
 
     def tidy(self, live: Iterable[PrefixLane]) -> None:
-        """Forget what the cache has forgotten, and free lanes of which nothing is needed beside `live` ones."""
+        """Free the tokens of evicted blocks, and the lanes that are not needed in addition to the `live` ones."""
         others = list(live)
-        # The newest lane goes on holding what several have.
+        # Of blocks in several lanes the newest lane keeps them.
         for entry in reversed(self._idle.copy()):
             lane, hashes = entry
             is_needed = False

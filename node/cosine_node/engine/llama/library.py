@@ -1,7 +1,7 @@
-"""llama.cpp's C interface, as the wheel xllamacpp carries it: the functions and structs that are used here.
+"""llama.cpp's C interface in the wheel xllamacpp: the functions and structs used here.
 
-A C library says nothing of its structs, and llama.cpp's change from build to build. So the builds whose layout is
-written down here are named, and at load the defaults that the library fills in must stand where they are expected.
+A C library does not describe its structs, and those of llama.cpp change between builds. The builds with the layout
+written here are therefore listed, and loading checks that the library's defaults are at their expected places.
 """
 
 import ctypes
@@ -20,11 +20,11 @@ LOG = logging.getLogger(__name__)
 
 PACKAGE: Final = "xllamacpp"
 KNOWN_VERSIONS: Final = ("2026.10.11549",)
-"""Wheels whose structs are laid out as below; this one has llama.cpp's build 11549."""
+"""Wheels with the struct layout below; this one has llama.cpp's build 11549."""
 INSTALL: Final = f"pip install {PACKAGE}=={KNOWN_VERSIONS[-1]}"
 
 ERRORS_KEPT: Final = 8
-"""Bounds memory: the last errors, of which a sentence for the user is made."""
+"""Bounds memory: the last errors, from which a sentence for the user is made."""
 
 
 Field = tuple[str, Any, object]
@@ -86,7 +86,7 @@ CONTEXT_PARAMS: Final[tuple[Field, ...]] = (
     ("n_samplers", c_size_t, 0),
     ("ctx_other", c_void_p, None),
 )
-"""`unused` is what this program leaves as it is, between fields that it sets."""
+"""The fields of llama_context_params. `unused` are fields between those that this program sets."""
 
 
 class ModelParams(Structure):
@@ -102,7 +102,7 @@ class ContextParams(Structure):
 
 
 class LlamaBatch(Structure):
-    """llama_batch: tokens with their positions, the sequences each belongs to, and whose logits are wanted."""
+    """llama_batch: tokens with their positions, the sequences of each, and whether its logits are wanted."""
 
     _fields_ = [
         ("n_tokens", c_int32),
@@ -144,7 +144,7 @@ FUNCTIONS: Final[dict[str, tuple[Any, ...]]] = {
     "ggml_backend_dev_type": (c_int32, c_void_p),
     "ggml_backend_dev_memory": (None, c_void_p, POINTER(c_size_t), POINTER(c_size_t)),
 }
-"""Every C function that is called: what it returns, then what it takes."""
+"""Every C function that is called: its result and its parameters."""
 
 
 class LlamaLibrary:
@@ -152,7 +152,7 @@ class LlamaLibrary:
 
     def __init__(self, path: Path) -> None:
         """Load and check the library at `path`. Raises `UsageError` with one sentence."""
-        # What it asserts it tells in one line; else it has a debugger print hundreds.
+        # An assertion prints one line; otherwise a debugger prints hundreds.
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
         try:
             self.c = ctypes.CDLL(str(path))
@@ -170,30 +170,30 @@ class LlamaLibrary:
                     f"llama.cpp in {path.name} has other parameters than this program knows; {INSTALL} has those."
                 )
         self.errors: list[str] = []
-        # Held here, for the library keeps no reference to it.
+        # Kept here, since the library keeps no reference to it.
         self._log = ctypes.CFUNCTYPE(None, c_int32, c_char_p, c_void_p)(self._take_line)
         self.c.llama_log_set(self._log, None)
         self.c.llama_backend_init()
 
     def devices(self) -> dict[str, int]:
-        """ggml's handles of the devices beside the processor, by their name in lower case such as `cuda0`."""
+        """Return ggml's handles of the devices other than the processor, by lower-case name such as `cuda0`."""
         found = {}
         for number in range(self.c.ggml_backend_dev_count()):
             device = self.c.ggml_backend_dev_get(number)
-            # Kind 0 are processors; all others compute apart.
+            # Kind 0 are processors; all others compute separately.
             if self.c.ggml_backend_dev_type(device) != 0:
                 found[self.c.ggml_backend_dev_name(device).decode().lower()] = device
         return found
 
     def free_bytes(self, device: int) -> int:
-        """Memory that a device has left."""
+        """Return the free memory of a device."""
         free, total = c_size_t(), c_size_t()
         self.c.ggml_backend_dev_memory(device, ctypes.byref(free), ctypes.byref(total))
         return free.value
 
     def _take_line(self, level: int, text: bytes, _: object) -> None:
-        # llama.cpp's levels: 1 debug, 2 info, 3 warn, 4 error, 5 the same line goes on. What its errors say ends in
-        # sentences of this program's own.
+        # llama.cpp's levels: 1 debug, 2 info, 3 warn, 4 error, 5 a continued line. Its errors end up in sentences
+        # of this program.
         line = text.decode("utf-8", "replace").strip()
         if level == 4:
             self.errors = [*self.errors[1 - ERRORS_KEPT :], line]
@@ -204,7 +204,7 @@ class LlamaLibrary:
 
 @lru_cache(maxsize=1)
 def llama_library() -> LlamaLibrary:
-    """The library of the installed wheel. Raises `UsageError` if there is none, or one of another build."""
+    """Return the library of the installed wheel. Raises `UsageError` for a missing wheel or an unknown build."""
     try:
         found = version(PACKAGE)
     except PackageNotFoundError:
@@ -222,5 +222,5 @@ def llama_library() -> LlamaLibrary:
 
 
 def is_installed() -> bool:
-    """True if the wheel is there, of whatever build."""
+    """Return True if a wheel of any build is installed."""
     return find_spec(PACKAGE) is not None

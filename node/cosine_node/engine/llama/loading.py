@@ -28,16 +28,16 @@ from cosine_protocol.request import Sampling
 Floats = npt.NDArray[np.float32]
 
 LANES: Final = 128
-"""Branches of all requests together, of which llama.cpp has 256 at most. Each costs a row of logits."""
+"""Branches of all requests together, at most 256 in llama.cpp. Each costs a row of logits."""
 PASS_TOKENS: Final = 63
-"""On a processor: from 64 tokens on llama.cpp computes attention in tiles, where a row depends on others."""
+"""On a processor: from 64 tokens on llama.cpp computes attention in tiles, where rows depend on each other."""
 CARD_PASS_TOKENS: Final = 512
-"""On a card, which is slow with small passes: llama.cpp's own default."""
+"""On a card, which is slow with small passes: llama.cpp's default."""
 TRIAL_S: Final = 60.0
-"""Of a process that reads a header: the largest take seconds."""
+"""Time limit of a process that reads a header, which takes seconds for the largest."""
 METAL: Final = ("metal", "mtl")
 DEVICE_NAMES: Final = {"cuda": ("cuda",), "vulkan": ("vulkan",), "metal": METAL, "mps": METAL}
-"""How the names of ggml's devices begin, by the name that a user gives."""
+"""The prefixes of ggml's device names, by the name that a user gives."""
 
 
 def load_llama(
@@ -49,9 +49,9 @@ def load_llama(
     vocabulary: DraftVocabulary | None = None,
     known_tokens: int | None = None,
 ) -> LlamaEngine:
-    """An engine around a GGUF file, with a KV cache of so many tokens, or of a size that is found here.
+    """Load an engine around a GGUF file, with a KV cache of `pool_tokens`, or of a size that is determined here.
 
-    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, as far as the installed wheel has it; `vocabulary` is
+    `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, if the installed wheel supports it; `vocabulary` is
     that of a drafter's own ids, of which it drafts those below `known_tokens`. Raises `UsageError` for a file that
     is damaged or not exact in a self-test, an unknown device, and too little memory.
     """
@@ -81,17 +81,17 @@ def load_llama(
         reach(TESTING)
         check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
         engine = _engine(context, size, vocabulary, known_tokens)
-        # The memory is llama.cpp's own: it goes with the engine, which a drafter that learns replaces.
+        # llama.cpp's memory is freed with the engine, which a learning drafter replaces.
         freeing = finalize(engine, on_error.pop_all().close)
-        # At the end of the process the system takes it.
+        # At the end of the process the system frees it.
         freeing.atexit = False
     return engine
 
 
 def check_loads(path: Path) -> None:
-    """Raise `UsageError` for a file that llama.cpp cannot load, or at which it would end this process.
+    """Raise `UsageError` for a file that llama.cpp cannot load, or that would end this process.
 
-    It is loaded without weights, in another process: what llama.cpp takes for granted it does not report.
+    It is loaded without weights in another process, since llama.cpp does not report violated assumptions.
     """
     try:
         answer_of("cosine_node.engine.llama.process:loads", str(path), timeout_s=TRIAL_S)
@@ -123,7 +123,7 @@ def _engine(
 
 
 def default_threads(weights: int) -> int:
-    """The threads of a model where the user names none: one for a small model, else all cores."""
+    """Return the default number of threads of a model: one for a small model, else all cores."""
     # Several nodes on one machine run small models, and would wait for each other's threads.
     if weights < 100_000_000:
         return 1
@@ -131,7 +131,7 @@ def default_threads(weights: int) -> int:
 
 
 def find_device(library: LlamaLibrary, name: str) -> int | None:
-    """ggml's handle of a device, None for the processor; `auto` is the first card. Raises `UsageError`."""
+    """Return ggml's handle of a device, None for the processor; `auto` is the first card. Raises `UsageError`."""
     devices = library.devices()
     if name == "cpu":
         return None
@@ -149,12 +149,12 @@ def find_device(library: LlamaLibrary, name: str) -> int | None:
 
 
 def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
-    """Raise `UsageError` unless the passes of an engine that serves nobody yet are those of plain decoding.
+    """Raise `UsageError` unless the passes of an unused engine equal plain decoding.
 
-    Plain decoding is one token a pass in a sequence of its own. Weights and KV cache are those that will serve, so
-    the two ways differ by rounding alone. In few bits a weight that is much: activations are rounded as well, and
-    one that falls on the other side of a step moves all that follows. `is_exact` says that nothing is rounded below
-    float32. 52 passes over one token, and six over several.
+    Plain decoding is one token per pass in a separate sequence, with the same weights and KV cache, so that only
+    rounding differs. With few bits the difference is large: activations are rounded too, and one on the other side
+    of a step changes all that follows. `is_exact` means that nothing is rounded below float32. 52 passes over one
+    token, and six over several.
     """
     texts = SelfTestTexts.of(vocab_tokens=engine.vocab_tokens, context_tokens=0, has_window=False, attempt=0)
     expected = plain_logits(engine, texts)
@@ -163,10 +163,10 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
         errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
     engine.forget_prefixes()
     # In standard deviations of the logits. In float32 ggml still looks GELU up in half precision: 0.003 in Gemma 3
-    # 270M; else 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, where slots lie otherwise.
+    # 270M; otherwise 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, with other places of slots.
     allowed = 0.02 if is_exact else 0.5
     for group, of_rows in errors.items():
-        # Written so that NaN is off.
+        # NaN counts as an error.
         if not median(of_rows) <= allowed:
             raise UsageError(
                 f"{name} cannot be served exactly with llama.cpp: in a self-test {group} gave other logits than "
@@ -175,7 +175,7 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
 
 
 def plain_logits(engine: LlamaEngine, texts: SelfTestTexts) -> dict[Text, Floats]:
-    """The logits after each text of the self-test and after all that it begins with, one token a pass."""
+    """Return the logits after each text of the self-test and after all its beginnings, one token per pass."""
     first, second = texts.branches
     paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
     return {
@@ -185,7 +185,7 @@ def plain_logits(engine: LlamaEngine, texts: SelfTestTexts) -> dict[Text, Floats
 
 
 def _stepped(engine: LlamaEngine, prompt: Text, continuations: Sequence[Text]) -> dict[Text, Floats]:
-    """Those of a prompt and, each on its own, of what follows it."""
+    """Return the logits of a prompt and, each separately, of its continuations."""
     sequence = engine.open(sampling=Sampling(), prompt_tokens=0)
     found: dict[Text, Floats] = {}
     for length, token in enumerate(prompt, 1):
@@ -201,6 +201,6 @@ def _stepped(engine: LlamaEngine, prompt: Text, continuations: Sequence[Text]) -
 
 
 def error_of(found: Floats, expected: Floats) -> float:
-    """The largest error of logits [vocab], in standard deviations of what was expected, but for a constant."""
+    """Return the largest error of logits [vocab] up to a constant, in standard deviations of the expected ones."""
     error = found - expected
     return float(np.abs(error - error.mean()).max() / max(float(expected.std()), float(np.finfo(np.float32).tiny)))

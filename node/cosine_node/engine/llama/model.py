@@ -24,9 +24,9 @@ F16: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class FedToken:
-    """A token of a pass: its position, the lanes it is put into, and whether its logits are wanted.
+    """A token of a pass: its position, its lanes, and whether its logits are wanted.
 
-    It sees what its first lane holds before it.
+    It sees the contents of its first lane before it.
     """
 
     token: int
@@ -36,12 +36,12 @@ class FedToken:
 
 
 def kv_type_of(file: GgufFile) -> int:
-    """ggml's number for the type of a file's keys and values: as exact as its weights, where those are exact."""
+    """Return ggml's number for the type of a file's keys and values: float32 for weights in float32."""
     return F32 if file.weights == "F32" else F16
 
 
 def token_bytes_of(file: GgufFile) -> int:
-    """Memory that the keys and values of a token take in all layers."""
+    """Return the memory of a token's keys and values in all layers."""
     return file.kv_bytes_per_token(4 if kv_type_of(file) == F32 else 2)
 
 
@@ -51,9 +51,9 @@ class LlamaModel:
     def __init__(
         self, library: LlamaLibrary, file: GgufFile, *, device: int | None = None, has_weights: bool = True
     ) -> None:
-        """Load a file onto a device, or for the processor; without weights only to see whether it can be loaded.
+        """Load a file onto a device, or for the processor; without weights only to check that it can be loaded.
 
-        Raises `UsageError` with llama.cpp's own reason, and for a kind of model that no token tree suits.
+        Raises `UsageError` with llama.cpp's reason, and for a kind of model unsuitable for token trees.
         """
         if file.has_towers:
             raise UsageError(
@@ -66,12 +66,12 @@ class LlamaModel:
         self.kv_type = kv_type_of(file)
         c = library.c
         params = c.llama_model_default_params()
-        # A list that ends with nothing; it must live until the file is loaded.
+        # A null-terminated list, which must live until the file is loaded.
         devices = (c_void_p * 2)(device, None)
         params.devices = addressof(devices)
         params.n_gpu_layers = -1 if self.on_card else 0
         if not has_weights:
-            # Nothing is put into memory, which a mapped file would be (load_mode 0 maps none).
+            # Nothing is loaded into memory, unlike for a mapped file (load_mode 0 maps none).
             params.no_alloc, params.load_mode = True, 0
         library.errors.clear()
         self.handle: int | None = c.llama_model_load_from_file(str(file.parts[0]).encode(), params)
@@ -100,11 +100,11 @@ class LlamaModel:
 class LlamaContext:
     """The KV cache of a model, `lanes` paths in it, and the passes over them. Implements `lanes.LaneMemory`.
 
-    One cache for all lanes: tokens that lanes share are there once.
+    All lanes have one cache, in which shared tokens are stored once.
     """
 
     def __init__(self, model: LlamaModel, *, tokens: int, lanes: int, pass_tokens: int, threads: int) -> None:
-        """A cache of `tokens` tokens and passes of at most `pass_tokens`. Raises `UsageError`."""
+        """Create a cache of `tokens` tokens for passes of at most `pass_tokens`. Raises `UsageError`."""
         self.model = model
         self.lanes = lanes
         self.pass_tokens = pass_tokens
@@ -114,11 +114,11 @@ class LlamaContext:
         params.n_batch = params.n_ubatch = pass_tokens
         params.n_seq_max = lanes
         params.kv_unified = True
-        # The library stops the process where a pass has more outputs than it was told, or fewer than sequences.
+        # The library ends the process if a pass has more outputs than announced, or fewer than sequences.
         params.n_outputs_max = params.n_outputs_max_per_seq = max(lanes, pass_tokens)
         params.n_threads = params.n_threads_batch = threads
-        # Flash attention (1; 0 is without) leaves out what a token must not see, and computes each row of a short
-        # pass by itself, but in float16: it moved logits of the embedded target by 5e-3.
+        # Flash attention (1; 0 is without) leaves out hidden tokens, and computes each row of a short pass
+        # separately, but in float16: it changed logits of the embedded target by 5e-3.
         params.flash_attn_type = 0 if model.kv_type == F32 else 1
         params.type_k = params.type_v = model.kv_type
         params.offload_kqv = params.op_offload = model.on_card
@@ -127,8 +127,8 @@ class LlamaContext:
         if self._handle is None:
             raise UsageError(f"llama.cpp cannot run this model: {_reason(model.library.errors)}.")
         self._memory = self._c.llama_get_memory(self._handle)
-        # The library asks a function of C before each operation whether to stop: strlen of these bytes, which needs
-        # no lock of Python's and is true once the first byte is not 0.
+        # Before each operation the library asks a C function whether to stop: strlen of these bytes, which needs no
+        # lock of Python's and is true once the first byte is not 0.
         self._is_abandoned = ctypes.create_string_buffer(2)
         strlen = ctypes.cast(ctypes.CDLL(None).strlen, c_void_p)
         self._c.llama_set_abort_callback(self._handle, strlen, addressof(self._is_abandoned))
@@ -149,20 +149,20 @@ class LlamaContext:
         self._c.llama_memory_clear(self._memory, True)
 
     def abandon(self) -> None:
-        """Stop the pass under way in another thread between two operations; a card goes on to its end."""
+        """Stop the running pass in another thread between two operations; a card continues to the end."""
         self._is_abandoned[0] = b"\1"
 
     def begin(self) -> None:
-        """Let the passes from here on be abandoned only by whom they are under way for."""
+        """Reset `abandon` at the beginning of passes."""
         self._is_abandoned[0] = b"\0"
 
     def logits(self, fed: Sequence[FedToken]) -> Floats:
-        """Feed tokens; logits [wanted, vocab] after those whose logits are wanted, good until the next pass.
+        """Feed tokens; return the wanted logits [wanted, vocab], valid until the next pass.
 
-        The tokens of a lane follow each other and what the lane holds. Raises `PassAbandoned`, `OutOfMemory` or
-        `LocalProtocolError`; nothing is fed then.
+        The tokens of a lane follow each other and the lane's contents. Raises `PassAbandoned`, `OutOfMemory` or
+        `LocalProtocolError`, with nothing fed.
         """
-        # Small arrays of ctypes are made several times faster than numpy's; they hold what the batch points to.
+        # Small ctypes arrays are created several times faster than numpy's; they hold the data of the batch.
         count = len(fed)
         tokens = (c_int32 * count)(*[token.token for token in fed])
         positions = (c_int32 * count)(*[token.position for token in fed])
@@ -177,7 +177,7 @@ class LlamaContext:
         result = self._c.llama_decode(self._handle, batch)
         if result == 2:
             raise PassAbandoned("The pass was abandoned.")
-        # A device failed; -1 and 1 are our faults.
+        # A device failed; -1 and 1 are faults of this program.
         if result <= -2:
             raise OutOfMemory(f"llama.cpp could not compute a pass: {_reason(self.model.library.errors)}.")
         if result:
@@ -191,7 +191,7 @@ class LlamaContext:
 
 
 def _reason(errors: Sequence[str]) -> str:
-    """The first error of a failure, which names its cause, without the name of the function that logged it."""
+    """Return the first error of a failure, which names its cause, without the name of its function."""
     first = errors[0] if errors else "it does not say why"
-    # The loader tells what is wrong with a file after this.
+    # The loader describes the fault of a file after this.
     return first.split("error loading model: ")[-1].split(": ", 1)[-1].rstrip(".")

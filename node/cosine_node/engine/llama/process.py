@@ -1,6 +1,6 @@
-"""What llama.cpp says of a GGUF file, for a process of its own (`cosine_node.processes.answer`).
+"""llama.cpp's answers about a GGUF file, for a separate process (`cosine_node.processes.answer`).
 
-llama.cpp stops a process at a file that makes no sense to it, and keeps memory that PyTorch needs afterwards.
+llama.cpp ends a process at an invalid file, and keeps memory that PyTorch needs afterwards.
 """
 
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import UsageError
 
 CONTEXT_TOKENS: Final = 256
-"""llama.cpp's own step."""
+"""llama.cpp's step."""
 BYTES_OF_A_SPACE: Final = 3
-"""Length of the letter that stands for a space in some vocabularies; no byte of a text becomes more tokens."""
+"""Length of the letter for a space in some vocabularies; no byte of a text becomes more tokens."""
 ADDED_TOKENS: Final = 8
-"""Room for what llama.cpp puts before and after a text."""
+"""Room for the tokens that llama.cpp adds before and after a text."""
 
 
 def loads(file: str) -> None:
@@ -63,9 +63,9 @@ def tokens(file: str, texts: Sequence[str]) -> list[list[int]]:
 
 
 def token_ms(file: str, prompts: Sequence[str], tokens: int) -> float:
-    """Return the milliseconds a token after the first one of llama.cpp's own server, in one thread.
+    """Return the milliseconds per token after the first one of llama.cpp's server, in one thread.
 
-    It decodes without drafts: the baseline beside PyTorch's. The median over prompts, by the server's own clock.
+    It decodes without drafts, as a baseline for PyTorch: the median over prompts, by the server's clock.
     """
     from xllamacpp import CommonParams, Server
 
