@@ -1,6 +1,6 @@
 """A simulated swarm to watch: the production nodes and clients on an in-memory network, replaying recorded text.
 
-Verifiers and drafters die and come back now and then. No network, no weights, no torch.
+Verifiers and drafters die and return at intervals. It needs no network, weights or torch.
 """
 
 import asyncio
@@ -31,9 +31,9 @@ from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import RequestDescription, Snapshot
 
 SURVEY_EVERY_S: Final = 1.0
-"""More often than in a real network: surveys of a simulated one cost nobody anything."""
+"""More often than in a real network, since surveys of a simulated one are free."""
 MEAN_PAUSE_S: Final = 1.0
-"""Between two requests of a client."""
+"""Pause between two requests of a client."""
 # Of every 45 s a verifier is away for 12 and later a drafter for 8, for five hours: so within a minute whoever
 # watches sees both fail and come back, and for more than half of the time all are there. A verifier stays away for
 # three times the 4 s after which a silent one is left.
@@ -44,13 +44,13 @@ VERIFIER_DEAD_S: Final = 12.0
 DRAFTER_DEAD_S: Final = 8.0
 DRAFTER_DIES_AFTER_S: Final = 25.0
 PROFILE: Final = "120/8"
-"""Eight passes a second, half as many as the usual profile has, can be watched."""
+"""Eight passes a second, half of the usual profile, for watching."""
 RTT_MS: Final = 40.0
 NOTE: Final = f"simulated: recorded text, emulated {PROFILE} ms, RTT {RTT_MS:g} ms"
 
 
 def demo_scenario(seed: int) -> Scenario:
-    """Three verifiers and a drafter for each domain, with somebody dying every now and then."""
+    """Three verifiers and a drafter for each domain, one of which dies at intervals."""
     deaths = [FIRST_DEATH_S + number * DEATHS_EVERY_S for number in range(DEATHS)]
     faults = [f"restart-verifier=1@{at_s:g}+{VERIFIER_DEAD_S:g}" for at_s in deaths]
     faults += [f"restart-drafter=1@{at_s + DRAFTER_DIES_AFTER_S:g}+{DRAFTER_DEAD_S:g}" for at_s in deaths]
@@ -71,7 +71,7 @@ def demo_scenario(seed: int) -> Scenario:
 
 
 class ReplayCodec(TextTokenizer):
-    """Stands for a tokenizer in a swarm that replays traces: a prompt is the number of one."""
+    """A substitute for a tokenizer in a swarm that replays traces: a prompt is the number of one."""
 
     def __init__(self, traces: TraceSet) -> None:
         super().__init__({"tokenizer.json": (zoo.tokenizer_folder() / "tokenizer.json").read_bytes()})
@@ -81,7 +81,7 @@ class ReplayCodec(TextTokenizer):
         return self._traces.numbered(int(text)).prompt()
 
     def can_follow(self, prompt: Sequence[int]) -> bool:
-        """True if the text after a stand-in prompt, which is no text itself, can be told from it."""
+        """Return True if the text after a stand-in prompt, which is no text itself, can be separated from it."""
         return not self.decode(prompt).endswith(REPLACEMENT)
 
 
@@ -97,7 +97,7 @@ class Repertoire:
         return self._traces[next(self._turns) % len(self._traces)]
 
     def answering(self, prompt: str) -> Trace:
-        """The next one of the first domain that a prompt names; if it names none, simply the next."""
+        """Return the next one of the first domain that a prompt names, or simply the next."""
         named = next((word for word in prompt.lower().split() if word in self._turns_of), None)
         if named is None:
             return self.next()
@@ -183,12 +183,12 @@ class DemoSource:
 
 
 def demo_feed(seed: int, speed: float) -> Feed:
-    """The demo for the screen, at `speed` simulated seconds a real one."""
+    """Return the demo for the screen, at `speed` simulated seconds per real one."""
     return ThreadFeed(DemoSource(seed=seed), loop_factory=partial(PacedLoop, speed))
 
 
 def demo_snapshot(seed: int, after_s: float, *, prompts: Mapping[float, str] = MappingProxyType({})) -> Snapshot:
-    """The last snapshot before `after_s` virtual seconds; `prompts` are asked on the way, each at its second."""
+    """Return the last snapshot before `after_s` virtual seconds; `prompts` are sent at their seconds."""
     source = DemoSource(seed=seed)
     snapshots: deque[Snapshot] = deque([Snapshot()], maxlen=1)
 

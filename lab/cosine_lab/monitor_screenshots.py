@@ -44,7 +44,7 @@ SCENES: Final = (
 
 
 def write_screenshots(folder: Path) -> list[Path]:
-    """Draw every scene at every size in both themes; the files."""
+    """Draw every scene at every size in both themes, and return the files."""
     written = []
     for scene in SCENES:
         snapshot = scene.snapshot()

@@ -1,8 +1,8 @@
 """A deterministic engine without weights or torch, for tests and simulation.
 
-Its "logits" are a hash of the last few tokens of a path, its choices follow the same rule as the real ones
-(docs/design.md, "The output is a function of the request"), and a twin with a `fidelity` below 1 is a drafter that
-is right about that often.
+Its "logits" are a hash of the last few tokens of a path, its choices follow the rule of real engines
+(docs/design.md, "The output is a function of the request"), and a twin with a `fidelity` below 1 is a drafter with
+that accuracy.
 """
 
 import math
@@ -26,19 +26,19 @@ from cosine_protocol.request import Sampling, Shaping
 ORDER: Final = 3
 """Tokens of the path that the logits depend on."""
 SPREAD: Final = 8.0
-"""Logits lie between 0 and this."""
+"""Upper bound of logits, above 0."""
 UNIT: Final = 2.0**-53
 """The step of a float64 in [0.5, 1): 53 random bits are a uniform number below 1."""
 
 KEPT: Final = 32_768
-"""All paths of `ORDER` tokens of 32, as many as tests have: their logits take 36 MB."""
+"""All paths of `ORDER` tokens of 32, the vocabulary of tests: their logits take 36 MB."""
 
 Logits = tuple[float, ...]
 
 
 @lru_cache(maxsize=KEPT)
 def scripted_logits(*, model_seed: int, vocab_tokens: int, tail: tuple[int, ...]) -> Logits:
-    """The logits after a path that ends in `tail`: uniform in [0, SPREAD), one for each token."""
+    """Return the logits after a path that ends in `tail`: uniform in [0, SPREAD), one for each token."""
     key = _key_after(tail, seed=model_seed)
     return tuple(_uniform(key, token) * SPREAD for token in range(vocab_tokens))
 
@@ -55,11 +55,11 @@ def _uniform(key: int, token: int) -> float:
 
 
 class ScriptedEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine`, contract checks included.
+    """Implements `cosine_node.engine.base.Engine`, including checks of the contract.
 
     Engines with equal `model_seed` and `vocab_tokens` are one target. With `fidelity` f an engine gives its
-    target's choice after a share of about f of all paths; after the others the target's token comes second in
-    half of the cases, third in a quarter, and so on. `drafter_seed` says which paths and where.
+    target's choice after a share of about f of all paths; after the others the target's token comes second in half
+    of the cases, third in a quarter, and so on. `drafter_seed` determines the paths and ranks.
     """
 
     def __init__(
@@ -87,19 +87,19 @@ class ScriptedEngine(PagedEngine):
         self.passes = 0
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError` or `OutOfPages`; nothing is fed then."""
+        """Perform one pass. Raises `LocalProtocolError` or `OutOfPages` without feeding anything."""
         trees = self.feed(rows)
         self.passes += bool(rows)
         return [self._result(tree, row) for tree, row in zip(trees, rows, strict=True)]
 
     def logits_after(self, tail: Sequence[int]) -> Logits:
-        """The target's logits after a path of tokens, of which the last `ORDER` matter."""
+        """Return the target's logits after a path of tokens, the last `ORDER` of which matter."""
         return scripted_logits(
             model_seed=self._model_seed, vocab_tokens=self.vocab_tokens, tail=tuple(tail[-ORDER:])
         )
 
     def demotion(self, tail: Sequence[int]) -> int:
-        """The number of ranks that this engine puts its target's best token too low after a path; 0 if right."""
+        """Return the number of ranks by which the target's best token is too low after a path; 0 if right."""
         if self._fidelity == 1:
             return 0
         key = _key_after(tuple(tail[-ORDER:]), seed=self._drafter_seed)
@@ -145,7 +145,7 @@ class ScriptedEngine(PagedEngine):
 
 
 def _tail(tree: SequenceTree, name: int) -> list[int]:
-    """The last `ORDER` tokens of prefix and path down to a node, which is quicker than the whole text."""
+    """Return the last `ORDER` tokens of prefix and path down to a node, which is faster than the whole text."""
     tail: list[int] = []
     while name in tree.nodes and len(tail) < ORDER:
         node = tree.nodes[name]
@@ -156,7 +156,7 @@ def _tail(tree: SequenceTree, name: int) -> list[int]:
 
 
 def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[int], position: int) -> list[float]:
-    """The scores that the choice at an output position maximises, in pure Python; `seen` tokens are penalised."""
+    """Return the scores that the choice at an output position maximises; `seen` tokens are penalised."""
     scores = list(logits)
     shaping = sampling.shaping or Shaping()
     written = list(seen[max(0, len(seen) - position) :])
@@ -181,7 +181,7 @@ def keyed_scores(logits: Sequence[float], sampling: Sampling, *, seen: Sequence[
 
 
 def demoted(scores: Sequence[float], ranks: int) -> list[float]:
-    """The same scores with the best token moved `ranks` down, as far as there are tokens to pass it."""
+    """Return the same scores with the best token moved `ranks` down, as far as there are tokens to pass it."""
     changed = list(scores)
     if not ranks:
         return changed
@@ -192,12 +192,12 @@ def demoted(scores: Sequence[float], ranks: int) -> list[float]:
 
 
 def _best(scores: Sequence[float], count: int) -> list[int]:
-    """Tokens by score, lowest id first among equals: the order in which a stable sort leaves them."""
+    """Return tokens by score, lowest id first among equals, as in a stable sort."""
     return sorted(range(len(scores)), key=scores.__getitem__, reverse=True)[:count]
 
 
 def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
-    """The best-scored token, lowest id first among equals, with its margin and candidates."""
+    """Return the best-scored token, lowest id first among equals, with its margin and candidates."""
     ranked = _best(scores, max(2, candidates))
     logs = _log_softmax(scores) if candidates else scores
     margin = scores[ranked[0]] - scores[ranked[1]] if len(ranked) > 1 else math.inf
@@ -207,7 +207,7 @@ def best_choice(scores: Sequence[float], *, candidates: int = 0) -> Choice:
 
 @lru_cache(maxsize=KEPT)
 def _greedy_choice(logits: Logits, demotion: int, candidates: int) -> Choice:
-    """The best choice by the logits alone, which paths of equal ends share."""
+    """Return the best choice by the logits alone, which paths with equal ends share."""
     return best_choice(demoted(logits, demotion), candidates=candidates)
 
 

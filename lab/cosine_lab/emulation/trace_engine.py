@@ -1,4 +1,4 @@
-"""Engines that replay acceptance traces: the target and its drafters as recorded, in microseconds a pass."""
+"""Engines that replay acceptance traces: the recorded target and its drafters, in microseconds per pass."""
 
 import math
 from abc import ABC, abstractmethod
@@ -19,9 +19,9 @@ from cosine_protocol.request import Sampling
 
 POOL_TOKENS: Final = 65_536
 OFF_STREAM_TOKEN: Final = 0
-"""The target's answer where nothing was recorded."""
+"""The target's answer without a recording."""
 NEAR_TIE_MARGIN: Final = 5e-5
-"""The margin given for a recorded near-tie: anything below the 1e-4 that makes one."""
+"""The margin of a recorded near-tie, below the threshold of 1e-4."""
 # The draft probabilities of an oracle: certainty, and next to nothing, since a probability of 0 has no logarithm.
 ORACLE_HIT: Final = 1.0
 ORACLE_MISS: Final = 1e-6
@@ -77,7 +77,7 @@ class TraceEngine(PagedEngine, ABC):
         return super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError`, `OutOfPages` or `UsageError`; nothing is fed then."""
+        """Perform one pass. Raises `LocalProtocolError`, `OutOfPages` or `UsageError` without feeding anything."""
         trees = self.feed(rows)
         try:
             reached = [self._follow(tree, row) for tree, row in zip(trees, rows, strict=True)]
@@ -92,7 +92,7 @@ class TraceEngine(PagedEngine, ABC):
         return results
 
     def _follow(self, tree: SequenceTree, row: Row) -> list[TraceState]:
-        """The state after each token of a fed row."""
+        """Return the state after each token of a fed row."""
         prefix = self._states[tree.slots[-1]] if tree.slots else TraceState(None, -tree.prompt_tokens, 0)
         states = []
         for name, parent, token in zip(row.nodes, row.parents, row.tokens, strict=True):
@@ -102,7 +102,7 @@ class TraceEngine(PagedEngine, ABC):
         return states
 
     def state_after(self, before: TraceState, token: int, prompt_tokens: int) -> TraceState:
-        """The state that a token leads to. Raises `UsageError` if the prompt turns out to be of no trace."""
+        """Return the state after a token. Raises `UsageError` if the prompt is of no trace."""
         trace, position = before.trace, before.position + 1
         if trace is None:
             digit = before.position + prompt_tokens
@@ -124,7 +124,7 @@ class TraceEngine(PagedEngine, ABC):
 
     @abstractmethod
     def _nll(self, states: Sequence[TraceState]) -> float | None:
-        """The mean negative log-likelihood of the tokens that led to these states; None where none is known."""
+        """Return the mean negative log-likelihood of the tokens that led to these states; None if unknown."""
 
 
 class TraceTarget(TraceEngine):

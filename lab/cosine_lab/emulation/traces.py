@@ -1,8 +1,8 @@
 """Acceptance traces: recorded generations of a family's target, and the candidates of each drafter along them.
 
-A simulation that replays them drafts and verifies real text of real models without running any.
-Of the toy family's prompts only length and likelihood are kept; those of the real family are kept, as copying from
-them is part of its speed.
+A simulation that replays them drafts and verifies real text of real models without running any. Of the toy family's
+prompts only length and likelihood are kept; those of the real family are kept, since copying from them is part of
+its speed.
 """
 
 import zipfile

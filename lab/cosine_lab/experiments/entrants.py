@@ -1,12 +1,12 @@
 """The entrants of a comparison: every strategy by name, made from a table of option values, with its grid.
 
-A table of option values names, beside the fields of a strategy's own options:
+A table of option values contains, besides the fields of a strategy's options:
 
-- `drafter`: `by-label` gives a strategy of one drafter the best one for each prompt's domain, found on the split
-  "tune". Nobody could know it for an unlabelled prompt; rivals are allowed it.
-- `law`: how a drafter's first choice comes to be the target's token (`cosine_lab.emulation.trace_engine.Law`).
-- `policy`: what the verifier does of its own accord under free pacing, a name in `POLICIES`; `ours`
-  and `published` leave prompt lookup to the drafter that every strategy has for it.
+- `drafter`: `by-label` gives a strategy with one drafter the best one for each prompt's domain, found on the split
+  "tune". Without labels it would be unknown; rivals are allowed to use it.
+- `law`: how a drafter's first choice becomes the target's token (`cosine_lab.emulation.trace_engine.Law`).
+- `policy`: the verifier's own measures under free pacing, a name in `POLICIES`; `ours` and `published` leave prompt
+  lookup to the drafter for it that every strategy has.
 """
 
 from collections.abc import Callable, Mapping
@@ -30,30 +30,30 @@ from cosine_protocol.errors import UsageError
 
 OptionValues = Mapping[str, Any]
 
-# Values of `drafter`, `law` and `policy`, as they stand in the JSON files.
+# Values of `drafter`, `law` and `policy`, as in the JSON files.
 BY_LABEL: Final = "by-label"
 COUPLED: Final = "coupled"
 PUBLISHED: Final = "published"
 SHIPS: Final = "ships"
 NOT_OF_STRATEGIES: Final = frozenset({"drafter", "law", "policy"})
-"""Names that are no fields of a strategy's own options; see above."""
+"""The names that are not fields of a strategy's options; see above."""
 POLICIES: Final[Mapping[str, Policy]] = MappingProxyType(
     {
         "ours": Policy(uses_prompt_lookup=False),
         PUBLISHED: Policy(uses_prompt_lookup=False, keeps_account=False, drops_costly_nodes=False),
         SHIPS: Policy(),
         "ships-no-account": Policy(keeps_account=False),
-        # Of the rivals over a ring of stages, without the account, which is none of theirs.
+        # For the rivals over a ring of stages, without the account, which none of them has.
         **{f"path-{n}": Policy(keeps_account=False, only_best_path=True, max_nodes=n) for n in (2, 4, 8)},
         **{f"tree-{n}": Policy(keeps_account=False, max_nodes=n) for n in (16, 32)},
     }
 )
-"""By name: what a verifier does of its own accord under free pacing."""
+"""The verifier's own measures under free pacing, by name."""
 
 GENERALIST: Final = "general"
-"""The drafter at the verifier: an operator does not know what will be asked."""
+"""The drafter at the verifier, chosen without knowledge of the prompts."""
 SHIPPED: Final[Mapping[str, Any]] = MappingProxyType({"coordination": Coordination.AUTO, "home": GENERALIST})
-"""Fields of the `Scenario` in which `cosine` runs as it ships, with a drafter at the verifier."""
+"""The fields of the `Scenario` in which `cosine` runs with its default options, with a drafter at the verifier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,10 +66,10 @@ class RequestCase:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entrant:
-    """A strategy in the comparison: its class, and that of its options if it has any.
+    """A strategy in the comparison: its class, and that of its options, if any.
 
-    `grid` holds the values of each option in their order, those that depend on the link most first; tuning begins
-    at `start`. For every value of the option `outer` the others are tuned apart. Values that `allows` rejects are
+    `grid` holds the values of each option in order, those that depend most on the link first; tuning begins at
+    `start`. For every value of the option `outer` the others are tuned separately. Values that `allows` rejects are
     not tried.
     """
 
@@ -87,15 +87,15 @@ class Entrant:
 
     @property
     def is_stepped(self) -> bool:
-        """True for a strategy that asks for each pass."""
+        """True for a strategy that requests each pass."""
         return isinstance(self.kind, SteppedKind)
 
     def grid_at(self, temperature: float) -> dict[str, tuple[Any, ...]]:
-        """The grid at a temperature: without sampling, the published law gives what the shared noise gives."""
+        """Return the grid at a temperature: without sampling, the published law equals the shared noise."""
         return {name: values for name, values in self.grid.items() if temperature or name != "law"}
 
     def build(self, root: bytes, choice: OptionValues, case: RequestCase) -> Strategy:
-        """The strategy of the request whose digest is `root`."""
+        """Return the strategy of the request with the digest `root`."""
         more: dict[str, Any] = {}
         if self.options is not None:
             own = {name: value for name, value in choice.items() if name not in NOT_OF_STRATEGIES}
@@ -108,13 +108,13 @@ class Entrant:
 
 
 def _is_chain(choice: OptionValues) -> bool:
-    """True unless the published law would be applied to a tree: it is scripted for the first choice alone."""
+    """Return False if the published law would apply to a tree, since it is scripted only for the first choice."""
     return choice.get("law") != PUBLISHED or choice.get("width_nodes", choice.get("n_parallel", 1)) == 1
 
 
-# From one token to twice the longest draft (10) that a strategy with these lengths was tuned to at any round-trip
-# time (docs/benchmarks/rtt.json), in steps that grow as one token more changes less; both kinds of law. The
-# drafters are told: a strategy's own choice of them would win by chance alone on the few prompts of a trial.
+# From one token to twice the longest draft (10) that tuning found for a strategy with these lengths at any
+# round-trip time (docs/benchmarks/rtt.json), in steps that grow as further tokens change less; both kinds of law.
+# The drafters are given: on the few prompts of a trial a strategy's own choice would win only by chance.
 _LENGTHS: Final = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20)
 _DRAFTERS: Final = (BY_LABEL,)
 _LAWS: Final = (COUPLED, PUBLISHED)
@@ -179,15 +179,15 @@ RIVALS: Final = (
         allows=_is_chain,
     ),
 )
-"""Rivals, each with what can be chosen about it and a published or plausible start."""
+"""The rivals, each with its tunable options and a published or plausible start."""
 ENTRANTS: Final[Mapping[str, Entrant]] = MappingProxyType(
     {entrant.name: entrant for entrant in (PLAIN, OURS, *RIVALS)}
 )
-"""All by name."""
+"""All entrants by name."""
 
 
 def entrant(name: str) -> Entrant:
-    """The entrant of that name. Raises `UsageError`."""
+    """Return the entrant with that name. Raises `UsageError`."""
     if name not in ENTRANTS:
         raise UsageError(f"There is no strategy {name!r} to compare; choose from {', '.join(ENTRANTS)}.")
     return ENTRANTS[name]

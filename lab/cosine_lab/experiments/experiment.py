@@ -1,7 +1,7 @@
-"""An experiment: its options, the cells it runs over worker processes, and its result as one JSON object.
+"""An experiment: its options, the cells that it runs over worker processes, and its result as one JSON object.
 
-A cell is one simulated run on recorded generations. An experiment defines its cells and what its rows mean; `here`
-uses only the options.
+A cell is one simulated run on recorded generations. An experiment defines its cells and the meaning of its rows;
+`here` uses only the options.
 """
 
 import os
@@ -41,17 +41,17 @@ from cosine_protocol.request import Request
 EXPERTS: Final[tuple[str, ...]] = zoo.DOMAINS
 """The domains of prompts, each of which has an expert."""
 EXPERTS_OF: Final[Mapping[Family, tuple[str, ...]]] = {Family.TOY: EXPERTS, Family.SMOL: zoo.SMOL_DOMAINS}
-"""The same of each family."""
+"""The domains of each family."""
 DRAFTER_DOMAINS: Final = (*EXPERTS, "general", LOOKUP)
-"""The expertise of the drafters of a cell: also one of a generalist, and one that copies the text."""
+"""The expertise of the drafters of a cell, including a generalist and one that copies the text."""
 DRAFTER_MODEL: Final = "draft-"
-"""The name of a drafter in traces begins so; its expertise follows."""
+"""The prefix of a drafter's name in traces, before its expertise."""
 RECORDED_TOKENS: Final = 128
-"""The longest recorded generation."""
+"""Tokens of the longest recorded generation."""
 TUNE_SPLIT: Final = "tune"
-"""The recorded generations on which rivals are tuned; all else is measured on `TEST_SPLIT`."""
+"""The recorded generations for tuning rivals; measurements use `TEST_SPLIT`."""
 SHOWN_TOKENS: Final = (1, 4, 8, 16, 32, 64)
-"""The pass lengths whose emulated time a setup names, the corners of the emulated curve and one more."""
+"""The pass lengths whose emulated time a setup names: the corners of the emulated curve and one more."""
 
 JsonRow = dict[str, Any]
 Say = Callable[[str], None]
@@ -60,30 +60,30 @@ _Done = TypeVar("_Done")
 
 
 def all_processors() -> int:
-    """The number of worker processes that this machine has room for."""
+    """Return the number of worker processes for this machine."""
     return os.cpu_count() or 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentOptions:
-    """Options that experiments share. Equal seeds give equal figures, whatever the number of `processes`."""
+    """The options that experiments share. Equal seeds give equal figures, for any number of `processes`."""
 
     seed: int = 0
     processes: int = field(default_factory=all_processors)
 
     @classmethod
     def quick(cls) -> Self:
-        """The smallest form, for tests and a look."""
+        """Return the smallest form, for tests and trials."""
         raise NotImplementedError
 
 
 def setup_of(options: ExperimentOptions, **told: Any) -> JsonRow:
-    """The setup of a result: all options but the number of processes, and what else is to be told."""
+    """Return the setup of a result: all options but the number of processes, and further facts."""
     return {**{name: value for name, value in asdict(options).items() if name != "processes"}, **told}
 
 
 def emulated(profiles: Iterable[str], rtt_ms: float | Sequence[float]) -> JsonRow:
-    """What is emulated, for a setup: milliseconds of passes by their tokens, of links, and of a client's write."""
+    """Return the emulation for a setup: milliseconds of passes by tokens, of links, and of a client's write."""
     return {
         "emulated_pass_ms": {
             profile: {
@@ -98,7 +98,7 @@ def emulated(profiles: Iterable[str], rtt_ms: float | Sequence[float]) -> JsonRo
 
 
 def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[JsonRow]]:
-    """Rows by the values of some fields, in the order of the first row of each."""
+    """Group rows by the values of some fields, in the order of the first row of each."""
     groups: dict[tuple[Any, ...], list[JsonRow]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in names), []).append(row)
@@ -107,9 +107,9 @@ def grouped(rows: Iterable[JsonRow], *names: str) -> dict[tuple[Any, ...], list[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompts:
-    """The recorded prompts of a cell: the first `count` of a split, all if it is None, the domains taking turns.
+    """Return the recorded prompts of a cell: the first `count` of a split, or all, with the domains in turn.
 
-    Each `order` but 0 is one by lot.
+    Every `order` but 0 is random.
     """
 
     split: str = TEST_SPLIT
@@ -118,7 +118,7 @@ class Prompts:
     order: int = 0
 
     def traces(self, temperature: float) -> Sequence[Trace]:
-        """The traces at a temperature. Raises `UsageError` if there are none."""
+        """Return the traces at a temperature. Raises `UsageError` if there are none."""
         known = shipped_traces(self.family)
         experts = EXPERTS_OF[self.family]
         chosen = known.select(split=self.split, temperature=temperature, domains=experts)[: self.count]
@@ -129,10 +129,10 @@ class Prompts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One run, in words that travel between processes.
+    """One run, in a form that processes can exchange.
 
-    `choice` holds the options of the entrant `strategy`; `scenario` fields of `Scenario` that differ from the
-    cell's own: one client that asks for one prompt after the other, with one drafter of every kind.
+    `choice` holds the options of the entrant `strategy`; `scenario` the fields of `Scenario` that differ from the
+    cell's defaults: one client with consecutive prompts, and one drafter of every kind.
     """
 
     strategy: str = OURS.name
@@ -154,7 +154,7 @@ class CellResult:
 
     @cached_property
     def seconds(self) -> dict[int, float]:
-        """Seconds of each prompt by the number of its trace."""
+        """The seconds of each prompt by the number of its trace."""
         return {number: r.seconds for number, r in zip(self.traces, self.report.results, strict=True)}
 
     @property
@@ -168,7 +168,7 @@ class CellResult:
 
     @property
     def checks(self) -> dict[str, int]:
-        """Fields of a row: tokens compared with the target's own, and what differed or must never be."""
+        """Return the fields of a row with the number of compared tokens, mismatches and violations."""
         report = self.report
         return {
             "tokens": report.tokens,
@@ -178,18 +178,18 @@ class CellResult:
 
 
 def sum_of_checks(rows: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    """Findings: mismatches and violations of all rows."""
+    """Return the findings on mismatches and violations of all rows."""
     return {name: sum(row[name] for row in rows) for name in ("mismatches", "violations")}
 
 
 def run_cell(cell: Cell) -> CellResult:
-    """Run a cell. Raises `UsageError` for what cannot be run, and for a request that did not finish."""
+    """Run a cell. Raises `UsageError` for an impossible cell, and for a request that did not finish."""
     plays = entrant(cell.strategy)
     scenario, traces = staged(cell)
     workload = TraceWorkload(scenario, traces)
     cases = _cases(scenario, workload, cell)
     options: dict[str, Any] = {"policy": POLICIES[cell.choice.get("policy", "ours")]}
-    # As it ships, a client finds by trial how many drafters pay; elsewhere as many draft as the options say.
+    # With the default options a client finds the number of drafters by trial; otherwise the options set it.
     counts = plays.kind.drafter_counts if cell.choice.get("policy") == SHIPS else ()
     kind: StrategyKind = replace(
         plays.kind, make=lambda root: plays.build(root, cell.choice, cases[root]), drafter_counts=counts
@@ -202,7 +202,7 @@ def run_cell(cell: Cell) -> CellResult:
 
 
 def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
-    """The scenario and the traces of a cell. Raises `UsageError`."""
+    """Return the scenario and the traces of a cell. Raises `UsageError`."""
     fields: dict[str, Any] = {
         "domains": drafter_domains(cell.prompts.family),
         "max_new_tokens": RECORDED_TOKENS,
@@ -215,7 +215,7 @@ def staged(cell: Cell) -> tuple[Scenario, Sequence[Trace]]:
 
 
 def _cases(scenario: Scenario, workload: TraceWorkload, cell: Cell) -> dict[bytes, RequestCase]:
-    """Everything an entrant may know of each request, by the digest that its strategy is made with."""
+    """Return the facts that an entrant may know of each request, by the digest that its strategy is made with."""
     # A client lists one drafter of each expertise, in the order of their names, before a second of any
     # (`cosine_p2p.directory.selection`); it numbers authors in that order.
     present = sorted({scenario.domain(index) for index in range(scenario.drafters)})
@@ -246,7 +246,7 @@ def _cases(scenario: Scenario, workload: TraceWorkload, cell: Cell) -> dict[byte
 
 @cache
 def drafter_domains(family: Family) -> tuple[str, ...]:
-    """The expertise of the drafters of a cell, the family's own and one that copies the text."""
+    """Return the expertise of the drafters of a cell: the family's, and one that copies the text."""
     if family is Family.TOY:
         return DRAFTER_DOMAINS
     recorded = next(iter(shipped_traces(family))).drafters
@@ -255,7 +255,7 @@ def drafter_domains(family: Family) -> tuple[str, ...]:
 
 @cache
 def best_drafters(domain: str, temperature: float, family: Family = Family.TOY) -> tuple[str, ...]:
-    """The drafters by how often their first choice is the target's token in a domain, on the split "tune"."""
+    """Rank the drafters by how often their first choice is the target's token in a domain, on the split "tune"."""
     traces = shipped_traces(family).select(split=TUNE_SPLIT, temperature=temperature, domains=(domain,))
     hits = {
         model: sum(int((t.drafters[model].candidate_tokens[:, 0] == t.stream).sum()) for t in traces)
@@ -266,7 +266,7 @@ def best_drafters(domain: str, temperature: float, family: Family = Family.TOY) 
 
 
 def lookup_hits(stream: Sequence[int]) -> int:
-    """The number of tokens of a stream that prompt lookup in the text before them finds first."""
+    """Return the number of tokens of a stream that prompt lookup in the text before them finds first."""
     index, hits = FollowerIndex(), 0
     for token in stream:
         hits += [found for found, _ in index.estimate().found[:1]] == [token]
@@ -276,14 +276,14 @@ def lookup_hits(stream: Sequence[int]) -> int:
 
 @cache
 def shipped_traces(family: Family = Family.TOY) -> TraceSet:
-    """The recorded generations of a family, read once in each process."""
+    """Return the recorded generations of a family, read once in each process."""
     return TraceSet.load_shipped(family)
 
 
 def in_processes(
     work: Callable[[_Item], _Done], items: Sequence[_Item], *, processes: int, say: Say
 ) -> list[_Done]:
-    """`work` of every item, in the order of the items. With one process it is this one."""
+    """Apply `work` to every item, in order. With one process it is this one."""
     done: list[_Done] = []
     if processes <= 1 or len(items) <= 1:
         for number, item in enumerate(items, 1):

@@ -1,9 +1,9 @@
 """The speed of a swarm for its client, by the clock: plain decoding and other ways in turns.
 
-The swarm runs already, or is started for it on this machine. Nothing is simulated, and nothing emulated but links
-where that is asked for. Every prompt is generated in every way, one after the other and `repeats` times, so that a
-change of load falls on all of them; a prompt counts with one figure of its runs. The verifier's copying from the
-text stands apart from what drafters bring.
+The swarm runs already, or is started for the measurement on this machine. Nothing is simulated or emulated, except
+links if requested. Every prompt is generated in every way, one after the other and `repeats` times, so that a
+change of load affects all ways; a prompt counts with one figure of its runs. The verifier's copying from the text
+is measured separately from drafters.
 """
 
 import asyncio
@@ -33,17 +33,17 @@ from cosine_train.training.questions import SUFFIXES, Question, in_turns, read_q
 PLAIN: Final = Way.PLAIN.value
 """The way that all others are compared with."""
 WARM_UP_TOKENS: Final = 8
-"""The first request of each way opens links and loads code."""
+"""Tokens of the first request of each way, which opens links and loads code."""
 GROUP_PROMPTS: Final = 10
-"""Size of the groups of prompts in a row of which the worst is reported: a good median hides no bad hour."""
+"""Size of the groups of consecutive prompts whose worst is reported: a good median hides no bad hour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HereOptions(ExperimentOptions):
     """The requests: `prompts` prompts of `tokens` tokens at each temperature, `repeats` times in each way.
 
-    Prompts are those of `prompts_from`, else such as suit the target, domains taking turns; none begins after
-    `minutes`. All is asked once for each of `rtts_ms`, by which links are made longer.
+    Prompts are those of `prompts_from`, else ones suitable for the target, with the domains in turn; none begins
+    after `minutes`. They are generated once for each of `rtts_ms`, which is added to the links.
     """
 
     target: str = "zoo:target"
@@ -62,9 +62,10 @@ class HereOptions(ExperimentOptions):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
-    """The ways that take turns, plain decoding among them, by their names and with the options of each.
+    """The ways that take turns, including plain decoding, by name with their options.
 
-    `typical` is the figure that the runs of a prompt in one way count with, `findings_of` what rows show by a seed.
+    `typical` is the figure of the runs of a prompt in one way, `findings_of` returns the findings of rows by a
+    seed.
     """
 
     what: str
@@ -90,9 +91,9 @@ async def run_family(
 async def run(
     connect: Callable[[float], AsyncClient], options: HereOptions, *, rows: list[JsonRow], say: Say
 ) -> JsonRow:
-    """Measure a swarm; one JSON object. Raises as a generation does.
+    """Measure a swarm and return one JSON object. Raises as a generation does.
 
-    `connect` makes a client whose links are longer by a round-trip time in milliseconds. `rows` gets each row as it
+    `connect` makes a client with a round-trip time in milliseconds added to its links. `rows` gets each row as it
     is measured, so that an interrupted measurement keeps them.
     """
     return await run_contest(connect, HERE, questions_of(options), options, rows=rows, say=say)
@@ -107,7 +108,7 @@ async def run_contest(
     rows: list[JsonRow],
     say: Say,
 ) -> JsonRow:
-    """`run` for any ways and questions."""
+    """Perform `run` for any ways and questions."""
     cells = len(options.rtts_ms) * len(options.temperatures) * len(asked)
     progress = CellProgress("cell", cells, clock=asyncio.get_running_loop().time)
     for rtt_ms in options.rtts_ms:
@@ -145,10 +146,10 @@ async def run_contest(
 
 
 def questions_of(options: HereOptions) -> Sequence[Question]:
-    """What to ask. Raises `UsageError` for a source without any.
+    """Return the questions. Raises `UsageError` for a source without any.
 
-    The source is a file with a prompt on each line, or held-out texts as `cosine_train.training.questions` reads
-    them, else the zoo's own prompts.
+    The source is a file with a prompt on each line, or held-out texts in the form of
+    `cosine_train.training.questions`, else the zoo's prompts.
     """
     source = options.prompts_from
     if source is None:
@@ -175,7 +176,7 @@ def questions_of(options: HereOptions) -> Sequence[Question]:
 async def measure(
     client: AsyncClient, contest: Contest, asked: Sequence[Question], options: HereOptions, *, say: Say
 ) -> AsyncGenerator[JsonRow, None]:
-    """One row for each prompt and temperature: milliseconds a token in each way, and if the texts are equal."""
+    """Return a row for each prompt and temperature: milliseconds per token, and whether the texts are equal."""
     for wanted in contest.ways.values():
         warm_up: GenerationOptions = {**wanted, "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
         await client.generate(_prompt_of(asked[0]), **warm_up)
@@ -197,7 +198,7 @@ async def measure(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRun:
-    """One generation: its milliseconds a token, its text, and whose its tokens are, by the names of origins."""
+    """One generation: its milliseconds per token, its text, and its tokens by origin."""
 
     ms_per_token: float
     token_ids: tuple[int, ...]
@@ -215,10 +216,10 @@ async def take_turns(
     turn: int,
     repeats: int,
 ) -> dict[str, list[TimedRun]]:
-    """The runs of one prompt in each way. Raises as a generation does.
+    """Measure the runs of one prompt in each way. Raises as a generation does.
 
-    Each verifier has read the prompt before the ways take turns, as it does when a chat goes on: else the way whose
-    turn is first would pay for the prompt, which a verifier keeps for the others.
+    Each verifier reads the prompt before the ways take turns, as in a continued chat: otherwise the first way would
+    pay for the prompt, which a verifier keeps for the others.
     """
     prompt = _prompt_of(question)
     for verifier in {options.get("verifier") for options in ways.values()}:
@@ -251,14 +252,14 @@ async def timed_run(client: AsyncClient, prompt: Prompt, options: GenerationOpti
 
 
 def in_turn(ways: Sequence[str], turn: int) -> Sequence[str]:
-    """All ways: each begins as often as any other, and every other time they come in the opposite order."""
+    """Return all ways: each is first equally often, and the order is reversed every other time."""
     start = turn % len(ways)
     order = [*ways[start:], *ways[:start]]
     return order[:1] + order[:0:-1] if turn // len(ways) % 2 else order
 
 
 def row_of(runs: Mapping[str, Sequence[TimedRun]], typical: Callable[[Sequence[float]], float]) -> JsonRow:
-    """What the runs of one prompt show: the figure of each way, whose the tokens were, if all texts are equal."""
+    """Return the result of the runs of one prompt: figures and origins of each way, and whether texts are equal."""
     ms_per_token = {way: typical([run.ms_per_token for run in own]) for way, own in runs.items()}
     origins = {way: sum((run.origins for run in own), Counter[str]()) for way, own in runs.items()}
     every = list(chain.from_iterable(runs.values()))
@@ -282,7 +283,7 @@ def _told(row: JsonRow) -> str:
 
 
 def speed_of(rows: Sequence[JsonRow], way: str, *, seed: int) -> JsonRow:
-    """Fields of a finding: how much faster than plain decoding a way was, in the median over rows."""
+    """Return the fields of a finding: the speedup of a way over plain decoding, in the median over rows."""
     ratios = [row["times_plain"][way] for row in rows]
     return {
         "way": way,
@@ -295,18 +296,18 @@ def speed_of(rows: Sequence[JsonRow], way: str, *, seed: int) -> JsonRow:
 
 
 def tokens_by_origin(rows: Sequence[JsonRow], way: str) -> dict[str, int]:
-    """Whose the tokens of a way were, most first."""
+    """Return the number of a way's tokens by origin, largest first."""
     counts = sum((Counter(row["tokens_by_origin"][way]) for row in rows), Counter[str]())
     return dict(counts.most_common())
 
 
 def mismatches(rows: Sequence[JsonRow]) -> int:
-    """Prompts whose texts were not the same in all ways."""
+    """Return the number of prompts whose texts differ between ways."""
     return sum(not row["is_identical"] for row in rows)
 
 
 def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
-    """For each length of links, temperature and way the median over prompts, its interval, and the worst group."""
+    """Return for each round trip, temperature and way the median over prompts, its interval and the worst group."""
     found = []
     for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
         for way in (Way.COPYING.value, Way.COSINE.value):
@@ -329,7 +330,7 @@ HERE: Final = Contest(
 
 
 def sentences(findings: dict[str, Any]) -> Iterator[str]:
-    """The findings for people."""
+    """Describe the findings for people."""
     for entry in findings["ways"]:
         low, high = entry["interval"]
         rtt_ms = entry["emulated_rtt_ms"]

@@ -1,7 +1,7 @@
-"""The same by the clock where no role takes time from another: the verifier has a core of its own.
+"""The speed by the clock on separate cores, so that no role takes time from another: the verifier has its own core.
 
-Drafters, the bootstrap node and the client share a second core. Questions are of every kind that people ask. A way
-counts with the best of its runs of a question, for what disturbs a run on such a machine can only make it slower.
+Drafters, the bootstrap node and the client share a second core. Questions are of every common kind. A way counts
+with the best of its runs of a question, since disturbances on such a machine only make a run slower.
 """
 
 import tempfile
@@ -34,23 +34,24 @@ from cosine_protocol.errors import UsageError
 COPYING: Final = "copying"
 COSINE: Final = Way.COSINE.value
 HOME: Final = "home drafter"
-"""The verifier's own drafter, and nobody else."""
+"""The verifier's own drafter alone."""
 BOTH: Final = "cosine, home drafter"
 VERIFIER_OPTIONS: Final[Mapping[str, str]] = {"engine": "torch", "threads": "1"}
-"""How the verifier runs where nobody says it."""
+"""The default options of the verifier."""
 
 
 def options_on_cores(*, quick: bool) -> HereOptions:
     """The requests. With 70 ms a pass a question takes about 24 s in three ways, and 37 s in five.
 
-    With the start of the nodes, about a minute, all of it is over within 20 minutes, and a quick run within 4.
+    Including the start of the nodes, about a minute, the experiment ends within 20 minutes, and a quick run within
+    4.
     """
     few = HereOptions(temperatures=(0.0, 0.8), prompts=14, tokens=32, repeats=1, minutes=3.0)
     return few if quick else HereOptions(temperatures=(0.0, 0.8), prompts=43, tokens=32, repeats=2, minutes=17.0)
 
 
 def two_cores() -> Cores:
-    """The cores of an experiment. Raises `UsageError` where there is but one, or no choice."""
+    """Return the cores of an experiment. Raises `UsageError` with a single core, or without control of them."""
     cores = Cores.find()
     if cores is None:
         raise UsageError(
@@ -61,7 +62,7 @@ def two_cores() -> Cores:
 
 @dataclass(frozen=True, slots=True)
 class PinnedSwarm:
-    """A swarm that is ready: an address, and the peer ids of its verifier and of one with a drafter of its own."""
+    """A swarm that is ready: an address, and the peer ids of its verifier and of one with its own drafter."""
 
     peer: str
     verifier: str
@@ -69,8 +70,8 @@ class PinnedSwarm:
 
     @property
     def ways(self) -> dict[str, GenerationOptions]:
-        """The ways that take turns, by name."""
-        # An audit would take time from the verifier that is asked next.
+        """Return the ways that take turns, by name."""
+        # An audit would take time from the verifier of the next request.
         plain: GenerationOptions = {**OPTIONS[Way.PLAIN], "verifier": self.verifier, "audit": 0.0}
         alone: GenerationOptions = {**plain, **OPTIONS[Way.COPYING]}
         drafted: GenerationOptions = {**plain, **OPTIONS[Way.COSINE]}
@@ -83,10 +84,10 @@ class PinnedSwarm:
 async def run_on_cores(
     cast: Cast, home: str | None, cores: Cores, options: HereOptions, *, rows: list[JsonRow], say: Say
 ) -> JsonRow:
-    """Start a family's nodes, each kept on its core, and measure them; one JSON object. `rows` are as in `run`.
+    """Start a family's nodes, each on its core, and measure them; return one JSON object. `rows` are as in `run`.
 
-    With `home`, the model of a drafter, a second verifier beside the first holds it; only one of both is asked at a
-    time. Raises `NodeDied`, and as a generation does.
+    With `home`, the model of a drafter, a second verifier holds it; only one of both is used at a time. Raises
+    `NodeDied`, and as a generation does.
     """
     asked = questions_of(options) if options.prompts_from else questions_of_kinds(cast.family)[: options.prompts]
     with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder, on_core(cores.others):
@@ -119,11 +120,11 @@ async def run_on_cores(
 async def swarm_on_cores(
     cast: Cast, home: str | None, cores: Cores, folder: Path, say: Say
 ) -> AsyncIterator[PinnedSwarm]:
-    """The nodes, a process each, ended in the end. Raises `NodeDied`."""
+    """Run the nodes, a process each, within the context. Raises `NodeDied`."""
     async with AsyncExitStack() as running:
 
         async def start(name: str, core: int, *arguments: str) -> NodeProcess:
-            # One after the other: nodes that start measure how fast they are, on a core that is theirs meanwhile.
+            # One after the other, since each starting node measures its speed on its core.
             with on_core(core):
                 node = await NodeProcess.start(name, arguments, folder)
             running.push_async_callback(node.stop)
@@ -147,7 +148,7 @@ def _peer_id(node: NodeProcess) -> str:
 
 
 def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
-    """For each temperature and way the speed over all questions and by kind, and whose the tokens were."""
+    """Return for each temperature and way the speed over all questions and by kind, and the origins of tokens."""
     others = [way for way in rows[0]["times_plain"] if way != PLAIN]
     ways, by_kind, tokens = list[JsonRow](), list[JsonRow](), list[JsonRow]()
     for (temperature,), own in grouped(rows, "temperature").items():
@@ -174,19 +175,19 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
 
 
 def token_shares(rows: Sequence[JsonRow], way: str) -> dict[str, float]:
-    """The share of each origin in the tokens of a way, the largest first."""
+    """Return the share of each origin in the tokens of a way, the largest first."""
     counts = tokens_by_origin(rows, way)
     return {name: tokens / sum(counts.values()) for name, tokens in counts.items()}
 
 
 def with_all_columns(entries: Sequence[JsonRow]) -> list[JsonRow]:
-    """The same with every field that any of them has, 0 where it was not there."""
+    """Return the same with all fields of any entry, 0 where missing."""
     names = dict.fromkeys(name for entry in entries for name in entry)
     return [{name: entry.get(name, 0.0) for name in names} for entry in entries]
 
 
 def table_by_kind(by_kind: Sequence[JsonRow]) -> list[JsonRow]:
-    """One entry for each kind, with a column for each way and temperature."""
+    """Return one entry for each kind, with a column for each way and temperature."""
     return [
         {"kind": kind, **{f"{one['way']}, T {one['temperature']:g}": one["times_plain"] for one in own}}
         for (kind,), own in grouped(by_kind, "kind").items()
@@ -194,7 +195,7 @@ def table_by_kind(by_kind: Sequence[JsonRow]) -> list[JsonRow]:
 
 
 def not_sooner(by_kind: Sequence[JsonRow]) -> str:
-    """The kinds of questions that a way was not faster for than plain decoding, in words."""
+    """Describe the kinds of questions for which a way was not faster than plain decoding."""
     found = []
     for (way, temperature), own in grouped(by_kind, "way", "temperature").items():
         slow = [f"{one['kind']} ({one['times_plain']:.2f})" for one in own if one["times_plain"] <= 1]

@@ -1,6 +1,6 @@
-"""Questions of every kind that people ask, three of each, and one of each domain that a family has an expert for.
+"""Questions of every common kind, three of each, and one of each domain with an expert in the family.
 
-They are this project's own. No model of it learns from them: figures by kind are of texts that nobody has seen.
+They belong to this project, and none of its models learns from them: figures by kind are of unseen texts.
 """
 
 from importlib import resources
@@ -13,13 +13,13 @@ from cosine_node.zoo.family import Family
 from cosine_train.training.questions import Question, in_turns, read_questions
 
 FILE: Final = Path(str(resources.files(__package__))) / "kinds.dev.jsonl"
-"""The general questions, as `zoo train` reads them; the mark in its name keeps them out of training."""
+"""The general questions, in the form for `zoo train`; the mark in its name keeps them out of training."""
 EXPERTS: Final = "experts"
 """The kind of the questions from the domains of experts."""
 
 
 def questions_of(family: Family) -> list[Question]:
-    """All questions, one of each kind in turn; those of experts are the first of the family's own prompts.
+    """Return all questions, one of each kind in turn; those of experts are the first of the family's prompts.
 
     The order is always the same.
     """

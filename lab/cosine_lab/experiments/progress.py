@@ -1,4 +1,4 @@
-"""How far a long command is: the cells it has measured, of how many, and how long the others may take."""
+"""The progress of a long command: the measured cells, their number, and the expected remaining time."""
 
 import sys
 import time
@@ -9,14 +9,14 @@ from cosine_node.terminal.waiting import WaitingLine, columns_of
 from cosine_p2p.directory.peer_clocks import span
 
 LINE_EVERY_S: Final = 10.0
-"""Where no line can be rewritten, one so often tells that the command lives and fills no log."""
+"""Interval of lines where none can be rewritten, which shows progress without filling a log."""
 
 
 class CellProgress:
-    """Counts the cells of a measurement; each takes as long as those before it did on average."""
+    """Counts the cells of a measurement, assuming the average time of the earlier ones for each."""
 
     def __init__(self, name: str, cells: int, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """`name` is that of one cell: a request, a seed, a prompt."""
+        """Create it; `name` is that of one cell: a request, a seed, a prompt."""
         self._name = name
         self._cells = cells
         self._clock = clock
@@ -24,7 +24,7 @@ class CellProgress:
         self._done = 0
 
     def advance(self) -> str:
-        """Count one more cell; how far that is."""
+        """Count one more cell, and return the progress."""
         self._done += 1
         left = self._cells - self._done
         left_s = (self._clock() - self._began_s) / self._done * left
@@ -32,7 +32,7 @@ class CellProgress:
 
 
 class ProgressLine:
-    """Tells on a stream how far it is: on a terminal in one line that is rewritten, elsewhere now and then."""
+    """Shows the progress on a stream: on a terminal in one line that is rewritten, elsewhere at intervals."""
 
     def __init__(
         self, cells: CellProgress, *, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic
@@ -45,12 +45,12 @@ class ProgressLine:
         self._told_s = clock()
 
     def advance(self) -> None:
-        """One more cell is done."""
+        """Count one more finished cell."""
         sentence, now_s = self._cells.advance(), self._clock()
         if now_s >= self._told_s + self._every_s:
             self._told_s = now_s
             self._line.say(sentence)
 
     def end(self) -> None:
-        """Leave the terminal's line empty for what comes."""
+        """Clear the terminal's line."""
         self._line.end()

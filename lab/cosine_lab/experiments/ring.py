@@ -1,9 +1,9 @@
-"""A target in parts: what ships against the ways in which others feed a ring of stages, over the same stages.
+"""A target in parts: the default strategy against other ways to feed a ring of stages, over the same stages.
 
-A pass takes a traversal of the ring however few tokens it carries. Plain decoding, a synchronous chain and a
-synchronous tree keep one pass under way; chunks, as leyten/shard has them, are pieces of one path with several
-under way, of which a rejection leaves nothing. `cosine` feeds a tree below nodes under way. All have the same
-stages, drafters and copying; the rivals are told the width that was best on the split "tune".
+A pass takes a traversal of the ring for any number of tokens. Plain decoding, a synchronous chain and a synchronous
+tree keep one pass under way; chunks, as in leyten/shard, are pieces of one path with several under way, all of
+which a rejection drops. `cosine` feeds a tree below nodes under way. All have the same stages, drafters and
+copying; the rivals have the width that was best on the split "tune".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +42,7 @@ CHUNKS: Final = "chunks with flush"
 UNTRIED: Final = "cosine, without trials of the client"
 TOLD: Final = "cosine, drafters told which candidates are right"
 BESIDE: Final = "cosine, a drafter beside the head"
-"""Labels of rows, the first three of rivals. Drafters that are told still lack what is none of their candidates."""
+"""Labels of rows, the first three of rivals. Informed drafters still lack tokens outside their candidates."""
 RIVAL_WAYS: Final = (CHAIN, TREE, CHUNKS)
 OUR_WAYS: Final = (OURS.name, UNTRIED, BESIDE)
 PLACE: Final = ("temperature", "traversal_ms")
@@ -57,24 +57,25 @@ RIVALS: Final[Mapping[str, tuple[tuple[str, ...], Mapping[str, Any]]]] = {
     TREE: (tuple(WIDE.format(nodes) for nodes in (16, 32)), ONE_PASS),
     CHUNKS: (tuple(PATH.format(nodes) for nodes in (2, 4, 8)), {}),
 }
-"""The policies that each rival is tuned over, and its fields of `Scenario`."""
+"""The policies over which each rival is tuned, and its fields of `Scenario`."""
 WITHOUT_TRIALS: Final = "ships-no-account"
 OBJECTIONS: Final[Mapping[str, tuple[str, Mapping[str, Any]]]] = {
     UNTRIED: (WITHOUT_TRIALS, {}),
     TOLD: (SHIPS, {"is_oracle": True}),
     BESIDE: (SHIPS, {"home": GENERALIST}),
 }
-"""Objections to what ships, with policy and fields of `Scenario`: clients of rivals try nothing either, drafters
-could know which of their candidates are right, and one could stand beside the head."""
+"""Objections to the default strategy, with policy and fields of `Scenario`: clients of rivals try nothing either,
+drafters could know which of their candidates are right, and one could run at the head.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RingOptions(ExperimentOptions):
     """The sweep: `prompts` prompts at each time of a traversal and temperature, one of each domain of the family.
 
-    Objections to what ships are measured at `objections_at_ms` alone.
-    Rivals are tuned at `tuned_at_ms` with `tuning_prompts` prompts of `tuning_tokens` tokens at each temperature,
-    and keep that width at other traversals; they are not tuned with `tuning_prompts` 0, but have the first.
+    Objections are measured only at `objections_at_ms`. Rivals are tuned at `tuned_at_ms` with `tuning_prompts`
+    prompts of `tuning_tokens` tokens at each temperature, and keep that width at other traversals; with
+    `tuning_prompts` 0 they have the first width.
     """
 
     family: Family = Family.SMOL
@@ -109,7 +110,7 @@ class RingOptions(ExperimentOptions):
         return Cell(strategy=OURS.name, choice={"policy": policy}, scenario=scenario, prompts=prompts)
 
     def plain(self, temperature: float, traversal_ms: float) -> Cell:
-        """A token with each traversal, nobody drafting."""
+        """Return the time of a token with each traversal, without drafts."""
         scenario = {**self._ring(temperature, traversal_ms), "drafters": 0, "max_drafters": 0}
         return Cell(strategy=PLAIN.name, scenario=scenario, prompts=self.measured_prompts)
 
@@ -130,7 +131,7 @@ class RingOptions(ExperimentOptions):
 
 
 class RingPlan(NamedTuple):
-    """What a row measures."""
+    """The labels and fields of a measured row."""
 
     way: str
     temperature: float
@@ -140,7 +141,7 @@ class RingPlan(NamedTuple):
 
 
 def run(options: RingOptions, *, say: Say) -> JsonRow:
-    """Tune the rivals, measure every way; the result (docs/benchmarks.md)."""
+    """Tune the rivals, measure every way, and return the result (docs/benchmarks.md)."""
     tuned = tuned_policies(options, say=say)
     plans = list(planned(options, tuned))
     say(f"{len(plans)} cells to measure")
@@ -171,7 +172,7 @@ def run(options: RingOptions, *, say: Say) -> JsonRow:
 
 
 def tuned_policies(options: RingOptions, *, say: Say) -> dict[tuple[str, float], str]:
-    """The policy of each rival at each temperature under which the prompts of the split "tune" take least time."""
+    """Return the policy of each rival at each temperature with the least time on the split "tune"."""
     tried = [
         (way, temperature, policy)
         for way, temperature in product(RIVALS, options.temperatures)
@@ -198,7 +199,7 @@ def tuned_policies(options: RingOptions, *, say: Say) -> dict[tuple[str, float],
 
 
 def planned(options: RingOptions, tuned: Mapping[tuple[str, float], str]) -> Iterator[RingPlan]:
-    """Every way at each temperature and time of a traversal, plain decoding first."""
+    """Measure every way at each temperature and time of a traversal, plain decoding first."""
     for temperature, traversal_ms in product(options.temperatures, options.traversals_ms):
         plain = options.plain(temperature, traversal_ms)
         yield RingPlan(PLAIN.name, temperature, traversal_ms, "", plain)
@@ -211,7 +212,7 @@ def planned(options: RingOptions, tuned: Mapping[tuple[str, float], str]) -> Ite
 
 
 def row_of(plan: RingPlan, result: CellResult, plain: CellResult, *, seed: int) -> JsonRow:
-    """A row, with `plain` the run without drafts over the same ring."""
+    """Return a row, with `plain` the run without drafts over the same ring."""
     pairs = [(r.tokens, r.seconds) for r in result.report.results]
     return {
         "way": plan.way,
@@ -229,7 +230,7 @@ def row_of(plan: RingPlan, result: CellResult, plain: CellResult, *, seed: int) 
 
 
 def is_covered(trace: Trace, *, tokens: int) -> Iterator[tuple[bool, bool]]:
-    """For each of the first tokens of a text: whether any drafter, or copying, offers it, and as a first choice."""
+    """Yield for each of the first tokens whether any drafter, or copying, offers it, also as first choice."""
     index = FollowerIndex()
     for position, token in enumerate(trace.stream[:tokens]):
         copied = [found for found, _ in index.estimate().found[:CANDIDATES]]
@@ -239,9 +240,9 @@ def is_covered(trace: Trace, *, tokens: int) -> Iterator[tuple[bool, bool]]:
 
 
 def coverage_of(traces: Sequence[Trace], *, tokens: int) -> JsonRow:
-    """The share of tokens `covered`: among what any drafter, or copying, offers in their place.
+    """Return the share of tokens `covered` by the offers of any drafter, or copying, in their place.
 
-    Of each text the first `tokens` tokens count; `first_choices` is the share that is somebody's first choice.
+    Of each text the first `tokens` tokens count; `first_choices` is the share that is a first choice of any.
     """
     offers = [offer for trace in traces for offer in is_covered(trace, tokens=tokens)]
     positions, covered, first = len(offers), sum(any_one for any_one, _ in offers), sum(f for _, f in offers)
@@ -251,7 +252,7 @@ def coverage_of(traces: Sequence[Trace], *, tokens: int) -> JsonRow:
 def findings_of(
     rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow], *, stage_s: float, seed: int
 ) -> JsonRow:
-    """What ships against plain decoding and the best rival, the floors, and the limit that coverage sets."""
+    """Return the findings against plain decoding and the best rival, the floors, and the limit by coverage."""
     ours = [row for row in rows if row["way"] in OUR_WAYS]
     rivals = [row for row in rows if row["way"] in RIVAL_WAYS]
     return {
@@ -269,7 +270,7 @@ def _place_of(row: JsonRow) -> JsonRow:
 
 
 def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
-    """Each of our ways by the best rival at every point; ratios of total time."""
+    """Compare each of our ways with the best rival at every point, by ratios of total time."""
     for together in grouped(rows, *PLACE).values():
         best = max((row for row in together if row["way"] in RIVAL_WAYS), key=lambda row: float(row["speedup"]))
         for row in together:
@@ -284,11 +285,11 @@ def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
 
 
 def _limits(rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow], *, stage_s: float) -> Iterator[JsonRow]:
-    """The most that tokens which nobody offers leave: what follows one cannot be under way before it is known.
+    """Return the limit that uncovered tokens set: the token after one cannot be under way before it is known.
 
-    So each of them costs a traversal. With that alone the speed is `bound`; `bound_by_levels` is for passes that
-    carry one level of the tree, so that every other token takes a pass of the slowest stage. `covered_token_ms` is
-    what these took in truth.
+    Each of them therefore costs a traversal, which alone bounds the speed by `bound`; `bound_by_levels` is for
+    passes that carry one level of the tree, so that every other token takes a pass of the slowest stage.
+    `covered_token_ms` is their measured time.
     """
     for place, together in grouped(rows, *PLACE).items():
         temperature, traversal_ms = place

@@ -1,12 +1,12 @@
 """Every strategy against the round-trip time: one request at a time, equal machines, rivals tuned for each cell.
 
-`cosine` stands here as it ships: the verifier copies from the text, coordinates where that pays, and holds a
-drafter of its own. Rivals stand as published. One on free pacing also gets that drafter and the copying; one of
-rounds, which needs its answers at once, also stands beside the verifier: what distance adds to it there is what it
-adds to plain decoding.
+`cosine` runs with its default options: the verifier copies from the text, coordinates where that pays, and holds
+its own drafter. Rivals run as published. One on free pacing is also measured with that drafter and the copying; one
+of rounds, which needs its answers at once, also at the verifier, where the distance adds as much as to plain
+decoding.
 
-On texts of the real family `cosine` stands against what needs no network, copying and a drafter at the verifier:
-the shortest loop is the strongest objection to ours, and does not depend on the client's distance (arXiv
+On texts of the real family `cosine` is compared with ways that need no network, copying and a drafter at the
+verifier: the shortest loop is the strongest objection to ours, and does not depend on the client's distance (arXiv
 2606.25091).
 """
 
@@ -58,31 +58,31 @@ PLACE: Final = ("profile", "temperature", "rtt_ms")
 REAL: Final = "real text"
 """The part of the rows on texts of the real family."""
 BASELINE: Final = "speculative"
-"""Synchronous speculative decoding, which everybody knows."""
+"""Synchronous speculative decoding, the best known rival."""
 NEAR_MS: Final = 50.0
-"""Up to here, about the width of a continent, drafters elsewhere are to pay."""
+"""Maximum round-trip time, about the width of a continent, at which remote drafters should pay."""
 
 BARE: Final = "cosine, bare"
-"""The client coordinates, and the verifier has nothing of its own: a drafter copies from the text."""
+"""The client coordinates, and the verifier has no draft source: a drafter copies from the text."""
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     OURS.name: SHIPPED,
     REMOTE: {**SHIPPED, "home": ""},
     ALONE: {**SHIPPED, "max_drafters": 0},
 }
-"""Rows of `cosine` with the verifier as it ships, by label with their fields of `Scenario`."""
+"""Rows of `cosine` with the default verifier, by label with their fields of `Scenario`."""
 BESIDE_IT: Final[Mapping[str, Mapping[str, Any]]] = {**WAYS, COPYING: {**WAYS[ALONE], "home": ""}}
 """The same on real text, with the other way that needs no network."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RttOptions(ExperimentOptions):
-    """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run at `main_rtt_ms` alone.
+    """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run only at `main_rtt_ms`.
 
-    The sweep runs `prompts` prompts of each temperature, everything beside it at most `side_prompts`. What learns
-    from one request for the next runs them in `orders` orders there, and each prompt counts by its mean. The bare
-    one is measured at those of `focus_rtts_ms` that are swept; `side_rivals` on the side profiles. `real_prompts`
-    texts of the real family are measured on `real_profiles` at `real_rtts_ms`, against what stands at the verifier
-    alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
+    The sweep runs `prompts` prompts of each temperature, all other parts at most `side_prompts`. Strategies that
+    learn from one request for the next run them in `orders` orders there, and each prompt counts by its mean. The
+    bare verifier is measured at those of `focus_rtts_ms` that are swept; `side_rivals` on the side profiles.
+    `real_prompts` texts of the real family are measured on `real_profiles` at `real_rtts_ms`, against the ways at
+    the verifier alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
@@ -125,24 +125,24 @@ class RttOptions(ExperimentOptions):
 
     @property
     def measured_focus_ms(self) -> tuple[float, ...]:
-        """The round-trip times of what is measured beside the sweep, as far as they are swept."""
+        """The swept round-trip times of the other parts."""
         return tuple(rtt_ms for rtt_ms in self.focus_rtts_ms if rtt_ms in self.rtts_ms)
 
     def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
-        """Points of the sweep, or beside it, at every temperature."""
+        """Return points of the sweep, or outside it, at every temperature."""
         return [
             Place(profile, rtt_ms, temperature)
             for temperature, profile, rtt_ms in product(self.temperatures, profiles, rtts_ms)
         ]
 
     def prompts_at(self, place: Place) -> int:
-        """The prompts that all strategies run at a point."""
+        """Return the prompts that all strategies run at a point."""
         return self.prompts if place.profile == self.profile else min(self.side_prompts, self.prompts)
 
     def cell(
         self, strategy: str, place: Place, choice: OptionValues, *, family: Family = Family.TOY, **more: Any
     ) -> Cell:
-        """The cell of a strategy at a point, on a family's texts; `more` are fields of its scenario."""
+        """Return the cell of a strategy at a point, on a family's texts; `more` are fields of its scenario."""
         scenario = {**place._asdict(), "seed": self.seed, "max_new_tokens": self.max_new_tokens, **more}
         count = self.prompts_at(place) if family is Family.TOY else self.real_prompts
         return Cell(
@@ -156,10 +156,10 @@ Tuned = Mapping[tuple[str, Place], OptionValues]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRow:
-    """A row to measure, and what it is called.
+    """A row to measure, with its label.
 
-    Its cell is run with the prompts in `orders` orders. With `is_beside` it has no distance, and what distance
-    adds to plain decoding is added to its times.
+    Its cell is run with the prompts in `orders` orders. With `is_beside` it has no distance, and the time that
+    distance adds to plain decoding is added to its times.
     """
 
     part: str
@@ -171,7 +171,7 @@ class PlannedRow:
 
     @property
     def family(self) -> Family:
-        """The family whose texts it is measured on."""
+        """The family of its texts."""
         return self.cell.prompts.family
 
     @property
@@ -182,7 +182,7 @@ class PlannedRow:
 
 
 def run(options: RttOptions, *, say: Say) -> JsonRow:
-    """Tune every rival for each point, then measure everybody; the result (docs/benchmarks.md)."""
+    """Tune every rival for each point, measure all, and return the result (docs/benchmarks.md)."""
     plans = list(planned(options, _tuned(options, say)))
     points = dict.fromkeys(
         (plan.family, place) for plan in plans for place in (plan.place, plan.place._replace(rtt_ms=0.0))
@@ -218,7 +218,7 @@ def run(options: RttOptions, *, say: Say) -> JsonRow:
 
 
 def _tuned(options: RttOptions, say: Say) -> Tuned:
-    """The best option values of every rival at every point, from the middle of the sweep outwards."""
+    """Return the best option values of every rival at every point, from the middle of the sweep outwards."""
     searches = [
         Search(
             strategy=name,
@@ -240,7 +240,7 @@ def _tuned(options: RttOptions, say: Say) -> Tuned:
 
 
 def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tuple[Place, ...]]:
-    """The points at which a rival is tuned, away from the middle; one of rounds also where it has no distance."""
+    """Return the points at which a rival is tuned, away from the middle; one of rounds also without distance."""
     middle = options.main_rtt_ms
     swept = sorted(options.rtts_ms)
     rounds = [0.0] if entrant(name).is_stepped else []
@@ -255,7 +255,7 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """The sweep, other machines, at some points the bare one, and real text."""
+    """Return the rows of the sweep, other machines, the bare verifier at some points, and real text."""
     for place in options.places([options.profile], options.rtts_ms):
         yield from _compared(options, place, options.rivals, tuned, part="sweep")
     for place in options.places(options.side_profiles, [options.main_rtt_ms]):
@@ -274,7 +274,7 @@ def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
 def _compared(
     options: RttOptions, place: Place, rivals: Sequence[str], tuned: Tuned, *, part: str
 ) -> Iterator[PlannedRow]:
-    """Everybody at one point: plain decoding, `cosine` as it ships, rivals as published and at their best."""
+    """Return the rows of one point: plain decoding, `cosine` by default, rivals as published and at their best."""
     orders = options.orders if part == "sweep" else 1
     yield PlannedRow(part=part, label=PLAIN.name, place=place, cell=options.cell(PLAIN.name, place, {}))
     for label, scenario in WAYS.items():
@@ -285,7 +285,7 @@ def _compared(
         yield PlannedRow(part=part, label=name, place=place, cell=options.cell(name, place, choice))
         if is_stepped := entrant(name).is_stepped:
             near = place._replace(rtt_ms=0.0)
-            # A program beside the verifier writes to nobody.
+            # A program at the verifier has no writes to send.
             cell = options.cell(name, near, tuned[name, near], decision_s=0.0)
         else:
             cell = options.cell(name, place, {**choice, "policy": SHIPS}, home=GENERALIST)
@@ -306,9 +306,9 @@ def row_of(
     *,
     seed: int,
 ) -> JsonRow:
-    """A row, of the results of all orders of the prompts, of which the first is the one they are told in.
+    """Return a row of the results of all orders of the prompts, the first of which is their reported order.
 
-    `plain_s` holds the seconds of plain decoding by prompt, of the row's texts, at its point and at no distance.
+    `plain_s` holds the seconds of plain decoding by prompt, of the row's texts, at its point and without distance.
     """
     plays, choice = entrant(plan.cell.strategy), plan.cell.choice
     plain = plain_s[plan.family, plan.place]
@@ -338,7 +338,7 @@ def row_of(
 
 
 def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> JsonRow:
-    """The floor against plain decoding, and the distance to the best other everywhere."""
+    """Return the floor against plain decoding, and the distance to the best other everywhere."""
 
     def part(name: str) -> list[JsonRow]:
         return [row for row in rows if row["part"] == name]
@@ -368,7 +368,7 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> Js
 
 
 def _against_best(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
-    """Ours by the best of the others, and by tuned speculative decoding, at every point; ratios of total time."""
+    """Compare ours with the best other, and tuned speculative decoding, at every point, by ratios of total time."""
     for place, together in grouped(rows, *PLACE).items():
         by_strategy = {row["strategy"]: row for row in together if row["strategy"] != REMOTE}
         ours = by_strategy.pop(OURS.name)
@@ -387,7 +387,7 @@ def _against_best(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
 
 
 def at_their_best(result: Row) -> Rows:
-    """The rows of the sweep twice: with rivals as strong as they can be made, and with rivals as published."""
+    """Return the rows of the sweep twice: with rivals as strong as possible, and with rivals as published."""
     sweep = [row for row in result["rows"] if row["part"] == "sweep" and row["strategy"] != REMOTE]
     strongest = [row for row in sweep if row["strategy"] == ALONE or row["strategy"].endswith((EQUIPPED, BESIDE))]
     named = {"plain", "cosine"}

@@ -23,9 +23,9 @@ class Place(NamedTuple):
 class Search:
     """A strategy to tune at places: a first one, and branches that lead away from it.
 
-    At the first every option is swept in turn, for each value of the entrant's `outer` option if it has one. It and
-    every other, which begins where the one before it in its branch ended, then get at most `trials` trials next to
-    where they stand. A trial runs the first `prompts` prompts for `tokens` tokens each.
+    At the first every option is swept in turn, for each value of the entrant's `outer` option, if any. It and every
+    other place, which begins with the result of the one before in its branch, then get at most `trials` trials of
+    neighbours. A trial runs the first `prompts` prompts for `tokens` tokens each.
     """
 
     strategy: str
@@ -41,7 +41,7 @@ class Search:
 
 
 def tune(search: Search) -> dict[Place, OptionValues]:
-    """The best table of option values found for each place."""
+    """Return the best table of option values for each place."""
     plays = entrant(search.strategy)
     grid = plays.grid_at(search.first.temperature)
     start = {name: plays.start.get(name, values[0]) for name, values in grid.items()}
@@ -60,7 +60,7 @@ def tune(search: Search) -> dict[Place, OptionValues]:
 
 
 def _scored(search: Search, place: Place) -> Score:
-    """Seconds that the tuning prompts take under a table of option values; each is run once."""
+    """Measures the seconds of the tuning prompts under a table of option values; each is run once."""
     known: dict[str, float] = {}
 
     def seconds(choice: OptionValues) -> float:
@@ -83,11 +83,11 @@ def _scored(search: Search, place: Place) -> Score:
 
 
 def swept(start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool]) -> OptionValues:
-    """Every value of every option, one option after the other, the best of each kept."""
+    """Try every value of every option, one option after the other, and keep the best of each."""
     best = start
     for name, values in grid.items():
         tried = [dict(best) | {name: value} for value in values]
-        # The value held so far comes first, so that it stays on a tie.
+        # The present value comes first, so that it stays on a tie.
         best = min([best, *filter(allows, tried)], key=score)
     return best
 
@@ -95,7 +95,7 @@ def swept(start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[Op
 def climbed(
     start: OptionValues, grid: Grid, score: Score, *, allows: Callable[[OptionValues], bool], trials: int
 ) -> OptionValues:
-    """Steps to neighbouring values while they help, `trials` of them at most.
+    """Take steps to neighbouring values while they help, at most `trials`.
 
     Every option gets a step each way before any gets a second.
     """

@@ -14,9 +14,9 @@ NETWORK: Final = "simulation"
 
 
 class SimulatedDht:
-    """The one DHT of a swarm, in the virtual time of the running loop.
+    """The single DHT of a swarm, in the virtual time of the running loop.
 
-    A record's signature is checked once for all readers, not once by each: they would all see the same.
+    A record's signature is checked once for all readers, since the result is the same for each.
     """
 
     def __init__(self) -> None:

@@ -1,7 +1,7 @@
-"""Faults of a simulated swarm and when they begin: plans drawn from a seed or written as a SPEC.
+"""Faults of a simulated swarm and their times: plans drawn from a seed or written as a SPEC.
 
-A SPEC is a list like `kill-drafter=2,stall=1@0.5+6,liar=flood`: a kind and how often, for liars the name of a lie,
-then the second it begins and the seconds it lasts, where those shall not be drawn.
+A SPEC is a list like `kill-drafter=2,stall=1@0.5+6,liar=flood`: a kind and a count, or the name of a lie for liars,
+then the second of the beginning and the duration in seconds, unless these are drawn.
 """
 
 import re
@@ -16,17 +16,17 @@ from cosine_lab.simulation.liars import LATE, LIES
 from cosine_protocol.errors import UsageError
 
 RANDOM: Final = "random"
-"""The SPEC that lets chance choose the faults too."""
+"""The SPEC that draws the faults too."""
 MAX_FAULTS: Final = 1000
-"""Bounds memory: the most faults that one entry of a SPEC may ask for."""
+"""Bounds memory: maximum number of faults of one entry of a SPEC."""
 LIE_NAMES: Final = (*LIES, LATE)
-"""All that a `FaultKind.LIAR` can be told to do."""
+"""All lies of a `FaultKind.LIAR`."""
 _ENTRY: Final = re.compile(r"([a-z-]+)(?:=([a-z0-9_-]+))?(?:@(\d+(?:\.\d+)?))?(?:\+(\d+(?:\.\d+)?))?")
-"""KIND=COUNT@BEGINS+LASTS, with all but the kind left out at will."""
+"""KIND=COUNT@BEGINS+LASTS, with all parts but the kind optional."""
 
 
 class FaultKind(StrEnum):
-    """Everything that can go wrong."""
+    """The kinds of faults."""
 
     KILL_DRAFTER = "kill-drafter"
     KILL_VERIFIER = "kill-verifier"
@@ -34,19 +34,19 @@ class FaultKind(StrEnum):
     RESTART_DRAFTER = "restart-drafter"
     RESTART_VERIFIER = "restart-verifier"
     PARTITION = "partition"
-    """Some nodes hear nothing from all others for a while."""
+    """Some nodes are cut off from all others for a while."""
     STALL = "stall"
-    """A verifier's pass does not end for a while; its heartbeats go on."""
+    """A verifier's pass does not end for a while; its heartbeats continue."""
     SLOW = "slow"
-    """A node's passes take several times what it announced."""
+    """A node's passes take several times the announced time."""
     BAD_ROW = "bad-row"
     """A pass of a verifier gives NaN for one request."""
     CORRUPT = "corrupt"
     """A wrong byte arrives from a node."""
     BUSY = "busy"
-    """A drafter follows nobody."""
+    """A drafter follows no request."""
     OVERLOAD = "overload"
-    """A verifier takes no request."""
+    """A verifier accepts no request."""
     LIAR = "liar"
     """One more drafter, which lies."""
     KILL_STAGE = "kill-stage"
@@ -59,7 +59,7 @@ ON_VERIFIERS: Final = frozenset(
 )
 ON_DRAFTERS: Final = frozenset({FaultKind.KILL_DRAFTER, FaultKind.RESTART_DRAFTER, FaultKind.BUSY})
 HARMLESS_TO_NODES: Final = frozenset({FaultKind.SLOW, FaultKind.KILL_CLIENT, FaultKind.LIAR, FaultKind.KILL_STAGE})
-"""A verifier can have these and still finish every request; where a stage is killed, with another in its place."""
+"""Faults with which a verifier can still finish every request; for a killed stage with a replacement."""
 LASTS_S: Final = {
     FaultKind.RESTART_DRAFTER: (0.2, 3.0),
     FaultKind.RESTART_VERIFIER: (0.2, 3.0),
@@ -67,17 +67,18 @@ LASTS_S: Final = {
     FaultKind.STALL: (0.5, 10.0),
     FaultKind.SLOW: (2.0, 5.0),
 }
-"""Durations are drawn from these ranges, for `SLOW` the factor. Shorter and longer than the timeouts of
-heartbeats and failover, so that both sides of them are met."""
+"""Ranges of drawn durations, for `SLOW` of the factor. They include values below and above the timeouts of
+heartbeats and failover.
+"""
 SPARE_FAULT_PROBABILITY: Final = 0.1
-"""A drawn fault of the only verifier left mostly shows nothing but failed requests, so few are kept."""
+"""Bounds drawn faults of the only verifier, which mostly just fail requests."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Population:
     """The nodes and clients that faults can affect, and the seconds in which faults begin.
 
-    Nodes are counted verifiers first. The last verifier is spared as long as a plan can do without it.
+    Verifiers are numbered first. The last verifier is spared as long as possible.
     """
 
     verifiers: int
@@ -91,7 +92,7 @@ class Population:
         return self.verifiers - 1
 
     def candidates(self, kind: FaultKind) -> list[int]:
-        """Numbers of those that a kind can affect; the spare verifier only if there is nobody else."""
+        """Return the numbers that a kind can affect; the spare verifier only if there is no other."""
         drafters = list(range(self.verifiers, self.verifiers + self.drafters))
         if kind is FaultKind.KILL_CLIENT:
             return list(range(self.clients))
@@ -105,7 +106,7 @@ class Population:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """One event: its kind, the nodes it affects, when, and for how long.
+    """One event: its kind, the affected nodes, its time and its duration.
 
     `affected` are `Population` numbers of nodes, or of a client or a stage for a kind that kills those. `lasts_s`
     is the factor of a `SLOW` node. `lie` is the name of a liar's lie.
@@ -131,7 +132,7 @@ class FaultPlan:
         return any(number in fault.affected for fault in self.of(kind))
 
     def spares(self, node: int) -> bool:
-        """True if a node stays able to work all the time."""
+        """Return True if a node stays able to work all the time."""
         return not any(node in fault.affected for fault in self.faults if fault.kind not in HARMLESS_TO_NODES)
 
     @property
@@ -144,7 +145,7 @@ class FaultPlan:
         return max((fault.at_s + fault.lasts_s for fault in self.faults), default=0.0)
 
     def counts(self) -> dict[str, int]:
-        """The number of faults of each kind."""
+        """Return the number of faults of each kind."""
         return dict(sorted(Counter(fault.kind.value for fault in self.faults).items()))
 
 
@@ -160,7 +161,7 @@ class SpecEntry:
 
 
 def parse_spec(spec: str) -> list[SpecEntry]:
-    """The entries of a SPEC; none for `random`. Raises `UsageError` for what is no SPEC."""
+    """Parse the entries of a SPEC; none for `random`. Raises `UsageError`."""
     entries = []
     for text in map(str.strip, spec.split(",")):
         if not text or spec == RANDOM:
@@ -183,7 +184,7 @@ def parse_spec(spec: str) -> list[SpecEntry]:
 
 
 def plan_faults(spec: str, *, rng: Random, population: Population) -> FaultPlan:
-    """The plan that a SPEC asks for; `random` draws one. Raises `UsageError`."""
+    """Return the plan of a SPEC; `random` draws one. Raises `UsageError`."""
     if spec == RANDOM:
         faults = draw_faults(rng, population)
     else:
@@ -192,7 +193,7 @@ def plan_faults(spec: str, *, rng: Random, population: Population) -> FaultPlan:
 
 
 def draw_faults(rng: Random, population: Population) -> Iterator[Fault]:
-    """Up to five faults of any kind; about one verifier in ten plans has nobody to stand in for it."""
+    """Draw up to five faults of any kind; about one plan in ten with a single verifier may stop it."""
     kinds = [kind for kind in FaultKind if population.candidates(kind) or kind is FaultKind.LIAR]
     for kind in rng.choices(kinds, k=rng.choice((0, 0, 1, 1, 2, 2, 3, 4, 5))):
         hits_spare = kind in ON_VERIFIERS and population.candidates(kind) == [population.spare]
@@ -217,9 +218,9 @@ def _faults_of_entries(entries: list[SpecEntry], rng: Random, population: Popula
 def _draw_fault(
     kind: FaultKind, rng: Random, population: Population, *, lie: str, counts: Counter[tuple[FaultKind, int]]
 ) -> Fault:
-    """A fault of one kind. `counts` are the faults so far of each kind and node, and is added to.
+    """Return a fault of one kind, and update `counts`, the faults so far of each kind and node.
 
-    It affects one that has not had this kind yet; then the spare verifier; then anybody again.
+    It affects a node without this kind so far; then the spare verifier; then any node again.
     """
     at_s = rng.uniform(0, population.horizon_s)
     lasts_s = rng.uniform(*LASTS_S[kind]) if kind in LASTS_S else 0.0

@@ -1,8 +1,8 @@
-"""Dishonest drafters on the in-memory network, to show that none of them can change a text.
+"""Dishonest drafters on the in-memory network, to show that they cannot change a text.
 
 A `Liar` has no model: it answers every assignment and commit with a lie, some with drafts that it overheard from
-honest drafters. One that is late on purpose (`LATE`) is no `Liar` but a drafter's own service on a
-`SimulatedMachine` with `extra_s`.
+honest drafters. The deliberately late drafter (`LATE`) is a regular drafter service on a `SimulatedMachine` with
+`extra_s`.
 """
 
 import random
@@ -22,18 +22,18 @@ from cosine_protocol.nodes import BASE, Node, NodeBlock
 from cosine_protocol.protocols import DRAFT
 
 FLOOD_FRAGMENTS: Final = 60
-"""Several times what an honest drafter sends for one commit."""
+"""Several times the messages of an honest drafter for one commit."""
 MAX_OVERHEARD: Final = 256
 """Bounds memory: the newest drafts kept of one request."""
 LATE: Final = "late"
-"""The name of the lie of drafting honestly, but more slowly than announced."""
+"""The lie of drafting honestly, but more slowly than announced."""
 STRANGER: Final = Identity.from_seed(b"\x77" * 32)
-"""Somebody who takes no part in the swarm; signs what `foreign_signature` sends."""
+"""A peer outside the swarm, which signs the fragments of `foreign_signature`."""
 
 
 @dataclass(slots=True)
 class LiarRequest:
-    """A request that a liar was asked to draft for: its digest `d_0` and that of its committed prefix, `digest`."""
+    """A request assigned to a liar: its digest `d_0` and that of its committed prefix, `digest`."""
 
     number: int
     d_0: bytes
@@ -72,7 +72,7 @@ class Liar:
         await serve_channel(stream, DRAFT, self.receive)
 
     def receive(self, channel: Channel, message: m.Message) -> None:
-        """Take one message of a client."""
+        """Handle one message of a client."""
         match message:
             case m.Start(number, request, committed):
                 d_0 = message.d_0 or request_digest(request)
@@ -98,7 +98,7 @@ class Liar:
             channel.post(message)
 
     def guesses(self, count: int = 4) -> tuple[int, ...]:
-        """Tokens drawn at random."""
+        """Return random tokens."""
         return tuple(self.rng.randrange(self.vocab_tokens) for _ in range(count))
 
     def fragment(
@@ -109,7 +109,7 @@ class Liar:
         base: bytes | None = None,
         signer: Identity | None = None,
     ) -> m.Fragment:
-        """A signed chain of tokens, each with a draft probability of 1."""
+        """Return a signed chain of tokens, each with a draft probability of 1."""
         request.fragments += 1
         nodes = tuple(Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens))
         draft = m.Draft(
@@ -131,7 +131,7 @@ class Overheard:
 
 
 class OverheardIdentity(Identity):
-    """An honest drafter's identity that shows every draft it signs to a liar."""
+    """An honest drafter's identity that shows every signed draft to a liar."""
 
     def __init__(self, identity: Identity, overheard: Overheard) -> None:
         super().__init__(identity._key)
@@ -144,55 +144,55 @@ class OverheardIdentity(Identity):
 
 
 def certain_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """Random tokens, all with a draft probability of 1."""
+    """Send random tokens, all with a draft probability of 1."""
     yield liar.fragment(request, liar.guesses())
 
 
 def wide_garbage(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A chain for every token of the vocabulary: one of them begins right."""
+    """Send a chain for every token of the vocabulary, one of which begins right."""
     for token in range(liar.vocab_tokens):
         yield liar.fragment(request, (token, *liar.guesses(2)))
 
 
 def unknown_base(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A draft below a prefix that nobody has."""
+    """Send a draft below an unknown prefix."""
     yield liar.fragment(request, liar.guesses(), base=liar.rng.randbytes(16))
 
 
 def foreign_signature(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A fragment signed by somebody else, as one is that is sent a second time by another peer."""
+    """Send a fragment signed by another peer, as in a replay."""
     yield liar.fragment(request, liar.guesses(), signer=STRANGER)
 
 
 def broken_body(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A well signed body that is no draft."""
+    """Send a well signed body that is not a draft."""
     body = b"\xc1not a draft"
     yield m.Fragment(body, liar.identity.sign(kind="fragment", digest=request.d_0, body=body))
 
 
 def foreign_message(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A commit, which only a verifier may send."""
+    """Send a commit, which only a verifier may send."""
     yield m.Commit(request.number, 0, (1,), request.digest, b"\x00", m.PassStats(0, 0, 0))
 
 
 def flood(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """More fragments than anybody can use."""
+    """Send more fragments than can be used."""
     for _ in range(FLOOD_FRAGMENTS):
         yield liar.fragment(request, liar.guesses(8))
 
 
 def silence(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """Nothing at all."""
+    """Send nothing."""
     return ()
 
 
 def no_such_token(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """A token outside the vocabulary."""
+    """Send a token outside the vocabulary."""
     yield liar.fragment(request, (liar.vocab_tokens + 7,))
 
 
 def replay(liar: Liar, request: LiarRequest) -> Iterable[m.Message]:
-    """The newest drafts of others, signed as its own, with a draft probability of 1."""
+    """Send the newest drafts of others under its own signature, with a draft probability of 1."""
     for draft in islice(reversed(liar.overheard.drafts.get(request.d_0, ())), 4):
         request.fragments += 1
         nodes = NodeBlock.of([Node(node.parent, node.token, 1.0) for node in draft.nodes])

@@ -1,4 +1,4 @@
-"""The nodes and clients of a scenario in one simulated swarm, and the faults that its plan holds for them."""
+"""The nodes and clients of a scenario in one simulated swarm, and the faults of its plan."""
 
 import asyncio
 from collections.abc import Mapping
@@ -28,20 +28,20 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.records import Role
 
 LATE_S: Final = 0.1
-"""The passes of a drafter that is late on purpose take this much longer. Several honest passes."""
+"""Additional time of the passes of a deliberately late drafter: several honest passes."""
 FAILOVER_S: Final = 5.0
-"""A generous bound on the time from a verifier's silence to the first token of the next one."""
+"""Generous bound on the time from a verifier's silence to the first token of the next one."""
 PLENTY: Final = 3
-"""A request has time enough with this many times what plain decoding takes at one round trip a token."""
+"""Deadline of a request as a multiple of plain decoding at one round trip per token."""
 
 
 def identity_of(kind: str, index: int) -> Identity:
-    """The identity of a peer of a simulation, the same in every run."""
+    """Return the identity of a peer of a simulation, the same in every run."""
     return Identity.from_seed(blake2b(f"{kind} {index}".encode(), digest_size=32).digest())
 
 
 def population_of(scenario: Scenario) -> Population:
-    """The population of a scenario; faults begin in the time that plain decoding would take one client."""
+    """Return the population of a scenario; faults begin in the time that plain decoding would take one client."""
     pass_s = scenario.curve(Role.VERIFIER).seconds(1)
     horizon_s = scenario.requests * scenario.max_new_tokens * pass_s
     return Population(
@@ -55,7 +55,7 @@ def population_of(scenario: Scenario) -> Population:
 
 @dataclass(slots=True)
 class Participants:
-    """Everybody in one run. Make it inside the event loop; nodes are numbered as in `Population`."""
+    """All participants of one run. Create it inside the event loop; nodes are numbered as in `Population`."""
 
     scenario: Scenario
     workload: Workload
@@ -90,12 +90,12 @@ class Participants:
 
     @property
     def settle_s(self) -> float:
-        """The time that nodes have to find their places before anybody asks."""
+        """The time that nodes have to find their places before the first request."""
         return self.scenario.settle_s if self.scenario.client_cities else 0.0
 
     @property
     def must_finish(self) -> bool:
-        """True if one verifier can finish every request of a client that stays, all at once and in time."""
+        """True if one verifier can finish every request of the remaining clients, all at once and in time."""
         scenario = self.scenario
         pass_s = scenario.curve(Role.VERIFIER).seconds(scenario.max_requests)
         if scenario.stages:
@@ -141,14 +141,14 @@ class Participants:
         )
 
     async def run_faults(self) -> None:
-        """Let every fault of the plan happen at its time and records be renewed, until cancelled."""
+        """Perform every fault of the plan at its time and renew records, until cancelled."""
         began_s = asyncio.get_running_loop().time()
         await asyncio.gather(
             self.swarm.keep_announced(), *(self._run_fault(fault, began_s) for fault in self.plan.faults)
         )
 
     def uses(self) -> tuple[NodeUse, ...]:
-        """The use of each node, liars without a service left out; one restarted is there twice."""
+        """Return the use of each node, except liars without a service; a restarted one is there twice."""
         return tuple(
             NodeUse(
                 peer_id=member.identity.peer_id,
@@ -196,7 +196,7 @@ class Participants:
         )
 
     def _ring_peers(self) -> list[str]:
-        """The peers that passes over a model in parts go round; none where it is whole."""
+        """Return the peers of the ring of a model in parts; none for a whole model."""
         stages = self.scenario.stages * self.scenario.stage_copies
         if not stages:
             return []
@@ -211,7 +211,7 @@ class Participants:
         )
 
     def _cities(self) -> dict[str, str]:
-        """The city of each peer by its id; liars are among the drafters."""
+        """Return the city of each peer by its id; liars are among the drafters."""
         scenario = self.scenario
         groups = (
             ("client", scenario.clients, scenario.client_cities),

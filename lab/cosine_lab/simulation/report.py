@@ -1,4 +1,4 @@
-"""The results of a simulated run: requests, nodes, and violations of what must always hold."""
+"""The results of a simulated run: requests, nodes, and violations of invariants."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,11 +11,11 @@ import numpy as np
 from cosine_protocol.records import Role
 
 DIGEST_BYTES: Final = 16
-"""Enough that two different runs never have one digest by chance."""
+"""Long enough against equal digests of different runs."""
 
 
 class EventLog:
-    """A digest of all events of a run: their time, kind, request and tokens. Never wall time."""
+    """A digest of all events of a run: their time, kind, request and tokens, without wall time."""
 
     def __init__(self) -> None:
         self._hash = blake2b(digest_size=DIGEST_BYTES)
@@ -33,18 +33,18 @@ class RequestEnding(StrEnum):
 
     FINISHED = "finished"
     FAILED = "failed"
-    """With a typed error."""
+    """It ended with a typed error."""
     LEFT = "left"
-    """With a typed error, after its client had vanished."""
+    """It ended with a typed error, after its client had vanished."""
     HUNG = "hung"
-    """Not at all, past its deadline."""
+    """It did not end by its deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestResult:
     """One request. `is_match`: its tokens are the target's own stream, or a beginning of it if it did not finish.
 
-    `seconds` is from asking to the end, `first_s` to the first token, 0 if there was none.
+    `seconds` is the whole time, `first_s` that to the first token, 0 if there was none.
     """
 
     number: int
@@ -142,7 +142,7 @@ class SimulationReport:
         return 1e3 * float(np.percentile(seconds, percent)) if seconds else None
 
     def violations(self) -> list[str]:
-        """Sentences about what must never happen and did; empty for a good run."""
+        """Return sentences about violated invariants; none for a good run."""
         wrong = [f"request {r.number} is not the target's stream" for r in self.results if not r.is_match]
         wrong += [f"request {r.number} hung" for r in self.results if r.ending is RequestEnding.HUNG]
         if self.must_finish:

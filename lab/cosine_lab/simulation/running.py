@@ -1,4 +1,4 @@
-"""Runs a scenario in virtual time: clients ask, faults happen, everything is compared and counted."""
+"""Runs a scenario in virtual time: clients send requests, faults happen, and results are compared and counted."""
 
 import asyncio
 import logging
@@ -24,17 +24,17 @@ from cosine_protocol.errors import GenerationFailed, UsageError
 PLAIN: Final = "plain"
 """The strategy that speedups are measured against."""
 GRACE_S: Final = 1.0
-"""A request may end this much after its deadline: sessions look at the time twice a second."""
+"""Margin after the deadline of a request: sessions check the time twice a second."""
 SETTLE_S: Final = 12.0
-"""Time for nodes to let go of requests that are over: longer than any timeout of the services."""
+"""Time for nodes to release finished requests, longer than any timeout of the services."""
 SETTLE_STEP_S: Final = 0.5
-"""The interval of checks meanwhile. Virtual time costs nothing, but each check does."""
+"""The interval of checks meanwhile; virtual time is free, but each check costs."""
 LOGGERS: Final = ("asyncio", "cosine_p2p", "cosine_node", "cosine_protocol")
-"""An error logged by one of these is a violation."""
+"""Loggers whose errors are violations."""
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """A run was interrupted; `report` is what it had measured, of a comparison with plain the first run."""
+    """A run was interrupted; `report` has its measurements, of a comparison with plain those of the first run."""
 
     def __init__(self, report: SimulationReport) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class _ScenarioRun:
         )
 
     def report(self) -> SimulationReport:
-        """What the requests that have ended tell; of nodes and faults nothing is known before the end."""
+        """Return the report on the finished requests; nodes and faults are only known at the end."""
         return SimulationReport(
             scenario=self.scenario.name,
             strategy=self.scenario.strategy,
@@ -155,7 +155,7 @@ class _ScenarioRun:
         )
 
     async def _ask_all(self, participants: Participants, clients: Sequence[AsyncClient]) -> None:
-        """Ask every request of clients that stay: one after the other, or as they arrive."""
+        """Send all requests of the remaining clients: one after the other, or as they arrive."""
         scenario = self.scenario
 
         async def ask_in_turn(index: int) -> None:
@@ -233,14 +233,14 @@ class _ScenarioRun:
 
 
 async def _settle(find: Callable[[], list[str]], from_s: float) -> list[str]:
-    """Call `find` until it finds nothing or `SETTLE_S` have passed since `from_s`; its last findings."""
+    """Call `find` until it finds nothing or `SETTLE_S` have passed since `from_s`; return its last findings."""
     while (found := find()) and _now_s() < from_s + SETTLE_S:  # noqa: ASYNC110 - nothing tells when all is freed
         await asyncio.sleep(SETTLE_STEP_S)
     return found
 
 
 def _held_requests(participants: Participants, free_tokens: Mapping[int, int]) -> list[str]:
-    """Sentences about requests that living nodes still hold; members, by id, began with `free_tokens` free."""
+    """Return sentences about requests that living nodes still hold; `free_tokens` are initial ones."""
     found = []
     for member in participants.swarm.members:
         if member.is_killed:
@@ -265,7 +265,7 @@ def _open_streams(participants: Participants) -> list[str]:
 
 
 class _ErrorCollector(logging.Handler):
-    """Keeps the first line of every error that is logged, with its cause."""
+    """Keeps the first line of every logged error, with its cause."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -278,7 +278,7 @@ class _ErrorCollector(logging.Handler):
 
 @contextmanager
 def _error_log() -> Iterator[list[str]]:
-    """Collect the errors that are logged meanwhile: exceptions nobody caught, passes that failed."""
+    """Collect the errors logged within the context: uncaught exceptions, and failed passes."""
     collector = _ErrorCollector()
     for name in LOGGERS:
         logging.getLogger(name).addHandler(collector)

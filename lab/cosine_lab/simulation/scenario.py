@@ -19,14 +19,15 @@ from cosine_p2p.trust.mandates import Coordination
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 
-# Bounds on memory and time: more than any experiment uses, less than would fill a machine.
+# Bounds on memory and time: beyond any experiment, and below the limits of a machine.
 MAX_NODES: Final = 20_000
 MAX_CLIENTS: Final = 10_000
 MAX_REQUESTS: Final = 1_000_000
 MAX_TOKENS: Final = 4_096
 DECISION_S: Final = 0.0003
-"""The time that a client's decisions are charged for each write; measured, one takes 0.25 ms at the median
-(docs/design.md, "Simulation and emulation")."""
+"""The time that a client's decisions are charged for each write; the measured median is 0.25 ms (docs/design.md,
+"Simulation and emulation").
+"""
 
 
 class EngineSource(StrEnum):
@@ -79,7 +80,7 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "traversal_ms": (0, 60_000),
     "most_under_way": (1, 1_000),
 }
-"""The least and the greatest value of each numeric field; of a tuple, of each item."""
+"""The bounds of each numeric field; of a tuple, of each item."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,15 +214,15 @@ class Scenario:
         return self.clients * self.requests
 
     def speed(self, drafter: int) -> float:
-        """The factor by which a drafter is faster than the profile says."""
+        """Return the factor by which a drafter is faster than its profile."""
         return self.drafter_speeds[drafter % len(self.drafter_speeds)]
 
     def domain(self, drafter: int) -> str:
-        """The expertise of a drafter."""
+        """Return the expertise of a drafter."""
         return self.domains[drafter % len(self.domains)]
 
     def curve(self, role: Role, *, index: int = 0) -> CostCurve:
-        """The seconds of a node's pass by its tokens; `index` is that of a drafter."""
+        """Return the seconds of a node's pass by its tokens; `index` is that of a drafter."""
         verifier, drafter = curves(self.profile)
         if role is Role.VERIFIER:
             return verifier
@@ -230,7 +231,7 @@ class Scenario:
 
 
 def curves(profile: str) -> tuple[CostCurve, CostCurve]:
-    """The cost curves of verifiers and drafters. Raises `UsageError` for what is no profile."""
+    """Return the cost curves of verifiers and drafters. Raises `UsageError` for an invalid profile."""
     if ":" not in profile:
         emulation = Emulation.parse(profile)
         if "@" in profile:
@@ -268,7 +269,7 @@ def _check_field(name: str, value: Any, wanted: object) -> None:
 
 
 def _is_a(value: object, kind: object) -> bool:
-    """`isinstance`, but an int is a float, and a bool is no number."""
+    """Return `isinstance`, but an int is a float, and a bool is no number."""
     if kind is bool or isinstance(value, bool):
         return kind is bool and isinstance(value, bool)
     return isinstance(value, (int, float) if kind is float else kind)  # type: ignore[arg-type]
@@ -309,7 +310,7 @@ SCENARIOS: Final[Mapping[str, Scenario]] = MappingProxyType(
 
 
 def read_scenario(name: str) -> Scenario:
-    """A scenario by its name or from the TOML file at that path. Raises `UsageError`."""
+    """Return a scenario by its name or from the TOML file at that path. Raises `UsageError`."""
     if name in SCENARIOS:
         return SCENARIOS[name]
     file = Path(name)
@@ -323,7 +324,7 @@ def read_scenario(name: str) -> Scenario:
 
 
 def scenario_of(table: Mapping[str, Any]) -> Scenario:
-    """A scenario from its fields; keys may be written with - or _. Raises `UsageError`."""
+    """Return a scenario from its fields; keys may be written with - or _. Raises `UsageError`."""
     values: dict[str, Any] = {
         key.replace("-", "_"): tuple(v) if isinstance(v, list) else v for key, v in table.items()
     }
@@ -334,7 +335,7 @@ def scenario_of(table: Mapping[str, Any]) -> Scenario:
 
 
 def with_nodes(scenario: Scenario, nodes: int) -> Scenario:
-    """The same with `nodes` nodes, verifiers included. Raises `UsageError` for fewer than its verifiers."""
+    """Return the same with `nodes` nodes, including verifiers. Raises `UsageError` for fewer than its verifiers."""
     if nodes < scenario.verifiers:
         raise UsageError(f"{nodes} nodes are too few for {scenario.verifiers} verifiers; ask for more.")
     return replace(scenario, drafters=nodes - scenario.verifiers)

@@ -1,4 +1,4 @@
-"""The soak: thousands of small random swarms, in none of which anything may be violated."""
+"""The soak: thousands of small random swarms, none of which may violate an invariant."""
 
 import logging
 import time
@@ -18,18 +18,18 @@ from cosine_p2p.strategy.base import StrategyKind
 LOG = logging.getLogger(__name__)
 SOAK: Final = "soak"
 """The scenario's name on the command line."""
-# Small swarms, so that a seed takes a fraction of a second and thousands are tried: among five nodes there can be
-# two of each role, of which one fails and the other goes on. With more of them fewer seeds could be tried.
+# Small swarms, so that a seed takes a fraction of a second and thousands are tried: five nodes can be two of each
+# role, one of which fails while the other continues.
 MAX_NODES: Final = 5
 PROFILES: Final = ("60/6", "25/8", "40/3", "60/6")
-"""Drafters three to thirteen times as fast as their verifier; the usual ones twice as often."""
+"""Speed factors of drafters, three to thirteen times their verifier's; the usual ones twice as often."""
 VOCAB_TOKENS: Final = (6, 8, 12)
-"""So few that scripted engines meet the same few tokens again and need not work out their logits twice."""
+"""Small, so that scripted engines meet the same tokens repeatedly and reuse their logits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SoakFailure:
-    """A seed whose run violated something."""
+    """A seed whose run violated an invariant."""
 
     seed: int
     strategy: str
@@ -37,7 +37,7 @@ class SoakFailure:
 
     @property
     def command(self) -> str:
-        """The command that runs it again."""
+        """The command that repeats it."""
         return f"cosine-node simulate --scenario {SOAK} --seed {self.seed}"
 
 
@@ -73,7 +73,7 @@ class SoakReport:
 
 
 def soak_scenario(seed: int, strategies: Sequence[str] = tuple(ALL_STRATEGIES)) -> Scenario:
-    """A small random swarm: up to five nodes on links of any kind, a few short requests, any strategy."""
+    """Return a small random swarm: up to five nodes on links of any kind, a few short requests, any strategy."""
     rng = seeded(seed, SOAK)
     verifiers = rng.choice((1, 1, 2, 2, 3))
     nodes: dict[str, Any] = {
@@ -120,7 +120,7 @@ def run_soak(
     strategies: Mapping[str, StrategyKind] | None = None,
     on_run: Callable[[int], None] | None = None,
 ) -> SoakReport:
-    """Run one scenario for each seed and check everything; `on_run` is told each seed that is done.
+    """Run one scenario for each seed and check everything; `on_run` is called with each finished seed.
 
     An interrupt ends it with the seeds so far, and `is_interrupted`.
     """

@@ -1,4 +1,4 @@
-"""Parts of a target in virtual time: the real services and chains, over layers that compute nothing."""
+"""Parts of a target in virtual time: the real services and chains, over layers without computation."""
 
 import asyncio
 from collections.abc import Callable, Collection, Sequence
@@ -23,15 +23,15 @@ from cosine_node.stages.service import ChainBooks, StageService
 from cosine_protocol.stage_messages import LayerRange
 
 LAYERS: Final = 64
-"""Enough to be cut into as many parts as a scenario may have."""
+"""Enough for the maximum number of parts of a scenario."""
 TOKEN_BYTES: Final = 8_192
 """Activations of a token: a width of 4,096 in bfloat16, that of an 8B model."""
 HEADS: Final = 16
-"""So many chains have room at a stage."""
+"""Maximum number of chains at a stage."""
 
 
 def even_parts(parts: int) -> list[LayerRange]:
-    """All layers in `parts` parts of about one size."""
+    """Return all layers in `parts` parts of about one size."""
     cuts = [LAYERS * number // parts for number in range(parts + 1)] if parts else []
     return [LayerRange(first=first, end=end, layers=LAYERS) for first, end in pairwise(cuts)]
 
@@ -93,7 +93,7 @@ class SimulatedStage:
         assert engine.free_tokens == pool_tokens, "the whole engine's pool is the size of all"
         if self.layers.is_last:
             engine.opened = first_sequence
-            # As at a real stage, what its service has compiled.
+            # The facts that the service of a real stage has compiled.
             engine.grammars = self.grammars
             return _Books(self, engine, engine)
         books = PagedEngine(
@@ -106,7 +106,7 @@ class SimulatedStage:
         return _Books(self, books, None)
 
     def free_tokens(self, *, without: Collection[int] = ()) -> int:
-        """The whole pool: there is always room for one chain more."""
+        """The whole pool: there is always room for one more chain."""
         del without
         return self.pool_tokens
 
@@ -116,12 +116,12 @@ class SimulatedStage:
         self.transport.vanish()
 
     async def _compute(self, call: Callable[[], None]) -> None:
-        """Work of the engine, which takes as long as the curve says."""
+        """Perform work of the engine, which takes the time of the curve."""
         async with self._engine_is_free:
             self.fed_tokens = 0
             call()
             if not self.fed_tokens:
-                # The answer to a probe, which takes no time worth the name.
+                # The answer to a probe, which takes negligible time.
                 return
             seconds = self.curve.seconds(self.fed_tokens)
             self.use.passes += 1
@@ -132,9 +132,10 @@ class SimulatedStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ring:
-    """The stages that a head may use, several of which may hold the same layers, and what it expects of a pass.
+    """The stages that a head may use, several of which may hold the same layers, and the expected time of a pass.
 
-    `traversal_s` is the time of a pass over one token, all the way round; `most_under_way` bounds those under way.
+    `traversal_s` is the time of a pass over one token around the ring; `most_under_way` bounds the passes under
+    way.
     """
 
     stages: Sequence[SimulatedStage]
@@ -143,7 +144,7 @@ class Ring:
 
     @property
     def slowest(self) -> CostCurve:
-        """The cost of a pass at the slowest stage."""
+        """Return the cost of a pass at the slowest stage."""
         return max((stage.curve for stage in self.stages), key=lambda curve: curve.seconds(1))
 
 
@@ -171,7 +172,7 @@ class SimulatedChains:
         self._stack = AsyncExitStack()
 
     async def runner(self) -> ChainRunner:
-        """The passes of a head over these stages."""
+        """Return the passes of a head over these stages."""
         pool_tokens = self._whole.free_tokens
         engine = ChainEngine(
             NoStages(),
@@ -211,15 +212,15 @@ class SimulatedChains:
             return OpenedChain(chain, curves, chain.applies_constraints, chain.stages)
 
     def doubt(self) -> bool:
-        """False: these stages compute what they should."""
+        """Return False: these stages compute correctly."""
         return False
 
     async def close(self) -> None:
-        """End the chain that is open."""
+        """End the open chain."""
         await self._stack.aclose()
 
     def _living(self) -> list[SimulatedStage]:
-        """The first living stage for each range. Raises `NoChain`."""
+        """Return the first living stage for each range. Raises `NoChain`."""
         found: dict[LayerRange, SimulatedStage] = {}
         for stage in self._ring.stages:
             if not stage.is_killed:

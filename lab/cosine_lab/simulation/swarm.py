@@ -54,17 +54,17 @@ VERIFY_CURVE: Final = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082)
 DRAFT_CURVE: Final = CostCurve(((1, 0.006), (8, 0.00625), (16, 0.0075), (32, 0.0099)))
 """The same for a drafter."""
 ANNOUNCE_S: Final = 5.0
-"""The interval at which a node looks if its load has changed, as `cosine_node.serving.announcing` does."""
+"""The interval at which a node checks its load for changes, as `cosine_node.serving.announcing` does."""
 
 
 def numbered_identity(number: int) -> Identity:
-    """The identity of the peer with that number, the same in every run."""
+    """Return the identity of the peer with that number, the same in every run."""
     return Identity.from_seed(number.to_bytes(32, "big"))
 
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A node of the swarm. `restart` makes another with its identity. `home_use` is of a verifier's own drafter."""
+    """A node. `restart` creates another with its identity; `home_use` is that of a verifier's drafter."""
 
     identity: Identity
     role: Role
@@ -106,12 +106,12 @@ class _ClientSwarm:
 
 
 class SimulatedSwarm:
-    """Use `async with`, inside `run_virtual`. Without a network of the caller's, one delays all by `one_way_s`.
+    """Use `async with`, inside `run_virtual`. Without a `network`, one delays all writes by `one_way_s`.
 
-    Peers have numbered identities, 1 for the first, unless the caller gives one. `directory_of` gives
-    each peer its way to find others; by default all share the list `directory`. `gate_of` gives each the gate of
-    its streams; by default all are open. `emulated` stands in every record. With a `place_seed` nodes find their
-    network coordinates. `tokenizer_digest` is that of the target.
+    Peers have numbered identities, 1 for the first, unless given. `directory_of` returns each peer's directory; by
+    default all share the list `directory`. `gate_of` returns the gate of each peer's streams; by default all are
+    open. `emulated` is in every record. With a `place_seed` nodes find their network coordinates.
+    `tokenizer_digest` is that of the target.
     """
 
     def __init__(
@@ -178,11 +178,11 @@ class SimulatedSwarm:
         is_stepped: bool = False,
         **config: Any,
     ) -> Member:
-        """A verifier that serves from now on, with a drafter of its own if there is a `home_engine`.
+        """Start a verifier, with its own drafter if there is a `home_engine`.
 
-        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it
-        is the head of stages that hold the engine's model. With a `policy` it lacks parts; one that
-        `is_stepped` serves rivals that ask for each pass. Further options are fields of `VerifierConfig`.
+        By mandates it coordinates with the strategy `coordination`; with None it declines them. With a `ring` it is
+        the head of stages that hold the engine's model. With a `policy` it lacks parts; one that `is_stepped`
+        serves rivals that request each pass. Further options are fields of `VerifierConfig`.
         """
         engine = engine or ScriptedEngine()
         identity = identity or self._next_identity()
@@ -228,7 +228,7 @@ class SimulatedSwarm:
     async def stage(
         self, layers: LayerRange, whole: Callable[[], Engine], *, curve: CostCurve, identity: Identity | None = None
     ) -> SimulatedStage:
-        """A part of a target, from now on; `whole` makes engines of the target."""
+        """Start a part of a target; `whole` creates engines of the target."""
         identity = identity or self._next_identity()
         transport = self.join(identity)
         self._others.append(transport)
@@ -246,7 +246,7 @@ class SimulatedSwarm:
         observer: DraftObserver | None = None,
         **config: Any,
     ) -> Member:
-        """A drafter from now on, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
+        """Start a drafter, which learns if it has an `observer`; `config` has fields of `DrafterConfig`."""
         identity = identity or self._next_identity()
         self._learners |= {identity.peer_id} if observer is not None else set()
         engine = engine or ScriptedEngine(fidelity=0.7, drafter_seed=len(self.members))
@@ -265,7 +265,7 @@ class SimulatedSwarm:
     async def drafter_with(
         self, serve: Callable[[Identity], StreamHandler], *, domain: str = "code", identity: Identity | None = None
     ) -> str:
-        """A drafter of the caller's own making; its peer id."""
+        """Add a drafter made by the caller, and return its peer id."""
         identity = identity or self._next_identity()
         transport = self.join(identity)
         self._others.append(transport)
@@ -275,12 +275,12 @@ class SimulatedSwarm:
         return identity.peer_id
 
     async def client(self, *, identity: Identity | None = None, **options: Any) -> AsyncClient:
-        """A client that stays until the swarm ends; signatures are checked on the event loop.
+        """Create a client that stays until the swarm ends; signatures are checked on the event loop.
 
-        Its nonces follow from its identity, so that a run can be repeated, and it audits nothing unless asked to.
+        Its nonces follow from its identity, so that a run can be repeated, and by default it audits nothing.
         """
         identity = identity or self._next_identity()
-        # Nobody comes back here unless a test says so, and look-ups take no time.
+        # By default clients do not return, and look-ups take no time.
         own = {
             "target": TARGET,
             "audit": 0.0,
@@ -303,16 +303,16 @@ class SimulatedSwarm:
         return await self._stack.enter_async_context(client)
 
     def client_swarm(self, identity: Identity) -> Swarm:
-        """A client's way into the swarm; the caller closes it."""
+        """Return a client's place in the swarm; the caller closes it."""
         mandates = Mandates(identity, asyncio.get_running_loop().time)
         return _ClientSwarm(self.join(identity), self._directory_of(identity), self.codec, mandates)
 
     def join(self, identity: Identity) -> MemoryTransport:
-        """A transport of the swarm's network for a peer."""
+        """Return a transport of the swarm's network for a peer."""
         return self.network.join(identity.peer_id, self._gate_of(identity))
 
     async def keep_announced(self) -> None:
-        """Announce living members again and again: soon after their load changes, and long before they lapse."""
+        """Announce living members repeatedly, soon after load changes, and long before their records lapse."""
         announced = {id(member): 0 for member in self.members}
         for turn in count(1):
             await asyncio.sleep(ANNOUNCE_S)
@@ -324,7 +324,7 @@ class SimulatedSwarm:
                     await self._announce_member(member)
 
     async def announce_members(self) -> None:
-        """Announce all living members, as they are now."""
+        """Announce all living members in their present state."""
         for member in [member for member in self.members if not member.is_killed]:
             await self._announce_member(member)
 
@@ -418,11 +418,11 @@ class SimulatedSwarm:
 
 
 def stages_of(service: VerifierService | DrafterService) -> tuple[str, ...]:
-    """The peer ids of those that compute for a verifier."""
+    """Return the peer ids of those that compute for a verifier."""
     return service.stages if isinstance(service, VerifierService) else ()
 
 
 def numbered_nonces(peer_id: str) -> Callable[[], bytes]:
-    """A source of nonces that gives the same ones in every run."""
+    """Return a source of nonces that gives the same ones in every run."""
     numbers = count()
     return lambda: blake2b(f"{peer_id} {next(numbers)}".encode(), digest_size=NONCE_BYTES).digest()

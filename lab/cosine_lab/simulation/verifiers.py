@@ -1,4 +1,4 @@
-"""Verifiers that serve otherwise than the product's: for rivals, which step them, and for parts switched off."""
+"""Verifiers other than the product's: for rivals, which step them, and with parts switched off."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -18,9 +18,9 @@ from cosine_protocol.request import Request
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
-    """What a verifier does of its own accord under free pacing; by default all that the product's does.
+    """The measures of a verifier under free pacing; by default all those of the product.
 
-    uses_prompt_lookup: draft what followed the same words before.
+    uses_prompt_lookup: draft the continuation of the same words before.
     keeps_account: give plain passes to a request whose drafts cost more than they bring.
     drops_costly_nodes: feed only drafts that raise the expected tokens per second, else all live ones.
     only_best_path: feed only the most probable child of each node.
@@ -35,7 +35,7 @@ class Policy:
 
 
 class PolicyRows(PassRows):
-    """Rows with the draft nodes that a policy lets in."""
+    """Return rows with the draft nodes that a policy admits."""
 
     def __init__(self, *args: Any, policy: Policy, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -54,7 +54,7 @@ class PolicyRows(PassRows):
 
 
 class PolicyVerifier(VerifierService):
-    """A verifier with a policy of its own."""
+    """A verifier with a policy."""
 
     def __init__(self, *, policy: Policy, **options: Any) -> None:
         super().__init__(make_rows=partial(PolicyRows, policy=policy), **options)
@@ -71,7 +71,7 @@ class PolicyVerifier(VerifierService):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class SteppedRequest(VerifierRequest):
-    """A request that gets a pass only when its client asks for it, after the prefill by a `Tree` for each."""
+    """A request that gets a pass only for each `Tree` of its client, after the prefill."""
 
     is_pass_wanted: bool = True
 
@@ -85,7 +85,7 @@ class SteppedRequest(VerifierRequest):
 
 
 class SteppedRows(PassRows):
-    """Rows that feed all that stepped requests asked for, whatever it costs; of others what pays."""
+    """Return rows of all nodes of stepped requests at any cost; of others those that pay."""
 
     def _select(
         self, active: Sequence[ServedRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
@@ -104,10 +104,10 @@ class SteppedRows(PassRows):
 
 
 class SteppedVerifier(VerifierService):
-    """Steps every request that names drafters and wants none of the verifier's own (`rivals.SteppedKind`).
+    """Steps every request that names drafters and rejects the verifier's (`rivals.SteppedKind`).
 
-    The pass that such a client asks for is over the nodes of its latest `Tree`, whose base must be all that is
-    committed. The product's verifier never waits for a client.
+    The pass for such a client is over the nodes of its latest `Tree`, whose base must be the whole committed text.
+    The product's verifier never waits for a client.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -126,12 +126,12 @@ class SteppedVerifier(VerifierService):
 
 
 def all_nodes(index: int, request: VerifierRequest) -> list[CandidateNode]:
-    """Every live node of a request that was not fed yet, however unlikely, parents first."""
+    """Return every live node of a request that was not fed yet, however unlikely, parents first."""
     return candidate_nodes(
         index, request.tree, max_depth=request.tokens_left - 1, min_path_probability=0.0, fed=request.fed
     )
 
 
 def _made_with(request: VerifierRequest) -> dict[str, Any]:
-    """What a request was made with, as it is now."""
+    """Return the options of a request in its present state."""
     return {one.name: getattr(request, one.name) for one in fields(request) if one.init}

@@ -40,9 +40,10 @@ class Task:
 def plain_stream(
     engine: Engine, prompt: Sequence[int], sampling: Sampling, *, tokens: int, eos: Sequence[int] = ()
 ) -> tuple[int, ...]:
-    """The target's own stream, which every simulated run is compared with.
+    """Return the target's own stream, which every simulated run is compared with.
 
-    At most `tokens` output tokens after a prompt, up to the first of `eos`: no tree, no batch, no network.
+    It has at most `tokens` output tokens after a prompt, up to the first of `eos`, without trees, batches or a
+    network.
     """
     sequence = engine.open(sampling=sampling, prompt_tokens=len(prompt))
     fed, output = tuple(prompt), list[int]()
@@ -76,7 +77,7 @@ class Workload(Protocol):
         ...
 
     def home(self, index: int) -> Engine:
-        """An empty engine for the drafter that a verifier holds itself, of the expertise `Scenario.home`."""
+        """Return an empty engine for the drafter that a verifier holds, of the expertise `Scenario.home`."""
         ...
 
     def task(self, number: int) -> Task:
