@@ -1,4 +1,4 @@
-"""Snapshots made by hand: no clock, no network, no chance."""
+"""Snapshots made by hand, without a clock, a network or chance."""
 
 from dataclasses import replace
 from typing import Any
@@ -210,7 +210,7 @@ LOST = replace(
 
 
 class RecordingFeed(Feed):
-    """A feed that keeps the commands it is given, and can show another snapshot or fail."""
+    """A feed that records its commands, and can show another snapshot or fail."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)

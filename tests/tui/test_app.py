@@ -30,14 +30,14 @@ NARROW, TWO, WIDE = (80, 24), (100, 30), (160, 48)
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """A monitor that runs, what it asks of its feed, and how it looks."""
+    """A running monitor, its requests to the feed, and its contents."""
 
     app: MonitorApp
     pilot: "Pilot[None]"
     feed: RecordingFeed
 
     async def settle(self) -> None:
-        """Until the latest snapshot is on the screen."""
+        """Wait until the latest snapshot is on the screen."""
         self.app.update_snapshot()
         await self.pilot.pause()
         await self.pilot.pause()
@@ -47,13 +47,13 @@ class Screen:
         await self.settle()
 
     async def burst(self, *keys: str) -> None:
-        """Press keys all at once, and wait until they are dealt with."""
+        """Press keys all at once, and wait until they are handled."""
         for key in keys:
             self.app.post_message(events.Key(key, key if len(key) == 1 else None))
         await self.settle()
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Wait for what the screen does in its own time."""
+        """Wait for a delayed effect on the screen."""
         while not is_so():
             await self.pilot.pause(0.02)
 
@@ -66,7 +66,7 @@ class Screen:
 
     @property
     def line(self) -> str:
-        """What stands on the prompt line."""
+        """The text of the prompt line."""
         return self.app.query_one(PromptInput).value
 
     @property
@@ -75,12 +75,12 @@ class Screen:
 
     @property
     def is_on_prompt(self) -> bool:
-        """True if the keys go to the prompt line."""
+        """True if the prompt line has the focus."""
         return self.app.focused is self.app.query_one(PromptInput)
 
 
 class EarlyApp(MonitorApp):
-    """A screen that is typed to before there is anything on it."""
+    """A screen that gets keys before its first paint."""
 
     def __init__(self, feed: RecordingFeed, keys: Sequence[str]) -> None:
         super().__init__(feed)
@@ -97,7 +97,7 @@ Play = Callable[..., Awaitable[None]]
 def played(
     play: Play, *, snapshot: Snapshot = SNAPSHOT, size: tuple[int, int] = NARROW, early: Sequence[str] = ()
 ) -> Screen:
-    """The screen after `play`, closed; `early` are keys that came before its first paint."""
+    """Return the screen after `play`, closed; `early` are keys before its first paint."""
     feed = RecordingFeed(snapshot)
     app = EarlyApp(feed, early)
 
@@ -112,7 +112,7 @@ def played(
 
 
 def on_screen(**options: Any) -> Callable[[Play], Callable[..., None]]:
-    """Make what is played a test; `options` are those of `played`."""
+    """Make a played scene a test; `options` are those of `played`."""
 
     def decorate(play: Play) -> Callable[..., None]:
         def test(**given: Any) -> None:
@@ -125,7 +125,7 @@ def on_screen(**options: Any) -> Callable[[Play], Callable[..., None]]:
     return decorate
 
 
-# Every printable key that has ever been a command, and others that one could be made of.
+# Every printable key that has ever been a command, and others that might be.
 BURST = "pquick sort xdmt?[]}1234 jk"
 
 

@@ -1,4 +1,4 @@
-"""The command: one sentence for every mistake, an SVG where a file is asked for, a clean end in a terminal."""
+"""The command: one sentence for every mistake, an SVG for `--screenshot`, a clean end in a terminal."""
 
 import asyncio
 import os
@@ -85,8 +85,8 @@ SOAK = pytest.mark.soak
     ],
 )
 def test_in_a_terminal_typing_ahead_is_text_and_it_ends_cleanly(end: bytes | signal.Signals) -> None:
-    """The demo in a pseudo-terminal: a burst before the first paint becomes a prompt, and whatever ends the demo
-    then, asked twice by key, the exit code is 0 and the screen is given back.
+    """The demo in a pseudo-terminal: a burst before the first paint becomes a prompt, and the exit code is 0 with
+    the screen restored, whatever ends the demo.
     """
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
@@ -114,7 +114,7 @@ def test_in_a_terminal_typing_ahead_is_text_and_it_ends_cleanly(end: bytes | sig
 
 
 def read_until(place: int, wanted: bytes | None) -> bytes:
-    """What a terminal is told until `wanted`, or until its other end is closed."""
+    """Return the output to a terminal until `wanted`, or until its other end is closed."""
     shown = b""
     while wanted is None or wanted not in shown:
         if not select.select([place], [], [], 60.0)[0]:

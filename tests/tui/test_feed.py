@@ -1,4 +1,4 @@
-"""Snapshots on their way to the screen: floods coalesce, a source's thread ends when it is told to."""
+"""Snapshots on their way to the screen: floods coalesce, and a source's thread ends on request."""
 
 import asyncio
 import threading
@@ -11,7 +11,7 @@ from cosine_tui.state.snapshot import Snapshot
 
 
 class ScriptedSource:
-    """Publishes a flood of snapshots, then waits for wishes."""
+    """Publishes a flood of snapshots, then waits for commands."""
 
     def __init__(self, *, error: Exception | None = None) -> None:
         self.asked: list[str] = []

@@ -24,12 +24,12 @@ from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, 
 from tests.swarm.reference import draft_engine, target_engine
 
 NODES_NOTICE_S = 1.0
-"""By then nodes have ended what they did for a client that is gone."""
+"""Time in which nodes end their work for a client that is gone."""
 
 
 @dataclass(slots=True)
 class Weather:
-    """What the network lets happen; every way in and every look passes here."""
+    """The state of the network, which every join and look-up checks."""
 
     is_up: bool = True
     joins: int = 0
@@ -41,7 +41,7 @@ class Weather:
 
 
 class Changed:
-    """Another object, but for some attributes."""
+    """Another object with some attributes changed."""
 
     def __init__(self, inner: object, **changes: Any) -> None:
         self._inner = inner
@@ -52,7 +52,7 @@ class Changed:
 
 
 def weathered(place: Swarm, weather: Weather) -> Any:
-    """A place in a swarm whose look-ups depend on the weather, which counts when it is left."""
+    """Return a place in a swarm whose look-ups depend on the weather, which counts its closing."""
 
     async def find(*which: Any, **options: Any) -> Any:
         weather.check()
@@ -78,7 +78,7 @@ def played(
     bans: BanFile = NOBODY_BANNED,
     learners: Path = Path("/dev/null/learned"),
 ) -> tuple[list[Snapshot], Weather]:
-    """All snapshots of a live source on a simulated swarm while `play` goes on."""
+    """Return all snapshots of a live source on a simulated swarm while `play` runs."""
     weather = weather or Weather()
     snapshots: list[Snapshot] = []
 
@@ -114,7 +114,7 @@ def played(
 
 
 def states(snapshots: list[Snapshot]) -> list[ConnectionState]:
-    """The states in the order they came, repetitions left out."""
+    """Return the states in order, without repetitions."""
     found: list[ConnectionState] = []
     for snapshot in snapshots:
         if not found or found[-1] is not snapshot.connection.state:

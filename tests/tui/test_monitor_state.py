@@ -1,4 +1,4 @@
-"""What is heard becomes snapshots and events."""
+"""Surveys and requests become snapshots and events."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The prompt box's language: prompts, options, and one sentence for everything else."""
+"""The prompt box's language: prompts, options, and one sentence for every error."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The screen as it was approved, at both sizes and in both themes; `--snapshot-update` approves anew."""
+"""The approved screens, at both sizes and in both themes; `--snapshot-update` approves new ones."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Texts and numbers for the screen: exact widths whatever strangers write, nothing that steers a terminal."""
+"""Texts and numbers for the screen: exact widths for any text, and no control characters."""
 
 import unicodedata
 

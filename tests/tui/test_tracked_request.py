@@ -1,4 +1,4 @@
-"""One request as it is heard: authors, passes, rates, and what stays when it is over."""
+"""One request in progress: authors, passes, rates, and its state when it is over."""
 
 from dataclasses import replace
 
@@ -46,7 +46,7 @@ def test_text_keeps_its_authors_and_joins_what_one_wrote_in_a_row() -> None:
     assert (view.state, view.tokens, view.first_s) == (RequestState.WRITING, 6, 0.5)
     log.note_chunk(Chunk(" in", (7,), HOME_SOURCE), rounds=5, now_s=10.9)
     log.note_chunk(Chunk(" name", (8,), FORCED_SOURCE), rounds=5, now_s=10.9)
-    # The verifier's own drafts look alike in the text.
+    # The verifier's own drafts have the same look in the text.
     assert log.view().text[-1] == TextRun("a, b in name", 0, is_copied=True)
     told = [(origin.name, origin.author, origin.tokens) for origin in log.view().origins]
     assert told == [

@@ -1,4 +1,4 @@
-"""What is shown: the request, the filters and orders of the lists; and when quitting asks first."""
+"""The shown request, the filters and orders of the lists, and the warning on quitting."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_a_request_is_shown_by_itself(requests: Sequence[RequestView], shown: in
         (Listing("DRAFTER math"), [MATH]),
         (Listing("bfloat16 nobody"), []),
         (Listing(order=Order.SPEED), [CODE, MATH, VERIFIER, SPARE]),
-        # What is not known comes last.
+        # Unknown values come last.
         (Listing(order=Order.RTT), [VERIFIER, CODE, MATH, SPARE]),
         (Listing(order=Order.SHARE), [CODE, VERIFIER, SPARE, MATH]),
     ],

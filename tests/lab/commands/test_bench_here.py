@@ -1,10 +1,8 @@
-"""`cosine-node bench here`: which swarm is measured, and which command measures it again."""
+"""`cosine-node bench here`: the choice of the measured swarm, and the command that repeats a measurement."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -16,7 +14,7 @@ from tests.lab.experiments.test_here import row
 
 
 def swarm(**told: Any) -> MeasuredSwarm:
-    """The running swarm of somebody, unless something else is told."""
+    """Return a running swarm, with changes."""
     running: dict[str, Any] = {
         "initial_peers": ("ADDRESS",),
         "family": None,
@@ -44,7 +42,7 @@ def test_what_does_not_go_together_is_refused(told: dict[str, Any], sentence: st
 def test_the_result_says_how_to_repeat_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nothing is started or asked: the family's result is one row for each round trip."""
+    """Nothing is started: the family's result is one row for each round trip."""
 
     async def run_family(cast: Any, connect: Any, options: here.HereOptions, *, rows: Any, say: Any) -> Any:
         assert cast.verifier_options == ("--engine", "llama")
@@ -64,29 +62,3 @@ def test_the_result_says_how_to_repeat_it(
         "--temperature 0.8 --rtt-ms 0 --rtt-ms 20",
     )
     assert "20 ms of emulated round trip, cosine: 1.50 times" in capsys.readouterr().out
-
-
-INTERRUPTED: Final = """
-import asyncio, os, signal
-from cosine_lab.commands.bench_here import measure_here
-from cosine_lab.experiments import here
-from tests.lab.commands.test_bench_here import swarm
-from tests.lab.experiments.test_here import row
-
-async def run(connect, options, *, rows, say):
-    rows.append(row(1.5))
-    os.kill(os.getpid(), signal.SIGINT)
-    await asyncio.sleep(60)
-
-here.run = run
-measure_here(swarm(), {}, quick=True, as_json=True, out=None)
-"""
-
-
-@pytest.mark.thorough
-def test_an_interrupt_prints_the_rows_so_far_and_is_no_success() -> None:
-    command = (sys.executable, "-c", INTERRUPTED)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (130, "Interrupted.\n")
-    told = json.loads(done.stdout)
-    assert (len(told["rows"]), told["interrupted"]) == (1, True)

@@ -1,4 +1,4 @@
-"""Cities lie where they lie, and the round trips between them are of the right size."""
+"""The positions of cities, and plausible round trips between them."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The in-memory network behaves as a real one does, as far as a stream shows."""
+"""The in-memory network behaves as a real one, as far as a stream shows."""
 
 import asyncio
 import math
@@ -78,7 +78,7 @@ def test_a_dial_that_gets_no_answer_gives_up() -> None:
 
 
 async def opened_s(network: MemoryNetwork, dialler: str, *targets: str) -> list[float]:
-    """The seconds until each of some streams is open and its first bytes were answered, one after the other."""
+    """Return the seconds until each stream is open and its first bytes are answered, one after the other."""
     loop, took_s = asyncio.get_running_loop(), []
     for name in (dialler, *targets):
         if name not in network.transports:

@@ -1,4 +1,4 @@
-"""A scripted model chooses as a real one does, and its drafters agree with it as often as they are told to."""
+"""A scripted model chooses as a real one does, and its drafters have the requested agreement with it."""
 
 from dataclasses import replace
 

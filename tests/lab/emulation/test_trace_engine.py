@@ -1,4 +1,4 @@
-"""Engines that replay recorded generations say what was recorded, by either law of acceptance."""
+"""Engines that replay recorded generations return the recording, by either law of acceptance."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def chain(sequence: int, tokens: Sequence[int], *, scored_from: int = 0) -> Row:
 
 
 def opened(engine: Engine, trace: Trace) -> tuple[int, Choice]:
-    """A sequence that has kept the trace's prompt, and what the engine says after it."""
+    """Return a sequence with the trace's prompt kept, and the engine's choice after it."""
     sequence = engine.open(sampling=Sampling(), prompt_tokens=trace.prompt_tokens)
     row = chain(sequence, trace.prompt(), scored_from=trace.prompt_tokens - 1)
     (result,) = engine.forward([row])
@@ -40,7 +40,7 @@ def opened(engine: Engine, trace: Trace) -> tuple[int, Choice]:
 
 
 def said_along(engine: Engine, trace: Trace) -> list[Choice]:
-    """What an engine says before each token of the stream and after the last."""
+    """Return an engine's choices before each token of the stream and after the last."""
     sequence, first = opened(engine, trace)
     choices = engine.forward([chain(sequence, trace.stream)])[0].choices
     engine.release(sequence)

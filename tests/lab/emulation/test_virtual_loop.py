@@ -1,4 +1,4 @@
-"""Virtual time: jumps instead of waiting, orders by time, and tells a deadlock apart from patience."""
+"""Virtual time: jumps instead of waiting, order by time, and detection of deadlocks."""
 
 import asyncio
 import time
@@ -29,7 +29,7 @@ def test_what_would_hang_is_a_deadlock() -> None:
 
 
 def test_a_thread_takes_no_time_and_its_error_comes_out_as_it_is() -> None:
-    """However slow the machine is: no timer is due before what was given to a thread is done."""
+    """No timer is due before the work of a thread is done, on a machine of any speed."""
 
     async def run() -> float:
         async with asyncio.timeout(1e-9):
@@ -57,7 +57,7 @@ async def sleep_and_tell() -> list[float]:
 
 
 def test_a_slow_simulation_does_not_try_to_catch_up() -> None:
-    """The real clock leaps ahead at every look; what is due comes at once and in order."""
+    """The real clock leaps ahead at every reading; due timers run at once and in order."""
     leaps = iter(range(0, 10**9, 1000))
     assert run_paced(sleep_and_tell(), speed=1.0, clock=lambda: float(next(leaps))) == pytest.approx(
         [0, 10, 20, 30]

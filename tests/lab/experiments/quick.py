@@ -7,13 +7,13 @@ from typing import Any, get_type_hints
 
 
 def silent(sentence: str) -> None:
-    """Tell nobody how far an experiment is."""
+    """Report no progress."""
     del sentence
 
 
 @cache
 def quick_result(module: str) -> dict[str, Any]:
-    """The file of the experiment of a module of `cosine_lab.experiments`, run in one process."""
+    """Return the result of a module of `cosine_lab.experiments`, run in one process."""
     run = import_module(f"cosine_lab.experiments.{module}").run
     options = get_type_hints(run)["options"].quick()
     return {

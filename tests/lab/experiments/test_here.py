@@ -1,4 +1,4 @@
-"""A running swarm is measured in turns, and what is told follows from the rows."""
+"""A running swarm is measured in turns, and the findings follow from the rows."""
 
 from dataclasses import replace
 from pathlib import Path

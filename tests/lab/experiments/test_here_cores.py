@@ -1,4 +1,4 @@
-"""Each role on a core of its own: which cores, which ways, and what rows by kind show."""
+"""Each role on its own core: the cores, the ways, and the findings of rows by kind."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ from tests.lab.experiments.quick import silent
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 def test_a_family_is_started_on_its_cores_and_measured() -> None:
-    """Both cores may be the same one: what is measured then means nothing, but it is measured."""
+    """Both cores may be the same one, for a measurement without meaning."""
     core = min(os.sched_getaffinity(0))
     cast = Cast(zoo.Family.TOY, None, verifier_options=("--threads", "1"), own_drafters=("zoo:draft-code",))
     options = replace(options_on_cores(quick=True), target=cast.target, prompts=2, tokens=8)

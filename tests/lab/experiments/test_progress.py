@@ -1,4 +1,4 @@
-"""How far a long command is told on a terminal at each cell, and elsewhere now and then."""
+"""The progress of a long command is shown on a terminal at each cell, and elsewhere at intervals."""
 
 import io
 

@@ -1,6 +1,6 @@
-"""Published files, computed again one row of each: the same figures on any machine.
+"""Published files, with one row of each computed again: the figures are the same on any machine.
 
-A row of `cosine` is taken where there is one, for it goes stale first. What takes real time is left out.
+A row of `cosine` is chosen if there is one, since it is the first to become outdated. Real time is left out.
 """
 
 import json
@@ -23,38 +23,38 @@ def published(name: str) -> dict[str, Any]:
 
 
 def published_row(name: str, **fields: Any) -> dict[str, Any]:
-    """The one row of a file that has these values."""
+    """Return the only row of a file with these values."""
     [row] = [row for row in published(name)["rows"] if fields.items() <= row.items()]
     return dict(row)
 
 
 def same_fields(row: dict[str, Any], again: dict[str, Any]) -> dict[str, Any]:
-    """Of a published row what was computed again; it may hold more."""
+    """Return the recomputed part of a published row."""
     return {name: row.get(name) for name in again}
 
 
 @pytest.mark.parametrize("name", sorted(file.stem for file in (DOCS / "benchmarks").glob("here*.json")))
 def test_what_the_clock_says(name: str) -> None:
-    """Real time cannot be had again; what is told of it can."""
+    """Real time cannot be reproduced, unlike the findings on it."""
     file = published(name)
-    # Older files do not say whose the tokens were.
+    # Older files lack the origins of tokens.
     rows = [{"tokens_by_origin": {way: {} for way in row["times_plain"]}, **row} for row in file["rows"]]
     again = (here_cores if name == "here_cores" else here).findings_of(rows, 0)
     for way, told in zip(again["ways"], file["findings"]["ways"], strict=True):
-        # The file holds rounded rows.
+        # The file has rounded rows.
         assert {field: way[field] for field in told} == {
             field: value if isinstance(value, str | dict) else pytest.approx(value, rel=1e-4)
             for field, value in told.items()
         }
     assert again["mismatches"] == file["findings"]["mismatches"]
-    # Weights in four bits, or bfloat16, give near ties by how many tokens a pass has; float32 gives none.
+    # Weights in four bits, or bfloat16, give near ties that depend on the tokens of a pass; float32 gives none.
     assert not again["mismatches"] or name in ("here_smol_llama", "here_cores")
     assert not any(verifier["emulated"] for verifier in file["setup"]["verifiers"])
 
 
 @pytest.mark.thorough
 def test_one_request_at_a_time() -> None:
-    """On other machines, where there are fewer prompts than in the sweep."""
+    """On other machines, with fewer prompts than in the sweep."""
     options = rtt.RttOptions()
     place = Place("25/8", 20.0, 0.0)
     tuned: dict[tuple[str, Place], dict[str, Any]] = {
@@ -73,7 +73,7 @@ def test_one_request_at_a_time() -> None:
 
 @pytest.mark.thorough
 def test_a_target_in_parts() -> None:
-    """Fed by a synchronous chain, and plainly: ways that feed ahead take longer."""
+    """A synchronous chain, and plain decoding: ways that feed ahead take longer."""
     row = published_row("ring", way=ring.CHAIN, temperature=0.0, traversal_ms=200.0)
     options = ring.RingOptions(temperatures=(0.0,), traversals_ms=(200.0,))
     tuned = {(way, 0.0): row["policy"] for way in ring.RIVALS}

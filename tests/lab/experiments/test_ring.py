@@ -1,4 +1,4 @@
-"""The experiment on a target in parts: what it runs, and what it says of the rows."""
+"""The experiment on a target in parts: its runs, and its findings on the rows."""
 
 from typing import Any
 

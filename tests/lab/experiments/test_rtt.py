@@ -1,4 +1,4 @@
-"""The sweep in its smallest form: what it holds, and that its findings follow from its rows."""
+"""The sweep in its smallest form: its contents, and the findings on its rows."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -40,7 +40,7 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
 
 
 def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
-    """Every rival's start, everywhere."""
+    """Return every rival's start for all places."""
     profiles = (options.profile, *options.side_profiles)
     return {
         (name, place): {**entrant(name).start, "drafter": BY_LABEL}

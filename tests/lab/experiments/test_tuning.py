@@ -1,4 +1,4 @@
-"""Coordinate descent over small grids: what it keeps, what it may cost, what it never tries."""
+"""Coordinate descent over small grids: its result, its cost, and its limits."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""The page and its figures are made of published results and nothing else; figures are the same bytes again."""
+"""The page and its figures are made only of published results, and the figures are reproducible byte by byte."""
 
 import json
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""The papers' designs on real services: the target's own text whatever fails, and a gain from good drafters."""
+"""The papers' designs on real services: the target's own text with any failure, and a gain from good drafters."""
 
 import asyncio
 import random
@@ -33,7 +33,7 @@ async def generated(
     kill_verifier_s: float | None = None,
     temperature: float = 0.0,
 ) -> Generation:
-    """One request to two verifiers and some drafters, which may vanish at a time."""
+    """Return one request to two verifiers and some drafters, which may vanish at a time."""
     async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
         stepped = isinstance(kind, SteppedKind)
         verifiers = [await swarm.verifier(target_engine(), policy=UNAIDED, is_stepped=stepped) for _ in range(2)]
@@ -87,7 +87,7 @@ def test_good_drafters_nearby_pay(name: str) -> None:
 
 
 def test_one_good_drafter_among_bad_ones_is_found() -> None:
-    """Speculation fixed to the good one, in hindsight, sets the mark; selection costs some of it."""
+    """Speculation with the best drafter known in advance sets the mark; selection costs some of it."""
     scene: dict[str, Any] = {"fidelities": (0.0, 0.1, 0.9, 0.0), "one_way_s": 0.001}
     known = SteppedKind(name="tuned", make=partial(Speculative, options=SpeculativeOptions(author=3)))
     assert speedup(ALL_STRATEGIES["specinfer"], **scene) > 0.5 * speedup(known, **scene)

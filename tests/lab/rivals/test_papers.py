@@ -1,4 +1,4 @@
-"""What each paper's design does at its heart, by events alone."""
+"""The core of each paper's design, by events alone."""
 
 import random
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, sta
 
 
 def begun(strategy: Strategy, *authors: int) -> Strategy:
-    """The strategy with an open verifier and drafters, of which the first author knows the prompt best."""
+    """Return the strategy with an open verifier and drafters, the first of which knows the prompt best."""
     strategy.on(VerifierOpened(0.06, 0.01), 0.0)
     for author in authors:
         strategy.on(started(author, prompt_nll=float(author)), 0.0)
@@ -50,7 +50,7 @@ def test_speculative_decoding_verifies_one_complete_chain_of_the_best_drafter() 
 
 
 def branched(branches: Mapping[int, float], *, after: list[int], author: int) -> FragmentReceived:
-    """Siblings below the output tokens `after`, with confidences."""
+    """Return siblings below the output tokens `after`, with confidences."""
     nodes = tuple(Node(BASE, token, confidence) for token, confidence in branches.items())
     return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 

@@ -1,4 +1,4 @@
-"""Fault plans from a SPEC or a seed, and what they do to a swarm: the time, never the text."""
+"""Fault plans from a SPEC or a seed, and their effects on a swarm: on the time, never on the text."""
 
 from dataclasses import replace
 from random import Random

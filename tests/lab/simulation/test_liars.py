@@ -1,4 +1,4 @@
-"""Lies as they go over the wire, and what a liar can overhear."""
+"""Lies as sent over the network, and the drafts that a liar can overhear."""
 
 import pytest
 

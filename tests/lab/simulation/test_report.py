@@ -1,4 +1,4 @@
-"""What a report counts as wrong."""
+"""The violations in a report."""
 
 from dataclasses import replace
 from typing import Any
@@ -14,7 +14,7 @@ FAILED = {"ending": RequestEnding.FAILED, "error": "No verifier could finish the
 
 @pytest.fixture(scope="module")
 def sound() -> SimulationReport:
-    """The report of a run of one request in which nothing went wrong."""
+    """Return the report of a run of one request without any fault."""
     return run_scenario(Scenario(verifiers=1, drafters=0, clients=1, requests=1, max_new_tokens=2, vocab_tokens=12))
 
 

@@ -1,4 +1,4 @@
-"""Scenarios as values, as files, and as runs that can be repeated."""
+"""Scenarios as values, as files, and as reproducible runs."""
 
 import os
 import subprocess

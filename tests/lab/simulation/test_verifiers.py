@@ -1,4 +1,4 @@
-"""Verifiers that are stepped, and such as lack parts of the product's."""
+"""Stepped verifiers, and verifiers without parts of the product's."""
 
 from functools import partial
 

@@ -36,13 +36,6 @@ def test_tokens_are_numbered_in_its_order_and_all_others_are_the_reserved_id() -
     )
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
-    DraftVocabulary((0, 4, 49_151)).write(tmp_path)
-    read = DraftVocabulary.read(tmp_path)
-    assert read is not None
-    assert read.target_ids == (0, 4, 49_151)
-
-
 @pytest.mark.parametrize("text", ["[]", "[3, 3]", "[4, 1]", "[-1, 2]", "[1.5]", "[true, 2]", '{"1": 2}', "[1,"])
 def test_a_file_that_is_no_rising_list_of_ids_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / FILE_NAME).write_text(text, "utf-8")

@@ -1,6 +1,6 @@
-"""A child that learns nothing: it writes versions without weights, and says what it is told to.
+"""A child that learns nothing: it writes versions without weights, and gives scripted answers.
 
-It stands for the real one, which test_worker runs, where a test decides what comes of a round.
+It replaces the real one, which test_worker runs, where a test decides the outcome of a round.
 """
 
 import json
@@ -12,7 +12,7 @@ from cosine_train.learning.decision import Acceptance
 from cosine_train.learning.versions import Versions
 
 SCRIPT = "script.json"
-"""The file in the learner's folder with the shares, of 1,000 tokens, that it answers with; or `die`."""
+"""The file in the learner's folder with the shares, of 1,000 tokens, of its answers; or `die`."""
 
 
 def main() -> None:

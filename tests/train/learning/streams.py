@@ -10,7 +10,7 @@ from cosine_train.learning.streams import VerifiedStream
 def stream(
     client: str = "client", *, prompt: int = 5, tokens: int = 20, seed: int = 0, vocab: int = 256
 ) -> VerifiedStream:
-    """A stream of random tokens, of which the drafter guessed half."""
+    """Return a stream of random tokens, half of which the drafter guessed."""
     rng = Random(f"{client}/{seed}")
     text = tuple(rng.randrange(vocab) for _ in range(tokens))
     return VerifiedStream(

@@ -1,4 +1,4 @@
-"""Whom a drafter believes: its shipped weights decide by what they would have said, and all who are new are one."""
+"""The choice of clients: the shipped weights decide by their own guesses, and all new clients count as one."""
 
 from functools import cache
 from random import Random
@@ -21,7 +21,7 @@ PROMPT = (1, 2, 3)
 
 @cache
 def text_of(client: str, share: float, *, tokens: int = LEAST_TOKENS, seed: int = 0) -> VerifiedStream:
-    """A text of which the shipped weights would have said a share, the rest is any token."""
+    """Return a text of which the shipped weights guess a share; the rest is random."""
     rng, path = Random(f"{client} {seed}"), list(PROMPT)
     for _ in range(tokens):
         logits = SHIPPED.logits_after(path)
@@ -30,7 +30,7 @@ def text_of(client: str, share: float, *, tokens: int = LEAST_TOKENS, seed: int 
     text = tuple(path[len(PROMPT) :])
     return VerifiedStream(
         client=client,
-        # What the client says of its sampling is its word.
+        # The sampling is only a client's statement.
         sampling=Sampling(temperature=1e6, seed=seed),
         prompt=PROMPT,
         tokens=text,

@@ -1,4 +1,4 @@
-"""The process that learns: its orders, stopped and continued, ended with whoever started it, its failures told."""
+"""The learning process: its orders, pauses and failures, and its end with its parent."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ Make = Callable[[str], LearningChild]
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Makes one that runs code."""
+    """Return a function that makes a child that runs code."""
 
     def make(code: str) -> LearningChild:
         monkeypatch.setattr(module, "COMMAND", (sys.executable, "-S", "-c", code))
@@ -45,7 +45,7 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
 
 
 def state_of(pid: int) -> str:
-    """The letter that Linux gives to the state of a process; X for one that is gone."""
+    """Return Linux's letter for the state of a process; X for one that is gone."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -75,7 +75,7 @@ def test_what_goes_wrong_is_told_and_logged(tmp_path: Path, child: Make, code: s
     assert ("worn out" in (tmp_path / LOG_NAME).read_text()) == ("worn out" in code)
 
 
-# One that runs sees its stdin end, which `test_worker` shows as well; loading PyTorch to see it takes many seconds.
+# A running child reads the end of its stdin, which `test_worker` shows as well; loading PyTorch takes many seconds.
 @pytest.mark.parametrize("is_stopped", [pytest.param(False, marks=pytest.mark.soak), True])
 def test_it_ends_where_its_parent_is_killed(tmp_path: Path, is_stopped: bool) -> None:
     code = (
@@ -93,7 +93,7 @@ def test_it_ends_where_its_parent_is_killed(tmp_path: Path, is_stopped: bool) ->
         "    await asyncio.sleep(600)\n"
         "asyncio.run(scene())\n"
     )
-    # A session of its own: the kernel looks for parents in the same one, of which pytest may be the first.
+    # In a separate session: the kernel looks for parents in the same one, whose first process may be pytest.
     with subprocess.Popen(
         (sys.executable, "-c", code, tmp_path), stdout=subprocess.PIPE, start_new_session=True
     ) as parent:

@@ -1,4 +1,4 @@
-"""When a drafter learns, which weights go live and which go back, and what it remembers of that."""
+"""The time to learn, the decisions on weights, and the state that is kept between runs."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""A round of learning, on a model of one small layer: it learns what the target says, and one seed decides all."""
+"""A round of learning on a model of one small layer: it learns the target's text, reproducibly by seed."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +27,11 @@ SETTINGS = RoundSettings(
 )
 ONE_EPOCH = replace(SETTINGS, epochs=1.0)
 WORD = 400
-"""A token that the drafter of a vocabulary of its own does not know."""
+"""A token outside the drafter's vocabulary."""
 
 
 def model_of(vocab_tokens: int) -> Any:
-    """A drafter that knows nothing yet."""
+    """Return an untrained drafter."""
     torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=vocab_tokens,
@@ -56,13 +56,13 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(tokens: tuple[int, ...], client: str = "c", **others: Any) -> VerifiedStream:
-    """A text of which the drafter guessed nothing, unless told otherwise."""
+    """Return a text without guesses of the drafter, unless given."""
     fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens)} | others
     return VerifiedStream(client=client, sampling=Sampling(), tokens=tokens, **fields)
 
 
 def recited(count: int, *, first: int = 0) -> list[VerifiedStream]:
-    """Texts of a target that goes on counting, from somewhere, as no drafter expects."""
+    """Return texts of a target that counts on from random numbers, unlike any drafter."""
     starts = [Random(number).randrange(60) for number in range(first, first + count)]
     return [told(tuple(300 + (start + step) % 60 for step in range(24))) for start in starts]
 

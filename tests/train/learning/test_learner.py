@@ -1,4 +1,4 @@
-"""A drafter that learns: what goes live and what goes back, and that nothing that goes wrong ends it."""
+"""A learning drafter: the weights that go live or back, and that no failure ends it."""
 
 import asyncio
 import json
@@ -36,7 +36,7 @@ CURVE = CostCurve(((1, 0.001), (64, 0.002)))
 
 @pytest.fixture(autouse=True)
 def _quick_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few texts are enough for a round, which a child that learns nothing answers; nobody waits long."""
+    """A round needs few texts and is answered by a child that learns nothing; pauses are short."""
     monkeypatch.setattr(decision, "NEW_TOKENS", 500)
     monkeypatch.setattr(child, "COMMAND", (sys.executable, str(scripted_child.__file__)))
     monkeypatch.setattr(module, "LOOK_EVERY_S", 0.02)
@@ -63,7 +63,7 @@ def text_of(engine: Any) -> list[int]:
 
 
 class Drafter:
-    """A learner and the service that it learns for."""
+    """A learner and its service."""
 
     def __init__(self, folder: Path, **script: Any) -> None:
         self.folder = folder / "home"
@@ -101,7 +101,7 @@ class Drafter:
         (self.folder / SCRIPT).write_text(json.dumps(script))
 
     def play(self, scene: Callable[[], Awaitable[None]]) -> None:
-        """Run it as long as the scene lasts."""
+        """Run both as long as the scene lasts."""
 
         async def run() -> None:
             loops = [asyncio.ensure_future(work) for work in (self.service.run(), self.learner.run(self.emit))]
@@ -120,23 +120,23 @@ class Drafter:
             self.learner.keep(stream(f"client {seed % 4}", tokens=40, seed=seed, vocab=64))
 
     def accept(self, right: int, tokens: int) -> None:
-        """The live acceptance of so many tokens more."""
+        """Add to the live acceptance."""
         self.service.counts.right_first_choices += right
         self.service.counts.first_choices += tokens
 
     def serves(self) -> int:
-        """The seed of the engine that serves."""
+        """Return the seed of the engine that serves."""
         return next(seed for seed in range(9) if text_of(self.learner.engine) == text_of(scripted(seed)))
 
     async def event(self, name: str) -> dict[str, object]:
-        """The next event, of that name."""
+        """Return the next event, which must have that name."""
         await until(lambda: bool(self.events))
         found, fields = self.events.pop(0)
         assert found == name, (found, fields)
         return fields
 
     async def learn(self) -> dict[str, object]:
-        """Keep texts, and let it learn from them what then serves."""
+        """Keep texts, and learn from them until the new version serves."""
         self.keep()
         await self.event("learned")
         return await self.event("switched")
@@ -167,14 +167,14 @@ def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tm
     again = Drafter(tmp_path)
     assert (again.serves(), again.learner.model_name) == (1, drafter.switches[0])
     assert again.learner.expertise == ("code", "math")
-    # What it accepted since the switch outlasts the process.
+    # The acceptance since the switch is kept over a restart.
     again.accept(3, 4)
     assert (again.learner.live_since, again.learner.state.live_before) == (
         Acceptance(33, 44),
         Acceptance(600, 1000),
     )
     again.learner.close()
-    # The counts of a version say nothing of another one.
+    # The counts of one version do not apply to another.
     LearnerNow(version=7, live_since=Acceptance(1, 2)).write(again.folder)
     other = Drafter(tmp_path)
     assert other.learner.live_since == Acceptance()
@@ -189,13 +189,13 @@ def test_weights_that_are_no_better_or_are_forgotten_do_not_serve(tmp_path: Path
         assert (await drafter.event("learned"))["goes_live"] is False
         await asyncio.sleep(0.1)
         assert (drafter.serves(), drafter.events, drafter.switches) == (0, [], [])
-        # What was learned from is not new any more; the next round has the next number.
+        # Used texts are not new any more; the next round has the next number.
         drafter.tell(**BETTER)
         drafter.keep(100)
         await drafter.event("learned")
         assert (await drafter.event("switched"))["version"] == 2
         assert Versions(drafter.folder).all() == [2]
-        # What is forgotten serves no more.
+        # A forgotten version serves no more.
         Versions(drafter.folder).forget()
         await until(lambda: drafter.switches[-1] == "m")
         assert drafter.serves() == 0
@@ -211,7 +211,7 @@ def test_of_weights_that_are_right_less_often_the_worse_go(tmp_path: Path) -> No
         await drafter.learn()
         drafter.tell(earlier=600, live=500)
         await until(lambda: not drafter.learner._waiting)
-        # A text that may still go on is there to compare them on, too.
+        # A text that may still continue is used for the comparison as well.
         records, known = drafter.learner.records, drafter.learner.kept.streams
         records.leave(noted(followed(records), list(range(20))), now_s=0.0)
         drafter.accept(LIVE_TOKENS // 3, LIVE_TOKENS)

@@ -1,4 +1,4 @@
-"""The folder of a learner: whose it is, and what other programs of the user read there, whether it runs or not."""
+"""The folder of a learner: its identity, and the report for other programs, running or not."""
 
 import json
 from pathlib import Path

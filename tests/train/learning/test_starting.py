@@ -1,4 +1,4 @@
-"""The learner of a drafter that starts: refused where it cannot learn, in a folder of its own where it can."""
+"""The learner of a starting drafter: refused if it cannot learn, in a separate folder if it can."""
 
 import json
 from pathlib import Path

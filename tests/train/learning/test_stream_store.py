@@ -1,4 +1,4 @@
-"""What a drafter keeps of streams: within bounds whatever clients send, shared among them, whole after a crash."""
+"""The kept streams: bounded for any client, shared among clients, and intact after a crash."""
 
 import sqlite3
 import stat
@@ -126,7 +126,7 @@ def test_what_is_forgotten_is_nowhere_in_the_files(tmp_path: Path) -> None:
             store.add(stream(seed=number))
         store.add(secret)
         store.add(stream(seed=1000))
-        # A learner that runs goes on.
+        # A running learner continues.
         forget_streams(tmp_path)
         assert store.kept().streams == 0
         assert not any(b"S" * 40 in file.read_bytes() for file in tmp_path.iterdir())
@@ -150,7 +150,7 @@ def test_a_kill_while_it_writes_leaves_a_readable_store(tmp_path: Path, seed: in
         "    store.add(stream(f'client {number % 3}', tokens=2000, seed=number))\n"
         "    print(number, flush=True)\n"
     )
-    # After so many streams, somewhere in the next.
+    # A random number of streams is acknowledged; the kill is somewhere in the next.
     wait_for = Random(seed).randrange(1, 150)
     with subprocess.Popen([sys.executable, "-c", code, tmp_path], stdout=subprocess.PIPE) as writer:
         assert writer.stdout is not None

@@ -1,4 +1,4 @@
-"""What a drafter keeps of the texts it follows: nothing without permission, and one stream of each text."""
+"""The recorded texts of a drafter: none without permission, and one stream of each text."""
 
 import random
 from dataclasses import replace

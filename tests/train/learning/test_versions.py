@@ -1,4 +1,4 @@
-"""Which weights serve after whatever moment a drafter was killed at: one version, whole."""
+"""The weights that serve after a kill at any moment: one complete version."""
 
 import subprocess
 import sys
@@ -45,7 +45,7 @@ print(made.digest)
 
 
 def make(versions: Versions, number: int, *, bytes_each: int = 100) -> WeightVersion:
-    """A finished version whose files tell its number."""
+    """Return a finished version whose files contain its number."""
     folder = versions.begin(number)
     (folder / "gguf").mkdir()
     for name in ("config.json", "model.safetensors", "gguf/model.gguf"):
@@ -54,7 +54,7 @@ def make(versions: Versions, number: int, *, bytes_each: int = 100) -> WeightVer
 
 
 def numbers_in(folder: Path) -> set[str]:
-    """What the files of a version say."""
+    """Return the numbers in the files of a version."""
     return {path.read_bytes().split()[1][:1].decode() for path in folder.rglob("model*") if path.is_file()}
 
 
@@ -120,17 +120,6 @@ def test_only_the_last_few_are_kept(tmp_path: Path) -> None:
     assert len(versions.all()) == KEPT + 1
 
 
-def switch_and_die(folder: Path, deadly: int) -> WeightVersion:
-    """Of four versions the last serves, and a process that switches to a fifth is killed; the fourth."""
-    versions = Versions(folder)
-    before = [make(versions, number) for number in (1, 2, 3, 4)][-1]
-    versions.switch(LiveVersion(4, before.digest, ("four",)))
-    command = [sys.executable, "-c", SWITCHING, str(folder), str(deadly)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode in (-9, 0), done.stderr
-    return before
-
-
 @pytest.mark.parametrize(
     "deadly",
     [
@@ -139,9 +128,13 @@ def switch_and_die(folder: Path, deadly: int) -> WeightVersion:
     ],
 )
 def test_a_kill_before_any_step_leaves_one_of_two_versions_whole(tmp_path: Path, deadly: int) -> None:
-    """SIGKILL before the step of that number which touches a file, until there is none left."""
-    before = switch_and_die(tmp_path, deadly)
+    """SIGKILL before the file operation of that number in a switch from the fourth version to a fifth."""
     versions = Versions(tmp_path)
+    before = [make(versions, number) for number in (1, 2, 3, 4)][-1]
+    versions.switch(LiveVersion(4, before.digest, ("four",)))
+    command = [sys.executable, "-c", SWITCHING, str(tmp_path), str(deadly)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode in (-9, 0), done.stderr
     word, served = versions.live()
     assert served is not None and served.number in (4, 5)
     assert numbers_in(served.folder) == {str(served.number)}
@@ -149,7 +142,7 @@ def test_a_kill_before_any_step_leaves_one_of_two_versions_whole(tmp_path: Path,
         assert (word.digest, word.expertise) == (before.digest, ("four",))
     else:
         assert word.expertise == ("five",)
-    # And it goes on from there.
+    # It continues from there.
     versions.switch(LiveVersion(6, make(versions, 6).digest))
     versions.keep_newest(live=6)
     assert (versions.live()[1] or before).number == 6

@@ -1,4 +1,4 @@
-"""The child carries out real orders: it learns, writes what serves, compares, and ends with its parent."""
+"""The child carries out real orders: it learns, writes a version, compares, and ends with its parent."""
 
 import errno
 import os
@@ -52,7 +52,7 @@ NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """A learner's folder with texts in which its drafter sees sense."""
+    """Return a learner's folder with plausible texts."""
     files = TokenizerFiles.read(zoo.folder("target"))
     assert files is not None
     codec = TextTokenizer(files.files)
@@ -67,7 +67,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.fixture(autouse=True)
 def _short_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rounds of this process learn less, from fewer texts of the drafter's own: how much is `test_finetuning`'s."""
+    """Rounds are shorter, with fewer texts of the drafter's own; `test_finetuning` tests their effect."""
     monkeypatch.setattr(worker, "RoundSettings", partial(RoundSettings, own_texts=2, own_tokens=4, epochs=1.0))
 
 
@@ -162,20 +162,15 @@ def test_weights_in_a_folder_or_a_file_that_can_be_written_anew_can_learn(
         check_can_learn("zoo:smol-code", file, engine)
 
 
-def codec(*, has_template: bool = True) -> TextTokenizer:
-    files = TokenizerFiles.read(zoo.tokenizer_folder())
-    assert files is not None
-    return TextTokenizer(
-        {name: data for name, data in files.files.items() if has_template or name == "tokenizer.json"}
-    )
-
-
 @pytest.mark.parametrize(
     "own",
     [pytest.param(own, marks=THOROUGH if own == "literature" else pytest.mark.soak) for own in zoo.DOMAINS],
 )
 def test_the_projects_prompts_tell_the_domain_of_an_expert_from_others(own: str) -> None:
-    nll = domain_nll(load_engine(str(zoo.folder(f"draft-{own}")), pool_tokens=4096), codec())
+    files = TokenizerFiles.read(zoo.tokenizer_folder())
+    assert files is not None
+    drafter = load_engine(str(zoo.folder(f"draft-{own}")), pool_tokens=4096)
+    nll = domain_nll(drafter, TextTokenizer(files.files))
     factors = [value / nll[own] for domain, value in nll.items() if domain != own]
     assert NEAR < min(factors) <= max(factors) < 3
     assert refreshed_expertise((own,), nll, factor=NEAR) == (own,)

@@ -1,4 +1,4 @@
-"""Answers that no model wrote, and what the command trains."""
+"""Artificial answers, and drafters trained by the command."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def answer(
     domain: str = "code",
     sampling: Sampling | None = None,
 ) -> Answer:
-    """An answer; `likely` are ids and probabilities at each position, as many at each."""
+    """Return an answer; `likely` are ids and probabilities at each position, equally many."""
     table = likely or [[] for _ in tokens]
     ids: NDArray[np.int32] = np.array([[token for token, _ in row] for row in table], np.int32)
     chances = np.array([[chance for _, chance in row] for row in table], np.float32)
@@ -37,7 +37,7 @@ def answer(
 
 
 def trained(capsys: pytest.CaptureFixture[str], work: Path, out: Path, *arguments: str) -> dict[str, Any]:
-    """The record of what the command trains for the embedded target."""
+    """Return the record of the command's training for the embedded target."""
     given = ["--target", "zoo:target", "--work", str(work), "--out", str(out), "--device", "cpu", "--threads", "1"]
     with pytest.raises(SystemExit) as exit_:
         main(["zoo", "train", "--json", *given, *arguments])

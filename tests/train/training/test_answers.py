@@ -1,4 +1,4 @@
-"""Answers on disk, and the vocabulary that is made of them."""
+"""Answers on disk, and the vocabulary made of them."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +53,6 @@ def test_frequent_tokens_are_known_in_rising_order() -> None:
     answers = [answer((40, 9, 40, 9, 40)), answer((9, 77), prompt=(40,))]
     assert most_frequent(answers, tokens=2, shares={}).target_ids == (9, 40)
     assert most_frequent([answer((4, 5), prompt=(1,))], tokens=100, shares={}).target_ids == (1, 4, 5)
-    # Those that were likely count by their probability.
+    # Likely tokens count by their probability.
     likely = [[(9, 0.6), (50, 0.4)], [(9, 0.5), (60, 0.001)]]
     assert most_frequent([answer((9, 9), prompt=(), likely=likely)], tokens=2, shares={}).target_ids == (9, 50)

@@ -1,4 +1,4 @@
-"""The loss and the batches of a drafter's training, and how often it would have guessed right."""
+"""The loss and the batches of a drafter's training, and the measuring of drafters."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
 
 
 class Fixed(torch.nn.Module):
-    """A model whose logits are the same wherever it is asked."""
+    """A model with the same logits everywhere."""
 
     def __init__(self, logits: list[float]) -> None:
         super().__init__()
@@ -35,11 +35,11 @@ def batch_of(*likely: list[tuple[int, float]], tokens: tuple[int, ...]) -> Batch
 def test_the_loss_is_the_cross_entropy_with_known_tokens_and_all_others_as_one() -> None:
     model = Fixed([1.0, 0.5, -1.0, 2.0, 0.0, 0.25])
     logs = torch.tensor([1.0, 0.5, -1.0, 2.0, 0.0, 0.25]).log_softmax(-1)
-    # Token 99 is unknown; with what is left of the probability it joins all that were not named.
+    # Token 99 is unknown; with the remaining probability it joins all tokens that are not named.
     loss = distillation_loss(model, batch_of([(40, 0.5), (99, 0.2), (41, 0.1)], tokens=(40,)))
     others = logs[[0, 1, 2, 5]].logsumexp(-1)
     assert loss.item() == pytest.approx(-(0.5 * logs[3] + 0.1 * logs[4] + 0.4 * others).item(), abs=1e-3)
-    # Of a text alone, with its tokens.
+    # The loss of a text alone uses its tokens.
     loss = distillation_loss(model, batch_of(tokens=(40, 99)))
     unknown = logs[[0, 1, 2, 3, 4, 5]].logsumexp(-1)
     assert loss.item() == pytest.approx(-(logs[3] + unknown).item() / 2, abs=1e-5)

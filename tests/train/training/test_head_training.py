@@ -48,7 +48,7 @@ def a_head() -> tuple[EagleHead, TargetView]:
 
 
 def a_batch(tokens: torch.Tensor) -> HeadBatch:
-    """After every token but the first two, all the target's chances on one token."""
+    """Return a batch with all the target's probability on one token after every token but the first two."""
     likely = torch.arange(tokens.numel()).view(*tokens.shape, 1) % 50
     chances = torch.ones(*tokens.shape, 1)
     chances[:, :2] = 0.0

@@ -24,7 +24,7 @@ def llama() -> Any:
     torch.manual_seed(1)
     model = tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON))
     with torch.no_grad():
-        # Untrained models prefer nothing: these choices are clear of rounding.
+        # Untrained models have no preference: these choices are clear of rounding.
         model.lm_head.weight *= 30
     return model.eval()
 
@@ -36,7 +36,7 @@ def prompts(sampling: Sampling) -> list[TargetPrompt]:
 
 
 def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
-    """The tokens that a verifier commits without any draft."""
+    """Return the tokens that a verifier commits without any draft."""
     sequence = engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens))
     row = Row.chain(sequence, prompt.tokens, scored_from=len(prompt.tokens) - 1)
     written: list[int] = []

@@ -26,7 +26,7 @@ def loss_of(trained: torch.nn.Module, batch: Tensor) -> Tensor:
 
 
 class Interrupted(Exception):
-    """Stands for whatever ends a training early."""
+    """Any interruption of a training."""
 
 
 def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A drafter before its training: layers and tokens of its target, a small model, what another has learned."""
+"""A drafter before its training: layers and tokens of its target, a small model, an earlier drafter's weights."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def test_all_layers_and_tokens_are_the_target_itself(name: str) -> None:
 
 def test_some_layers_and_tokens_are_taken() -> None:
     model = target("Llama")
-    # As many tokens as the target's are still told apart.
+    # As many tokens as the target's are distinct.
     most = DraftVocabulary(tuple(range(1, VOCAB)))
     rows = drafter_of(model, layers=(0,), vocabulary=most).get_input_embeddings().weight
     assert torch.equal(rows[:-1], model.get_input_embeddings().weight[1:])

@@ -1,4 +1,4 @@
-"""The questions that a chat model asks itself: from its template alone, each once, not too many alike."""
+"""The questions that a chat model asks itself: from its template alone, each once, with limited similarity."""
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,25 +39,25 @@ def test_the_opening_is_the_template_up_to_where_the_user_speaks(codec: TextToke
 
 
 class RepeatingTarget:
-    """A target that says each of its questions `times` times."""
+    """A target that gives each of its questions `times` times."""
 
     def __init__(self, codec: TextTokenizer, *, times: int) -> None:
         self._codec = codec
         self._times = times
 
     def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """Every question begins with the same token."""
+        """Return one first token for every question."""
         return [(self._codec.encode("W")[0], 1.0)]
 
     def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """The number of a prompt tells its question."""
+        """Yield answers whose question depends on the prompt's number."""
         nothing = np.zeros((1, 0))
         for prompt in prompts:
             said = self._codec.encode(f"hat is the number {prompt.question // self._times} for?")
             yield prompt.answer((*said, 0), nothing.astype(np.int32), nothing.astype(np.float16))
 
     def has_ended(self, answer: Answer) -> bool:
-        """All do."""
+        """Return True."""
         return True
 
 
@@ -102,5 +102,5 @@ def test_after_an_answer_the_user_speaks_again(codec: TextTokenizer, tmp_path: P
     assert [message["role"] for message in again] == ["user", "assistant", "user"]
     assert again[:1] == asked
     assert again[1]["content"] == codec.decode(answer.tokens[:-1])
-    # Written once: the next call finds it in the file.
+    # It is written once: the next call finds it in the file.
     assert write_follow_ups(target, codec, tmp_path, [first], [answer], count=1, say=lambda _: None) == questions

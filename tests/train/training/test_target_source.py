@@ -1,4 +1,4 @@
-"""A target as training needs it, here or behind a swarm in memory: its answers, and the drafters made of it."""
+"""The target in training, here or behind a swarm in memory: its answers, and the drafters made of it."""
 
 import random
 

@@ -20,14 +20,10 @@ from cosine_tui.state.prompt_line import Options
 from cosine_tui.state.snapshot import ConnectionState, RequestDescription, Snapshot
 
 SURVEY_EVERY_S: Final = 3.0
+LONGEST_PAUSE_S: Final = 30.0  # Before joining again; the pause doubles after each failure.
 LOST_SURVEYS: Final = 2  # Consecutive surveys without nodes before the monitor joins again.
 
 Join = Callable[[], Awaitable[Swarm]]
-
-
-def retry_pause_s(attempt: int) -> float:
-    """Return the pause before joining again, after `attempt` failures."""
-    return min(30.0, 2.0 ** min(attempt, 10))
 
 
 class LiveSource:
@@ -97,46 +93,42 @@ class LiveSource:
             self._requests.cancel(number)
 
     async def _stay(self, requests: RunningRequests) -> None:
-        attempt = 0
+        pause_s = 1.0
         while True:
             async with AsyncExitStack() as stack:
                 client = AsyncClient(join=self._join, target=self._target, memory=self._memory)
                 try:
                     await stack.enter_async_context(client)
                 except (PeerLost, RemoteProtocolError, GenerationFailed, OSError) as error:
-                    pause_s = retry_pause_s(attempt)
                     self._state.mark_lost(str(error), requests.now_s(), retry_at_s=requests.now_s() + pause_s)
-                    attempt += 1
                     await asyncio.sleep(pause_s)
+                    pause_s = min(LONGEST_PAUSE_S, 2 * pause_s)
                     continue
                 if await self._stay_joined(client, requests):
-                    attempt = 0
+                    pause_s = 1.0
 
     async def _stay_joined(self, client: AsyncClient, requests: RunningRequests) -> bool:
         """Survey until the swarm is lost and no request runs; return True if it was ever found."""
         self._client = client
         surveyor = Surveyor(client.swarm, target=client.target)
+        misses, was_there = 0, False
         try:
-            return await self._survey_until_lost(surveyor, requests)
+            while misses < LOST_SURVEYS or not requests.is_idle:
+                survey = await surveyor.survey()
+                self._state.bans = tuple(self._bans.read().values())
+                self._state.learners = self._learners()
+                reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
+                if reason:
+                    misses += 1
+                    if misses >= LOST_SURVEYS or self._state.connection.state is not ConnectionState.LIVE:
+                        self._state.mark_lost(reason, requests.now_s())
+                else:
+                    misses, was_there = 0, True
+                    self._state.mark_live(requests.now_s())
+                if survey.nodes or not reason:
+                    self._state.add_survey(survey, requests.now_s())
+                await asyncio.sleep(SURVEY_EVERY_S)
         finally:
             self._client = None
             await surveyor.close()
-
-    async def _survey_until_lost(self, surveyor: Surveyor, requests: RunningRequests) -> bool:
-        misses, was_there = 0, False
-        while misses < LOST_SURVEYS or not requests.is_idle:
-            survey = await surveyor.survey()
-            self._state.bans = tuple(self._bans.read().values())
-            self._state.learners = self._learners()
-            reason = why_lost(survey, has_known_nodes=bool(self._state.nodes))
-            if reason:
-                misses += 1
-                if misses >= LOST_SURVEYS or self._state.connection.state is not ConnectionState.LIVE:
-                    self._state.mark_lost(reason, requests.now_s())
-            else:
-                misses, was_there = 0, True
-                self._state.mark_live(requests.now_s())
-            if survey.nodes or not reason:
-                self._state.add_survey(survey, requests.now_s())
-            await asyncio.sleep(SURVEY_EVERY_S)
         return was_there

@@ -11,10 +11,7 @@ from typing import Any, Final
 
 from platformdirs import user_state_dir
 
-from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS, LearnedName
 from cosine_p2p.storage.state_file import StateFile
-from cosine_protocol.limits import MAX_EXPERTISE
-from cosine_train.learning.versions import SHIPPED, LiveVersion
 
 ABOUT: Final = "about.json"
 """The file with the peer id, model and target of a folder, for `cosine-node learned`."""
@@ -38,16 +35,6 @@ class LearnerHome:
     target: Path
     expertise: tuple[str, ...]
     max_bytes: int
-
-    def name_of(self, live: LiveVersion) -> str:
-        """Return the model's name in a record."""
-        if live.number == SHIPPED:
-            return self.model_name
-        return str(LearnedName(self.model_name, live.number, live.digest[:DIGEST_CHARACTERS]))
-
-    def announced(self, live: LiveVersion) -> tuple[str, ...]:
-        """Return the domains of a record: the volunteer's, and the learned ones."""
-        return tuple(dict.fromkeys((*self.expertise, *live.expertise)))[:MAX_EXPERTISE]
 
 
 @cache

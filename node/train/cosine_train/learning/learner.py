@@ -16,7 +16,9 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.passes.runner import in_ending_thread
 from cosine_node.terminal.events import Emit
+from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS, LearnedName
 from cosine_protocol.errors import UsageError
+from cosine_protocol.limits import MAX_EXPERTISE
 from cosine_train.learning.child import (
     ChildFailed,
     Comparison,
@@ -116,12 +118,14 @@ class Learner:
     @property
     def model_name(self) -> str:
         """The name in a record of the weights that serve."""
-        return self._home.name_of(self.live)
+        if self.live.number == SHIPPED:
+            return self._home.model_name
+        return str(LearnedName(self._home.model_name, self.live.number, self.live.digest[:DIGEST_CHARACTERS]))
 
     @property
     def expertise(self) -> tuple[str, ...]:
         """The domains to announce: those that the volunteer named, and the learned ones."""
-        return self._home.announced(self.live)
+        return tuple(dict.fromkeys((*self._home.expertise, *self.live.expertise)))[:MAX_EXPERTISE]
 
     @property
     def live_since(self) -> Acceptance:

@@ -14,7 +14,7 @@ from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_node.models.home_model import is_eagle_head
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling, Shaping, TokenBias
+from cosine_protocol.request import Sampling
 from cosine_train.training.head_steps import unrolled
 from tests.node.engine.eagle.small_head import SHAPE, VOCABULARY, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
@@ -110,13 +110,6 @@ def test_only_tokens_that_it_knows_are_drafted(sampling: Sampling) -> None:
     drafted = {token for choice in result.choices for token, _ in choice.candidates}
     assert drafted <= set(VOCABULARY.target_ids)
     assert all(choice.token == choice.candidates[0][0] for choice in result.choices)
-
-
-def test_what_a_request_rules_out_is_not_drafted() -> None:
-    plain = [choice.token for choice in read_text(head_engine())[1].choices]
-    never = Sampling(shaping=Shaping(logit_bias=tuple(TokenBias(token, -100.0) for token in set(plain))))
-    _, result = read_text(head_engine(), sampling=never)
-    assert not {choice.token for choice in result.choices} & set(plain)
 
 
 @pytest.mark.parametrize("known", [1 + VOCABULARY.target_ids[3], VOCAB])
