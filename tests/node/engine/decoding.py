@@ -1,4 +1,4 @@
-"""An engine decodes requests as a verifier does, without a network."""
+"""Decoding of requests on an engine as by a verifier, without a network."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -31,8 +31,8 @@ def decoded(
 ) -> list[Decoded]:
     """Decode all requests, `at_once` of them together; the next request starts in the pass after one ends.
 
-    They are greedy unless each has a sampling of its own. A prompt is fed whole; keep and prune are called as a
-    verifier does. Raises what the engine raises.
+    They are greedy unless they have a sampling. A prompt is fed whole; keep and prune are called as by a verifier.
+    Raises the errors of the engine.
     """
     done = [Decoded() for _ in prompts]
     waiting = deque(zip(prompts, tokens, samplings or [Sampling()] * len(prompts), done, strict=True))
@@ -61,7 +61,7 @@ def decoded(
 
 
 def _forward(engine: Engine, rows: Sequence[Row]) -> Iterator[tuple[Row, Sequence[Choice]]]:
-    """The choices of every row of a pass. Raises its error."""
+    """Return the choices of every row of a pass. Raises its error."""
     for row, result in zip(rows, engine.forward(rows), strict=True):
         if result.error is not None:
             raise result.error

@@ -1,4 +1,4 @@
-"""Engines of the embedded models, by the numerics that they are to have."""
+"""Engines of the embedded models, by their numerics."""
 
 import tempfile
 from functools import lru_cache
@@ -17,7 +17,7 @@ _FILES: Final = tempfile.TemporaryDirectory(prefix="cosine-audits-")
 
 
 def engine_of(numerics: str, *, model: str = "target", threads: int = 1) -> Engine:
-    """An engine for an embedded model that has these numerics, such as `float32/int8` or `gguf:Q4_1+llama.cpp`."""
+    """Return an engine for an embedded model with numerics such as `float32/int8` or `gguf:Q4_1+llama.cpp`."""
     weights, _, computed = numerics.removeprefix("gguf:").rpartition("+")
     if computed == "llama.cpp":
         return load_llama(gguf_of(model, weights), device="cpu", threads=threads, pool_tokens=POOL_TOKENS)
@@ -28,7 +28,7 @@ def engine_of(numerics: str, *, model: str = "target", threads: int = 1) -> Engi
 
 @lru_cache
 def gguf_of(model: str, weights: str) -> Path:
-    """An embedded model as a GGUF file; SmolLM2 comes as one."""
+    """Return an embedded model as a GGUF file; SmolLM2 is one."""
     source = zoo.location(model)
     if source.is_file():
         return source

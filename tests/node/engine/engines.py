@@ -1,4 +1,4 @@
-"""Engines of every kind, each as a function of the tokens of its pool, and what they are to agree with."""
+"""Engines of every kind, each as a function of the tokens of its pool, with their references."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ _NUMBERS = count()
 def llama_engine(
     model: Any = None, *, pool_tokens: int, weights: str = "F32", lanes: int = 64, pass_tokens: int = 63
 ) -> LlamaEngine:
-    """An engine of llama.cpp around a model of transformers, which is written as a file first, or `tiny_llama`."""
+    """Return an engine of llama.cpp around a model of transformers, written as a file, or `tiny_llama`."""
     name = f"model-{next(_NUMBERS)}"
     file = GgufFile.open(tiny_gguf(weights) if model is None else gguf_of(model, name, weights=weights))
     loaded = LlamaModel(llama_library(), file)
@@ -63,7 +63,7 @@ def llama_engine(
 
 
 def chain_engine(pool_tokens: int) -> ChainEngine:
-    """A head over two stages of `tiny_llama` in this process."""
+    """Return a head over two stages of `tiny_llama` in this process."""
     models = load_untried(tiny_folder(), ranges(1, 2), slots=pool_tokens)
     return ChainEngine(
         LocalChain([StageEngine(model, PagePool(tokens=pool_tokens)) for model in models]),
@@ -75,24 +75,24 @@ def chain_engine(pool_tokens: int) -> ChainEngine:
 
 
 def halved_llama() -> Any:
-    """`tiny_llama` with its weights held in float16."""
+    """Return `tiny_llama` with its weights held in float16."""
     model = tiny_llama()
     hold_in_half(model)
     return model
 
 
 def rounded(model: Any) -> Any:
-    """The same model with the weights of its linear layers rounded to float16."""
+    """Return the same model with the weights of its linear layers rounded to float16."""
     with torch.no_grad():
         for module in model.modules():
             if type(module) is nn.Linear:
-                # One that is the embedding too is a matrix of its own then.
+                # A weight shared with the embedding becomes a separate matrix.
                 module.weight = nn.Parameter(module.weight.half().float())
     return model
 
 
 def llama_of_blocks(blocks: Blocks) -> Any:
-    """`tiny_llama` from a file in Q8_0, its matrices in blocks or dequantised."""
+    """Return `tiny_llama` from a file in Q8_0, its matrices in blocks or dequantised."""
     return load_model(str(unfolded_gguf("Q8_0")), dtype=torch.float32, blocks=blocks).eval()
 
 
@@ -105,7 +105,7 @@ def reduced_engine(pool_tokens: int) -> ReducedVocabularyEngine:
 
 
 def retokenized_engine(pool_tokens: int) -> RetokenizedEngine:
-    """One whose target writes pairs of the inner model's bytes as one token."""
+    """Return one whose target writes pairs of the inner model's bytes as one token."""
     inner = ScriptedEngine(vocab_tokens=VOCAB_TOKENS[BYTES], pool_tokens=pool_tokens)
     return RetokenizedEngine(inner, own=BYTES, target=PAIRS, vocab_tokens=VOCAB_TOKENS[PAIRS])
 
@@ -140,7 +140,7 @@ MODELS: Final[Mapping[str, Kind]] = {
     ),
     "chain of stages": Kind(chain_engine, tiny_llama),
 }
-"""Those that hold all of a Llama."""
+"""Kinds of a whole Llama."""
 COUPLED: Final[Mapping[str, Kind]] = {
     **MODELS,
     "reduced vocabulary": Kind(reduced_engine),
@@ -150,7 +150,7 @@ COUPLED: Final[Mapping[str, Kind]] = {
         lambda pool: ReplaceableEngine(ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB), on_open=lambda: None)
     ),
 }
-"""Those whose choice depends on nothing but its path and the request's sampling."""
+"""Kinds whose choices depend only on the path and the request's sampling."""
 ALL: Final[Mapping[str, Kind]] = {**COUPLED, "retokenized": Kind(retokenized_engine)}
 ATTENTIONS: Final[Mapping[str, Kind]] = {
     "windowed": _built(WINDOWED["Gemma2"]),
@@ -161,4 +161,4 @@ ATTENTIONS: Final[Mapping[str, Kind]] = {
     "recurrent": _built(RECURRENT["mamba2"], PassWay.CACHED),
     "stepped": _built(STEPPED["mamba"], PassWay.STEPPED),
 }
-"""PyTorch with models whose keys and values lie otherwise."""
+"""PyTorch with other layouts of keys and values."""

@@ -1,4 +1,4 @@
-"""Tiny models as folders and GGUF files, written once a run."""
+"""Tiny models as folders and GGUF files, written once per run."""
 
 import tempfile
 from dataclasses import replace
@@ -15,7 +15,7 @@ _FOLDER = tempfile.TemporaryDirectory(prefix="cosine-gguf-")
 
 
 def gguf_of(model: Any, name: str, *, weights: str = "F32") -> Path:
-    """A model of transformers, of the llama kind, as a file of that name."""
+    """Write a model of transformers, of the llama kind, as a file of that name."""
     folder = Path(_FOLDER.name) / f"{name}-source"
     model.save_pretrained(folder)
     file = Path(_FOLDER.name) / f"{name}.{weights}.gguf"
@@ -25,23 +25,23 @@ def gguf_of(model: Any, name: str, *, weights: str = "F32") -> Path:
 
 @lru_cache
 def tiny_gguf(weights: str = "F32") -> Path:
-    """`tiny_llama` as a file."""
+    """Return `tiny_llama` as a file."""
     return gguf_of(tiny_llama(), "tiny", weights=weights)
 
 
 @lru_cache
 def unfolded_gguf(weights: str) -> Path:
-    """The folder that such a file is unfolded to."""
+    """Return the folder that such a file is unfolded to."""
     return unfold(tiny_gguf(weights), cache_folder=Path(_FOLDER.name))
 
 
 def gguf_with_tower(target: Path) -> Path:
-    """`TINY["llama"]` with a tower for images in the same file."""
+    """Write `TINY["llama"]` with a tower for images in the same file."""
     names = ("v.blk.0.attn_q.weight", "v.patch_embd.weight", "mm.0.weight")
     llama = TINY["llama"]
     return replace(llama, once={**llama.once, **dict.fromkeys(names, (4, 4))}).write(target)
 
 
 def tiny_folder() -> Path:
-    """`tiny_llama` as a folder."""
+    """Return `tiny_llama` as a folder."""
     return tiny_gguf().with_name("tiny-source")

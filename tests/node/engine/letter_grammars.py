@@ -17,7 +17,7 @@ END: Final = len(LETTERS)
 
 
 class LetterTokens:
-    """The tokenizer of `LETTERS`, as llguidance wants it."""
+    """The tokenizer of `LETTERS` in llguidance's form."""
 
     eos_token_id: int = END
     bos_token_id: int | None = None
@@ -30,21 +30,21 @@ class LetterTokens:
 
 
 def text_of(tokens: Sequence[int]) -> str:
-    """What tokens write, up to the end of the text."""
+    """Return the text of tokens, up to the end token."""
     return "".join(LETTERS[token] for token in tokens if token != END)
 
 
 def fault(constraint: Constraint) -> str:
-    """What is wrong with a constraint, found in this process."""
+    """Return the fault of a constraint, found in this process."""
     return trial.fault_of(constraint.kind, constraint.text)
 
 
 def tried(constraint: Constraint) -> Tried:
-    """What a trial shows of a constraint, in this process."""
+    """Return the result of a trial in this process."""
     return Tried(fault(constraint))
 
 
 def letter_grammars(*, waits: bool = True, tried: Callable[[Constraint], Tried] = tried) -> Grammars:
-    """The constraints of texts of `LETTERS`."""
+    """Return the constraints of texts of `LETTERS`."""
     tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
     return Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)

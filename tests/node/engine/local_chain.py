@@ -1,4 +1,4 @@
-"""A chain whose stages are all in this process."""
+"""A chain with all stages in this process."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ from cosine_protocol.errors import CosineError
 
 
 class LocalChain:
-    """Implements `cosine_node.stages.operations.Chain`: operations wait until an answer is asked for."""
+    """Implements `cosine_node.stages.operations.Chain`: operations wait until an answer is requested."""
 
     def __init__(self, stages: Sequence[StageEngine]) -> None:
-        """The stages hold all layers of a model, in their order, none twice."""
+        """Create it; the stages hold all layers of a model, in order and once each."""
         self._stages = stages
         self._waiting: deque[Operation] = deque()
         self._lost: ChainLost | None = None
@@ -30,7 +30,7 @@ class LocalChain:
             try:
                 found = self._through(operation)
             except CosineError as error:
-                # Some stages have applied it and others have not.
+                # Some stages have applied it, others not.
                 self._lost = ChainLost(f"A stage failed: {error}")
                 self._waiting.clear()
             else:

@@ -1,4 +1,4 @@
-"""Requests served as a verifier serves them, with all that may vary meanwhile drawn at random."""
+"""Requests served as by a verifier, with all other conditions drawn at random."""
 
 import random
 from collections.abc import Sequence
@@ -8,12 +8,12 @@ from cosine_node.engine.base import PREFIX, Engine, Row
 from cosine_protocol.request import Sampling, Shaping, TokenBias
 
 Position = tuple[int, float]
-"""A token and its margin: margins tell of a difference long before tokens do."""
+"""A token and its margin: margins show a difference long before tokens do."""
 
 
 @dataclass(slots=True)
 class Asked:
-    """A request: drafts are made of `expected`, what it should give, and of tokens below `drafted_below`."""
+    """A request: drafts are made of `expected`, its correct output, and of tokens below `drafted_below`."""
 
     prompt: list[int]
     sampling: Sampling
@@ -22,7 +22,7 @@ class Asked:
 
 
 def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int, is_shaped: bool = True) -> list[Asked]:
-    """Prompts of random tokens, some of which begin alike, half of them sampled from, a third shaped or none."""
+    """Return prompts of random tokens, some with equal beginnings, half of them sampled, a third shaped or none."""
     rng = random.Random(seed)
     common = [rng.randrange(3, vocab_tokens) for _ in range(longest // 2)]
     asked = []
@@ -35,7 +35,7 @@ def draw_requests(count: int, *, vocab_tokens: int, longest: int, seed: int, is_
 
 
 def draw_shaping(rng: random.Random, *, vocab_tokens: int) -> Shaping:
-    """All that shapes scores at once, about so many tokens that it matters."""
+    """Return all score shaping at once, about enough tokens to matter."""
     some = rng.sample(range(vocab_tokens), min(vocab_tokens // 2, 200))
     return Shaping(
         presence_penalty=rng.choice((0.0, 0.7, -1.0)),
@@ -48,7 +48,7 @@ def draw_shaping(rng: random.Random, *, vocab_tokens: int) -> Shaping:
 
 
 def serve_alone(engine: Engine, asked: Asked, tokens: int) -> list[Position]:
-    """Plain decoding, one request at a time, its prompt in one pass."""
+    """Decode plainly, one request at a time, with its prompt in one pass."""
     sequence = engine.open(sampling=asked.sampling, prompt_tokens=len(asked.prompt))
     fed, found = asked.prompt, list[Position]()
     while len(found) < tokens:
@@ -62,7 +62,7 @@ def serve_alone(engine: Engine, asked: Asked, tokens: int) -> list[Position]:
 
 
 class _Request:
-    """A request under way in a shared engine."""
+    """A running request in a shared engine."""
 
     def __init__(self, engine: Engine, asked: Asked, rng: random.Random) -> None:
         self._engine = engine
@@ -83,7 +83,7 @@ class _Request:
         return [token for token, _ in self.found]
 
     def lose(self, *, is_failover: bool) -> None:
-        """Lose its pages. After a failover what was committed is prefilled and scored; else all but the last."""
+        """Release its pages. After a failover all committed tokens are prefilled, with scores; else all but one."""
         self.end()
         self._open()
         self._scores_prefill = is_failover or not self.found
@@ -92,7 +92,7 @@ class _Request:
         self._engine.release(self._sequence)
 
     def row(self) -> Row:
-        """Its row in the next pass: a piece of its prefix, or its last token with a random tree below it."""
+        """Return its row in the next pass: a piece of its prefix, or its last token with a random tree below it."""
         known = self._asked.prompt + self._output
         if not self._scores_prefill:
             known = known[:-1]
@@ -114,7 +114,7 @@ class _Request:
         return Row(self._sequence, tuple(tokens), tuple(range(len(tokens))), tuple(parents))
 
     def take(self, row: Row, choices: Sequence[Position]) -> None:
-        """Take in what came of its row: the target's own tokens as far as they were drafted, and one more."""
+        """Note the result of its row: the target's tokens as far as they were drafted, and one more."""
         if self._fed < len(self._asked.prompt) + len(self.found) - (not self._scores_prefill):
             self._fed += len(row.tokens)
             self._engine.keep(self._sequence, row.nodes)
@@ -140,7 +140,7 @@ class _Request:
 
 
 def is_as_expected(found: Sequence[Position], expected: Sequence[Position], *, tolerance: float) -> bool:
-    """True if positions begin a text: the same tokens, with margins that differ by so much at most."""
+    """Return True if positions begin a text: the same tokens, with margins within a tolerance."""
     return all(
         # Two infinite margins are equal, and have no difference.
         token == wanted and (margin == wanted_margin or abs(margin - wanted_margin) <= tolerance)
@@ -151,7 +151,7 @@ def is_as_expected(found: Sequence[Position], expected: Sequence[Position], *, t
 def serve_together(
     engine: Engine, requests: Sequence[Asked], *, at_once: int, seed: int, tolerance: float = 0.0
 ) -> int:
-    """Serve requests that know what is expected of them; the number of those that gave anything else."""
+    """Serve requests with known outputs; return the number of those with any other output."""
     rng = random.Random(seed)
     waiting = list(requests)
     active: list[tuple[Asked, _Request]] = []
@@ -165,7 +165,7 @@ def serve_together(
         for (_, request), row, result in zip(chosen, rows, engine.forward(rows), strict=True):
             request.take(row, [(choice.token, choice.margin) for choice in result.choices])
         for asked, request in chosen:
-            # Once it differs, its drafts and what is fed next are of another text.
+            # After a difference its drafts and inputs are of another text.
             is_wrong = not is_as_expected(request.found, asked.expected, tolerance=tolerance)
             if is_wrong or len(request.found) >= len(asked.expected):
                 different += is_wrong

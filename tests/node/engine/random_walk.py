@@ -25,7 +25,7 @@ def fresh_logits(model: Any, tokens: list[int]) -> Tensor:
 
 
 class Walk:
-    """An engine, and the model or the other engine that it should agree with."""
+    """An engine, and the model or the other engine that is its reference."""
 
     def __init__(self, seed: int, engine: Engine, reference: Any) -> None:
         self.rng = random.Random(seed)
@@ -84,7 +84,7 @@ class Walk:
         assert choice.token == expected.token or expected.margin < NEAR_TIE
 
     def expected(self, tokens: list[int], sampling: Sampling) -> Choice:
-        """The choice after a text that is fed at once."""
+        """Return the choice after a text fed at once."""
         if isinstance(self.reference, torch.nn.Module):
             query = Query(sampling, len(tokens) - 4, 2, tokens)
             choice = choose(fresh_logits(self.reference, tokens)[-1:], [query])[0]

@@ -1,4 +1,4 @@
-"""Two kinds of real tokenizers, and an engine that knows one text by heart and goes on with it."""
+"""Two kinds of real tokenizers, and an engine that knows one text and continues it."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -40,9 +40,9 @@ VOCAB_TOKENS: Final = {BYTES: 256, PAIRS: 400}
 
 
 class Reciter:
-    """Implements `cosine_node.engine.base.Engine`: after the beginning of its text it says what follows there.
+    """Implements `cosine_node.engine.base.Engine`: after the beginning of its text it continues the text.
 
-    After anything else it says a question mark; it is `CERTAINTY` sure of everything. It never runs out of pages.
+    After anything else it writes a question mark; its certainty is always `CERTAINTY`. It never runs out of pages.
     """
 
     context_tokens = 4096
@@ -113,7 +113,7 @@ class Reciter:
 def chain(
     sequence: int, tokens: Sequence[int], *, first: int = 0, parent: int = PREFIX, scored_from: int | None = None
 ) -> Row:
-    """A row whose tokens follow one another, named from `first` on; it asks for one candidate after the last."""
+    """Return a row of consecutive tokens, named from `first` on, with one candidate after the last."""
     nodes = tuple(range(first, first + len(tokens)))
     scored = len(tokens) - 1 if scored_from is None else scored_from
     return Row(sequence, tuple(tokens), nodes, (parent, *nodes[:-1]), scored_from=scored, candidates=1)

@@ -1,4 +1,4 @@
-"""Small random JSON schemas, and the check that a text is what one of them allows."""
+"""Small random JSON schemas, and the check of a text against one."""
 
 import json
 from typing import Any
@@ -43,6 +43,6 @@ SCHEMAS: st.SearchStrategy[str] = _VALUES.map(json.dumps)
 
 
 def check_json(text: str, schema: str) -> None:
-    """Raise for a text that is no JSON, or none that the schema allows."""
+    """Raise for a text that is invalid JSON, or not allowed by the schema."""
     jsonschema = pytest.importorskip("jsonschema")
     jsonschema.validate(json.loads(text), json.loads(schema))

@@ -20,18 +20,18 @@ from cosine_protocol.stage_messages import LayerRange
 
 
 def ranges(*ends: int) -> list[LayerRange]:
-    """The parts of a model that end before these layers, the last of which it has no more."""
+    """Return the parts of a model that end before these layers, the last of which is the number of layers."""
     return [LayerRange(first=first, end=end, layers=ends[-1]) for first, end in zip((0, *ends), ends, strict=False)]
 
 
 def load_stages(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
-    """Parts of a model, if the self-test finds them exact."""
+    """Return parts of a model, if the self-test finds them exact."""
     models = [(part, load_part(str(source), part, dtype=torch.float32)) for part in parts]
     return [StageModel(model, part, slots=slots, way=find_way(model)) for part, model in models]
 
 
 def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int) -> list[StageModel]:
-    """Parts of a model that runs with packed passes, without the self-test, which takes seconds."""
+    """Return parts of a model with packed passes, without the self-test, which takes seconds."""
     return [
         StageModel(load_part(str(source), part, dtype=torch.float32), part, slots=slots, way=PassWay.PACKED)
         for part in parts
@@ -39,17 +39,17 @@ def load_untried(source: Path | str, parts: Sequence[LayerRange], *, slots: int)
 
 
 def whole_engine(source: Path | str, *, pool_tokens: int) -> TorchEngine:
-    """The engine that holds all of a model, deciding as `load_engine` does."""
-    # As parts do, the whole of a GGUF file keeps its blocks.
+    """Return the engine of a whole model, with the decisions of `load_engine`."""
+    # As in parts, the whole of a GGUF file keeps its blocks.
     model: Any = load_model(str(source), dtype=torch.float32, blocks=Blocks.ALL)
     for weight in model.parameters():
-        # Weights that lie in a mapped file are not aligned as allocated ones are, and products round by that.
+        # Weights in a mapped file have another alignment, which affects the rounding of products.
         weight.data = weight.data.clone()
     return TorchEngine(model, pool_tokens=pool_tokens, way=find_way(model))
 
 
 def through(stages: Sequence[StageEngine], rows: Sequence[Row]) -> list[RowResult]:
-    """One pass over a chain."""
+    """Run one pass over a chain."""
     passed: Tensor | list[RowResult] | None = None
     for stage in stages:
         assert not isinstance(passed, list)
@@ -59,7 +59,7 @@ def through(stages: Sequence[StageEngine], rows: Sequence[Row]) -> list[RowResul
 
 
 class InStep:
-    """Implements `Engine` by a whole engine, and has all stages of chains do the same: they must agree."""
+    """Implements `Engine` by a whole engine and stages of chains, which must agree."""
 
     def __init__(self, whole: TorchEngine, *chains: Sequence[StageEngine]) -> None:
         self._whole = whole
@@ -93,7 +93,7 @@ class InStep:
 
     @grammars.setter
     def grammars(self, grammars: Grammars | None) -> None:
-        """The constraints of the whole engine and of those that choose."""
+        """The constraints of the whole engine and of the choosing stages."""
         self._whole.grammars = grammars
         for stage in self.stages:
             stage.grammars = grammars if stage.model.layers.is_last else None
@@ -146,7 +146,7 @@ class InStep:
 
 
 def in_step(source: Path | str, *cuts: Sequence[LayerRange], pool_tokens: int) -> InStep:
-    """A whole engine and a chain for each way to cut the model."""
+    """Return a whole engine and a chain for each way to cut the model."""
     chains = [
         [StageEngine(stage, PagePool(tokens=pool_tokens)) for stage in load_stages(source, cut, slots=pool_tokens)]
         for cut in cuts

@@ -1,4 +1,4 @@
-"""The interface of engines, as every engine keeps it."""
+"""The interface of engines, for every engine."""
 
 import math
 import random
@@ -38,7 +38,7 @@ def test_random_walks_equal_fresh_forwards(seed: int, kind: Kind) -> None:
 
 @each({**COUPLED, **ATTENTIONS})
 def test_texts_are_those_of_plain_decoding_whatever_else_is_served(kind: Kind) -> None:
-    # A few requests fill the pool: cached prefixes are forgotten meanwhile.
+    # A few requests fill the pool: cached prefixes are evicted meanwhile.
     engine = kind.make(512)
     asked = draw_requests(6, vocab_tokens=VOCAB, longest=60, seed=1)
     for one in asked:
@@ -60,7 +60,7 @@ def test_greedy_decoding_equals_generate(kind: Kind) -> None:
 
 
 class Decoding:
-    """One request on an engine: its prompt, then passes of a pending token with a branch to be dropped."""
+    """Run one request on an engine: its prompt, then passes of a pending token with a branch to drop."""
 
     def __init__(self, engine: Engine, prompt: Sequence[int], sampling: Sampling, scope: str | None) -> None:
         self.engine = engine
@@ -70,7 +70,7 @@ class Decoding:
         self.text = list(prompt)
 
     def decode(self, tokens: int) -> list[Choice]:
-        """The choice after the prompt and after each token that follows."""
+        """Return the choice after the prompt and after each following token."""
         prompt = replace(Row.chain(self.sequence, self.rest), candidates=3)
         chosen = [self.engine.forward([prompt])[0].choices[-1]]
         self.engine.keep(self.sequence, range(len(self.rest)))
@@ -100,7 +100,7 @@ def test_the_next_turn_of_a_chat_is_as_if_it_had_fed_everything(
     if is_released:
         engine.release(turn.sequence)
     prompt = [*turn.text, *(rng.randrange(3, VOCAB) for _ in range(9))]
-    # Cached prefixes are of one scope: another one's request feeds everything, in the same engine.
+    # Cached prefixes belong to one scope: a request of another feeds everything, in the same engine.
     feeding, reusing = Decoding(engine, prompt, sampling, "b"), Decoding(engine, prompt, sampling, "a")
     assert (reusing.reused, feeding.reused) == (64, 0)
     for one, other in zip(reusing.decode(12), feeding.decode(12), strict=True):
@@ -157,7 +157,7 @@ def test_out_of_pages_feeds_nothing(kind: Kind) -> None:
 
 
 def wrong_rows(sequence: int, engine: Engine) -> list[Row]:
-    """Rows that break a rule each, for a sequence with a node 7 and a dropped node 8."""
+    """Return rows that break a rule each, for a sequence with a node 7 and a dropped node 8."""
     good = Row(sequence, (3, 4), (0, 1), (PREFIX, 0))
     return [
         Row(sequence, (), (), ()),
@@ -235,7 +235,7 @@ SHAPED: Final = Sampling(
 
 
 def log_probabilities(kind: Kind, tokens: list[int]) -> Any:
-    """Those after each token, [tokens, vocab], by transformers."""
+    """Return those after each token, [tokens, vocab], by transformers."""
     assert kind.model is not None
     return fresh_logits(kind.model(), tokens).float().log_softmax(-1)
 
@@ -249,7 +249,7 @@ def check(told: Any, token: int, log_probs: Any) -> None:
 
 @each(TOLD)
 def test_log_probabilities_of_a_text_in_pieces_are_transformers_own(kind: Kind) -> None:
-    """The sum of those of its end is what lm-eval takes for the likelihood of an answer."""
+    """For lm-eval the sum of those of its end is the likelihood of an answer."""
     engine, chance = kind.make(512), random.Random(1)
     text = [chance.randrange(3, VOCAB) for _ in range(90)]
     log_probs = log_probabilities(kind, text)
@@ -289,7 +289,7 @@ def test_log_probabilities_of_choices_in_a_tree_are_of_their_own_paths_and_befor
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_log_probabilities_of_a_row_are_the_same_whatever_stands_beside_it(dtype: torch.dtype) -> None:
-    """What deterministic passes compute alike is told alike."""
+    """Equal deterministic passes give equal likelihoods."""
     logits = (8 * torch.randn(9, 50_001, generator=torch.Generator().manual_seed(1))).to(dtype)
     tokens = list(range(9))
     together = torch_sampling.likelihoods_after(logits, tokens, top=20)

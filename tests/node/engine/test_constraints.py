@@ -1,4 +1,4 @@
-"""Constraints: what may come next is what the grammar allows after a path, whatever else was asked before."""
+"""Constraints: the allowed tokens are those of the grammar after a path, in any order of queries."""
 
 import asyncio
 import json
@@ -52,7 +52,7 @@ def tokens_of(text: str) -> tuple[int, ...]:
 
 
 def allowed(mask: Mask | None) -> set[str]:
-    """The texts of the tokens in a mask; `.` stands for the end."""
+    """Return the texts of the tokens in a mask; `.` is the end."""
     assert mask is not None
     bits = np.unpackbits(mask, bitorder="little")[:VOCAB_TOKENS]
     return {"." if token == END else LETTERS[token] for token in np.flatnonzero(bits)}
@@ -89,7 +89,7 @@ def test_a_grammar_that_no_token_can_go_on_with_fails_the_text() -> None:
 
 @given(data=st.data())
 def test_masks_of_a_tree_are_those_of_its_paths_one_by_one(data: st.DataObject) -> None:
-    """Also beside paths that break the grammar, in any order, and as the kept output grows."""
+    """They are right next to paths that break the grammar, in any order, and as the kept output grows."""
     of = constraint(SCHEMA, data.draw(SCHEMAS))
     rng = random.Random(data.draw(st.integers(0, 999)))
     guide, output = GRAMMARS.guide(of), list[int]()
@@ -124,7 +124,7 @@ def check_speculation(
     *,
     tokens: int,
 ) -> None:
-    """Check that a text with drafts is the one without, and valid if it ends."""
+    """Check that a text with drafts equals the one without, and is valid if it ends."""
     engine.grammars = GRAMMARS
     sampling = Sampling(temperature=temperature, seed=seed, constraint=constraint(SCHEMA, schema))
     asked = Asked([1, 2, 3], sampling, drafted_below=VOCAB_TOKENS)
@@ -201,7 +201,7 @@ def test_a_trial_tells_what_a_constraint_takes_and_one_that_takes_much_is_refuse
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     found = tried(constraint(REGEX, "(ab|n){3}"))
-    # So many of them may be kept together.
+    # This number of them may be kept together.
     assert not found.fault and 0 <= found.size_bytes < MAX_KEPT_BYTES // MAX_COMPILED
     answer = ("", MAX_ONE_BYTES + 1)
     monkeypatch.setattr(module, "answer_of", lambda *_, **__: answer)
@@ -214,7 +214,7 @@ def test_of_constraints_that_take_too_much_together_those_are_forgotten_that_cam
         asyncio.run(grammars.prepare(constraint(REGEX, text)))
     told = {text: grammars.fault(constraint(REGEX, text)) for text in ("a", "b", "ab", "n")}
     assert told == {"a": None, "b": "it is bad", "ab": "", "n": ""}
-    # A text that has it already goes on.
+    # A running text with it continues.
     [mask] = grammars.guide(constraint(REGEX, "a")).masks((), [()])
     assert allowed(mask) == {"a"}
 
@@ -260,7 +260,7 @@ def test_what_must_follow_is_known_without_a_model() -> None:
     assert begin is not None and begin.forced() == ()
     here = guide.place(tokens_of("a"))
     assert here is not None and text_of(here.forced()) == "b1r"
-    # The same without going on, and nothing more once there is a choice.
+    # The same without a continuation, and nothing more once there is a choice.
     there = begin.after(tokens_of("ab1r"))
     assert there is not None and there.forced() == ()
     assert begin.forced() == () and begin.after(tokens_of("ar")) is None

@@ -32,7 +32,7 @@ class Stopwatch:
 
 
 class TimedEngine(ScriptedEngine):
-    """A pass takes a tenth of a second and a hundredth for each token."""
+    """An engine with passes of a tenth of a second and a hundredth per token."""
 
     def __init__(self, stopwatch: Stopwatch) -> None:
         super().__init__(context_tokens=1000, pool_tokens=1000)

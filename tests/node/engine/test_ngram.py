@@ -21,7 +21,7 @@ def _chain(sequence: int, tokens: Sequence[int], *, scored_from: int = 0, wants_
 
 
 def _after(tokens: Sequence[int], sampling: Sampling | None = None) -> Choice:
-    """The choice of a fresh engine after a text."""
+    """Return the choice of a fresh engine after a text."""
     engine = _engine()
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
     return engine.forward([_chain(sequence, tokens, scored_from=len(tokens) - 1)])[0].choices[0]

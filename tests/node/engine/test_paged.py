@@ -1,4 +1,4 @@
-"""Pages of the KV pool, prefixes that sequences share and leave cached, and windows that stay in sight."""
+"""Pages of the KV pool, prefixes that sequences share and leave cached, and visible windows."""
 
 import random
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Cache:
         return self.engine.open(sampling=Sampling(), prompt_tokens=1, scope=scope)
 
     def begin(self, tokens: Sequence[int], scope: str | None = "a") -> tuple[int, int]:
-        """A sequence that has kept these tokens, and how many of them it reused."""
+        """Return a sequence that has kept these tokens, and the number of them that it reused."""
         number = self.open(scope)
         reused = self.engine.reuse_prefix(number, tokens)
         if rest := tokens[reused:]:
@@ -102,7 +102,7 @@ def test_the_prefix_used_last_is_forgotten_last() -> None:
         cache.engine.release(cache.begin(text)[0])
     cache.engine.release(cache.begin(texts[0])[0])
     cache.engine.release(cache.begin(texts[2])[0])
-    # The third took the end of the second, for a page more than was free; this takes what is left of it.
+    # The third took the end of the second, for a page more than was free; this takes the rest.
     cache.engine.reserve(cache.open(None), 32)
     assert [cache.engine.reuse_prefix(cache.open(), text) for text in texts] == [32, 0, 32]
 

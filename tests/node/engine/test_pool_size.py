@@ -1,4 +1,4 @@
-"""A KV pool takes what requests need, as far as the free memory goes, or what it is told."""
+"""A KV pool has the size that requests need, within the free memory, or the given one."""
 
 from pathlib import Path
 
@@ -40,7 +40,7 @@ def container(folder: Path, *, limit: str, used_bytes: int, read_bytes: int) -> 
     [(str(40 * MIB), 25 * MIB), (str(10 * MIB), 0), (str(400 * MIB), 70 * MIB), ("max", 70 * MIB), ("?", 70 * MIB)],
 )
 def test_a_container_may_have_less(tmp_path: Path, meminfo: Path, limit: str, free_bytes: int) -> None:
-    # Of 20 MiB used 5 are files that were read, which are given back.
+    # Of 20 MiB used 5 are files that were read, which can be reclaimed.
     group = container(tmp_path, limit=limit, used_bytes=20 * MIB, read_bytes=5 * MIB)
     assert free_memory_bytes(meminfo, group) == free_bytes
 
@@ -63,15 +63,15 @@ SHARED, CARD = int(SHARED_MEMORY_PART * GIB) // TOKEN_BYTES, int(CARD_MEMORY_PAR
 @pytest.mark.parametrize(
     ("size", "free_bytes", "on_card", "expected"),
     [
-        # A drafter takes what usual requests need, a verifier a whole context, and on a card one for each request.
+        # A drafter takes usual requests, a verifier a whole context, and on a card one for each request.
         (PoolSize(requests=16), 1 << 50, False, 16 * USUAL_TOKENS),
         (PoolSize(requests=2, is_verifier=True), 1 << 50, False, CONTEXT_TOKENS),
         (PoolSize(requests=2, is_verifier=True), 1 << 50, True, 2 * CONTEXT_TOKENS),
-        # Memory that is short leaves room for others.
+        # With little memory there is room left for others.
         (PoolSize(requests=1000), GIB, False, SHARED),
         (PoolSize(requests=1000, is_verifier=True), GIB, False, SHARED),
         (PoolSize(requests=1000, is_verifier=True), GIB, True, CARD),
-        # What is asked for is taken; where nobody knows what is free, requests of usual length fit.
+        # A given size is used; if the free memory is unknown, requests of usual length fit.
         (PoolSize(requests=1, size_bytes=2 * GIB), None, False, 2 * GIB // TOKEN_BYTES),
         (PoolSize(requests=1, part=0.5), GIB, False, GIB // 2 // TOKEN_BYTES),
         (PoolSize(requests=3, is_verifier=True), None, False, 3 * USUAL_TOKENS),

@@ -1,4 +1,4 @@
-"""An engine is replaced only while nobody uses it."""
+"""An engine is replaced only while it is unused."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A drafter of other tokens: its text arrives in the target's, and only what is settled is proposed."""
+"""A drafter with another tokenizer: only its settled text is proposed, in the target's tokens."""
 
 import asyncio
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ def choice_after(engine: RetokenizedEngine, row: Row) -> Choice:
 
 
 def drafts_along(engine: RetokenizedEngine, ids: Sequence[int], *, prompt_tokens: int) -> list[Choice]:
-    """What the engine says at each place of a text that is committed token by token, and kept as it is."""
+    """Return the engine's choices at each place of a text that is committed and kept token by token."""
     sequence = opened(engine, prompt_tokens)
     said = [choice_after(engine, chain(sequence, ids[:prompt_tokens]))]
     engine.keep(sequence, range(prompt_tokens))
@@ -79,7 +79,7 @@ def test_a_known_text_is_drafted_token_by_token_as_the_target_writes_it(
     said = drafts_along(engine, ids, prompt_tokens=len(prompt_of(target)))
     assert [choice.token for choice in said] == list(ids[len(prompt_of(target)) :])
     assert all(choice.candidates[0][0] == choice.token for choice in said)
-    # The last pass asks for what follows the text, so that up to MAX_PASSES tokens of question marks are said.
+    # The last pass predicts the tokens after the text: up to MAX_PASSES question marks.
     assert inner.passes <= len(own.encode(TEXT)) + MAX_PASSES
 
 
@@ -100,7 +100,7 @@ def test_a_contradicted_draft_leaves_no_trace(target: PlainTokens, own: PlainTok
 
 def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
     class Fickle:
-        """One token a letter; but a text that ends in a full stop is written in other tokens from its start on."""
+        """One token per letter; but a text that ends in a full stop has other tokens from its beginning on."""
 
         def encode(self, text: str) -> Sequence[int]:
             return [ord(letter) + (128 if text.endswith(".") else 0) for letter in text]
@@ -125,7 +125,7 @@ def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
 
 
 def test_the_likelihood_of_a_prompt_is_told_by_target_token() -> None:
-    """The same nats, spread over the target's tokens: drafters of any tokenizer can be compared."""
+    """It is the same number of nats over the target's tokens, so that drafters of any tokenizer are comparable."""
     inner = ScriptedEngine(vocab_tokens=256)
     alone = ScriptedEngine(vocab_tokens=256)
     text = "Nobody counted the apricots"
@@ -178,7 +178,7 @@ def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
 
 
 def _generated(*, with_drafter: bool) -> tuple[Generation, list[int]]:
-    """A generation whose target knows the text in its own tokens, helped by a model that knows it in others."""
+    """Return a generation whose target knows the text in its tokens, helped by a model with other tokens."""
 
     async def run() -> tuple[Generation, list[int]]:
         codec = TextTokenizer({"tokenizer.json": byte_level(400).to_str().encode()})

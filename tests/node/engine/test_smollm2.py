@@ -1,4 +1,4 @@
-"""SmolLM2 from its GGUF file, where it is installed: the engine says what transformers says."""
+"""SmolLM2 from its GGUF file, if installed: the engine agrees with transformers."""
 
 from pathlib import Path
 
@@ -61,7 +61,7 @@ def test_greedy_texts_are_those_of_transformers(
         generated = model.generate(
             torch.tensor([prompt]), do_sample=False, min_new_tokens=TOKENS, max_new_tokens=TOKENS, pad_token_id=2
         )
-        # `min_new_tokens` keeps the end of the text away, which the engine does not.
+        # `min_new_tokens` prevents the end of the text, unlike in the engine.
         said = [token for token, _ in serve_alone(engine, Asked(list(prompt), Sampling()), TOKENS)]
         end = said.index(eos) if eos in said else TOKENS
         assert said[:end] == generated[0, len(prompt) :].tolist()[:end]

@@ -1,4 +1,4 @@
-"""docs/architectures.json lists every kind of causal language model, and has what the survey finds."""
+"""docs/architectures.json lists every kind of causal language model, with the result of the survey."""
 
 import re
 import warnings
@@ -22,7 +22,7 @@ LISTED = read_data(TEXT)
 
 @pytest.fixture(autouse=True)
 def _quiet_models() -> Iterator[None]:
-    """Models of transformers warn of many things that are not ours."""
+    """Silence the warnings of transformers' models."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

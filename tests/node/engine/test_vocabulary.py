@@ -1,4 +1,4 @@
-"""A drafter of fewer tokens: where its vocabulary covers what is likely, it is the same drafter as the full one."""
+"""A drafter of fewer tokens: where its vocabulary covers the likely ones, it equals the full drafter."""
 
 import math
 from pathlib import Path

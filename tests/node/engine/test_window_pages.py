@@ -1,4 +1,4 @@
-"""Layers with a window hold what somebody may still look at, what fits of the rest, and nothing wrong."""
+"""Layers with a window hold all visible tokens, as many others as fit, and nothing wrong."""
 
 import random
 from collections.abc import Sequence
@@ -28,14 +28,14 @@ def an_engine(name: str, *, pages: int, **options: Any) -> tuple[TorchEngine, Wi
 
 
 def forget_what_is_idle(engine: PagedEngine, windows: WindowPages) -> None:
-    """Let a request take all window pages that nobody may look at, and give them back."""
+    """Let a request take all window pages without users, and give them back."""
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     engine.reserve(sequence, min(windows.available_pages * PAGE_TOKENS, engine.free_tokens))
     engine.release(sequence)
 
 
 class ForgetfulWalk(Walk):
-    """One in which nothing idle is left before each pass."""
+    """An engine whose idle pages are taken before each pass."""
 
     engine: TorchEngine
     windows: WindowPages
@@ -53,7 +53,7 @@ def tokens_of(count: int, seed: int) -> list[int]:
 def continued(
     engine: TorchEngine, sequence: int, fed: Sequence[int], count: int, windows: WindowPages | None = None
 ) -> list[int]:
-    """Feed tokens in chunks and decode greedily; with `windows` nothing idle is left in them."""
+    """Feed tokens in chunks and decode greedily; with `windows` no idle page is left in them."""
     for start in range(0, len(fed), 24):
         chunk = fed[start : start + 24]
         result = engine.forward([Row.chain(sequence, chunk, scored_from=len(chunk) - 1)])[0]
@@ -105,7 +105,7 @@ def test_what_is_left_behind_changes_no_bit_of_deterministic_passes() -> None:
 
 
 def turn(engine: TorchEngine, prompt: Sequence[int], count: int, scope: str = "a") -> tuple[int, list[int]]:
-    """The tokens of a prompt that were known, and the text after it; the request is released."""
+    """Return the number of known tokens of a prompt, and the text after it; the request is released."""
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt), scope=scope)
     known = engine.reuse_prefix(sequence, prompt)
     text = continued(engine, sequence, prompt[known:], count)

@@ -1,4 +1,4 @@
-"""Models whose matrices stay in the blocks of their GGUF file say what those of their dequantised weights say."""
+"""Models with matrices in the blocks of their GGUF file equal models with their dequantised weights."""
 
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ QUICK: Final = ("llama", "gemma3", "qwen3moe")
 
 
 def file_of(name: str, tmp_path: Path) -> tuple[GgufFile, str]:
-    """A tiny file of an architecture, its matrices in Q8_0, and its folder."""
+    """Return a tiny file of an architecture, its matrices in Q8_0, and its folder."""
     file = TINY[name].write(tmp_path / "a.gguf", matrices="Q8_0")
     folder = unfold(file, cache_folder=tmp_path / "cache")
     found = GgufFile.in_folder(folder)

@@ -137,7 +137,7 @@ def test_products_are_those_of_the_rounded_weights_and_are_rounded_once(
     exact = F.linear(vectors.double(), rounded_weight.double(), bias)
     found = held(vectors)
     assert found.dtype is held.weight.dtype is dtype
-    # Half a unit in the last place, and what float32 sums are off by.
+    # Half a unit in the last place, and the error of float32 sums.
     torch.testing.assert_close(found.double(), exact, rtol=max(1e-5, 0.51 * torch.finfo(dtype).eps), atol=1e-5)
 
 

@@ -1,4 +1,4 @@
-"""Blocks are the numbers that the package `gguf` makes of them, and a matrix in blocks computes with these."""
+"""Blocks equal the numbers of the package `gguf`, and a matrix in blocks computes with these."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ BLOCKS = 513
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_bit_is_that_of_gguf(kind: str) -> None:
     weights, size_bytes = SIZES[kind]
-    # All bytes there are, so that scales are infinite, denormal or negative too, or no numbers.
+    # All bytes occur, so that scales include infinite, denormal and negative numbers and NaN.
     blocks = np.random.default_rng(7).integers(0, 256, (BLOCKS, size_bytes), dtype=np.uint8)
     with np.errstate(all="ignore"):
         expected = dequantize(blocks, GGMLQuantizationType[kind]).reshape(BLOCKS, weights)
@@ -38,7 +38,7 @@ TILES = pytest.mark.parametrize(
 
 
 def matrix_of(kind: str, tile_weights: int = 3 * COLUMNS) -> tuple[BlockMatrix, Tensor]:
-    """A matrix of random blocks whose scales are numbers, and what it is."""
+    """Return a matrix of random blocks with finite scales, and its numbers."""
     weights, size_bytes = SIZES[kind]
     stored = np.random.default_rng(3).integers(0, 60, (ROWS, COLUMNS // weights * size_bytes), dtype=np.uint8)
     matrix = BlockMatrix(layout := BlockLayout(kind, ROWS, COLUMNS, tile_weights))

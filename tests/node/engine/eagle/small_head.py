@@ -13,7 +13,7 @@ from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import COMMON, VOCAB, tiny_llama
 
 FEATURE_LAYERS = (0, 1, 2)
-"""What enters both layers of the tiny target, and what leaves the last."""
+"""Return the inputs of both layers of the tiny target, and the output of the last."""
 SHAPE = HeadShape(
     width=COMMON["hidden_size"],
     target_width=COMMON["hidden_size"],
@@ -41,7 +41,7 @@ def embedding_of(target: Any) -> torch.Tensor:
 
 
 def made_of(tokens: Sequence[int]) -> torch.Tensor:
-    """What the tiny target's layers make of a text in one pass."""
+    """Return the activations of the tiny target's layers for a text in one pass."""
     engine = TorchEngine(tiny_llama(), pool_tokens=256, feature_layers=FEATURE_LAYERS)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
     row = Row.chain(sequence, tokens)

@@ -1,7 +1,7 @@
-"""Checkpoints of tiny random models with an MTP layer, under the names of published ones, and what they draft.
+"""Checkpoints of tiny random models with an MTP layer, under the names of published ones, and their drafts.
 
-The reference is straight-line: the formula of DeepSeek-V3 (arXiv 2412.19437, section 2.2) around the last layer of
-a decoder of transformers, a text at a time.
+The reference is direct: the formula of DeepSeek-V3 (arXiv 2412.19437, section 2.2) around the last layer of a
+decoder of transformers, one text at a time.
 """
 
 import json
@@ -20,7 +20,7 @@ Weights = dict[str, Tensor]
 WEIGHTS: Final = "model.safetensors"
 WIDTH: Final[int] = COMMON["hidden_size"]
 LAYERS: Final = 2
-"""Of the models themselves."""
+"""Seed of the models."""
 MODELS: Final[dict[str, Callable[[], Any]]] = {
     "glm4_moe": lambda: tf.Glm4MoeConfig(
         **COMMON,
@@ -39,7 +39,7 @@ MODELS: Final[dict[str, Callable[[], Any]]] = {
 
 
 def write_checkpoint(name: str, folder: Path) -> Any:
-    """Write a model to a folder; returned is a decoder with one layer more, whose weights the MTP layer has."""
+    """Write a model to a folder; return a decoder with an additional layer, which has the MTP layer's weights."""
     config = MODELS[name]()
     config.num_hidden_layers = LAYERS + 1
     if getattr(config, "layer_types", None):
@@ -70,7 +70,7 @@ def write_checkpoint(name: str, folder: Path) -> Any:
 
 
 class Reference:
-    """What the MTP layer of a checkpoint drafts, computed anew for each text."""
+    """The drafts of a checkpoint's MTP layer, computed from the beginning of each text."""
 
     def __init__(self, name: str, folder: Path) -> None:
         decoder = write_checkpoint(name, folder)
@@ -85,9 +85,9 @@ class Reference:
         self._decoder = decoder
 
     def drafts(self, text: list[int], tokens: int) -> list[Tensor]:
-        """The logits [vocab] that so many tokens after a text and the target's next one are drafted by.
+        """Return the logits [vocab] for the draft `depth` tokens after a text and the target's next one.
 
-        The target's next one is the last of the text: it has not read that.
+        The target's next token is the last of the text, which it has not read.
         """
         read = torch.tensor([text[:-1]])
         features = self._target(input_ids=read, output_hidden_states=True).hidden_states[-1][0]
@@ -101,7 +101,7 @@ class Reference:
         return found
 
     def outputs(self, tokens: list[int], features: Tensor) -> Tensor:
-        """What leaves the layer's last norm, [tokens, width]."""
+        """Return the output of the layer's last norm, [tokens, width]."""
         embedding_norm, hidden_norm, projection, last_norm = self._names
         embedded = self._weights["model.embed_tokens.weight"][tokens]
         both = torch.cat((self._norm(embedded, embedding_norm), self._norm(features, hidden_norm)), -1)
@@ -116,7 +116,7 @@ class Reference:
 
 
 def _own_layer(decoder: Any, x: Tensor) -> Tensor:
-    """The last layer of a decoder of transformers over a text, with its own attention."""
+    """Run the last layer of a decoder of transformers over a text, with its own attention."""
     positions = torch.arange(len(x))[None]
     later = torch.full((1, 1, len(x), len(x)), -torch.inf).triu(1)
     angles = decoder.rotary_emb(x[None], positions)

@@ -1,4 +1,4 @@
-"""A draft head: its folder, and its engine, which gives what the head itself gives for chains and trees."""
+"""A draft head: its folder, and its engine, which equals the head itself for chains and trees."""
 
 import json
 import random
@@ -33,7 +33,7 @@ def kept(features: torch.Tensor) -> KeptFeatures:
 
 
 def read_text(engine: HeadEngine, *, first: int = 1, sampling: Sampling | None = None) -> tuple[int, RowResult]:
-    """Feed the text from the token `first` on beside what the target made of those before."""
+    """Feed the text from the token `first` on with the target's activations of the tokens before."""
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
     names = tuple(range(len(tokens)))
@@ -144,7 +144,7 @@ def test_names_are_those_of_published_heads(folder: Path) -> None:
     layer |= {f"midlayer.mlp.{each}_proj.weight" for each in ("gate", "up", "down")}
     layer |= {f"midlayer.{each}.weight" for each in ("hidden_norm", "input_layernorm", "post_attention_layernorm")}
     assert stored.keys() == layer | {"fc.weight", "norm.weight", "lm_head.weight", "d2t", "t2d"}
-    # d2t is what is added to a drafted id, t2d tells which of the target's tokens may be drafted.
+    # d2t is added to a drafted id; t2d marks the target's tokens that may be drafted.
     drafted = torch.arange(SHAPE.draft_tokens) + stored["d2t"]
     assert tuple(drafted.tolist()) == VOCABULARY.target_ids
     assert stored["t2d"].nonzero()[:, 0].tolist() == drafted.tolist()

@@ -1,4 +1,4 @@
-"""A model's own MTP layer as a draft head: it drafts by the checkpoint's weights what the paper's formula says."""
+"""A model's MTP layer as a draft head: its drafts follow the paper's formula with the checkpoint's weights."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ TEXT = [(37 * place + 5) % VOCAB for place in range(24)]
 
 
 class NotingHead(MtpHead):
-    """An MTP head that notes the logits it gave."""
+    """An MTP head that notes its logits."""
 
     def __init__(self, layer: MtpLayer, target: Any) -> None:
         super().__init__(layer, target)
@@ -40,14 +40,14 @@ def layer_of(folder: Path) -> MtpLayer:
 
 
 def engines(folder: Path) -> tuple[TorchEngine, HeadEngine, NotingHead]:
-    """A target, and its MTP layer as a drafter."""
+    """Return a target, and its MTP layer as a drafter."""
     target = load_engine(str(folder), device="cpu", pool_tokens=256, feature_layers=(LAYERS,))
     head = NotingHead(layer_of(folder), target.model)
     return target, HeadEngine(head, target.embedding, pool_tokens=256), head
 
 
 def read_text(target: TorchEngine, drafter: HeadEngine) -> int:
-    """Let the target read a text but for its last token, and the drafter what follows its first."""
+    """Feed a text but its last token to the target, and the text after its first token to the drafter."""
     seen = target.open(sampling=Sampling(), prompt_tokens=len(TEXT))
     row = Row.chain(seen, TEXT[:-1])
     target.forward([row])

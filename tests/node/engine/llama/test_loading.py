@@ -1,4 +1,4 @@
-"""llama.cpp's library, a GGUF file in it, and the self-test: what does not suit is refused in a sentence."""
+"""llama.cpp's library, a GGUF file in it, and the self-test: faults are refused in a sentence."""
 
 import ctypes.util
 import gc
@@ -197,7 +197,7 @@ def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch
     engine.forward([Row.chain(sequence, [9])])
     engine.keep(sequence, [0])
     with monkeypatch.context() as patched:
-        # As another thread does it while the pass is under way.
+        # As by another thread during the pass.
         patched.setattr(engine._model, "begin", engine.abandon)
         with pytest.raises(PassAbandoned):
             engine.forward([Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))])

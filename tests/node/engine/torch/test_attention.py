@@ -46,7 +46,7 @@ SLOTS = [list(range(9)), [20, 13, 11, 30, 12], [40]]
 
 
 TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)), attention_over_blocks=RowTiles((4, 8)))
-"""The passes of 15 tokens get a row more, and the nine queries of the first call are cut into several."""
+"""Return passes of 15 tokens with one more row; the nine queries of the first call are cut into several."""
 
 
 def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
@@ -122,7 +122,7 @@ def test_packed_attention_in_pieces_equals_attention_one_by_one(
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch gives it no types
-    """Notes the largest tensor that an operation returns."""
+    """Notes the size of the largest tensor that an operation returns."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -208,21 +208,21 @@ def fed(row: Row, slots: list[int]) -> tuple[SequenceTree, Row]:
 
 
 def slots_seen(mask: AttentionMask) -> list[set[int]]:
-    """The slots that each query sees."""
+    """Return the slots that each query sees."""
     if mask.visible is None:
         return [set(mask.key_slots.tolist())]
     return [set(mask.key_slots[row].tolist()) for row in mask.visible]
 
 
 def a_tree(prefix_tokens: int) -> SequenceTree:
-    """A sequence that has kept some tokens, in slots that count down."""
+    """Return a sequence that has kept some tokens, in slots that count down."""
     tree = SequenceTree(sampling=Sampling(), prompt_tokens=1)
     tree.begin([7] * prefix_tokens, range(1000, 1000 - prefix_tokens, -1))
     return tree
 
 
 def random_rows(seed: int) -> Iterator[tuple[SequenceTree, Row]]:
-    """A tree after each of some rows: chains below any node where the seed is even, else trees."""
+    """Return a tree after each of some rows: chains below any node if the seed is even, else trees."""
     rng = random.Random(seed)
     tree = a_tree(rng.randrange(4))
     slots = iter(rng.sample(range(100), 100))

@@ -1,4 +1,4 @@
-"""Models with their own attention, or a recurrent state, write the text of `generate`, however they are served."""
+"""Models with their own attention, or a recurrent state, write the text of `generate` under any serving."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def engine_of(name: str, pool_tokens: int = 1024) -> TorchEngine:
 
 
 def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
-    """Requests in one pass, their prompts in pieces, below shared prefixes, over trees and after preemption."""
+    """Serve requests in one pass, with prompts in pieces, shared prefixes, trees and preemption."""
     model = build(MODELS[name]())
     asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1, is_shaped=False)
     for one in asked:
@@ -64,7 +64,7 @@ def test_requests_whose_states_were_dropped_feed_their_tokens_again(monkeypatch:
 
 
 def feed(engine: TorchEngine, sequence: int, tokens: Sequence[int]) -> int:
-    """Feed and keep tokens; the choice after them."""
+    """Feed and keep tokens; return the choice after them."""
     row = Row.chain(sequence, tokens, scored_from=len(tokens) - 1)
     [result] = engine.forward([row])
     engine.keep(sequence, row.nodes)
@@ -154,7 +154,7 @@ def test_the_self_test_refuses_every_fault(
     name: str, plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = MODELS[name]()
-    # Projections that keep the size of what they project, as those of trained models do.
+    # Projections keep the size of their inputs, as in trained models.
     config.initializer_range = 0.1
     model = build(config)
     check_exactness(model, way_of(name))

@@ -1,4 +1,4 @@
-"""The flat decoder computes what the modules it was made of compute, and so do passes in fixed shapes."""
+"""The flat decoder computes the same as its modules, and so do passes in fixed shapes."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ def test_a_replaced_projection_is_no_known_model() -> None:
 
 
 def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
-    """A pass of one token after contexts of some lengths."""
+    """Run a pass of one token after contexts of some lengths."""
     feeds, slot = [], 0
     for number, length in enumerate(contexts):
         tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)

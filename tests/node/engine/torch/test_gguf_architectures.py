@@ -1,7 +1,7 @@
-"""GGUF files in PyTorch have the logits that llama.cpp gets of the same file, and say what their folder says.
+"""GGUF files in PyTorch have llama.cpp's logits for the same file, and the text of their folder.
 
-The files are made under llama.cpp's names and as it lays weights out (`tests.node.engine.gguf_architectures`), so
-that its own results are a reference that shares nothing with ours. Both compute in float32.
+The files have llama.cpp's names and layout of weights (`tests.node.engine.gguf_architectures`), so that its results
+are an independent reference. Both compute in float32.
 """
 
 import logging
@@ -48,12 +48,12 @@ def tolerance(name: str) -> float:
 
 
 def llama_cpps(file: GgufFile) -> Any:
-    """llama.cpp's own logits."""
+    """Return llama.cpp's logits."""
     return np.array(logits(str(file.path), TEXT, 1))
 
 
 def in_torch(file: GgufFile, folder: Path, change: Callable[[Any], object] = lambda _: None) -> Any:
-    """The model of a file, with a changed configuration."""
+    """Return the model of a file, with a changed configuration."""
     config = read_config(str(folder))
     change(config)
     return load_gguf_model(file, config, dtype=torch.float32, attn_implementation="eager")
@@ -69,7 +69,7 @@ def distance(found: Any, expected: Any) -> float:
 
 
 def write(tiny: TinyGguf, folder: Path) -> tuple[GgufFile, Path]:
-    """A file and the folder that it is unfolded to."""
+    """Return a file and the folder that it is unfolded to."""
     file = tiny.write(folder / "tiny.gguf")
     return GgufFile.open(file), unfold(file, cache_folder=folder)
 

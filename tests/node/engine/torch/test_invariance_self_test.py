@@ -1,6 +1,6 @@
-"""In deterministic mode a request gives the same bits whatever happens around it; without it, it need not.
+"""In deterministic mode a request gives the same bits under any load; otherwise it need not.
 
-Numbers of rows are alike where every row comes out as in a tile of fixed height; they are found.
+Numbers of rows are alike if every row has the same bits as in a tile of fixed height; they are found.
 """
 
 import copy
@@ -29,7 +29,7 @@ CPU = torch.device("cpu")
 
 
 def differences(config: Any, *, is_deterministic: bool, requests: int) -> int:
-    """The number of requests that come out otherwise together than alone, in bfloat16."""
+    """Return the number of requests with other results together than alone, in bfloat16."""
     model = build(config).to(torch.bfloat16)
     tiles = find_row_tiles(model) if is_deterministic else None
     engine = TorchEngine(model, pool_tokens=4096, tiles=tiles)
@@ -39,7 +39,7 @@ def differences(config: Any, *, is_deterministic: bool, requests: int) -> int:
     return serve_together(engine, asked, at_once=7, seed=2)
 
 
-# Finding the row tiles takes nearly all of the time of a case, whatever is asked: one model for each mechanism.
+# Finding the row tiles takes nearly all of the time of a case: one model for each mechanism.
 CASES = {
     "Mixtral": ARCHITECTURES["Mixtral"],
     "Llama": ARCHITECTURES["Llama"],
@@ -67,7 +67,7 @@ def test_many_requests_give_the_same_bits_together_as_alone(name: str) -> None:
 
 
 def rounding_where(is_other: Callable[[int], bool]) -> RowKernel:
-    """A kernel that rounds otherwise at some numbers of rows."""
+    """A kernel with other rounding at some numbers of rows."""
 
     def compute(rows: Tensor) -> Tensor:
         return rows * 2 + (1e-6 if is_other(len(rows)) else 0.0)
@@ -85,7 +85,7 @@ def rounding_where(is_other: Callable[[int], bool]) -> RowKernel:
             [rounding_where(lambda rows: rows > 32), rounding_where(lambda rows: rows < 16)],
             (16, 17, 20, 24, 28, 31, 32),
         ),
-        # No numbers are alike, or a row depends on those beside it.
+        # No numbers are alike, or a row depends on its neighbours.
         ([rounding_where(lambda rows: rows == FIXED_ROWS)], [FIXED_ROWS]),
         ([RowKernel(8, lambda rows: rows + rows.mean(0))], [FIXED_ROWS]),
     ],

@@ -1,4 +1,4 @@
-"""The pool holds what layers have in common once, and each token takes what its layers say."""
+"""The pool stores shared parts of layers once, and each token takes the memory that its layers state."""
 
 from typing import Any
 

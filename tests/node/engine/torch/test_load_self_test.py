@@ -1,4 +1,4 @@
-"""The self-test refuses every fault put into the engine, in the dtype that serves, and no sound model."""
+"""The self-test refuses every fault of the engine, in the dtype that serves, and no sound model."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -56,7 +56,7 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def trained(config: Any) -> Any:
-    """A model whose projections of 64 inputs keep the size of what they project, as those of trained models do."""
+    """Return a model whose projections of 64 inputs keep the size of their inputs, as in trained models."""
     config.initializer_range = 0.1
     return build(config)
 

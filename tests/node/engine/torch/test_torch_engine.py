@@ -1,4 +1,4 @@
-"""Passes of the engine are exact whatever was fed, kept and pruned before; one that fails leaves nothing behind."""
+"""Passes of the engine are exact after any feeding, keeping and pruning; a failed one leaves nothing behind."""
 
 from collections.abc import Callable
 from typing import Any
@@ -52,7 +52,7 @@ def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(error: Excep
         engine.forward([Row.chain(sequence, [1, 2, 3, 4])])
     assert (engine.live_tokens, engine.free_tokens) == (0, 512)
     hook.remove()
-    # One that comes late meant an earlier pass.
+    # A late call is for an earlier pass.
     engine.abandon()
     [result] = engine.forward([Row.chain(sequence, [1, 2, 3, 4], scored_from=3)])
     assert len(result.choices) == 1
