@@ -277,8 +277,8 @@ class RetokenizedEngine:
     ) -> None:
         self._inner = inner
         self.grammars: Grammars | None = None
-        self.tells_likelihoods = False
         """None: constraints are about target tokens, which the inner model does not know."""
+        self.tells_likelihoods = False
         self._own = own
         self._target = target
         self._lead = tuple(lead)
