@@ -53,7 +53,8 @@ class Intake:
         end, mark = (found.start(), found[0]) if found else (len(self._text), "")
         if not found and not self.is_over:
             last = self._text[max(begin, end - max(map(len, marks), default=0)) :]
-            end -= max((_overlap(last, mark) for mark in marks), default=0)
+            begins = (mark[:count] for mark in marks for count in range(1, len(mark)))
+            end -= max((len(each) for each in begins if last.endswith(each)), default=0)
         self.at += end - begin
         return self._text[begin:end], mark
 
@@ -201,10 +202,3 @@ def told(pieces: Pieces[_T], as_part: Callable[[str], Part]) -> Reading[_T]:
 @lru_cache(maxsize=512)
 def _any_of(marks: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile("|".join(map(re.escape, sorted(marks, key=len, reverse=True))))
-
-
-def _overlap(text: str, mark: str) -> int:
-    for count in range(min(len(mark) - 1, len(text)), 0, -1):
-        if text.endswith(mark[:count]):
-            return count
-    return 0

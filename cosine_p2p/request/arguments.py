@@ -1,6 +1,5 @@
 """Arguments of programs: converted to plain values, or refused with a sentence that names the allowed values."""
 
-import math
 import reprlib
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
@@ -106,18 +105,14 @@ def texts(noun: str) -> ArgumentKind[tuple[str, ...]]:
     return ArgumentKind(f"a list of {noun}", read, tuple)
 
 
-def _read_seconds(value: object) -> float:
-    seconds = float(plain_number(value))
-    if math.isnan(seconds) or seconds <= 0:
-        raise ValueError
-    return seconds
+def _real(meaning: str, is_valid: Callable[[float], bool], **bounds: float) -> ArgumentKind[float]:
+    def read(value: object) -> float:
+        number = float(plain_number(value))
+        if not is_valid(number):
+            raise ValueError
+        return number
 
-
-def _read_share(value: object) -> float:
-    share = float(plain_number(value))
-    if not 0 <= share <= 1:
-        raise ValueError
-    return share
+    return ArgumentKind(meaning, read, float, bounds.get("low"), bounds.get("high"))
 
 
 def _read_stop(value: object) -> tuple[str, ...]:
@@ -153,8 +148,8 @@ class _Advice(ValueError):
 
 
 FLAG = ArgumentKind("True or False", _read_flag, bool)
-SECONDS = ArgumentKind("a number of seconds above 0", _read_seconds, float)
-SHARE = ArgumentKind("a number from 0 to 1", _read_share, float, 0, 1)
+SECONDS = _real("a number of seconds above 0", lambda seconds: seconds > 0)
+SHARE = _real("a number from 0 to 1", lambda share: 0 <= share <= 1, low=0, high=1)
 STOP = ArgumentKind("a text or a list of texts", _read_stop, tuple)
 TOKEN_ID = whole(0, MAX_TOKEN_ID)
 TOKEN_IDS = ArgumentKind(

@@ -19,7 +19,7 @@ REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 _OWN_FILE: Final = "chat_template.jinja"
 _MARK: Final = "CONTINUE_FINAL_MESSAGE_TAG "
 """The mark at the end of the continued message, the same as in transformers, since templates may read it."""
-_KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
+KNOWS_DEVELOPER: Final = re.compile(r"""(['"])developer\1""")
 
 
 class ChatTemplates:
@@ -37,7 +37,10 @@ class ChatTemplates:
         for name in (_OWN_FILE, *(name for name in files if name.startswith(ADDITIONAL_TEMPLATES))):
             plain = name.removeprefix(ADDITIONAL_TEMPLATES).removesuffix(".jinja")
             if name in files:
-                own[DEFAULT if name == _OWN_FILE else plain] = _text(files, name)
+                try:
+                    own[DEFAULT if name == _OWN_FILE else plain] = files[name].decode()
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
         stated = (read_json_object(files, name).get("chat_template") for name in (CONFIG, "chat_template.json"))
         return cls(own or next((named for each in stated if (named := _by_name(each))), {}))
 
@@ -93,18 +96,6 @@ class ChatTemplates:
             now=self._now().isoformat(),
         )
         return _cut(rendered, said) if continue_final_message else rendered
-
-
-def knows_developer(template: str) -> bool:
-    """Return whether a template contains the role `developer`."""
-    return _KNOWS_DEVELOPER.search(template) is not None
-
-
-def _text(files: Mapping[str, bytes], name: str) -> str:
-    try:
-        return files[name].decode()
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
 
 
 def _by_name(stated: Any) -> dict[str, str]:

@@ -12,7 +12,7 @@ from cosine_p2p.replies.definitions import told_in_words
 from cosine_p2p.request.arguments import TOKEN_ID
 from cosine_p2p.request.chat import RESERVED, Chat, Message
 from cosine_p2p.request.offload import Offload
-from cosine_p2p.text.chat_template import knows_developer
+from cosine_p2p.text.chat_template import KNOWS_DEVELOPER
 from cosine_p2p.text.reply_form import ReplyForm, check_choice, reply_form, schemas_of, usable_tools
 from cosine_p2p.text.template_process import TemplateStopped
 from cosine_p2p.text.tokenizer import TextTokenizer
@@ -87,7 +87,7 @@ def render(codec: TextTokenizer, chat: Chat) -> RenderedChat:
     names = schemas_of(tools)
     messages: list[dict[str, Any]] = [dict(message) for message in chat.messages]
     template = codec.chat_template(chat.template, has_tools=bool(tools))
-    if not knows_developer(template):
+    if not KNOWS_DEVELOPER.search(template):
         messages = [each | {"role": "system"} if each["role"] == DEVELOPER else each for each in messages]
     # Without any tools the template decides, even if it omits calls of earlier turns.
     has_calls = any(message["role"] == "tool" or message.get("tool_calls") for message in messages)

@@ -112,14 +112,10 @@ def _replacements(steps: Sequence[Step]) -> Iterator[tuple[str, str]]:
                 yield old, " "
 
 
-def _letters_of_bytes() -> dict[str, int]:
-    """Return the bytes by their letters in a byte-level vocabulary, as in GPT-2."""
-    shown = [*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), 256)]
-    hidden = [byte for byte in range(256) if byte not in shown]
-    return {chr(byte): byte for byte in shown} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
-
-
-BYTE_OF: Final = _letters_of_bytes()
+_SHOWN: Final = (*range(ord("!"), ord("~") + 1), *range(ord("\xa1"), ord("\xac") + 1), *range(ord("\xae"), 256))
+_HIDDEN: Final = [byte for byte in range(256) if byte not in _SHOWN]
+BYTE_OF: Final = {chr(byte): byte for byte in _SHOWN} | {chr(256 + at): byte for at, byte in enumerate(_HIDDEN)}
+"""The bytes by their letters in a byte-level vocabulary, as in GPT-2."""
 
 
 def _is_local(steps: Sequence[Step]) -> bool:

@@ -16,7 +16,6 @@ from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient
-from cosine_p2p.directory.recent_finds import REUSE_S
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import (
@@ -180,16 +179,12 @@ class Far(MemoryDirectory):
     def __init__(self, *, shows_drafters: bool) -> None:
         super().__init__()
         self._shows_drafters = shows_drafters
-        self.recalled: list[NodeRecord] = []
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         await asyncio.sleep(LOOK_UP_S)
         if role is Role.DRAFTER and not self._shows_drafters:
             raise PeerLost("the directory", "no node answered a look-up")
         return await super().find(role, target)
-
-    def recall(self, role: Role, target: str) -> list[NodeRecord] | None:
-        return [record for record in self.recalled if record.role == role] if self.recalled else None
 
 
 @pytest.mark.parametrize("shows_drafters", [True, False])
@@ -205,20 +200,6 @@ async def test_nodes_are_looked_up_at_once_and_drafters_that_do_not_show_stop_no
         began_s = asyncio.get_running_loop().time()
         await client.start(PROMPT)
         assert asyncio.get_running_loop().time() - began_s == pytest.approx(LOOK_UP_S)
-
-
-@in_virtual_time
-async def test_a_client_that_was_there_before_opens_its_verifier_before_it_has_looked_up() -> None:
-    directory = Far(shows_drafters=True)
-    async with SimulatedSwarm(directory_of=lambda _: directory) as swarm:
-        await swarm.verifier(target_engine())
-        directory.recalled = await MemoryDirectory.find(directory, Role.VERIFIER, "zoo:target")
-        client = await swarm.client(target=f"zoo:target@{swarm.facts.digest().hex()}", reuse_finds_s=REUSE_S)
-        began_s = asyncio.get_running_loop().time()
-        async with aclosing(client.stream(PROMPT, max_new_tokens=TOKENS)) as chunks:
-            async for _ in chunks:
-                break
-        assert asyncio.get_running_loop().time() - began_s < LOOK_UP_S
 
 
 async def begun() -> Lifetime:

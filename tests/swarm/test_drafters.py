@@ -1,6 +1,5 @@
 """Tests of the choice of drafters, and of their share in a text."""
 
-import asyncio
 import random
 from dataclasses import replace
 from itertools import product
@@ -19,11 +18,9 @@ from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.passes.emulation import DRAFTER_SHAPE, VERIFIER_SHAPE
-from cosine_p2p.directory.recent_finds import REUSE_S
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.trust.mandates import Coordination
-from cosine_protocol.request import Sampling
-from tests.swarm.reference import VOCAB_TOKENS, draft_engine, in_a_swarm, plain_stream, prompt_of, target_engine
+from tests.swarm.reference import VOCAB_TOKENS, in_a_swarm, prompt_of, target_engine
 from tests.thoroughness import quick_rows
 
 HERE, THERE = "london", "singapore"
@@ -58,34 +55,6 @@ def helpers(scenario: Scenario) -> set[str]:
 @pytest.mark.parametrize("coordination", [Coordination.AUTO, Coordination.VERIFIER])
 def test_a_verifier_far_away_gets_the_drafts_of_its_neighbours(coordination: Coordination) -> None:
     assert helpers(Scenario(coordination=coordination, **ON_A_MAP)) == {THERE}
-
-
-LATE_TOKENS = 80
-"""Five seconds of passes of 60 ms. The drafter joins after three."""
-
-
-@pytest.mark.parametrize(("drafters", "asked"), [(0, [0, 1, 1]), (1, [1, 1, 1])])
-@in_a_swarm
-async def test_a_drafter_that_joins_during_a_text_drafts_for_the_next_if_there_is_room(
-    swarm: SimulatedSwarm, drafters: int, asked: list[int]
-) -> None:
-    prompt = prompt_of(random.Random("late"))
-    await swarm.verifier(target_engine())
-    for _ in range(drafters):
-        await swarm.drafter(draft_engine(0.8))
-    client = await swarm.client(reuse_finds_s=REUSE_S, max_drafters=1)
-
-    async def join() -> None:
-        await asyncio.sleep(3.0)
-        await swarm.drafter(draft_engine(0.9))
-
-    joining = asyncio.ensure_future(join())
-    for expected in asked:
-        text = await client.generate(prompt, max_new_tokens=LATE_TOKENS)
-        assert text.token_ids == plain_stream(prompt, Sampling(), tokens=LATE_TOKENS)
-        assert len(text.drafters) == expected
-        await asyncio.sleep(0.1)
-    await joining
 
 
 UNTRIED = replace(STRATEGIES["cosine"], drafter_counts=())

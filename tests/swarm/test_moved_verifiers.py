@@ -276,11 +276,3 @@ async def test_where_the_spare_dies_the_next_one_is_kept_warm(swarm: SimulatedSw
 @in_a_swarm
 async def test_a_short_prompt_keeps_nobody_warm(swarm: SimulatedSwarm) -> None:
     assert (await failed_over(swarm, prompt_tokens=LEAST_TOKENS - LONG_TOKENS - 1, warm_spare=True))[1] == 1
-
-
-@in_a_swarm
-async def test_without_another_verifier_nothing_is_kept_warm(swarm: SimulatedSwarm) -> None:
-    await swarm.verifier()
-    client = await swarm.client(warm_spare=True)
-    done = await client.generate(prompt_of(random.Random("warm"), LEAST_TOKENS), max_new_tokens=20)
-    assert done.tokens == 20

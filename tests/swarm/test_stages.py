@@ -84,15 +84,6 @@ async def test_a_bad_stage_is_replaced_by_the_spare_and_no_request_fails(
 
 
 @in_stages
-async def test_where_nobody_else_holds_its_layers_a_slow_stage_is_waited_for(swarm: ChainSwarm) -> None:
-    await swarm.stage("first", 0)
-    await swarm.stage("slow", 1, late_s=0.5)
-    await swarm.head()
-    await text(swarm)
-    assert swarm.stages["slow"].service.counts.opened == 1
-
-
-@in_stages
 async def test_a_stage_that_becomes_slow_in_the_middle_of_a_text_is_replaced(swarm: ChainSwarm) -> None:
     for name, part in (("a0", 0), ("a1", 1), ("b0", 0), ("b1", 1)):
         await swarm.stage(name, part)
@@ -107,27 +98,6 @@ async def test_a_stage_that_becomes_slow_in_the_middle_of_a_text_is_replaced(swa
     # Those two are known to be slow, the others as fast as they are.
     assert await text(swarm, 7) < 1.01 * QUIET_S
     await swarm.still()
-
-
-@in_stages
-async def test_newcomers_that_claim_to_be_the_fastest_draw_the_head_no_further_once_one_has_lied(
-    swarm: ChainSwarm,
-) -> None:
-    await swarm.stage("honest 0", 0)
-    for number in range(4):
-        await swarm.stage(f"honest 1{number}", 1)
-    await swarm.stage("liar 0", 1, pass_s=1e-6, late_s=0.3)
-    await swarm.head()
-    await text(swarm)
-    assert swarm.chosen[1].startswith("honest")
-    for number in range(1, 4):
-        liar = await swarm.stage(f"liar {number}", 1, pass_s=1e-6, late_s=0.3)
-        assert swarm.source is not None
-        await swarm.source._look()
-        swarm.stages[swarm.chosen[1]].kill()
-        assert await text(swarm, number) < 2.1 * QUIET_S
-        # An honest one was there for each that was lost.
-        assert liar.conduct.fed == 0
 
 
 @in_stages

@@ -8,12 +8,8 @@ import pytest
 from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
-from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.drafter.service import DrafterService
-from cosine_node.engine.curve import CostCurve
-from cosine_p2p.directory import selection
 from cosine_p2p.request.results import Generation
-from cosine_p2p.session import drafters
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import Channel, serve_channel
 from cosine_protocol import messages as m
@@ -31,7 +27,6 @@ SECRET: Final = VOCAB_TOKENS - 1
 """A token that occurs only at the beginning of the prompt."""
 WINDOW: Final = 5
 """More than the three tokens that scripted engines depend on."""
-SLOW: Final = CostCurve(((1, 0.02), (32, 0.03)))
 OLD_FEATURES: Final = (MANDATES,)
 """The features of peers without prompt windows and learning."""
 BOTH_WAYS: Final = pytest.mark.parametrize("coordination", ["client", "verifier"])
@@ -200,51 +195,3 @@ def test_a_drafter_keeps_the_text_with_its_guesses_where_the_client_allows_it(
         assert stream.prompt == LetterCodec().encode(PROMPT)[-window:]
         made = [(guess, token) for guess, token in zip(stream.guesses, stream.tokens, strict=True) if guess >= 0]
         assert sum(guess == token for guess, token in made) > 0.7 * TOKENS
-
-
-def test_a_drafter_that_does_not_learn_gets_the_start_of_old(ears: Eavesdroppers) -> None:
-    generated(ears, old=1, share_feedback=True, coordination="client", prompt_window_tokens=0)
-    assert ears.old_starts and ears.starts
-    assert all(start.shares_feedback is None for start in (*ears.old_starts, *ears.starts))
-
-
-def with_a_pupil(
-    monkeypatch: pytest.MonkeyPatch, coordination: str, *, share_feedback: bool = True
-) -> tuple[Generation, list[VerifiedStream]]:
-    """Generate a text with a drafter that only learns."""
-    monkeypatch.setattr(selection, "PUPIL_EVERY", 1)
-    monkeypatch.setattr(drafters, "MAX_STRANGENESS_NATS", 1e6)
-    kept: list[VerifiedStream] = []
-
-    async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=0.05) as swarm:
-            await swarm.verifier(target_engine())
-            # The first two would be asked; who learns is slower, and takes the place of the second of its kind.
-            for number in range(2):
-                await swarm.drafter(draft_engine(0.9, number), domain="code")
-            for number in range(2):
-                engine = draft_engine(0.5, 2 + number)
-                await swarm.drafter(engine, curve=SLOW, domain="code", observer=StreamRecords(kept.append))
-            client = await swarm.client(coordination=coordination, share_feedback=share_feedback, max_drafters=2)
-            done = await client.generate("MEMO:", max_new_tokens=TOKENS)
-            await assert_freed(swarm)
-            assert done.token_ids == plain_stream("MEMO:", Sampling(), tokens=TOKENS)
-            return done
-
-    return run_virtual(run()), kept
-
-
-@BOTH_WAYS
-def test_a_pupil_keeps_the_text_and_drafts_nothing(
-    coordination: str, ears: Eavesdroppers, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    done, [stream] = with_a_pupil(monkeypatch, coordination)
-    assert done.coordinator == coordination
-    assert stream.tokens == done.token_ids
-    assert sum(guess != NO_GUESS for guess in stream.guesses) > TOKENS / 4
-    assert len(ears.starts) == 2 and sum(isinstance(message, m.Assign) for message in ears.told) == 1
-    assert len(done.drafters) == 1
-
-
-def test_without_feedback_nobody_learns(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert with_a_pupil(monkeypatch, "verifier", share_feedback=False)[1] == []

@@ -263,29 +263,6 @@ def test_channels_are_told_apart() -> None:
     assert read(["<|channel|>ana"], dialect, tools={})[1] == Reply()
 
 
-LONG: Final = 1000
-
-
-@pytest.mark.parametrize(
-    ("template", "text"),
-    [
-        *((template, written.replace("Paris", "a[b" * LONG)) for template, written in WRITTEN.values()),
-        (WRITTEN["Hermes"][0], WRITTEN["Hermes"][1].replace('"days": 3', f'"days": {"3" * LONG}')),
-        ("<think>", f"<think>{'so, ' * LONG}</think>{'well, ' * LONG}"),
-        (
-            "<|channel|><|message|>",
-            f"<|channel|>analysis<|message|>{'so' * LONG}<|end|><|channel|>final<|message|>a",
-        ),
-        ("<|channel|><|message|>", f"<|channel|>final<|message|>{'so' * LONG}"),
-    ],
-)
-def test_what_was_read_is_let_go_so_that_the_work_grows_with_the_text(template: str, text: str) -> None:
-    reader = ReplyReader(dialect_of(template), tools=TOOLS, call_id=str)
-    for letter in text:
-        reader.add(letter)
-        assert len(reader._intake._text) < 1000
-
-
 def test_special_tokens_stand_for_marks_and_for_nothing_else() -> None:
     reader = ReplyReader(Dialect.of("[TOOL_CALLS]"), tools=TOOLS, call_id=str)
     pieces: Sequence[tuple[str, bool]] = [

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import TypeVar
 
 import pytest
@@ -12,15 +11,6 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.session import Session
-from cosine_p2p.strategy.base import (
-    Action,
-    Committed,
-    DrafterStarted,
-    Event,
-    RecallDrafter,
-    ReleaseDrafter,
-    StrategyKind,
-)
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.transport.base import Stream
@@ -32,9 +22,9 @@ from cosine_protocol.codec import encode_body
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import ErrorCode, GenerationFailed
 from cosine_protocol.messages import Transcript
-from cosine_protocol.protocols import DRAFT, VERIFY
+from cosine_protocol.protocols import VERIFY
 from cosine_protocol.statements import sign
-from tests.cosine_p2p.samples import identity_of, record_of, request_of
+from tests.cosine_p2p.samples import identity_of, request_of
 
 VERIFIER = identity_of(1)
 STATS = m.PassStats(0, 1, 60_000)
@@ -86,9 +76,7 @@ def outcome(script: Script) -> tuple[Session, list[int], str]:
 
 def played(
     verifiers: Mapping[int, Behaviour],
-    drafters: Mapping[int, Behaviour] = MappingProxyType({}),
     *,
-    strategy: StrategyKind = STRATEGIES["plain"],
     asked_first: tuple[int, ...] | None = None,
     find_more: Callable[[], Coroutine[None, None, dict[str, float]]] | None = None,
 ) -> Outcome:
@@ -99,19 +87,18 @@ def played(
 
     async def run() -> Outcome:
         network = MemoryNetwork()
-        for protocol, peers in ((VERIFY, verifiers), (DRAFT, drafters)):
-            for number, behave in peers.items():
-                await network.join(identity_of(number).peer_id).serve(protocol, _handler(protocol, behave))
+        for number, behave in verifiers.items():
+            await network.join(identity_of(number).peer_id).serve(VERIFY, _handler(behave))
         transport = network.join("client")
         links = Links(transport)
         job = Job(
             number=NUMBER,
             deadline_s=60.0,
             request=REQUEST,
-            strategy=strategy,
+            strategy=STRATEGIES["plain"],
             verifiers={identity_of(n).peer_id: 0.0009 for n in (verifiers if asked_first is None else asked_first)},
             find_more=find_more,
-            drafters=tuple(record_of(identity_of(n), now_s=0.0) for n in drafters),
+            drafters=(),
             trials=SpeedTrials(()),
         )
         failures = PeerFailures()
@@ -129,7 +116,7 @@ def played(
     return run_virtual(run())
 
 
-def _handler(protocol: str, behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
+def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
     """Serve a stream by a behaviour: each message starts a task of its own."""
 
     async def handle(stream: Stream) -> None:
@@ -139,7 +126,7 @@ def _handler(protocol: str, behave: Behaviour) -> Callable[[Stream], Coroutine[N
             tasks.add(asyncio.ensure_future(behave(channel, message)))
 
         try:
-            await serve_channel(stream, protocol, answer)
+            await serve_channel(stream, VERIFY, answer)
         finally:
             for task in tasks:
                 task.cancel()
@@ -219,42 +206,6 @@ def test_an_account_that_never_comes_is_not_waited_for() -> None:
     done = played({1: timed((0.0, lambda n: commit(n, (1, 9))))})
     assert (done.tokens, done.session.finish) == ([1, 9], m.FinishReason.EOS)
     assert done.seconds < 6
-
-
-def test_a_recalled_drafter_starts_from_all_that_is_committed() -> None:
-    seen: list[m.Message] = []
-
-    async def draft(channel: Channel, message: m.Message) -> None:
-        seen.append(message)
-        if isinstance(message, m.Start):
-            channel.post(m.Started(message.number, 1.0, 6_000))
-
-    class Recalling:
-        """Releases the drafter once it has started, and recalls it after the second commit."""
-
-        starts = 0
-
-        def on(self, event: Event, now_s: float) -> list[Action]:
-            match event:
-                case DrafterStarted(author):
-                    self.starts += 1
-                    return [ReleaseDrafter(author, "for now")] if self.starts == 1 else []
-                case Committed(position=1):
-                    return [RecallDrafter(1, "again")]
-            return []
-
-    strategy = Recalling()
-    verifier = timed(
-        (0.1, lambda n: commit(n, (1,))),
-        (1.0, lambda n: commit(n, (2,), after=(1,))),
-        (1.0, lambda n: commit(n, (3,), after=(1, 2))),
-        (0.0, lambda n: final(n, (1, 2, 3))),
-    )
-    done = played({1: verifier}, {5: draft}, strategy=StrategyKind(name="recalling", make=lambda _: strategy))
-    assert [type(message) for message in seen][:3] == [m.Start, m.Release, m.Start]
-    assert [each.committed for each in seen if isinstance(each, m.Start)] == [(), (1, 2)]
-    assert strategy.starts == 2
-    assert done.session.counts.why == ["code: dropped, for now", "code: asked again, again"]
 
 
 async def serve_all(channel: Channel, message: m.Message) -> None:

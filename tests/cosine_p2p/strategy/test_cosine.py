@@ -19,13 +19,10 @@ from cosine_p2p.strategy.cosine import (
     VERIFIER_CUTS,
     Cosine,
     CosineOptions,
-    Forwarder,
 )
-from cosine_p2p.strategy.fusion import FusedView, Fusion
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
-from cosine_protocol.nodes import BASE, Node
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 
@@ -173,23 +170,3 @@ def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> No
     assert not sent_tokens(strategy.on(committed([1]), 0.0))
     # One that was asked before the decision starts in vain.
     assert [type(action) for action in strategy.on(started(3), 0.0)] == [ReleaseDrafter]
-
-
-def sight_of(tree: LiveTree, *authors: int) -> FusedView:
-    return Fusion().view(tree, dict.fromkeys(authors, 1.0))
-
-
-def tokens_in(blocks: list[SendTree]) -> list[list[int]]:
-    return [[node.token for node in send.block.nodes] for send in blocks]
-
-
-def test_a_node_goes_once_and_again_when_its_probability_changes() -> None:
-    tree = LiveTree(ROOT)
-    forwarder = Forwarder(tree)
-    touched = tree.attach(ROOT, 0, [Node(BASE, 5, 0.9)], [1])
-    assert tokens_in(forwarder.blocks(sight_of(tree, 1), touched)) == [[5]]
-    assert forwarder.blocks(sight_of(tree, 1), touched) == []
-    tree.attach(ROOT, 0, [Node(BASE, 6, 0.9)], [2])
-    assert tokens_in(forwarder.blocks(sight_of(tree, 1, 2), touched)) == [[5]]
-    forwarder.forget()
-    assert tokens_in(forwarder.blocks(sight_of(tree, 1, 2), touched)) == [[5]]

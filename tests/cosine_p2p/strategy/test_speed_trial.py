@@ -20,7 +20,6 @@ from cosine_p2p.strategy.speed_trial import (
     TrialPath,
 )
 from cosine_p2p.strategy.trial_run import DrafterCount, TrialRun
-from cosine_protocol.limits import HOME_AUTHOR
 
 PASS_S = 0.06
 Speeds = Mapping[int, float]
@@ -134,16 +133,6 @@ def test_drafters_slower_than_the_verifiers_plain_pass_are_let_go_after_a_few() 
     follow(count, began_s=0.0, commits=8, every_s=0.021)
     assert count.allowed == 0
     assert count.why() == "drafters: none; measured here against that: 3 0.48x (± 25%)"
-
-
-def test_home_drafts_that_drafters_take_the_place_of_count_where_there_are_none() -> None:
-    count = DrafterCount(SpeedTrial((3, 0)), left_tokens=2000)
-    count.note_pass(0.1)
-    for number in range(300):
-        is_drafted = count.allowed and number % 2
-        authors = bytes((1, 0)) if is_drafted else bytes((HOME_AUTHOR, HOME_AUTHOR, 0))
-        count.note_commit(authors, now_s=0.1 * number)
-    assert count.allowed == 0
 
 
 AT_HAND = TrialPath.of("verifier", 0.8, 0.02)
