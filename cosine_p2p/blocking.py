@@ -1,4 +1,4 @@
-"""The blocking client: an `AsyncClient` on an event loop of its own thread."""
+"""The blocking client: an `AsyncClient` on an event loop in a separate thread."""
 
 import asyncio
 import atexit

@@ -59,7 +59,7 @@ KNOWN: Final = (
     ),
     ReasoningMarks(begins="<think>", ends="</think>"),
 )
-"""Those of known families; the first whose signs a template has counts."""
+"""The marks of known families; the first whose signs a template has counts."""
 
 
 def reasoning_of(template: str) -> ReasoningMarks | None:

@@ -20,7 +20,7 @@ class VerifierOpened:
 
 @dataclass(frozen=True, slots=True)
 class DrafterStarted:
-    """A drafter follows the request. `prompt_nll` is nats a token of its own model on the prompt."""
+    """A drafter follows the request. `prompt_nll` is its NLL of the prompt in nats per token."""
 
     author: int
     prompt_nll: float

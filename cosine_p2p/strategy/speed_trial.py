@@ -220,7 +220,7 @@ class SpeedTrial:
         return look_commits * (math.exp(-level - gain) - math.exp(-level))
 
     def note_usual(self, seconds: float, *, has_others: bool) -> None:
-        """Note a commit of the present way without drafts of its own."""
+        """Note a commit of the present way without its drafts."""
         self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
 
     @property
@@ -334,7 +334,7 @@ MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remem
 
 USUAL_RIGHT: Final = 400
 DEAR_BREAK_EVEN: Final = 700
-"""Of a thousand positions of general questions a general drafter is right at 410 to 490
+"""A general drafter is right at 410 to 490 of a thousand positions of general questions
 (`docs/benchmarks/agreement.json`). If more are needed drafters hardly pay, and a new client begins without."""
 
 

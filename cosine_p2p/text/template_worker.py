@@ -121,7 +121,7 @@ def answer(question: dict[str, Any]) -> dict[str, str]:
             if left < 0:
                 return {"error": f"it writes more than {question['max_characters']} characters"}
         text = "".join(pieces)
-        text.encode()  # half a character is no text
+        text.encode()  # Raises for a lone surrogate.
     except MemoryError:
         return {"error": "it takes too much memory"}
     except Exception as error:  # a template is a stranger's program and may raise anything

@@ -121,7 +121,7 @@ class TokenizerFiles:
 
 def _read(folder: Path, names: Sequence[str]) -> dict[str, bytes]:
     root, files = folder.resolve(), {}
-    # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION beside blobs.
+    # https://huggingface.co/docs/huggingface_hub/guides/manage-cache: snapshots/REVISION next to blobs.
     blobs = root.parent.parent / "blobs" if root.parent.name == "snapshots" else root
     for name in names:
         file = (root / name).resolve()

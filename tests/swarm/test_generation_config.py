@@ -31,7 +31,7 @@ CHAT: dict[str, Any] = {
     "eos_token_id": [2, 3],
     "pad_token_id": 0,
 }
-"""Of the kind that Qwen2.5-Instruct ships, but for the penalty."""
+"""Similar to the config of Qwen2.5-Instruct, except for the penalty."""
 PROMPTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5], [11, 12, 13], [40, 41, 42, 43, 40, 41, 42]]
 CURVE = CostCurve(((1, 0.02), (64, 0.022)))
 QUICK = CostCurve(((1, 0.001), (64, 0.001)))

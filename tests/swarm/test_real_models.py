@@ -53,7 +53,7 @@ from tests.thoroughness import quick_first
 
 ROOT: Final = Path(__file__).parents[2]
 FLAT: Final = CostCurve(((1, 0.06), (512, 0.07)))
-"""Of the virtual device: nodes cost it little, so that it feeds many."""
+"""The curve of the virtual device, on which nodes are cheap, so that many are fed."""
 LLAMA: Final = pytest.mark.skipif(not is_installed(), reason="xllamacpp is absent")
 
 
@@ -132,11 +132,11 @@ def swarm_texts(
 # Texts of programs that read the same file or folder by their own code: docs/exact-texts.md.
 
 GEMMA: Final = Path(sys.prefix) / "share" / "gemma-3-270m-q4_k_m.gguf"
-"""Where `make gemma` puts it."""
+"""The file of `make gemma`."""
 HAS_SMOL: Final = "smol-target" in zoo.names(zoo.Family.SMOL)
 TOKENS: Final = 32
 LONG_TOKENS: Final = 800
-"""Of the longest prompt: more than the 512 of Gemma's window, less than the 1,024 of the toy's context."""
+"""The length of the longest prompt: more than Gemma's window of 512, less than the toy's context of 1,024."""
 POOL_TOKENS: Final = 896
 """Room for the longest request and little more, so that some lose their pages."""
 NEAR_TIE: Final[Mapping[bool, float]] = {True: 1e-3, False: 0.5}

@@ -28,7 +28,7 @@ from tests.thoroughness import quick_first, quick_rows
 PROMPT: Final = prompt_of(random.Random(1))
 TOKENS: Final = 24
 QUIET_S: Final = 1.71
-"""What such a text takes over two stages of 20 ms, 10 ms apart."""
+"""The time of a text over two stages of 20 ms, 10 ms apart."""
 
 
 async def text(swarm: ChainSwarm, seed: int = 0, *, verifier: int | None = None) -> float:
@@ -271,7 +271,7 @@ def test_a_stage_of_a_ring_that_dies_is_replaced_or_its_layers_are_named() -> No
 
 SOAK_TOKENS: Final = 12
 LONGEST_S: Final = 300.0
-"""Of virtual time. A run that takes longer hangs."""
+"""Maximum virtual time of a run."""
 CHUNK: Final = 25
 
 
