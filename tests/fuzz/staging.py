@@ -115,7 +115,7 @@ async def _serve(data: bytes) -> None:
 
     service = StageService(stage, transport=transport, target_digest=TARGET, offload=at_once, inbox_bytes=4096)
     await play(data, service.handle, mend)
-    assert not service.chains and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"
+    assert not service.requests and not stage.is_open and not service.waiting_bytes, "a chain outlives its streams"
 
 
 def seeds() -> list[bytes]:

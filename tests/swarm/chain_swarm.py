@@ -155,7 +155,7 @@ class ConductedStage(SimulatedStage):
     @property
     def is_free(self) -> bool:
         """True if no chain has data here."""
-        return not self.service.chains and not self.service.waiting_bytes
+        return not self.service.requests and not self.service.waiting_bytes
 
 
 @dataclass(slots=True)
@@ -276,7 +276,6 @@ class ChainSwarm:
                 target_digest=self.swarm.facts.digest(), tokenizer_digest=DIGEST, max_requests=max_requests
             ),
             chain=runner,
-            clock=asyncio.get_running_loop().time,
         )
         service.pass_s = curve.seconds(1)
         machine = SimulatedMachine(engine, curve, runner=runner)

@@ -197,7 +197,7 @@ def test_a_constraint_that_the_last_stage_cannot_compile_fails_its_request_and_n
 
 def test_stages_without_constraints_serve_other_requests_and_never_finish_one_with() -> None:
     assert over_stages(careless_engine).tokens
-    with pytest.raises(GenerationFailed, match="no constraints are applied here"):
+    with pytest.raises(GenerationFailed, match="constraints are not supported here"):
         over_stages(careless_engine, regex="(ab)+")
     with pytest.raises(GenerationFailed, match="the stages that are left apply no constraints"):
         over_stages(constrained_engine, careless_engine, is_lost=True, regex="([a-f]{2}[0-9]{2}){12}")

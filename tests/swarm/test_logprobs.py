@@ -99,7 +99,7 @@ def test_verifiers_without_log_probabilities_say_so() -> None:
         engine.tells_likelihoods = False
         return engine
 
-    with pytest.raises(GenerationFailed, match="no log-probabilities are told here"):
+    with pytest.raises(GenerationFailed, match="log-probabilities are not available here"):
         generated(target=silent, logprobs=1)
 
 

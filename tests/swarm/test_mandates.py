@@ -100,7 +100,7 @@ def test_by_itself_a_client_hands_over_to_a_far_verifier_only() -> None:
 
 def test_a_verifier_that_declines_costs_nothing_but_the_question() -> None:
     done = generated(coordinates=False)
-    assert is_taken_back(done, "this verifier coordinates no requests")
+    assert is_taken_back(done, "this verifier does not coordinate requests")
     assert done.token_ids == EXPECTED and done.accepted > 0
 
 

@@ -218,7 +218,6 @@ class SimulatedSwarm:
             home=home,
             coordinator=coordinator,
             chain=chain,
-            clock=clock,
         )
         service.pass_s = curve.seconds(1)
         member = await self._add(identity, transport, service, engine, machine, Role.VERIFIER, domain, curve)

@@ -1,8 +1,7 @@
-"""A head's checks of its stages: what was computed over one chain is computed again over another, and compared.
+"""A head's checks of its stages: sequences are computed again over another chain and compared.
 
-Of every pass the stages say what they did, soon after it, whether it is checked or not: whoever learned from being
-asked that it is watched could lie elsewhere. Once a sequence ends, a draw by standing says whether it is checked.
-The check runs beside everything else: nobody waits for it, and one runs at a time.
+Stages report on every pass soon after it, so that a probe does not reveal a check. When a sequence ends, a draw by
+standing decides whether it is checked. One check at a time runs in the background.
 """
 
 import asyncio
@@ -34,22 +33,22 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.choice_gap import CANDIDATES
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.stages.operations import ChainLost
-from cosine_node.stages.projections import VALUE_BYTES
+from cosine_node.stages.projections import VALUE_BYTES, Projections
 from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES
 from cosine_protocol.stage_messages import FeedPart, PartTrace, Probe
 
 LOG = logging.getLogger(__name__)
 PROBED_TOKENS: Final = 64
-"""A quarter of what stages keep: the rest may be fed meanwhile. One message asks for many passes."""
+"""Tokens that one probe covers: a quarter of what stages keep, as more are fed meanwhile."""
 CHECK_TOKENS: Final = 2048
-"""Of a longer sequence the beginning is checked: as much as requests usually are."""
+"""Only the beginning of a longer sequence is checked: the length of usual requests."""
 PIECE_TOKENS: Final = 64
-"""As audits feed them: after each the last stage scores all tokens."""
+"""Tokens of a pass of a check, all scored by the last stage, as in audits."""
 CHECK_S: Final = 60.0
-"""Longer than audits are waited for; a check that takes longer is given up."""
+"""Limit of a check, longer than clients wait for audits."""
 MAX_THIRDS: Final = 2
-"""Chains that are asked to decide, one after the other."""
+"""Further chains that are tried to decide a contradiction."""
 
 
 class SecondChains(Protocol):
@@ -58,14 +57,11 @@ class SecondChains(Protocol):
     def second(
         self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
     ) -> AbstractAsyncContextManager[tuple[RemoteChain, ChainEngine]]:
-        """A chain that shares as few stages as possible with some peers, and none with others. Raises `NoChain`."""
+        """A chain with as few stages of `unlike` as possible, and none of `without`. Raises `NoChain`."""
 
 
 class ChainChecks:
-    """Checks the chains of one head. `close` it at the end.
-
-    `chance` gives numbers from 0 to below 1, `draw` random bytes, `now_s` the time.
-    """
+    """Checks the chains of one head. `chance` is uniform in [0, 1), `draw` returns random bytes."""
 
     def __init__(
         self,
@@ -87,19 +83,16 @@ class ChainChecks:
         self._checking: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.checked = 0
-        """Checks that have ended with a finding, for or against somebody."""
+        """The number of checks that have ended with a finding."""
 
     def begin(self, chain: RemoteChain, witness: Witness | None = None) -> Witness | None:
-        """The witness of the passes of the chain in use from now on, which a chain that was kept warm has already.
-
-        None where nobody knows how far honest stages are apart.
-        """
+        """Begin to check the chain in use; return its witness, None if its numerics cannot be compared."""
         self._chain = chain
         self._witness = witness or self.beside(chain)
         return self._witness
 
     def beside(self, chain: RemoteChain) -> Witness | None:
-        """The witness of a chain that may be the one in use later: what is computed there now counts then."""
+        """A witness for a chain that may be used later; None if its numerics cannot be compared."""
         self._unprobed = {each: fed for each, fed in self._unprobed.items() if not each.lost.is_set()}
         if chain.numerics not in VALUE_BYTES:
             return None
@@ -111,11 +104,10 @@ class ChainChecks:
         )
 
     async def close(self) -> None:
-        """End what is under way."""
-        tasks = [*self._tasks]
-        for task in tasks:
+        """Cancel all checks under way."""
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.idle()
 
     async def idle(self) -> None:
         """Wait until no check is under way."""
@@ -124,7 +116,7 @@ class ChainChecks:
 
     @property
     def why_not_judge(self) -> str | None:
-        """Why nothing should be judged over the present chain; None where it may."""
+        """The reason why no verdict is possible over the present chain; None if one is."""
         stages = self._chain.stages if self._chain is not None else ()
         if not self.disputes.are_free(stages, now_s=self._now_s()):
             return "stages contradict each other"
@@ -157,7 +149,7 @@ class ChainChecks:
         return task
 
     async def _probe(self, chain: RemoteChain, unprobed: Sequence[WitnessedPass]) -> None:
-        """Ask what was computed in passes that nobody was asked for yet."""
+        """Probe passes that were not probed yet."""
         batch: list[WitnessedPass] = []
         try:
             for fed in unprobed:
@@ -183,7 +175,7 @@ class ChainChecks:
         self._see_that_stages_tell(chain, batch)
 
     def _see_that_stages_tell(self, chain: RemoteChain, batch: Sequence[WitnessedPass]) -> None:
-        """Leave a stage that says nothing of what it has to keep."""
+        """Leave the chain if a stage does not report on a pass that it must keep."""
         if self._witness is None or chain is not self._chain:
             return
         for fed in batch:
@@ -194,7 +186,7 @@ class ChainChecks:
                     continue
                 entered, left = told
                 if (entered is None and not place.layers.is_first) or (left is None and not place.layers.is_last):
-                    chain.leave(f"{place}: it does not say what it has computed.", peer_id=place.peer_id)
+                    chain.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
                     return
 
     async def _check(
@@ -203,7 +195,7 @@ class ChainChecks:
         sequence: WitnessedSequence,
         unprobed: Sequence[WitnessedPass],
     ) -> None:
-        """Check a sequence, and draw the consequences."""
+        """Check a sequence, and act on the finding."""
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._probe(chain, unprobed)
@@ -226,7 +218,7 @@ class ChainChecks:
             LOG.exception("a check failed")
 
     def _note_right(self, one: ChainTrace, other: ChainTrace) -> None:
-        """Credit whoever computed what somebody else did too."""
+        """Credit the stages of both chains that the other one confirms."""
         for first, second in ((one, other), (other, one)):
             for peer_id in set(first.peer_ids) - set(second.peer_ids):
                 self.disputes.note_right(peer_id, now_s=self._now_s())
@@ -240,7 +232,7 @@ class ChainChecks:
         *,
         numerics: str,
     ) -> None:
-        """Find out who lied, and go on without them."""
+        """Find out which stages lied, and leave the chain if it contains them."""
         liars: tuple[str, ...] = ()
         if not found.is_link:
             liars = await self._third(sequence, one, other, found, numerics=numerics)
@@ -264,7 +256,7 @@ class ChainChecks:
         *,
         numerics: str,
     ) -> tuple[str, ...]:
-        """The side that a third holder of the layers contradicts, where it agrees with the other one."""
+        """The side that a third holder contradicts while it confirms the other; empty if undecided."""
         without = set(found.members)
         for _ in range(MAX_THIRDS):
             try:
@@ -285,7 +277,7 @@ class ChainChecks:
     async def _replayed(
         self, sequence: WitnessedSequence, of: ChainTrace, *, unlike: Collection[str], without: Collection[str] = ()
     ) -> ChainTrace:
-        """What another chain says of the same tokens, asked with the same seeds. Raises `NoChain`, `ChainLost`."""
+        """The trace of another chain over the same tokens and seeds. Raises `NoChain`, `ChainLost`."""
         tokens = sequence.tokens[: of.positions]
         pool_tokens = -(-(len(tokens) + 1) // PAGE_TOKENS) * PAGE_TOKENS
         async with self._chains.second(pool_tokens=pool_tokens, unlike=unlike, without=without) as (chain, engine):
@@ -303,7 +295,7 @@ class ChainChecks:
 async def _piece(
     chain: RemoteChain, engine: ChainEngine, sequence: int, piece: Sequence[WitnessedToken]
 ) -> list[WitnessedToken]:
-    """Feed some tokens to a chain, and ask of each with the seed that those of the other chain were asked with."""
+    """Feed some tokens to a chain, and probe each with the same seed as at the other chain."""
     scored = next((n for n, each in enumerate(piece) if each.fed.choices[each.index] is not None), len(piece))
     names = tuple(range(len(piece)))
     row = Row(
@@ -338,12 +330,11 @@ async def _piece(
 
 
 def _joined(of_stage: Sequence[tuple[PartTrace, int]]) -> Told:
-    """What a stage says of parts that follow each other."""
-    parts = [told_of(trace, tokens=count) for trace, count in of_stage]
-    entered, left = [part[0] for part in parts], [part[1] for part in parts]
-    return (
-        None
-        if any(each is None for each in entered)
-        else np.concatenate([each for each in entered if each is not None]),
-        None if any(each is None for each in left) else np.concatenate([each for each in left if each is not None]),
-    )
+    """The report of a stage over consecutive parts."""
+
+    def joined(parts: Sequence[Projections | None]) -> Projections | None:
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known) if len(known) == len(parts) else None
+
+    entered, left = zip(*(told_of(trace, tokens=count) for trace, count in of_stage), strict=True)
+    return joined(entered), joined(left)

@@ -1,27 +1,25 @@
-"""What two chains say of one sequence, compared: which stages contradict each other, and where first. Pure.
+"""Comparison of two chains over one sequence: the first contradiction and the stages involved. Pure.
 
 Theory of operation
 -------------------
-A stage says of each pass what entered it and what left it, by projections whose seed was drawn afterwards
-(`projections`). A head has the same tokens computed again over a second chain, and compares. The output of a stage
-at a position depends on what entered it there and before, so places are looked at in the order of causes: position
-by position, at each the boundaries between layers from the first to the last. At the *first* place where something
-is wrong all that went in was equal, and the fault is told by what is not:
+For each pass a stage reports projections of its input and output, whose seed was drawn afterwards (`projections`).
+A head computes the same tokens again over a second chain and compares. The output of a stage at a position depends
+on its inputs up to there, so places are compared in causal order: position by position, at each the boundaries
+between layers from first to last. At the *first* wrong place all inputs were equal, and there are three cases:
 
-- The two senders say that different things left them: one of these two lies, whatever happened behind them.
-- They say the same, but of one chain the receiver says that something else came in: one of these neighbours lies,
-  for what one sends the other gets. Nobody else can tell which (`Contradiction.is_link`).
-- Nothing of it, but the last stages choose differently, beyond what rounding explains (`trust.audit_rule`): one of
-  those behind the last boundary that is equal.
+- The two senders report different outputs: one of them lies.
+- They agree, but in one chain the receiver reports another input: one of these neighbours lies, and nobody else can
+  tell which (`Contradiction.is_link`).
+- All boundaries agree, but the last stages choose differently beyond rounding (`trust.audit_rule`): one of the
+  stages after the last equal boundary lies.
 
-Two honest stages round differently, so "equal" has two bounds: up to `clean` a boundary counts as equal, from
-`wrong` on as different. Between the two it proves nothing, and the next one that is different makes suspects of all
-stages since the last clean one: else a liar could let noise that nobody counts grow in the honest stage behind it.
-Where single positions are not wrong, their median may be: what is a little off everywhere is no rounding.
-Stages that say nothing, since they are older, widen the suspects in the same way.
+Honest stages round differently, so there are two bounds: up to `clean` a boundary counts as equal, from `wrong` on
+as different. A difference makes suspects of all stages since the last clean boundary; otherwise a liar could let
+noise grow in the honest stage behind it. If no single position is wrong, the median may be: a small error
+everywhere is not rounding. Older stages that report nothing widen the suspects in the same way.
 
-What leaves the last stage is choices alone, which small faults seldom change.
-What follows from a contradiction is told in `disputes`, who is asked for what in `checks`.
+The last stage returns only choices, which small faults seldom change. `disputes` decides what follows from a
+contradiction, `checks` which chains are compared.
 """
 
 import math
@@ -41,14 +39,14 @@ from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 
 Gaps = npt.NDArray[np.float64]
-"""By position how far two vectors are apart, as a share of their length."""
+"""The relative distance of two vectors, by position."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceRounding:
-    """How far apart two honest stages' vectors are: up to `clean` as good as equal, from `wrong` on never.
+    """Bounds of the relative distance of two stages' vectors: equal up to `clean`, different from `wrong` on.
 
-    The medians of a sequence have bounds of their own: what is a little off everywhere is no rounding.
+    The medians over a sequence have bounds of their own.
     """
 
     clean: float
@@ -66,20 +64,19 @@ TRACE_ROUNDING: Final[Mapping[str, TraceRounding]] = MappingProxyType(
         "float16": TraceRounding(clean=0.035, wrong=0.3, clean_median=0.0055, wrong_median=0.03),
     }
 )
-"""Where texts were written token by token, four at once, with one thread, and read in pieces of 64 with two, the
-widest gaps were, of the embedded target and of SmolLM2-135M with its 29 boundaries, 1.0e-6 and 4.6e-6 in float32,
-0.016 and 0.069 in bfloat16, 0.0018 and 0.013 in float16; the widest medians 4.6e-7 and 1.1e-6, 0.006 and 0.016,
-0.0008 and 0.0021. Clean is up to two and a half times the widest of them. Wrong is from 200, 8 and 20 times on; of
-medians from 90, 9 and 14."""
+"""Measured with texts written token by token, four at once, with one thread, and read in pieces of 64 with two. The
+widest gaps of the embedded target and of SmolLM2-135M (29 boundaries) were 1.0e-6 and 4.6e-6 in float32, 0.016 and
+0.069 in bfloat16, 0.0018 and 0.013 in float16; the widest medians 4.6e-7 and 1.1e-6, 0.006 and 0.016, 0.0008 and
+0.0021. Clean is up to 2.5 times the widest; wrong from 200, 8 and 20 times on, of medians from 90, 9 and 14."""
 MEDIAN_POSITIONS: Final = 16
-"""Fewer have no median worth the name."""
+"""The least number of positions for a median."""
 LINK: Final = 1e-5
-"""Between what one stage says it sent and the next one that it got: equal bytes, and projections in float 32."""
+"""Bound between a sender's and its receiver's reports: equal bytes, projected in float 32."""
 
 
 @dataclass(frozen=True, slots=True)
 class StageTrace:
-    """What a stage says of the positions of a sequence, [positions, projections]; None where it says nothing."""
+    """A stage's reports over a sequence, [positions, projections]; None where it reports nothing."""
 
     peer_id: str
     layers: LayerRange
@@ -89,7 +86,7 @@ class StageTrace:
 
 @dataclass(frozen=True, slots=True)
 class ChainTrace:
-    """What the stages of a chain say of a sequence, and the last one's choice after each position, where known."""
+    """The reports of a chain's stages over a sequence, and the last one's choice after each position, if known."""
 
     stages: tuple[StageTrace, ...]
     choices: tuple[Choice | None, ...]
@@ -103,17 +100,17 @@ class ChainTrace:
         return len(self.choices)
 
     def over(self, boundary: int) -> Projections | None:
-        """What goes over a boundary between layers, by the word of the sender, or else of the receiver."""
+        """The activations at a boundary between layers, as the sender or else the receiver reports them."""
         sender, receiver = self._at(boundary)
         return receiver.entered if sender.left is None else sender.left
 
     def link_gaps(self, boundary: int) -> Gaps | None:
-        """How far sender and receiver disagree there; None unless both say something."""
+        """The distance between the reports of sender and receiver; None unless both report."""
         sender, receiver = self._at(boundary)
         return None if sender.left is None or receiver.entered is None else apart(sender.left, receiver.entered)
 
     def link(self, boundary: int) -> tuple[str, str]:
-        """The neighbours at a boundary."""
+        """The peer ids of the neighbours at a boundary."""
         sender, receiver = self._at(boundary)
         return sender.peer_id, receiver.peer_id
 
@@ -128,7 +125,7 @@ class ChainTrace:
 
     @property
     def boundaries(self) -> tuple[int, ...]:
-        """The boundaries between its stages, of which at least one of them says something."""
+        """The boundaries between its stages that at least one neighbour reports on."""
         return tuple(each.layers.end for each in self.stages[:-1] if self.over(each.layers.end) is not None)
 
     def _at(self, boundary: int) -> tuple[StageTrace, StageTrace]:
@@ -140,8 +137,8 @@ class ChainTrace:
 class Contradiction:
     """Two sides of which one has lied, and the layers that they disagree about.
 
-    They are stages of the first chain and of the second, or, of a link, the sender and the receiver in one chain.
-    `place` orders contradictions by their causes.
+    The sides are stages of the two chains, or for a link sender and receiver of one chain. `place` is the causal
+    order.
     """
 
     ones: tuple[str, ...]
@@ -156,7 +153,7 @@ class Contradiction:
 
 
 def apart(one: Projections, other: Projections) -> Gaps:
-    """How far vectors at each position are apart as a share of their length; infinite where one is no vector."""
+    """The relative distance of vectors at each position; infinite where one is not finite."""
     with np.errstate(over="ignore", invalid="ignore"):
         difference = np.mean((one - other) ** 2, axis=1)
         length = np.mean((one**2 + other**2) / 2, axis=1)
@@ -165,7 +162,7 @@ def apart(one: Projections, other: Projections) -> Gaps:
 
 
 def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, numerics: str) -> Contradiction | None:
-    """The first place where two chains contradict each other or themselves; None where all may be honest."""
+    """The first contradiction between or within two chains; None if all stages may be honest."""
     rounding = TRACE_ROUNDING[numerics]
     positions, layers = min(one.positions, other.positions), one.stages[-1].layers.layers
     common = sorted({*one.boundaries} & {*other.boundaries})
@@ -198,7 +195,7 @@ def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, num
                     Contradiction(ones=(sender,), others=(receiver,), layers=about, place=place, is_link=True)
                 )
     if found:
-        # Where senders differ that counts, and not the link behind them.
+        # A difference of senders precedes that of the link behind them.
         return min(found, key=lambda each: (each.place, each.is_link))
     if choices_differ(one.choices, other.choices, sampling=sampling, numerics=numerics):
         return crossing(layers, positions)
@@ -208,10 +205,7 @@ def contradiction(one: ChainTrace, other: ChainTrace, *, sampling: Sampling, num
 def choices_differ(
     ones: Sequence[Choice | None], others: Sequence[Choice | None], *, sampling: Sampling, numerics: str
 ) -> bool:
-    """True if two last stages chose differently more often than rounding explains, as in an audit.
-
-    `others` have candidates.
-    """
+    """True if two last stages differ more often than rounding explains, as in audits; `others` have candidates."""
     rounding = rounding_of(numerics)
     wide = near = compared = 0
     for one, other in zip(ones, others, strict=False):
@@ -228,7 +222,7 @@ def choices_differ(
 
 
 def agrees(trace: ChainTrace, third: ChainTrace, upto: Contradiction, *, sampling: Sampling, numerics: str) -> bool:
-    """True if a third chain does not contradict one at the place where another one does, nor before."""
+    """True if a third chain does not contradict this one up to the place of a contradiction."""
     found = contradiction(trace, third, sampling=sampling, numerics=numerics)
     return found is None or found.place > upto.place
 
@@ -245,7 +239,7 @@ def _first(gaps: Gaps, bound: float) -> int | None:
 
 
 def _is_clean(gaps: Gaps, rounding: TraceRounding) -> bool:
-    """True if the same went over a boundary, as far as rounding lets anybody say."""
+    """True if a boundary is equal up to rounding."""
     return not len(gaps) or (gaps.max() <= rounding.clean and _median(gaps) <= rounding.clean_median)
 
 

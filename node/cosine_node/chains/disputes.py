@@ -1,15 +1,15 @@
-"""Which stages a head believes: those found right, those found wrong, and those that contradict each other. Pure.
+"""A head's trust in stages: those found right, those found wrong, and those in a dispute. Pure.
 
-A key costs nothing, so belief is earned as verifiers earn it (`cosine_p2p.trust.standing`): by checks in which
-another holder of the same layers computed the same. Of a contradiction follows the first that applies:
+Keys are free, so stages earn trust as verifiers do (`cosine_p2p.trust.standing`): by checks in which another holder
+of the same layers computed the same. The first rule that applies decides a contradiction:
 
-- A third holder agrees with one side: the other one lied.
-- One side has clearly more checks: it is believed.
-- Neighbours that contradict each other over what went from one to the other are not put side by side again. Who is
-  in such a dispute with two others lies: one liar is likelier than two.
-- Else all of them are set aside, until one of them is found wrong elsewhere, or for `UNDECIDED_S`.
+- A third holder agrees with one side: the other side lied.
+- One side has clearly more checks: it is trusted.
+- Neighbours that disagree about what went between them are kept apart. A stage in such a dispute with two others
+  lied, since one liar is likelier than two.
+- Otherwise all are set aside, until one of them is found wrong elsewhere, or for `UNDECIDED_S`.
 
-Of a side of several stages nobody knows which one lied: they are set aside together, and the other side is free.
+A wrong side of several stages is set aside as a whole, since it is unknown which one lied.
 """
 
 from collections.abc import Collection, Iterable
@@ -22,18 +22,18 @@ from cosine_p2p.trust.standing import Standings
 from cosine_protocol.stage_messages import LayerRange
 
 CHECK_SHARE: Final = 0.05
-"""The least share of requests that are checked: as many as clients have audited."""
+"""Lower bound of the share of checked requests, equal to that of clients' audits."""
 CLEARLY: Final = 4
-"""Times as many checks, and at least so many: two levels of standing."""
+"""Factor and least number of checks by which one side is trusted: two levels of standing."""
 UNDECIDED_S: Final = 24 * 3600.0
-"""An honest stage is of use again within a day, a liar in the same dispute writes one wrong text a day."""
+"""An honest stage is used again within a day; a liar in the same dispute writes one wrong text a day."""
 MAX_DISPUTES: Final = 256
 """Bounds memory."""
 
 
 @dataclass(frozen=True, slots=True)
 class Dispute:
-    """Stages of which at least one lies, and nobody can tell which."""
+    """Stages of which at least one lies, without proof which."""
 
     members: frozenset[str]
     layers: LayerRange
@@ -46,27 +46,27 @@ class Dispute:
 
 
 class Disputes:
-    """What a head has found of stages. Times never go back."""
+    """A head's findings about stages. Times never go back."""
 
     def __init__(self) -> None:
         self.standings = Standings()
         self._open = Remembered[Dispute, bool](MAX_DISPUTES, forgotten_s=UNDECIDED_S)
 
     def open(self, now_s: float) -> tuple[Dispute, ...]:
-        """Disputes that nothing has decided."""
+        """The undecided disputes."""
         return tuple(dispute for dispute, _ in self._open.items(now_s))
 
     def set_aside(self, now_s: float) -> frozenset[str]:
-        """The stages that no chain goes over."""
+        """The stages that no chain may use."""
         doubted = (dispute.members for dispute in self.open(now_s) if not dispute.is_link)
         return self.standings.rejected(now_s).union(*doubted)
 
     def apart(self, now_s: float) -> frozenset[frozenset[str]]:
-        """Pairs that are no neighbours."""
+        """Pairs that must not be neighbours."""
         return frozenset(dispute.members for dispute in self.open(now_s) if dispute.is_link)
 
     def are_free(self, peer_ids: Collection[str], *, now_s: float) -> bool:
-        """True if a chain may go over these stages, in this order."""
+        """True if a chain may use these stages in this order."""
         pairs = zip(peer_ids, list(peer_ids)[1:], strict=False)
         apart = self.apart(now_s)
         return self.set_aside(now_s).isdisjoint(peer_ids) and not any({*pair} in apart for pair in pairs)
@@ -76,21 +76,21 @@ class Disputes:
         return all(self.standings.checks(peer_id, now_s=now_s) for peer_id in peer_ids)
 
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
-        """The standing of stages by which chains are chosen: those with `CLEARLY` checks or more are alike."""
+        """The standing of stages for the choice of chains; `CLEARLY` checks or more count the same."""
         levels = self.standings.levels(peer_ids, now_s=now_s)
         return {peer_id: min(level, CLEARLY.bit_length()) for peer_id, level in levels.items()}
 
     def check_chance(self, peer_ids: Iterable[str], *, now_s: float) -> float:
-        """The chance that a request is checked which these have computed: the least checked of them decides."""
+        """The chance that a request over these stages is checked; the least checked stage decides."""
         chances = [self.standings.audit_chance(each, CHECK_SHARE, now_s=now_s) for each in peer_ids]
         return max(chances, default=0.0)
 
     def note_right(self, peer_id: str, *, now_s: float) -> None:
-        """Another holder of its layers has computed the same."""
+        """Record that another holder of its layers has computed the same."""
         self.standings.note_right(peer_id, now_s=now_s)
 
     def note_wrong(self, side: Collection[str], layers: LayerRange, *, now_s: float) -> None:
-        """One of a side lied: the only one is not asked again, several are set aside."""
+        """Record that a side lied: a single stage is rejected, several are set aside."""
         if len(side) == 1:
             (peer_id,) = side
             self.standings.reject(peer_id, now_s=now_s)
@@ -101,7 +101,7 @@ class Disputes:
             self._open.note(Dispute(frozenset(side), layers), True, now_s)
 
     def judge(self, found: Contradiction, *, now_s: float) -> tuple[str, ...]:
-        """Decide about a contradiction that no third stage has; the side that is not believed, if one is."""
+        """Judge a contradiction that no third stage has decided; return the side that lied, or () if undecided."""
         for side, other in ((found.ones, found.others), (found.others, found.ones)):
             least = min(self.standings.checks(each, now_s=now_s) for each in side)
             most = max(self.standings.checks(each, now_s=now_s) for each in other)

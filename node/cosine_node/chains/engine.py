@@ -1,4 +1,4 @@
-"""The engine of a head: a model in parts, which looks like any other engine to what uses it."""
+"""The engine of a head, over a chain of stages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from cosine_protocol.stage_messages import (
 
 @dataclass(frozen=True, slots=True)
 class KeptText:
-    """The tokens that an open sequence has kept so far, and who may share their pages."""
+    """The kept tokens of an open sequence, and the scope that shares their pages."""
 
     sequence: int
     scope: str
@@ -31,8 +31,8 @@ class KeptText:
 class ChainEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine` over a chain of stages; not thread-safe.
 
-    It decides about pages and prefixes by itself, and tells the stages, whose pools are as large, what it decided.
-    Once the chain is lost `forward` raises `ChainLost`, and all else goes on without it.
+    It manages pages and prefixes itself and sends the changes to the stages, whose pools have the same size. Once
+    the chain is lost only `forward` fails, with `ChainLost`.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class ChainEngine(PagedEngine):
         self._chain = chain
         self._scopes: dict[int, str] = {}
         self.witness: Witness | None = None
-        """Notes which passes computed what, where somebody wants to know."""
+        """Records which passes computed which tokens, if stages are checked."""
 
     def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
         sequence = super().open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
@@ -68,7 +68,7 @@ class ChainEngine(PagedEngine):
     def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
         known = super().reuse_prefix(sequence, tokens)
         if known:
-            # One token more, for a whole prefix is never reused.
+            # One token more, since a whole prefix is never reused.
             self._chain.submit(ReusePrefix(sequence, tuple(tokens[: known + 1])))
         return known
 
@@ -79,7 +79,7 @@ class ChainEngine(PagedEngine):
             self._chain.submit(ReserveRoom(sequence, tokens))
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError`, `OutOfPages` or `ChainLost`: nothing is fed."""
+        """Run one pass. Raises `LocalProtocolError`, `OutOfPages` or `ChainLost`, and then feeds nothing."""
         if not rows:
             return []
         self.begin(rows)
@@ -91,10 +91,7 @@ class ChainEngine(PagedEngine):
         return self.end(rows, results)
 
     def begin(self, rows: Sequence[Row]) -> None:
-        """Begin a pass over at least one row, below nodes also of passes that have not ended.
-
-        Raises `LocalProtocolError` or `OutOfPages`: nothing is fed.
-        """
+        """Begin a pass over at least one row. Raises `LocalProtocolError` or `OutOfPages`; then nothing is fed."""
         check_bounds(rows)
         trees = self.feed(rows)
         if self.witness is not None:
@@ -102,10 +99,7 @@ class ChainEngine(PagedEngine):
         self._chain.submit(FeedRows(tuple(rows)))
 
     def end(self, rows: Sequence[Row], results: Sequence[RowResult]) -> list[RowResult]:
-        """End the oldest pass with what the chain gave; rows without finite logits are taken back.
-
-        Raises `ChainLost` where a stage left out what is wanted.
-        """
+        """End the oldest pass; prune rows with an error. Raises `ChainLost` if a wanted pass was left out."""
         if self.witness is not None:
             self.witness.note_answered(rows, results)
         for row, result in zip(rows, results, strict=True):
@@ -120,7 +114,7 @@ class ChainEngine(PagedEngine):
     def replace_chain(
         self, chain: Chain, pool: PagePool, *, first_sequence: int, witness: Witness | None = None
     ) -> None:
-        """Go on over another chain, with no sequence open; it counts them from `first_sequence`."""
+        """Continue over another chain, with no open sequences; their numbers go on from `first_sequence`."""
         PagedEngine.__init__(
             self,
             pool,
@@ -134,10 +128,7 @@ class ChainEngine(PagedEngine):
         self.witness = witness
 
     def take_over(self, other: "ChainEngine") -> None:
-        """Go on over the chain of another engine, which is used no more, with the prefixes that it has computed.
-
-        No sequence is open then. It counts them on.
-        """
+        """Continue over the chain of another engine with its cached prefixes; then no sequence is open."""
         for sequence in list(other._trees):
             other.release(sequence)
         self._trees, self._hashes, self._scopes = {}, {}, {}
@@ -146,7 +137,7 @@ class ChainEngine(PagedEngine):
 
     @property
     def texts(self) -> list[KeptText]:
-        """What open sequences have kept, the oldest first, of those that share their pages with later ones."""
+        """The kept tokens of open sequences with a scope, the oldest first."""
         return [KeptText(sequence, scope, self._trees[sequence].tokens) for sequence, scope in self._scopes.items()]
 
     def keep(self, sequence: int, path: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What of a model fits into a machine that joins, and which layers of it a swarm lacks most. Pure."""
+"""The part of a model that fits a machine, among the layers that a swarm lacks most. Pure."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,10 +10,7 @@ from cosine_protocol.stage_messages import LayerRange
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """The layers that a machine should hold as a stage, None where not even one fits, and whether the whole does.
-
-    `whole_bytes` are what the whole model takes with its cache, `bytes` what these layers do.
-    """
+    """The layers that a machine should hold as a stage, None if not even one fits, and the sizes with cache."""
 
     layers: LayerRange | None
     bytes: int
@@ -22,7 +19,7 @@ class Fit:
 
 
 def fit_of(needs: ModelNeeds, memory_bytes: int, held: Collection[LayerRange]) -> Fit:
-    """What fits into so much memory, beside the layers that others hold."""
+    """The fit of a model for `memory_bytes`, given the layers that others hold."""
     layers = needs.sizes.layers
     whole_bytes = needs.bytes_of(LayerRange.whole(layers))
     part = lacked_most(held, layers=layers, fits=lambda one: needs.bytes_of(one) <= memory_bytes)

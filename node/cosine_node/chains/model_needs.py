@@ -1,4 +1,4 @@
-"""What a model takes of machines that hold it in parts, by its configuration alone."""
+"""The memory that a model in parts needs, by its configuration alone."""
 
 from pathlib import Path
 from typing import Any
@@ -8,10 +8,7 @@ from cosine_node.engine.pool_size import AUTO
 
 
 def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:
-    """The sizes of a model with a cache of so many tokens, and the name of its data type. Raises `UsageError`.
-
-    It loads PyTorch, and no weights.
-    """
+    """The sizes of a model with a cache of `pool_tokens`, and its numerics. Raises `UsageError`."""
     from cosine_node import zoo
     from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
     from cosine_node.engine.torch.support import numerics_of, refuse_by_config
@@ -26,7 +23,7 @@ def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, s
         file, source = GgufFile.open(source), unfold(source)
     config: Any = read_config(str(source))
     refuse_by_config(config)
-    # What a machine with a card would choose: the data type that the weights are published in.
+    # A machine with a GPU would choose the data type of the published weights.
     kind = config.dtype if dtype == AUTO else resolve_dtype(dtype, device=resolve_device("cpu"), config=config)
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads

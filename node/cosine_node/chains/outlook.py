@@ -1,9 +1,8 @@
-"""How fast texts come over the stages that a swarm has, and what its machines give, by what they announce. Pure.
+"""The expected speed over a swarm's stages, and estimates of its machines, by their records. Pure.
 
-Theory of operation: a record says which layers a stage holds, how long a pass of one token takes there, how busy
-it is, where it is, and how many tokens its cache has room for. The first four give the chain that a head would take
-and the time of a pass over it. With the sizes of the model's parts they give a `Machine` each, as far as it shows:
-it has the memory of what it holds and no more, and reads that in the time of its pass.
+A record has the layers, pass time, load, coordinate and cache size of a stage. These give the chain that a head
+would take and its pass time, and an estimated `Machine`: its memory is what it holds, which it reads once in a
+pass.
 """
 
 from collections.abc import Iterable, Sequence
@@ -26,16 +25,12 @@ from cosine_p2p.directory.vivaldi import estimated_rtt_s
 from cosine_protocol.records import NodeRecord, Role
 
 ACCEPTANCE: Final = 0.6
-"""How many drafted tokens come true, where nothing else is known: in the middle of what drafters reach
-(docs/benchmarks.md)."""
+"""Assumed acceptance rate of drafts: in the middle of what drafters reach (docs/benchmarks.md)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
-    """The chain over the stages of one kind of model; no stages and a `problem`, one sentence, where there is none.
-
-    `way_s` is the time that a pass is on its way, `pass_s` all that it takes.
-    """
+    """The chain for one kind of model, or its `problem`; `pass_s` is a pass's time, `way_s` its network part."""
 
     kind: Kind
     stages: tuple[StageSight, ...] = ()
@@ -44,12 +39,12 @@ class Outlook:
     problem: str = ""
 
     def tokens_per_s(self, *, acceptance_rate: float = 0.0) -> float | None:
-        """The speed of one text where each drafted token comes true with this chance; None without a chain."""
+        """The speed of one text at an acceptance rate; None without a chain."""
         return drafted_tokens(acceptance_rate) / self.pass_s if self.stages else None
 
 
 def outlooks(records: Iterable[NodeRecord]) -> list[Outlook]:
-    """What to expect of the stages of each kind of model; of the kind with most stages first."""
+    """The outlook of each kind of model; the kind with most stages first."""
     known = list(records)
     return [_outlook(known, kind) for kind, _ in kinds_of(known)]
 
@@ -84,7 +79,7 @@ def _outlook(records: Sequence[NodeRecord], kind: Kind) -> Outlook:
 
 
 def sentence_of(outlook: Outlook, *, acceptance_rate: float = ACCEPTANCE) -> str:
-    """What to expect of it, for people; what is lacking where it is nothing."""
+    """The outlook or its problem as a sentence."""
     plain, drafted = outlook.tokens_per_s(), outlook.tokens_per_s(acceptance_rate=acceptance_rate)
     if plain is None or drafted is None:
         return outlook.problem
@@ -96,7 +91,7 @@ def sentence_of(outlook: Outlook, *, acceptance_rate: float = ACCEPTANCE) -> str
 
 
 def outlook_as_object(outlook: Outlook) -> dict[str, Any]:
-    """All of it for machines."""
+    """The outlook as a JSON object."""
     target_digest, numerics, _ = outlook.kind
     return {
         "target_digest": target_digest,
@@ -117,10 +112,7 @@ def outlook_as_object(outlook: Outlook) -> dict[str, Any]:
 def announced_machines(
     records: Iterable[NodeRecord], needs: ModelNeeds, *, numerics: str, up_bits_per_s: float
 ) -> list[tuple[Machine, NodeRecord]]:
-    """The machines behind the stages of a model, by peer id, each with its record.
-
-    Nobody announces an uplink: all have the one that is given.
-    """
+    """The estimated machines of a model's stages with their records, by peer id, all with the given uplink."""
     stages = [
         record
         for record in sorted(records, key=lambda each: each.peer_id)

@@ -1,16 +1,15 @@
-"""What each stage of a chain adds to the time of a pass, as its head hears of it. Pure.
+"""The time that each stage of a chain adds to a pass, as measured by the head. Pure.
 
 Theory of operation
 -------------------
-Each stage tells the head, on the head's own stream, when it has passed a pass on (`Passed`), and for how long it
-held it. The head takes down when that is heard, by its own clock and less the way from the stage. A stage could
-begin a pass once the one before it had passed it on and it had passed on its pass before: from then on the time is
-its share. So a share needs no stage's word about time, only the order of what was heard.
+Each stage tells the head, on the stream between them, when it has passed a pass on (`Passed`), and for how long it
+held it. The head records the arrival by its clock, minus the distance of the stage. A stage can begin a pass once
+the stage before has passed it on and its own previous pass has ended; the time from then on is its share. Shares
+thus depend on the order of messages, not on the clocks of stages.
 
-A stage that lies gains little. One that tells too late lengthens its own share. One that tells too early lengthens
-the share of the next, which does not account for it: what a stage does not say that it held is time *between* it
-and the stage before. It is a longer way than was thought, or one of the two lies; a chain in which they are no
-neighbours is without it, whichever that is. The first stage has the head before it, which does not lie to itself.
+A stage that reports late lengthens its own share. One that reports early lengthens the share of the next stage; the
+part of a share that a stage does not claim to have held is time *between* it and the stage before: a longer link,
+or one of the two lies. A chain in which they are not neighbours avoids it in either case.
 """
 
 import math
@@ -20,17 +19,14 @@ from dataclasses import dataclass
 from typing import Final
 
 REMEMBERED_PASSES: Final = 256
-"""Bounds memory where nobody takes them."""
+"""Bounds memory if nobody takes them."""
 LATE_PASSES: Final = 4
-"""A report that so many later passes overtook is not waited for: streams differ in length by less."""
+"""A pass no longer waits for a report once this many later passes were answered."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndedPass:
-    """The tokens of an answered pass, the seconds that it was at each stage, and between the one before and it.
-
-    Between two stages is what goes beyond the expected way.
-    """
+    """An answered pass: its tokens, the seconds at each stage, and the unexpected ones before each stage."""
 
     tokens: int
     at_stage_s: tuple[float, ...]
@@ -39,10 +35,7 @@ class EndedPass:
 
 @dataclass(frozen=True, slots=True)
 class StuckPass:
-    """The oldest pass under way: its tokens, since when it is where it is, and the stages of which one holds it up.
-
-    The last of them has not told of it.
-    """
+    """The oldest pass under way: its tokens, the time of its last progress, and the stages that may hold it up."""
 
     tokens: int
     since_s: float
@@ -51,7 +44,7 @@ class StuckPass:
 
 @dataclass(slots=True)
 class _Pass:
-    """A pass that is not ended yet: what was heard of it, by stage."""
+    """A pass that has not ended, and the reports on it by stage."""
 
     number: int
     tokens: int
@@ -66,10 +59,7 @@ class PassTimes:
     """The passes of one chain. Times are of the head's clock."""
 
     def __init__(self, *, reports: Sequence[bool], ways_s: Sequence[float]) -> None:
-        """`reports` says which stages tell of passes.
-
-        `ways_s` are the seconds from the head to the first stage, and from each stage to the next.
-        """
+        """`reports` is true for stages that report passes; `ways_s` are the one-way times to each stage."""
         self._reports = tuple(reports)
         self._ways_s = tuple(ways_s)
         self._passes: deque[_Pass] = deque()
@@ -78,12 +68,12 @@ class PassTimes:
         self._latest: _Pass | None = None
 
     def note_sent(self, number: int, *, tokens: int, now_s: float) -> None:
-        """A pass was sent, after all before it."""
+        """Record that a pass was sent, after all before it."""
         count = len(self._reports)
         self._passes.append(_Pass(number, tokens, now_s, [None] * count, [0.0] * count, [False] * count))
 
     def note_passed(self, stage: int, number: int, *, held_s: float, is_left_out: bool, passed_s: float) -> None:
-        """A stage told that it has passed a pass on; that counts once, and for a pass under way alone."""
+        """Record a stage's first report on a pass under way."""
         known = next((one for one in self._passes if one.number == number), None)
         if known is not None and known.passed_s[stage] is None:
             known.passed_s[stage] = passed_s
@@ -92,11 +82,11 @@ class PassTimes:
             self._end_known()
 
     def tokens(self, number: int) -> int:
-        """The tokens of a pass under way; 0 of another one."""
+        """The tokens of a pass under way; 0 for any other."""
         return next((one.tokens for one in self._passes if one.number == number), 0)
 
     def note_answered(self, number: int, *, answered_s: float) -> None:
-        """The last stage has answered a pass, after all before it; that it told of it earlier does not count."""
+        """Record that the last stage has answered a pass."""
         known = next((one for one in self._passes if one.number == number), None)
         if known is not None:
             known.answered_s = answered_s
@@ -104,7 +94,7 @@ class PassTimes:
             self._end_known()
 
     def take_ended(self) -> list[EndedPass]:
-        """The passes that were answered and told of since the last call, in their order."""
+        """The passes that have ended since the last call, in their order."""
         ended = list(self._ended)
         self._ended.clear()
         return ended
@@ -125,7 +115,7 @@ class PassTimes:
         assert one.answered_s is not None
         at_s = one.answered_s
         passed_s = [at_s]
-        # Who has told nothing has passed it on when the next one did.
+        # A stage without a report counts as having passed it on when the next one did.
         for told_s in reversed(one.passed_s[:-1]):
             at_s = at_s if told_s is None else told_s
             passed_s.append(at_s)
@@ -141,7 +131,7 @@ class PassTimes:
         return EndedPass(one.tokens, tuple(at_stage_s), tuple(between_s))
 
     def stuck(self) -> StuckPass | None:
-        """The oldest pass that was not answered, if there is one."""
+        """The oldest unanswered pass, if there is one."""
         position = next((index for index, one in enumerate(self._passes) if one.answered_s is None), None)
         if position is None:
             return None
@@ -149,7 +139,7 @@ class PassTimes:
         told = [stage for stage, at_s in enumerate(one.passed_s) if at_s is not None]
         last = max(told, default=-1)
         at = min(last + 1, last_stage)
-        # It is at one of those up to the next that would have told of it.
+        # It is at one of the stages up to the next that reports.
         until = next((stage for stage in range(at, last_stage) if self._reports[stage]), last_stage)
         since_s = max(one.sent_s, self._free_s[at], one.passed_s[last] or -math.inf if told else -math.inf)
         if position:
@@ -158,9 +148,9 @@ class PassTimes:
         return StuckPass(one.tokens, since_s, tuple(range(max(0, last), until + 1)))
 
     def left_out_by(self) -> tuple[int, ...]:
-        """The stages of which one has left the pass out that was answered last: one that says so, or before it.
+        """The stages that may have left out the last answered pass: the first that says so and the one before.
 
-        Without a word of any it may be each.
+        Without any such report, all stages.
         """
         told = self._latest.left_out if self._latest is not None else ()
         first = next((stage for stage, is_left_out in enumerate(told) if is_left_out), None)

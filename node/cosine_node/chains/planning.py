@@ -1,15 +1,12 @@
-"""Which machines should hold which layers of a model, and how fast passes over them would be. Pure.
+"""Assignment of a model's layers to machines, and the expected speed of passes. Pure.
 
-Theory of operation: a pass of few tokens reads every weight once, of a mixture those of the experts that some token
-is sent to, so a machine needs as long for its layers as its memory needs to give them. Then the activations travel
-on: the way of a pass is half a round trip for each machine that takes part. So a machine that joins brings memory
-and, where it reads fast, time; and it costs its part of the way. `make_plan` finds the layers of each machine, none
-for some, with which a pass of one token takes least, among all ways to share them out that fit (a dynamic program
-over machines and layers: both sums grow machine by machine).
+Theory of operation: a pass of few tokens reads every weight once (of a mixture those of the selected experts), so a
+machine takes as long as its memory takes to read its layers; each machine adds half a round trip. `make_plan` finds
+the assignment that fits and whose one-token pass takes least, by dynamic programming over machines and layers. Some
+machines may get no layers.
 
-Machines come in the order in which they were named, but for the two that hold embedding and output layer, which
-are chosen by where these fit and are read fastest. Layers count as large as the largest of them where they must
-fit, and as the mean where they are read.
+Machines stay in the given order, except those that hold embedding and output layer, which are chosen by room and
+speed. A layer counts as the largest one for room, and as the mean for time.
 """
 
 import math
@@ -24,7 +21,7 @@ from cosine_protocol.stage_messages import LayerRange
 MAX_MACHINES: Final = 64
 """Bounds the time of a plan to seconds."""
 DRAFT_TOKENS: Final = 8
-"""The length of a path of drafts in a pass, about what verifiers feed where a pass takes long."""
+"""The assumed number of drafted tokens in a pass, about that of verifiers with long passes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,10 +37,7 @@ class Machine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelNeeds:
-    """What a model takes: its weights, a token's keys and values in one layer, a token's activations on the wire.
-
-    There is to be room for `pool_tokens` of all requests together.
-    """
+    """Sizes of a model, of a token's keys and values in one layer, of its activations, and the cached tokens."""
 
     sizes: PartSizes
     layer_token_bytes: int
@@ -51,27 +45,24 @@ class ModelNeeds:
     pool_tokens: int
 
     def read_bytes(self, count: int, *, is_last: bool, tokens: int = 1) -> float:
-        """What a pass of so many tokens reads of a part with so many layers; of the embedding it reads rows."""
+        """The bytes that a pass of `tokens` tokens reads of a part with `count` layers."""
         sizes = self.sizes
         layers_bytes = count * sizes.read_layers_bytes(tokens) / sizes.layers
         return layers_bytes + sizes.common_bytes + is_last * sizes.output_bytes
 
     def bytes_of(self, part: LayerRange) -> int:
-        """What a part takes with its cache."""
+        """The bytes of a part with its cache."""
         return self.sizes.of(part) + len(part) * self.layer_token_bytes * self.pool_tokens
 
 
 def drafted_tokens(acceptance_rate: float) -> float:
-    """The tokens of a pass where each drafted one comes true with this chance."""
+    """The expected tokens of a pass at an acceptance rate."""
     return sum(acceptance_rate**depth for depth in range(DRAFT_TOKENS + 1))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedStage:
-    """A machine with its layers, and the memory that these and the pool take.
-
-    `pass_s` is the time of a pass of one token, `draft_pass_s` of one with a path of drafts.
-    """
+    """A machine with its layers and memory; `pass_s` is the time of a one-token pass, `draft_pass_s` of drafts."""
 
     machine: Machine
     layers: LayerRange
@@ -90,32 +81,32 @@ class Plan:
 
     @property
     def way_s(self) -> float:
-        """The time that a pass is on its way between machines."""
+        """The network time of a pass."""
         return sum(stage.machine.rtt_s / 2 for stage in self.stages)
 
     @property
     def traversal_s(self) -> float:
-        """The time of a pass of one token through all stages and back to the head."""
+        """The time of a one-token pass through all stages and back to the head."""
         return self.way_s + sum(stage.pass_s for stage in self.stages)
 
     @property
     def tokens_per_s(self) -> float:
-        """The speed of one text, one pass after the other."""
+        """The speed of one text without drafts."""
         return 1.0 / self.traversal_s
 
     def drafted_tokens_per_s(self, acceptance_rate: float) -> float:
-        """The same where passes have drafts, each of which comes true with this chance."""
+        """The speed of one text with drafts at an acceptance rate."""
         return drafted_tokens(acceptance_rate) / (self.way_s + sum(stage.draft_pass_s for stage in self.stages))
 
     def prompt_s(self, tokens: int) -> float:
-        """The time that a prompt's activations take over the slowest uplink between two stages."""
+        """The time of a prompt's activations over the slowest uplink between two stages."""
         slowest = min((stage.machine.up_bits_per_s for stage in self.stages[:-1]), default=math.inf)
         return 8 * self.activation_bytes * tokens / slowest
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """How machines up to one have shared out layers: the time, and for each its layers and the ends it holds."""
+    """A partial assignment: its time, and the layers and ends of each machine so far."""
 
     seconds: float
     longest_s: float
@@ -123,16 +114,16 @@ class _Share:
 
     @property
     def rank(self) -> tuple[float, float]:
-        """The less, the better: of two that take as long, the one whose parts are alike serves more at once."""
+        """The sort key, least is best: of equal times the more balanced one, which serves more requests at once."""
         return round(self.seconds, 9), self.longest_s
 
 
 def make_plan(machines: Sequence[Machine], needs: ModelNeeds) -> Plan:
-    """The plan whose passes take least. Raises `UsageError` where the model does not fit."""
+    """The plan whose passes take least. Raises `UsageError` if the model does not fit."""
     if not 1 <= len(machines) <= MAX_MACHINES:
         raise UsageError(f"A plan is made for 1 to {MAX_MACHINES} machines, not {len(machines)}.")
     layers = needs.sizes.layers
-    # By the layers shared out so far, and whether somebody has the embedding and the output layer.
+    # By the number of assigned layers, and whether embedding and output layer are assigned.
     best = {(0, False, False): _Share(0.0, 0.0, ())}
     for machine in machines:
         found: dict[tuple[int, bool, bool], _Share] = {}
@@ -154,7 +145,7 @@ def make_plan(machines: Sequence[Machine], needs: ModelNeeds) -> Plan:
 
 
 def _choices(machine: Machine, needs: ModelNeeds, *, most: int) -> list[tuple[int, bool, bool]]:
-    """What a machine may hold: nothing, or so many layers, with the embedding or the output layer or both."""
+    """The parts that fit a machine: number of layers, with embedding, with output layer."""
     sizes = needs.sizes
     layer_bytes = max(sizes.layers_bytes) + needs.layer_token_bytes * needs.pool_tokens
     found = [(0, False, False)]
@@ -167,7 +158,7 @@ def _choices(machine: Machine, needs: ModelNeeds, *, most: int) -> list[tuple[in
 
 
 def _seconds(machine: Machine, needs: ModelNeeds, count: int, *, is_last: bool) -> float:
-    """The time that a machine with so many layers adds to a pass."""
+    """The time that a machine with `count` layers adds to a pass."""
     if not count:
         return 0.0
     return machine.rtt_s / 2 + needs.read_bytes(count, is_last=is_last) / machine.read_bytes_per_s
@@ -175,7 +166,7 @@ def _seconds(machine: Machine, needs: ModelNeeds, count: int, *, is_last: bool) 
 
 def _stages(machines: Sequence[Machine], needs: ModelNeeds, share: _Share) -> list[PlannedStage]:
     held = [(machine, *counts) for machine, counts in zip(machines, share.counts, strict=True) if counts[0]]
-    # The first has the embedding, the last one the output layer; between them they stay as they were named.
+    # The first holds the embedding, the last the output layer; the others keep the given order.
     held.sort(key=lambda one: (not one[2], one[3]))
     stages, first = [], 0
     for machine, count, _, is_last in held:
@@ -196,7 +187,7 @@ def _stages(machines: Sequence[Machine], needs: ModelNeeds, share: _Share) -> li
 
 
 def _lack(machines: Sequence[Machine], needs: ModelNeeds) -> str:
-    """Why a model does not fit."""
+    """The sentence that says why a model does not fit."""
     sizes = needs.sizes
     pool_bytes = sizes.layers * needs.layer_token_bytes * needs.pool_tokens
     ends_bytes = sizes.embedding_bytes + sizes.output_bytes

@@ -39,21 +39,20 @@ from cosine_protocol.stage_messages import (
 JOIN_S: Final = 3 * SILENCE_S
 """A stage that joins dials the next one and waits for its answer, each for at most `SILENCE_S`."""
 ANSWER_S: Final = 60.0
-"""A pass is waited for at least so long: what dies shows within 4 s, by its heartbeats."""
+"""Least time for which an answer is awaited; a dead stage shows within 4 s, by its heartbeats."""
 SECRET_BYTES: Final = 32
-"""More than anybody can try."""
 PROBE_S: Final = 10.0
-"""Far above what a pass takes for which a probe waits."""
+"""Far longer than a pass for which a probe waits."""
 CAUSE_S: Final = 0.5
-"""For so long a chain that a neighbour reports as lost waits to hear of the stage itself."""
+"""Time to wait for a message of a failed stage itself after its neighbour has reported it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainPlan:
-    """A chain to be set up: places that hold all layers in order, and what the pool of each is to be.
+    """A chain to be set up: places that hold all layers in order, and the size of their pools.
 
-    `ways_s` are the expected ways from the head to the first stage, and from each to the next. Raises
-    `LocalProtocolError` for places that do not.
+    `ways_s` are the expected one-way times from the head to the first stage, and from each to the next. Raises
+    `LocalProtocolError` if the places do not hold all layers in order.
     """
 
     places: tuple[StagePlace, ...]
@@ -71,7 +70,7 @@ class ChainPlan:
             raise LocalProtocolError(f"{', '.join(map(str, parts))} do not hold all layers in order.")
 
     def join(self, number: int, *, chain: bytes, head: str) -> Join:
-        """What the stage of that number is asked."""
+        """The `Join` message for a stage by its number."""
         place = self.places[number]
         following = self.places[number + 1] if number + 1 < len(self.places) else None
         return Join(
@@ -93,7 +92,7 @@ class ChainPlan:
 
 @dataclass(frozen=True, slots=True)
 class _Feed:
-    """A pass that was sent; `answer` is None where the chain was lost."""
+    """A pass that was sent; the result of `answer` is None if the chain is lost."""
 
     number: int
     rows: tuple[Row, ...]
@@ -102,7 +101,7 @@ class _Feed:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """A probe of so many parts that one stage was sent; `told` is None where the chain was lost."""
+    """A probe that was sent to one stage; the result of `told` is None if the chain is lost."""
 
     parts: int
     told: asyncio.Future[tuple[PartTrace, ...] | None]
@@ -111,9 +110,8 @@ class _Probe:
 class RemoteChain:
     """Implements `cosine_node.stages.operations.Chain` over streams.
 
-    `submit` may be called in any thread, and `results` in any but the event loop's, which it would hold up; one of
-    them at a time. On the loop there is `answer`. `lost` is set, on the event loop, once the chain is;
-    `failed_peer` is the stage at fault.
+    `submit` may be called in any thread, `results` in any but the event loop's, one of them at a time; use `answer`
+    on the loop. `lost` is set on the event loop; `failed_peer` is the stage at fault.
     """
 
     def __init__(
@@ -124,7 +122,7 @@ class RemoteChain:
         secret: bytes,
         answer_s: Callable[[int], float] = lambda tokens: ANSWER_S,
     ) -> None:
-        """Use `open_chain`. `channels` are the streams to the stages, by their number; no stage knows `secret`."""
+        """Use `open_chain`. `channels` are the streams to the stages by number; no stage knows `secret`."""
         self._plan = plan
         self._secret = secret
         self._channels = channels
@@ -141,22 +139,22 @@ class RemoteChain:
         self.failed_peer: str | None = None
         reports = [TIMES in channels[number].features for number in range(len(plan.places))]
         self.note_came: Callable[[int, int, float], object] = lambda stage, feed, seconds: None
-        """Is told how long the activations of a feed took to come to a stage."""
+        """Called with a stage, a feed and the seconds that its activations took to arrive."""
         self.times = PassTimes(reports=reports, ways_s=plan.ways_s or (0.0,) * len(reports))
 
     @property
     def applies_constraints(self) -> bool:
-        """True if the last stage chooses tokens within the constraints of requests."""
+        """True if the last stage applies the constraints of requests."""
         return CONSTRAINTS in self._channels[len(self._plan.places) - 1].features
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """Their peer ids, in the order of their layers."""
+        """The peer ids of the stages, in the order of their layers."""
         return tuple(place.peer_id for place in self._plan.places)
 
     @property
     def places(self) -> tuple[StagePlace, ...]:
-        """The stages and what they hold, in order."""
+        """The stages and their layers, in order."""
         return self._plan.places
 
     @property
@@ -165,7 +163,7 @@ class RemoteChain:
 
     @property
     def fed(self) -> int:
-        """The number of the feed that will be sent next."""
+        """The number of the next feed."""
         return self._sent
 
     @property
@@ -184,8 +182,8 @@ class RemoteChain:
             self._unanswered.append(feed)
             self._sent += 1
         elif isinstance(operation, OpenSequence) and operation.scope is not None:
-            # Scopes name clients, whom stages need not know. Under a key that a stage has, like the chain's id, it
-            # could try the peers that it knows; and with one for all chains it would know a client again.
+            # Scopes name clients, which stages must not learn. With a key that a stage knows it could try peer ids;
+            # with one key for all chains it could recognise a client.
             scope = blake2b(operation.scope.encode(), digest_size=16, key=self._secret).hexdigest()
             messages = [replace(operation, scope=scope)]
         else:
@@ -196,7 +194,7 @@ class RemoteChain:
         return asyncio.run_coroutine_threadsafe(self.answer(), self._loop).result()
 
     async def answer(self) -> Sequence[RowResult]:
-        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        """Return the results of the oldest unread feed. Raises `ChainLost`."""
         feed = self._unasked.popleft() if self._unasked else None
         answer = None
         if feed is not None and self._reason is None:
@@ -205,7 +203,7 @@ class RemoteChain:
                 async with asyncio.timeout(wait_s):
                     answer = await asyncio.shield(feed.answer)
             except TimeoutError:
-                self._lose(f"No stage has answered a pass for {wait_s:g} s.")
+                self.leave(f"No stage has answered a pass for {wait_s:g} s.")
         if feed is None or answer is None:
             raise ChainLost(self._reason or "The chain was lost.")
         try:
@@ -214,14 +212,11 @@ class RemoteChain:
             return results_of(answer, feed.rows, vocab_tokens=self._plan.vocab_tokens)
         except RemoteProtocolError as error:
             sentence = f"{self._plan.places[-1]}: {error}."
-            self._lose(sentence, peer_id=self._plan.places[-1].peer_id)
+            self.leave(sentence, peer_id=self._plan.places[-1].peer_id)
             raise ChainLost(sentence) from None
 
     async def probe(self, probe: Probe) -> list[tuple[PartTrace, ...] | None]:
-        """What each stage says of feeds that have been answered; None of one that knows no probes.
-
-        Raises `ChainLost`.
-        """
+        """Probe each stage about answered feeds; None for a stage without probes. Raises `ChainLost`."""
         asked: list[asyncio.Future[tuple[PartTrace, ...] | None] | None] = []
         for number, place in enumerate(self._plan.places):
             channel = self._channels[number]
@@ -232,7 +227,7 @@ class RemoteChain:
             asked.append(told)
             self._probes[number].append(_Probe(len(probe.parts), told))
             if not channel.post(probe):
-                self._lose(f"{place}: it reads too slowly.", peer_id=place.peer_id)
+                self.leave(f"{place}: it reads too slowly.", peer_id=place.peer_id)
         found = []
         for number, each in enumerate(asked):
             try:
@@ -240,7 +235,7 @@ class RemoteChain:
                     traces = None if each is None else await asyncio.shield(each)
             except TimeoutError:
                 place = self._plan.places[number]
-                self._lose(f"{place}: it does not say what it has computed.", peer_id=place.peer_id)
+                self.leave(f"{place}: it does not report what it has computed.", peer_id=place.peer_id)
                 traces = None
             if self._reason is not None:
                 raise ChainLost(self._reason, peer_id=self.failed_peer)
@@ -252,18 +247,18 @@ class RemoteChain:
             try:
                 is_posted = self._first.post(message)
             except LocalProtocolError as error:
-                self._lose(f"An operation could not be sent: {error}.")
+                self.leave(f"An operation could not be sent: {error}.")
                 return
             if not is_posted:
-                self._lose(f"{self._plan.places[0]}: it reads too slowly.", peer_id=self._plan.places[0].peer_id)
+                self.leave(f"{self._plan.places[0]}: it reads too slowly.", peer_id=self._plan.places[0].peer_id)
                 return
             if isinstance(message, FeedPass):
                 tokens = sum(len(row.tokens) for row in message.rows)
                 self.times.note_sent(message.number, tokens=tokens, now_s=self._loop.time())
                 self._sent_at_s = self._loop.time()
 
-    def _lose(self, reason: str, *, peer_id: str | None = None) -> None:
-        """Say once why the chain is lost; on the event loop."""
+    def leave(self, reason: str, *, peer_id: str | None = None) -> None:
+        """Lose the chain, if it is not lost already; on the event loop. `peer_id` is the stage at fault."""
         if self._reason is not None:
             return
         self._reason = reason
@@ -279,41 +274,37 @@ class RemoteChain:
 
     @property
     def _is_idle(self) -> bool:
-        """True if nothing is under way, and nothing was for about so long that a stage may take the room back."""
-        # Half, for what was sent last was on its way.
+        """True if a stage may consider the chain idle and take its room back."""
+        # Half, since the last message took time to arrive.
         return not self._unanswered and self._loop.time() - self._sent_at_s > IDLE_S / 2
 
     def _sent_s(self, channel: Channel) -> float:
-        """When a stage has sent what comes now, by this head's clock; what it says of its own is worth nothing."""
+        """The time, by the head's clock, at which a stage sent a message that arrives now."""
         return self._loop.time() - (channel.rtt_s or 0.0) / 2
 
-    def leave(self, reason: str, *, peer_id: str | None = None) -> None:
-        """Lose the chain for what its stages did, of which one may be at fault; on the event loop."""
-        self._lose(reason, peer_id=peer_id)
-
     async def listen(self, number: int, channel: Channel) -> None:
-        """Take what one stage says, until the chain is lost with it."""
+        """Handle the messages of one stage until the chain is lost with it."""
         place = self._plan.places[number]
         try:
             while True:
                 match await channel.receive():
                     case m.Error(code=code, message=message):
                         if code == ErrorCode.NEIGHBOUR_LOST:
-                            # The stage that is gone, or what it said, names the layers that failed.
+                            # The error of the failed stage itself names the layers.
                             await asyncio.sleep(CAUSE_S)
-                        # Whose room another head needs is not at fault, if it had no use for it.
+                        # A stage may take the room of an idle chain for another head.
                         is_due = code == ErrorCode.OVERLOADED and self._is_idle
-                        self._lose(f"{place}: {message.rstrip('.')}.", peer_id=None if is_due else place.peer_id)
+                        self.leave(f"{place}: {message.rstrip('.')}.", peer_id=None if is_due else place.peer_id)
                         return
                     case said:
                         self._take(number, said, self._sent_s(channel))
         except PeerLost as lost:
-            self._lose(f"{place}: {lost.reason}.", peer_id=place.peer_id)
+            self.leave(f"{place}: {lost.reason}.", peer_id=place.peer_id)
         except RemoteProtocolError as error:
-            self._lose(f"{place}: {error}.", peer_id=place.peer_id)
+            self.leave(f"{place}: {error}.", peer_id=place.peer_id)
 
     def _take(self, number: int, said: m.Message, sent_s: float) -> None:
-        """Take what a stage has sent at that time. Raises `RemoteProtocolError` where nothing was asked."""
+        """Handle a message that a stage sent at `sent_s`. Raises `RemoteProtocolError` if it was not expected."""
         match said:
             case Results() if number == len(self._plan.places) - 1 and self._unanswered:
                 feed = self._unanswered.popleft()
@@ -344,7 +335,7 @@ async def open_chain(
 ) -> AsyncIterator[RemoteChain]:
     """Set a chain up, from the last stage to the first; it ends with the context. Raises `ChainLost`.
 
-    Each stage has `join_s` to join, and all together `answer_s` to answer a pass over so many tokens.
+    Each stage has `join_s` to join; `answer_s` returns the seconds to wait for a pass over a number of tokens.
     """
     chain = secrets.token_bytes(CHAIN_ID_BYTES)
     async with AsyncExitStack() as stack:
@@ -368,7 +359,7 @@ async def open_chain(
                 raise ChainLost(said, peer_id=place.peer_id, retry_after_s=retry_after_s)
             if not isinstance(answer, Joined):
                 raise ChainLost(f"{place}: unexpected {type(answer).__name__}.", peer_id=place.peer_id)
-            # It would leave out what it does not know of a request, and choose other tokens.
+            # It would ignore unknown parts of a request and choose other tokens.
             if place.layers.is_last and SHAPING not in channel.features:
                 raise ChainLost(f"{place}: its version knows no {SHAPING}.", peer_id=place.peer_id)
             channels[number] = channel
@@ -377,7 +368,7 @@ async def open_chain(
         try:
             yield remote
         finally:
-            remote._lose("The chain was given up.")
+            remote.leave("The chain was given up.")
             for task in listening:
                 task.cancel()
             await asyncio.gather(*listening, return_exceptions=True)

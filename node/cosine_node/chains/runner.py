@@ -1,4 +1,4 @@
-"""Passes of a head: several under way down one chain of stages, and another chain where one is lost."""
+"""The runner of a head: several passes under way over one chain of stages, which is replaced when it is lost."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,18 +18,15 @@ from cosine_protocol.errors import CosineError
 
 
 class AnsweringChain(Chain, Protocol):
-    """A chain whose answers come while the event loop goes on: `cosine_node.chains.remote_chain.RemoteChain`."""
+    """A chain with asynchronous answers: `cosine_node.chains.remote_chain.RemoteChain`."""
 
     def answer(self) -> Awaitable[Sequence[RowResult]]:
-        """The results of the oldest feed that nobody has asked for yet. Raises `ChainLost`."""
+        """Return the results of the oldest unread feed. Raises `ChainLost`."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedChain:
-    """A chain that was set up, the cost of a pass at each of its stages, and their peer ids.
-
-    One that was kept warm has an `engine` with what it has computed already.
-    """
+    """An open chain, the cost of a pass at each of its stages, their peer ids, and the engine of a warm one."""
 
     chain: AnsweringChain
     curves: tuple[CostCurve, ...]
@@ -38,26 +35,25 @@ class OpenedChain:
     witness: Witness | None = None
     engine: ChainEngine | None = None
     token_s: Callable[[], float] = lambda: 0.0
-    """The seconds that a token's activations take over the slowest line between two stages, as known by now."""
+    """The seconds that a token's activations take over the slowest known link between two stages."""
     why_not_judge: Callable[[], str | None] = lambda: None
-    """Why nobody should be judged over it; None where somebody may."""
+    """The reason why no verdict is possible over it; None if one is."""
 
 
 class ChainOpener(Protocol):
-    """Sets chains up: `cosine_node.serving.head.HeadChains`."""
+    """Opens chains: `cosine_node.serving.head.HeadChains`."""
 
     async def open(self, *, first_sequence: int) -> OpenedChain:
-        """A chain; the one before ends. Raises `NoChain`."""
+        """Open a chain, and end the one before. Raises `NoChain`."""
 
     def doubt(self) -> bool:
-        """Give the chain up, whose last stage has given a row back without tokens; False where that is no use."""
+        """Leave the chain because its last stage returned a row without tokens; False if there is no other."""
 
 
 class ChainRunner:
-    """The `Runner` of a head's engine, over one chain of stages after the other.
+    """The `Runner` of a head's engine, over one chain of stages after the other, on the event loop.
 
-    The engine is used on the event loop alone: a head computes nothing. `note_pass` is told the tokens of each pass
-    and the seconds it took; `stages` are the peer ids of those that compute now.
+    `note_pass` is called with the tokens and seconds of each pass; `stages` are the peer ids of the present stages.
     """
 
     def __init__(
@@ -70,10 +66,7 @@ class ChainRunner:
         most_under_way: int | None = None,
         grammars: Grammars | None = None,
     ) -> None:
-        """`new_pool` makes the empty pool of a chain; the engine is over the one that is `opened`.
-
-        `grammars` are those of the target's texts, which count while the chain applies them.
-        """
+        """`new_pool` makes a chain's empty pool; `grammars` apply while the chain supports constraints."""
         self.engine = engine
         self._source = source
         self._new_pool = new_pool
@@ -83,7 +76,7 @@ class ChainRunner:
         self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, token_s=opened.token_s, most_under_way=most_under_way)
         self.tokens_under_way = 0
-        """Those of all passes that have not ended."""
+        """The tokens of all passes that have not ended."""
 
     def _use(self, opened: OpenedChain) -> None:
         self._chain = opened.chain
@@ -93,7 +86,7 @@ class ChainRunner:
 
     @property
     def why_not_judge(self) -> str | None:
-        """Why nobody should be judged by what the stages compute; None where somebody may."""
+        """The reason why no verdict is possible over these stages; None if one is."""
         return self._why_not_judge()
 
     def forward(self, rows: Sequence[Row]) -> Awaitable[Pass]:
@@ -117,8 +110,8 @@ class ChainRunner:
         return Pass(results, elapsed_s)
 
     async def find(self) -> None:
-        """Let the engine go on over another chain, with no sequence open. Raises `NoChain`."""
-        # Requests that come while the chain is set up open sequences, which are gone with all others then.
+        """Continue over another chain, with no open sequences. Raises `NoChain`."""
+        # Sequences that requests open while the chain is set up are lost, too.
         first_sequence = self.engine.opened
         opened = await self._source.open(first_sequence=first_sequence)
         if opened.engine is not None:
@@ -131,11 +124,11 @@ class ChainRunner:
         self.pace.replace_stages(opened.curves, token_s=opened.token_s)
 
     def doubt(self) -> bool:
-        """True if the chain is left, as it gave a row back without tokens; False where no other is there."""
+        """Leave the chain because its last stage returned a row without tokens; False if there is no other."""
         return self._source.doubt()
 
     def abandon(self) -> None:
-        """Does nothing: stages leave out what they read to be dropped."""
+        """Do nothing: stages leave out passes whose nodes are dropped."""
 
     def close(self) -> None:
         return

@@ -1,18 +1,17 @@
-"""Finds stages for a head, keeps what it knows of them, and opens one chain after the other.
+"""Discovery of stages for a head, and the chains that it opens over them.
 
 Theory of operation
 -------------------
-A chain is the fastest by what is known: distances, and the times of passes as they were measured here, or else as
-records say. While it is in use it is watched (`_watch`), by what its passes take at each stage (`pass_times`):
+A head opens the chain with the least expected time, by distances and by measured or announced pass times. While a
+chain is in use `_watch` monitors its passes at each stage (`pass_times`):
 
-- A pass that is *stuck* at a stage, far beyond what it should take there, has the chain given up; that stage and
-  the one before, which may not have passed it on, are avoided for a while.
-- Delays that add up (`stage_speeds`) have it given up for a chain that takes less than half as long.
-- A last stage that gives rows back without tokens is doubted: the head asks another one (`doubt`).
-- A stage that leaves out what is wanted, or breaks the protocol, or is gone, is avoided.
+- If a pass is *stuck* at a stage, the chain is left; that stage and the one before are avoided for a while.
+- If delays add up (`stage_speeds`), the chain is left for one that takes less than half as long.
+- If the last stage returns rows without tokens, another one is tried (`doubt`).
+- A stage that leaves out a wanted pass, breaks the protocol or is gone is avoided.
 
-Each of these only where another chain is there, so that nobody is left for nothing; and more slowly each time, so
-that a head whose own line is slow does not go from chain to chain.
+A chain is left only if another one exists, and with growing patience, so that a head with a slow line does not
+switch chains for ever.
 """
 
 import asyncio
@@ -31,7 +30,6 @@ from typing import Final
 from cosine_node.chains.checks import CHECK_TOKENS
 from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
-from cosine_node.chains.link_speeds import LinkSpeeds
 from cosine_node.chains.pass_times import EndedPass, StuckPass
 from cosine_node.chains.remote_chain import ANSWER_S, ChainPlan, RemoteChain, open_chain
 from cosine_node.chains.search import (
@@ -45,7 +43,7 @@ from cosine_node.chains.search import (
     find_chain,
     loaded_pass_s,
 )
-from cosine_node.chains.stage_speeds import SHARED, Measured, StageSpeeds, Suspicions
+from cosine_node.chains.stage_speeds import SHARED, LinkSpeeds, Measured, StageSpeeds, Suspicions
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.stages.coverage import unheld
@@ -60,43 +58,39 @@ from cosine_protocol.records import NodeRecord, Role
 
 LOG = logging.getLogger(__name__)
 OPEN_S: Final = 4.5
-"""Whoever waits for a chain hears within 5 s that there is none."""
+"""Limit for opening a chain, so that a request without one fails within 5 s."""
 GONE_S: Final = 10.0
-"""A stage that failed is not asked again for so long, though its record lives on, unless it has announced
-itself since. Afterwards it is asked where nobody else holds its layers."""
+"""Time for which a failed stage is not used, unless it has announced itself since. Afterwards it is a last
+resort."""
 
 CHECK_S: Final = 0.25
-"""How often a chain is looked at: a small part of `STUCK_S`."""
+"""Interval at which a chain is checked: a small part of `STUCK_S`."""
 STUCK_S: Final = 1.5
-"""A pass that is at one stage for so much longer than it should be is stuck. A client waits 4 s for tokens
-(docs/decisions/0025), in which the next chain has to be set up and fed; heartbeats come each second."""
+"""A pass that takes this much longer at one stage than expected is stuck. A client waits 4 s for tokens
+(docs/decisions/0025), in which the next chain is set up and fed; heartbeats come each second."""
 STUCK_FACTOR: Final = 5.0
-"""Longer passes are stuck after so many times what they should take, as with verifiers."""
+"""Longer passes are stuck after this multiple of the expected time, as with verifiers."""
 MOST_ANSWER_S: Final = 600.0
-"""The most that is waited, whatever stages announce: `STUCK_FACTOR` times a pass of two minutes. A stage that
-announces an hour and answers nothing holds requests up for so long where no other chain is there."""
+"""Limit of the wait for an answer, whatever stages announce: `STUCK_FACTOR` times a pass of two minutes."""
 LINK_BYTES_PER_S: Final = 0.625e6
-"""Activations are expected to go to the next stage so fast: half of a slow line upstream of 10 Mbit/s, which other
-streams use, too. Where it was all of such a line, a prompt was begun anew over another one that was no faster."""
+"""Assumed speed between stages: half of a slow uplink of 10 Mbit/s, which other streams use, too. With the whole of
+such a line, a prompt was restarted over another chain that was no faster."""
 BETTER: Final = 0.5
-"""Delays alone have a chain left for one that takes so much of its time: what requests hold is fed anew there."""
+"""Because of delays a chain is left only for one that takes this part of its time, since tokens are fed again."""
 PATIENCE_S: Final = 60.0
 MAX_DOUBLINGS: Final = 5
-"""With each chain that was given up as stuck within `PATIENCE_S` the next is waited for twice as long, up to 48 s:
-where all stages seem stuck it is the head's own line, or their passes do take that long."""
+"""Each chain that got stuck within `PATIENCE_S` doubles the patience with the next, up to 48 s: if all stages seem
+stuck, the cause is the head's own line, or passes do take that long."""
 EXCLUDED: Final = 1 << 20
 """More than all suspicions weigh together."""
 MAX_DOUBTS: Final = 3
-"""So many chains are left within `PATIENCE_S` for rows that their last stage gave back: a request that no stage can
-serve is not to make others wait for ever."""
+"""Chains left within `PATIENCE_S` because their last stage returned rows, so that a request that no stage can serve
+does not delay others for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainNeeds:
-    """What a head wants of a chain: the target, and the tokens of the pool, if stages have room for so many.
-
-    `token_bytes` is about the length of a token's activations.
-    """
+    """The target of a head's chains, the pool it wants and needs, and the size of a token's activations."""
 
     target_digest: bytes
     layers: int
@@ -108,7 +102,7 @@ class ChainNeeds:
 
 @dataclass(frozen=True, slots=True)
 class SecondChain:
-    """A chain beside the one in use, and an engine over it; `close` it."""
+    """A chain beside the one in use, and an engine over it; call `close` at the end."""
 
     chain: RemoteChain
     engine: ChainEngine
@@ -117,10 +111,9 @@ class SecondChain:
 
 
 class ChainSource:
-    """Opens chains over the stages of a target, one at a time. `run` keeps it informed; cancel that to stop.
+    """Opens chains over the stages of a target, one at a time. `run` looks for stages until cancelled.
 
-    The numerics and the size of the pool are those of the first chain, and hold for all after it. `here` tells
-    where the head is.
+    The first chain determines the numerics and pool size of all later ones. `here` returns the head's coordinate.
     """
 
     def __init__(
@@ -155,11 +148,10 @@ class ChainSource:
         self._opened = AsyncExitStack()
 
     async def run(self) -> None:
-        """Look for stages now and then, until cancelled."""
+        """Look for stages every ten seconds until cancelled."""
         while True:
             await self._look()
             self._measure()
-            # A spare that has come is known soon, and a look-up costs others little.
             await asyncio.sleep(10.0)
 
     async def close(self) -> None:
@@ -168,7 +160,7 @@ class ChainSource:
         if chain is not None and chain.failed_peer is not None:
             self._note_failed(chain.failed_peer)
         elif chain is not None and not chain.lost.is_set() and self.found is not None:
-            # Its head has no use for it, as a pass was left out that it wants; or is about to leave.
+            # A wanted pass was left out, or the head is about to leave.
             self._avoid([self.found.peer_ids[stage] for stage in chain.times.left_out_by()])
         self._measure()
         self._chain = None
@@ -176,7 +168,7 @@ class ChainSource:
         await opened.aclose()
 
     async def open(self, *, first_sequence: int) -> RemoteChain:
-        """Another chain, in place of the one before. Raises `NoChain`, within `OPEN_S`."""
+        """Open another chain instead of the present one, within `OPEN_S`. Raises `NoChain`."""
         await self.close()
         reasons: list[CosineError] = []
         try:
@@ -198,7 +190,7 @@ class ChainSource:
                 await self._look()
                 has_looked = True
                 continue
-            # Where there is no way round a busy stage: slots of the chain before may not be free yet.
+            # The chain needs a busy stage; the slots of the previous chain may not be free yet.
             waits_s = [busy[one.place.peer_id] for one in found.stages if one.place.peer_id in busy]
             await asyncio.sleep(max(waits_s, default=0.0))
             plan = self._plan(found, first_sequence)
@@ -218,7 +210,7 @@ class ChainSource:
             return self._chain
 
     async def go_on_over(self, spare: SecondChain) -> bool:
-        """Go on over a chain that was kept warm, in place of the one before; False where it is no better."""
+        """Use a chain that was kept warm instead of the present one; False if it is unfit."""
         await self.close()
         now_s = asyncio.get_running_loop().time()
         bad = self._doubted(now_s)
@@ -232,11 +224,11 @@ class ChainSource:
         return True
 
     def _doubted(self, now_s: float) -> set[str]:
-        """The stages that failed lately, or may be at fault for something."""
+        """The stages that failed recently or are suspected of a fault."""
         return {*self._failures.avoided(now_s), *self._suspicions.weights(now_s=now_s)}
 
     def _begin(self, chain: RemoteChain, found: FoundChain) -> None:
-        """Watch a chain that is in use from now on."""
+        """Begin to use and watch a chain."""
         self.found = found
         chain.note_came = partial(self._note_came, chain)
         LOG.info("a chain over %s", ", ".join(str(one.place) for one in found.stages))
@@ -246,7 +238,7 @@ class ChainSource:
         self._opened.callback(watching.cancel)
 
     async def _watch(self, chain: RemoteChain, found: FoundChain) -> None:
-        """Measure the stages of a chain, and give it up where another one is better, until it is lost."""
+        """Measure the stages of a chain until it is lost, and leave it if another one is better."""
         expected_s = {pair: self._between_s(*pair) for pair in pairwise(found.peer_ids)}
         while not chain.lost.is_set():
             await asyncio.sleep(CHECK_S)
@@ -276,17 +268,17 @@ class ChainSource:
         self._links.note(pair, size_bytes=size_bytes, seconds=seconds, now_s=asyncio.get_running_loop().time())
 
     def token_s(self, found: FoundChain) -> float:
-        """The seconds that a token's activations take over the slowest line between two stages, as far as known."""
+        """The seconds that a token's activations take over the slowest known link between two stages."""
         now_s = asyncio.get_running_loop().time()
         rates = (self._links.bytes_per_s(pair, now_s=now_s) for pair in pairwise(found.peer_ids))
         return self._needs.token_bytes / min(rates, default=math.inf)
 
     def _between_s(self, one: str, other: str) -> float:
-        """What lay between two stages beyond the way when they last were neighbours."""
+        """The measured time between two stages, beyond the network distance, when they were last neighbours."""
         return self._speeds.pass_s((one, other), now_s=asyncio.get_running_loop().time()) or 0.0
 
     def _curve(self, stage: StageSight) -> CostCurve:
-        """What passes should take at a stage; no more than if their tokens were fed one by one."""
+        """The announced cost of passes at a stage; at most that of one pass for each token."""
         offers = (record.stage for record in self._records if record.peer_id == stage.place.peer_id)
         offer = next(offers, None)
         if offer is None or offer.wide_tokens < 2:
@@ -295,14 +287,14 @@ class ChainSource:
         return CostCurve(((1, stage.pass_s), (offer.wide_tokens, wide_s)))
 
     def _patience_s(self, found: FoundChain, stuck: StuckPass, now_s: float) -> float:
-        """How long a pass may be where it is."""
+        """The seconds that a pass may stay at its present stage."""
         stage_s = max(self._curve(found.stages[stage]).seconds(stuck.tokens) for stage in stuck.suspects)
         way_s = stuck.tokens * self._needs.token_bytes / LINK_BYTES_PER_S
         doublings = sum(now_s - stuck_s < PATIENCE_S for stuck_s in self._stuck_s)
         return max(STUCK_S, STUCK_FACTOR * (stage_s + way_s)) * 2.0**doublings
 
     def answer_s(self, found: FoundChain, tokens: int) -> float:
-        """How long the answer to a pass over so many tokens is waited for, where no other chain is better."""
+        """The seconds for which the answer to a pass over `tokens` tokens is awaited."""
         stages_s = sum(self._curve(stage).seconds(tokens) for stage in found.stages)
         ways_s = len(found.stages) * tokens * self._needs.token_bytes / LINK_BYTES_PER_S
         return min(max(ANSWER_S, STUCK_FACTOR * (stages_s + ways_s)), MOST_ANSWER_S)
@@ -331,17 +323,11 @@ class ChainSource:
             self._speeds.forgive(what, now_s=now_s)
 
     def doubt(self) -> bool:
-        """Give the chain up, for its last stage has given a row back without tokens; False where no other is there.
-
-        False as well where that was so several times lately.
-        """
+        """Leave the chain as its last stage returned a row; False without another, or after `MAX_DOUBTS`."""
         now_s = asyncio.get_running_loop().time()
         chain, found = self._chain, self.found
-        if (
-            chain is None
-            or found is None
-            or sum(now_s - at_s < PATIENCE_S for at_s in self._doubted_s) >= MAX_DOUBTS
-        ):
+        doubts = sum(now_s - at_s < PATIENCE_S for at_s in self._doubted_s)
+        if chain is None or found is None or doubts >= MAX_DOUBTS:
             return False
         last = found.stages[-1].place
         if not self._has_chain_without([last.peer_id]):
@@ -352,23 +338,23 @@ class ChainSource:
         return True
 
     def _has_chain_without(self, peer_ids: Collection[str]) -> bool:
-        """True if some chain lacks one of these peers at least."""
+        """True if some chain does without at least one of these peers."""
         with suppress(NoChain):
             best = self._search(excluded=peer_ids)
             return not set(best.peer_ids).issuperset(peer_ids)
         return False
 
     def _avoid(self, peer_ids: Collection[str]) -> None:
-        """Ask these peers last for a while, of whom one is at fault."""
+        """Suspect these peers, one of whom is at fault."""
         self._suspicions.note(peer_ids, now_s=asyncio.get_running_loop().time())
 
     def _plan(self, found: FoundChain, first_sequence: int) -> ChainPlan:
-        """The plan of a chain; the first one decides about numerics and pool."""
+        """The plan of a chain; the first one determines numerics and pool."""
         records = {record.peer_id: record for record in self._records}
         chosen = [records[peer_id] for peer_id in found.peer_ids]
         room_tokens = min(record.stage.pool_tokens for record in chosen if record.stage is not None)
         wanted_tokens = min(self._needs.pool_tokens, room_tokens) // PAGE_TOKENS * PAGE_TOKENS
-        # So that a second chain, over stages that this one needs too, has room to check it.
+        # Leave room for a second chain that checks this one over shared stages.
         less_tokens = (room_tokens - min(room_tokens // 4, CHECK_TOKENS)) // PAGE_TOKENS * PAGE_TOKENS
         if less_tokens >= self._needs.least_pool_tokens:
             wanted_tokens = min(wanted_tokens, less_tokens)
@@ -392,18 +378,17 @@ class ChainSource:
         )
 
     def _opening(self, found: FoundChain, plan: ChainPlan) -> AbstractAsyncContextManager[RemoteChain]:
-        # Longer than a dial over a slow link; what takes longer is no place for a chain that is waited for.
+        # Longer than a dial over a slow link.
         return open_chain(self._transport, plan, answer_s=partial(self.answer_s, found), join_s=4.0)
 
     @asynccontextmanager
     async def second(
         self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
     ) -> AsyncIterator[tuple[RemoteChain, ChainEngine]]:
-        """A chain beside the one in use, and an engine over it, with a pool of at most so many tokens.
+        """A chain beside the one in use, and an engine over it, with a pool of at most `pool_tokens`.
 
-        It goes over as few peers of `unlike` as possible, over none of `without`, and else over any, whoever is
-        fastest: so that newcomers are found right as well. Raises `NoChain`, also where nobody else holds anything,
-        and `ChainLost`.
+        It uses as few peers of `unlike` as possible, none of `without`, and random others, so that newcomers are
+        checked as well. Raises `NoChain`, also if nobody else holds any layers, and `ChainLost`.
         """
         found = self._search(unlike=unlike, without=without)
         room_tokens = min(pool_tokens, self._room_beside(found, unlike, is_any=bool(without)))
@@ -417,10 +402,7 @@ class ChainSource:
             await opened.close()
 
     async def spare(self) -> SecondChain:
-        """A chain with as large a pool as the one in use, over as few of its stages as possible.
-
-        Raises `NoChain`, also where nobody else holds anything or has the room, and `ChainLost`.
-        """
+        """A second chain with an equal pool and few common stages. Raises `NoChain` or `ChainLost`."""
         assert self.found is not None and self.pool_tokens is not None, "beside a chain"
         now_s = asyncio.get_running_loop().time()
         used = self.found.peer_ids
@@ -430,10 +412,7 @@ class ChainSource:
         return await self._open_second(found, self.pool_tokens)
 
     def _room_beside(self, found: FoundChain, used: Collection[str], *, is_any: bool = False) -> int:
-        """The tokens of the largest pool of a second chain, beside one over `used` peers.
-
-        Raises `NoChain` where it would go over the same stages, unless it may be `is_any`.
-        """
+        """The largest pool of a second chain in tokens. Raises `NoChain` without other stages, unless `is_any`."""
         others = set(found.peer_ids).difference(used)
         if not others and not is_any:
             raise NoChain("Nobody else holds any of these layers.")
@@ -476,10 +455,10 @@ class ChainSource:
         without: Collection[str] = (),
         excluded: Collection[str] = (),
     ) -> FoundChain:
-        """The best chain now, of stages with one numerics; busy ones as the last resort. Raises `NoChain`.
+        """The best chain of stages with one numerics; busy ones are the last resort. Raises `NoChain`.
 
-        With `unlike` any that goes over as few of them as possible. Over `excluded` ones it goes where it must, as
-        little as it can, whatever others are suspected of.
+        With `unlike` it is a random chain over as few of these peers as possible. `excluded` peers are avoided more
+        than any suspect.
         """
         floor_s = self._stranger_layer_s()
         now_s = asyncio.get_running_loop().time()
@@ -496,7 +475,7 @@ class ChainSource:
         avoided.update(dict.fromkeys(excluded, EXCLUDED))
         aside = self.disputes.set_aside(now_s).union(without)
         if unlike:
-            # What would hold a check up says nothing.
+            # A failed stage would only delay a check.
             aside |= self._failures.avoided(now_s)
         peers = [record.peer_id for record in asked]
         levels = {} if unlike else self.disputes.levels(peers, now_s=now_s)
@@ -521,12 +500,12 @@ class ChainSource:
                 found.append(find(same, apart=self.disputes.apart(now_s)))
         if found:
             return min(found, key=lambda one: one.seconds)
-        # Raises with the layers that nobody holds, in whatever numerics.
+        # Raises with the layers that nobody holds in any numerics.
         find(asked, apart=())
         raise NoChain(self._why_not(believed))
 
     def _why_not(self, believed: Sequence[NodeRecord]) -> str:
-        """Why there is no chain though all layers are held."""
+        """The reason why there is no chain although all layers are held."""
         for dispute in self.disputes.open(asyncio.get_running_loop().time()):
             return f"{dispute}, and nobody else holds them."
         held = [record.stage.held for record in believed if record.stage is not None]
@@ -536,12 +515,12 @@ class ChainSource:
         return "No stages of one data type hold all layers in order."
 
     def _rtt_s(self, one: str, other: str) -> float | None:
-        """The distance of two peers, with what was measured between them where they were neighbours in a chain."""
+        """The round-trip time of two peers, with the measured extra time if they were neighbours in a chain."""
         known_s, between_s = self._known_rtt_s(one, other), self._between_s(one, other)
         return (USUAL_RTT_S if known_s is None else known_s) + 2 * between_s if between_s else known_s
 
     def _known_rtt_s(self, one: str, other: str) -> float | None:
-        """The distance of two peers, one of whom may be this head: measured, or by the places they announce."""
+        """The round-trip time of two peers, one of whom may be this head: measured, or by their coordinates."""
         head = self._transport.peer_id
         measured_s = self._rtts_s.get(other if one == head else one) if head in (one, other) else None
         if measured_s is not None:
@@ -551,22 +530,19 @@ class ChainSource:
         return estimated_rtt_s(first, second)
 
     def _stranger_layer_s(self) -> float:
-        """No stage that was never measured counts as faster than this by the layer: 0, until one has lied.
-
-        Then it is the median of what all announce, so that whoever comes again under a new key draws few.
-        """
+        """The least assumed time of a layer at unmeasured stages: 0, or once a stage has lied, the median."""
         offers = [(record.pass_us / 1e6, record.stage) for record in self._records]
         layers_s = [pass_s / len(offer.held) for pass_s, offer in offers if offer is not None]
         is_deceived = self._speeds.is_deceived(now_s=asyncio.get_running_loop().time())
         return median_low(layers_s) if is_deceived and layers_s else 0.0
 
     def _sight(self, record: NodeRecord, stranger_layer_s: float) -> StageSight:
-        """A stage, with what passes take there by measurement, or else by its record."""
+        """A stage, with its measured or else announced pass time."""
         assert record.stage is not None
         measured_s = self._speeds.pass_s(record.peer_id, now_s=asyncio.get_running_loop().time())
         busy = record.stage.busy_permille / 1000
         announced_s = loaded_pass_s(record.pass_us / 1e6, busy=busy)
-        # Where ways were taken to be longer than they are, a pass seems to have taken no time at all.
+        # If distances were overestimated, the measured time is 0.
         pass_s = measured_s or max(announced_s, stranger_layer_s * len(record.stage.held))
         return StageSight(StagePlace(record.peer_id, record.stage.held), pass_s)
 
@@ -581,12 +557,12 @@ class ChainSource:
         self._failures.note_failed(peer_id, now_s=now_s)
 
     def _measure(self) -> None:
-        """Take in the distances that the chain's own streams have measured."""
+        """Store the round-trip times that the chain's streams have measured."""
         if self._chain is not None:
             self._rtts_s |= self._chain.rtts_s
 
     async def _look(self) -> None:
-        """Look for stages; where nobody answers what is known stays."""
+        """Look for stages; keep the known ones if the directory does not answer."""
         try:
             found = await self._directory.find(Role.STAGE, self._needs.target_digest.hex())
         except CosineError as error:
@@ -600,5 +576,5 @@ class ChainSource:
 
 
 def _measured(found: FoundChain) -> list[Measured]:
-    """What is measured of a chain: its stages, and what lies between them."""
+    """The measured parts of a chain: its stages, and the links between them."""
     return [*found.peer_ids, *pairwise(found.peer_ids)]

@@ -1,15 +1,13 @@
-"""Keeps a second chain warm, so that requests go on at once where the one in use is lost.
+"""A warm second chain, over which requests resume when the one in use is lost.
 
 Theory of operation
 -------------------
-The head feeds what its texts have kept to a chain over other stages, which computes it in the background: of the
-stages in use those alone take part that nobody replaces. Only tokens leave the head; between the stages of the
-second chain go the activations that went between the first. Where the chain in use is lost, the head takes the
-second one with its prefix cache: every request opens a sequence anew, as over any new chain, finds all but its last
-tokens there, and feeds these in one pass.
+In the background the head feeds the kept tokens of its texts to a chain over other stages; it shares only stages
+that nobody replaces. If the chain in use is lost, the head takes the second one with its prefix cache: every
+request opens a new sequence, finds all but its last tokens cached, and feeds these in one pass.
 
-Work goes first: as long as prompts are under way nothing is fed here, one pass runs at a time, and its activations
-take `LINK_BYTES_PER_S` at most, for a stage of both chains sends those of both.
+Requests have priority: nothing is fed while prompts are under way, one pass runs at a time, and activations take at
+most `LINK_BYTES_PER_S`, since a stage of both chains sends those of both.
 """
 
 import asyncio
@@ -29,18 +27,18 @@ from cosine_protocol.request import Sampling
 
 LOG = logging.getLogger(__name__)
 EVERY_TOKENS: Final = 64
-"""What a failover has to feed at most, and what one pass feeds here: 0.72 s of silence at 10 Mbit/s upstream
-(docs/decisions/0035). Twice as many hold up work at stages and on lines for twice as long; half as many read the
-weights of each stage twice as often."""
+"""Tokens of one pass here, and the most that a failover feeds: 0.72 s of silence at 10 Mbit/s upstream
+(docs/decisions/0035). Twice as many block stages and links for twice as long; half as many read weights twice as
+often."""
 LEAST_TOKENS: Final = 4 * EVERY_TOKENS
-"""A shorter text is fed anew in a pass or two. Where none is longer, no second chain takes room at stages."""
+"""Shorter texts are fed again in a pass or two, so they need no second chain."""
 ANSWER_S: Final = 20.0
-"""A chain that takes longer for a pass of `EVERY_TOKENS` would not help."""
+"""Limit of a pass of `EVERY_TOKENS`; a slower chain would not help."""
 
 
 @dataclass(slots=True)
 class _WarmChain:
-    """A chain that is kept warm beside another one, and the sequence there of each text."""
+    """A warm chain, the stages of the chain in use, and the sequence of each text."""
 
     second: SecondChain
     beside: tuple[str, ...]
@@ -48,7 +46,7 @@ class _WarmChain:
 
 
 class SpareChain:
-    """The second chain of a head. `run` keeps it warm until cancelled; `take` gives it up to be the one in use."""
+    """The second chain of a head. `run` keeps it warm until cancelled; `take` hands it over for use."""
 
     def __init__(
         self,
@@ -59,10 +57,7 @@ class SpareChain:
         tokens_under_way: Callable[[], int],
         token_bytes: int,
     ) -> None:
-        """`engine` is that of the chain in use, which has `tokens_under_way`.
-
-        `token_bytes` is the length of a token's activations.
-        """
+        """`engine` is that of the chain in use; `token_bytes` is the size of a token's activations."""
         self._source = source
         self._engine = engine
         self._checks = checks
@@ -71,10 +66,10 @@ class SpareChain:
         self._warm: _WarmChain | None = None
         self._opening: asyncio.Future[SecondChain] | None = None
         self.fed_tokens = 0
-        """Tokens that were computed ahead."""
+        """The number of tokens that were computed ahead."""
 
     async def run(self) -> None:
-        """Keep a chain warm."""
+        """Keep a chain warm until cancelled."""
         try:
             while True:
                 try:
@@ -82,15 +77,15 @@ class SpareChain:
                 except (NoChain, ChainLost, OutOfPages, TimeoutError) as error:
                     LOG.debug("no chain is kept warm: %s", error)
                     await self._drop()
-                    # Sooner a stage that failed would not be asked.
+                    # A failed stage is not used before.
                     await asyncio.sleep(GONE_S)
         finally:
             await self._drop()
 
     def take(self) -> SecondChain | None:
-        """The chain that is warm, no more this one's to close; None where there is none."""
+        """Hand over the warm chain; None without one. The caller closes it."""
         if self._opening is not None:
-            # Room at stages may be scarce, and whoever asks opens a chain now.
+            # The caller opens a chain now, and room at stages may be scarce.
             self._opening.cancel()
         warm, self._warm = self._warm, None
         return None if warm is None else warm.second
@@ -101,7 +96,7 @@ class SpareChain:
             await second.close()
 
     async def _feed_some(self) -> bool:
-        """Feed some tokens of a text that needs it; False where none does, or work goes first.
+        """Feed some tokens of a text; False if no text needs it or requests have priority.
 
         Raises `NoChain`, `ChainLost`, `OutOfPages` or `TimeoutError`.
         """
@@ -127,14 +122,14 @@ class SpareChain:
         return () if self._source.found is None else self._source.found.peer_ids
 
     def _unfed(self, text: KeptText) -> int:
-        """The tokens of a text that are not computed ahead; 0 of a short one."""
+        """The number of tokens of a text that are not computed ahead; 0 for a short one."""
         warm = self._warm
         if warm is None or text.sequence not in warm.sequences:
             return len(text.tokens) if len(text.tokens) >= LEAST_TOKENS else 0
         return len(text.tokens) - len(warm.second.engine.tree(warm.sequences[text.sequence]).tokens)
 
     async def _open(self) -> _WarmChain | None:
-        """A chain beside the one in use; None where that was lost meanwhile. Raises `NoChain`, `ChainLost`."""
+        """Open a chain beside the one in use; None if that was lost meanwhile. Raises `NoChain`, `ChainLost`."""
         used = self._used
         self._opening = asyncio.ensure_future(self._source.spare())
         try:
@@ -150,11 +145,11 @@ class SpareChain:
             self._opening = None
 
     async def _feed(self, warm: _WarmChain, text: KeptText) -> None:
-        """One pass over the next tokens of a text."""
+        """Run one pass over the next tokens of a text."""
         engine = warm.second.engine
         sequence = warm.sequences.get(text.sequence)
         if sequence is None:
-            # Nothing is chosen here, whatever is asked of the sampling.
+            # No tokens are chosen here, so the sampling does not matter.
             sequence = engine.open(sampling=Sampling(), prompt_tokens=len(text.tokens), scope=text.scope)
             warm.sequences[text.sequence] = sequence
             engine.reuse_prefix(sequence, text.tokens)
@@ -164,7 +159,7 @@ class SpareChain:
             return
         row = Row.chain(sequence, tokens, scored_from=len(tokens))
         engine.begin([row])
-        # As it is in order, whatever comes later finds it computed.
+        # Passes are in order, so later ones find it computed.
         engine.keep(sequence, row.nodes)
         async with asyncio.timeout(ANSWER_S):
             results = await warm.second.chain.answer()

@@ -1,7 +1,4 @@
-"""How long passes take at stages, as their head measured it, and who is suspected of a fault. Pure.
-
-A record says what a pass takes; as with verifiers (docs/decisions/0025), what was measured counts before it.
-"""
+"""Measured pass times of stages, which precede announced ones (docs/decisions/0025), links and suspicions. Pure."""
 
 from collections import Counter, deque
 from collections.abc import Collection, Mapping
@@ -14,19 +11,19 @@ from cosine_p2p.storage.memory import Remembered
 MAX_STAGES: Final = 1024
 """Bounds memory."""
 FORGOTTEN_S: Final = 3600.0
-"""A machine that was slow may be idle within an hour, and so may a line; who lies costs one replacement in each."""
+"""A slow machine or link may be idle within an hour; a liar costs one replacement in each."""
 RECENT_PASSES: Final = 7
-"""Their median counts: a pass that waited for another head's prompt moves it by nothing."""
+"""Passes whose median counts, so that one wait for another head's prompt has no effect."""
 LOST_S: Final = 1.0
-"""What delays may add up to: about as long as another chain takes until it has fed anew what requests hold. With
-less a chain would be left for what a longer look shows to be nothing, with more requests wait longer than they
-would for another chain."""
+"""Limit of the total delay: about the time until another chain has fed the kept tokens. With less, chains are left
+because of noise; with more, requests wait longer than for another chain."""
 MOST_OF_ONE_S: Final = 0.4
-"""What one pass counts for at most, so that no single one is enough."""
+"""Largest delay counted for one pass, so that no single one is enough."""
 FEW_PASSES: Final = 4
 SLOWER: Final = 2.0
 LEAST_S: Final = 0.005
-"""A stage has lied about its speed if so few passes took so many times what was expected, and so much longer."""
+"""A stage has lied about its speed if the median of `FEW_PASSES` or more is `SLOWER` times plus `LEAST_S`
+longer."""
 
 
 @dataclass(slots=True)
@@ -37,7 +34,7 @@ class _Speed:
 
 
 Measured = str | tuple[str, str]
-"""A stage, by its peer id; or what lies between one stage and the next beyond the way."""
+"""A stage, by its peer id; or the link between two stages, beyond its expected time."""
 
 
 class StageSpeeds:
@@ -47,14 +44,14 @@ class StageSpeeds:
         self._speeds = Remembered[Measured, _Speed](MAX_STAGES, forgotten_s=FORGOTTEN_S)
 
     def begin(self, what: Measured, *, now_s: float) -> None:
-        """A stage is in a new chain: only what it does there counts, once it has done anything."""
+        """Begin a new chain: keep only the median of a stage's earlier passes, and no delays."""
         known = self._speeds.get(what, now_s)
         if known is not None:
             usual = deque([median(known.passes_s)], RECENT_PASSES)
             self._speeds.note(what, _Speed(usual, has_lied=known.has_lied), now_s)
 
     def note(self, what: Measured, *, pass_s: float, expected_s: float, now_s: float) -> None:
-        """Take in a pass, which was expected to take so long; a stage that is faster pays for its delays."""
+        """Record a pass; one that is faster than expected reduces the total delay."""
         speed = self._speeds.get(what, now_s) or _Speed()
         speed.passes_s.append(pass_s)
         speed.has_lied |= (
@@ -64,50 +61,83 @@ class StageSpeeds:
         self._speeds.note(what, speed, now_s)
 
     def pass_s(self, what: Measured, *, now_s: float) -> float | None:
-        """The median of its latest passes; None for one that was not measured."""
+        """The median of recent passes; None if none was measured."""
         speed = self._speeds.get(what, now_s)
         return median(speed.passes_s) if speed is not None else None
 
     def has_cost_much(self, what: Measured, *, now_s: float) -> bool:
-        """True if a stage's delays in its chain add up to `LOST_S`."""
+        """True if the delays in the present chain add up to `LOST_S`."""
         speed = self._speeds.get(what, now_s)
         return speed is not None and speed.lost_s >= LOST_S
 
     def is_deceived(self, *, now_s: float) -> bool:
-        """True if some stage was not as fast as it had announced: then others' announcements count less."""
+        """True if some stage was slower than it had announced."""
         return any(speed.has_lied for what, speed in self._speeds.items(now_s) if isinstance(what, str))
 
     def forgive(self, what: Measured, *, now_s: float) -> None:
-        """Count delays anew, where there was no better stage."""
+        """Reset the delay, since there was no better stage."""
         speed = self._speeds.get(what, now_s)
         if speed is not None:
             speed.lost_s = 0.0
 
 
+UNKNOWN_BYTES_PER_S: Final = 12.5e6
+"""Assumed for an unmeasured link: 100 Mbit/s. On a slower one the first passes of a prompt are too long, on a
+faster one too short."""
+LEAST_BYTES: Final = 1 << 16
+"""Shorter transfers say little about the speed."""
+SAMPLES: Final = 9
+"""Their median tolerates four disturbed passes; five show a change of the link."""
+REMEMBERED_PAIRS: Final = 256
+"""Bounds memory."""
+
+
+class LinkSpeeds:
+    """The links between stages that were neighbours in chains. Times never go back.
+
+    Reports are trusted, since they only affect the length of prompt passes.
+    """
+
+    def __init__(self) -> None:
+        self._samples = Remembered[tuple[str, str], deque[float]](REMEMBERED_PAIRS, forgotten_s=FORGOTTEN_S)
+
+    def note(self, pair: tuple[str, str], *, size_bytes: int, seconds: float, now_s: float) -> None:
+        """Record a transfer from one stage to the other."""
+        if size_bytes < LEAST_BYTES or seconds <= 0:
+            return
+        samples = self._samples.get(pair, now_s) or deque(maxlen=SAMPLES)
+        samples.append(size_bytes / seconds)
+        self._samples.note(pair, samples, now_s=now_s)
+
+    def bytes_per_s(self, pair: tuple[str, str], *, now_s: float) -> float:
+        """The median speed of the link between two stages."""
+        samples = self._samples.get(pair, now_s)
+        return median(samples) if samples else UNKNOWN_BYTES_PER_S
+
+
 SUSPECTED_S: Final = 600.0
-"""Whoever stalls whenever it is used costs one stuck pass in so long (`STUCK_S`, a four-hundredth), and with half
-as long two. A machine that was busy for a moment serves this head only where others lack, for so long and no
-longer."""
+"""Duration of a suspicion. A stage that always stalls costs one stuck pass (`STUCK_S`) in this time, 1/400 of it; a
+machine that was busy for a moment is a last resort for as long."""
 MAX_SUSPICIONS: Final = 256
 """Bounds memory."""
 SHARED: Final = 2
-"""What one fault weighs. A stage that alone can be at fault has all of it, each of two neighbours half: the guilty
-one of a pair weighs more from its next fault on, beside another neighbour."""
+"""Weight of one fault: all of it for a single suspect, half for each of two neighbours. The guilty one of a pair
+weighs more after its next fault beside another neighbour."""
 
 
 class Suspicions:
-    """What stages are suspected of, for `SUSPECTED_S`. Times never go back."""
+    """Suspicions against stages, each for `SUSPECTED_S`. Times never go back."""
 
     def __init__(self) -> None:
         self._noted: deque[tuple[float, str, int]] = deque(maxlen=MAX_SUSPICIONS)
 
     def note(self, peer_ids: Collection[str], *, now_s: float) -> None:
-        """One of these stages is at fault."""
+        """Record a fault of one of these stages."""
         for peer_id in peer_ids:
             self._noted.append((now_s, peer_id, SHARED if len(peer_ids) == 1 else SHARED // 2))
 
     def weights(self, *, now_s: float) -> Mapping[str, int]:
-        """By peer id what a stage is suspected of."""
+        """The total weight of suspicions by peer id."""
         found: Counter[str] = Counter()
         for at_s, peer_id, weight in self._noted:
             if now_s - at_s < SUSPECTED_S:

@@ -1,9 +1,8 @@
-"""Which pass computed each token of a head's sequences, and what the stages say of these passes. Pure.
+"""Records of the pass that computed each token of a head's sequences, and of the stages' reports. Pure.
 
-Keys and values that a sequence looks at may come from passes of others that began alike, so a record goes by the
-slots of the pool: whatever is in one was put there by the pass that was fed into it last. What a stage got wrong in
-one pass is wrong for all who look at its slots later, in every layer behind; so a sequence is compared whole, from
-its first token on, or as far as everything is known.
+A sequence may attend to keys and values that passes of other sequences computed, so records are by slot of the
+pool. An error in one pass affects all sequences that use its slots later, so a sequence is compared from its first
+token on, as far as everything is known.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,21 +21,18 @@ from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import PartTrace
 
 Told = tuple[Projections | None, Projections | None]
-"""What entered a stage in a pass and what left it, of each token; None where it says nothing."""
+"""The reported input and output of a stage in a pass, by token; None where it reports nothing."""
 
 
 @dataclass(slots=True, eq=False)
 class WitnessedPass:
-    """A feed, what the last stage chose after each of its tokens, and what each stage said of it once it was asked.
-
-    `told` has nothing of a stage that knows no probes, and `seed` is None before anybody was asked.
-    """
+    """A pass, the choices after its tokens, and the stages' reports `told`, by the `seed` of the probe."""
 
     number: int
     rows: tuple[Row, ...]
     tokens: int
     end: int = 0
-    """The tokens fed so far, its own included."""
+    """The number of tokens fed so far, including its own."""
     choices: list[Choice | None] = field(default_factory=list)
     seed: bytes | None = None
     told: tuple[Told | None, ...] = ()
@@ -44,7 +40,7 @@ class WitnessedPass:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedToken:
-    """A token of a sequence, and the place in a pass that computed it."""
+    """A token of a sequence, and its index in the pass that computed it."""
 
     token: int
     fed: WitnessedPass
@@ -53,7 +49,7 @@ class WitnessedToken:
 
 @dataclass(frozen=True, slots=True)
 class WitnessedSequence:
-    """A sequence that has ended: its tokens, as far as it is known who computed them."""
+    """A sequence that has ended, as far as the passes of its tokens are known."""
 
     tokens: tuple[WitnessedToken, ...]
     sampling: Sampling
@@ -61,7 +57,7 @@ class WitnessedSequence:
 
 
 class Witness:
-    """Notes the passes of one chain. `on_answer` is called once one was answered, `on_end` with ended sequences."""
+    """Records the passes of one chain. `on_answer` takes answered passes, `on_end` ended sequences."""
 
     def __init__(
         self,
@@ -78,7 +74,7 @@ class Witness:
         self._unanswered: list[WitnessedPass] = []
 
     def note_fed(self, rows: Sequence[Row], trees: Sequence[SequenceTree]) -> None:
-        """A pass begins."""
+        """Record a pass that begins."""
         slots = [tree.nodes[name].slot for tree, row in zip(trees, rows, strict=True) for name in row.nodes]
         self.fed_tokens += len(slots)
         fed = WitnessedPass(self._next, tuple(rows), len(slots), self.fed_tokens)
@@ -88,7 +84,7 @@ class Witness:
             self._slots[slot] = fed, index
 
     def note_answered(self, rows: Sequence[Row], results: Sequence[RowResult]) -> None:
-        """The oldest pass over these rows was answered."""
+        """Record the results of the oldest pass over these rows."""
         fed = next((each for each in self._unanswered if each.rows == tuple(rows)), None)
         if fed is None:
             return
@@ -101,7 +97,7 @@ class Witness:
             self._on_answer(fed)
 
     def note_ended(self, tree: SequenceTree) -> None:
-        """A sequence is about to be released."""
+        """Report a sequence that is about to be released."""
         found: list[WitnessedToken] = []
         for token, slot in zip(tree.tokens, tree.slots, strict=True):
             fed, index = self._slots.get(slot, (None, 0))
@@ -113,12 +109,12 @@ class Witness:
 
 
 def told_of(trace: PartTrace, *, tokens: int) -> Told:
-    """What a stage says of a part with so many tokens."""
+    """Decode a stage's report on a part with `tokens` tokens."""
     return read_projections(trace.entered, tokens=tokens), read_projections(trace.left, tokens=tokens)
 
 
 def trace_of(tokens: Sequence[WitnessedToken], places: Sequence[StagePlace]) -> ChainTrace:
-    """What the stages of a chain say of a sequence, as far as each that says anything says it of every token."""
+    """The trace of a sequence, as far as every stage that reports anything reports on every token."""
     known = list(takewhile(lambda each: each.fed.told, tokens))
     stages = []
     most = len(known)

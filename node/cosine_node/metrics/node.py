@@ -272,7 +272,7 @@ DRAFTER: Final[tuple[Series[DrafterService], ...]] = (
     ),
 )
 STAGE: Final[tuple[Series[ObservedStage], ...]] = (
-    gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.chains),
+    gauge("cosine:stage_chains", "Chains of heads served now.", lambda s: s.service.requests),
     counter("cosine:stage_chains_opened", "Chains taken.", lambda s: s.service.counts.opened),
     counter("cosine:stage_passes", "Passes finished.", lambda s: s.service.progress.steps),
     histogram("cosine:stage_pass_seconds", "Time of a stage's pass.", lambda s: s.service.counts.pass_s),

@@ -1,4 +1,4 @@
-"""How many stages hold each layer of a model, and the layers that a new stage should hold. Pure."""
+"""The number of stages that hold each layer of a model, and the layers for a new stage. Pure."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -12,7 +12,7 @@ Kind = tuple[str, str, int]
 
 
 def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
-    """The number of stages that hold each layer; those of models with another number of layers do not count."""
+    """The number of stages that hold each layer; ranges of models with another number of layers are ignored."""
     counts = [0] * layers
     for one in held:
         if one.layers == layers:
@@ -22,7 +22,7 @@ def holders(held: Iterable[LayerRange], *, layers: int) -> list[int]:
 
 
 def unheld(held: Iterable[LayerRange], *, layers: int) -> list[LayerRange]:
-    """The layers that nobody holds, as ranges that do not touch, in order."""
+    """The layers that nobody holds, as maximal ranges in order."""
     runs = groupby(enumerate(holders(held, layers=layers)), key=lambda layer: bool(layer[1]))
     gaps = [[index for index, _ in run] for is_held, run in runs if not is_held]
     return [LayerRange(first=gap[0], end=gap[-1] + 1, layers=layers) for gap in gaps]
@@ -33,9 +33,9 @@ def lacked_most(
 ) -> LayerRange | None:
     """The layers that a new stage should hold: from the first that fewest stages hold, as many as fit.
 
-    They end where the number of holders changes, or as near before as `fits` allows: then if possible where another
-    stage begins or ends, for stages of a chain follow each other exactly. None if not even the first layer fits.
-    `fits` holds for the first part of any range that it holds for.
+    They end where the number of holders changes, or before if `fits` demands it, then preferably where another
+    stage begins or ends, since stages of a chain follow each other exactly. None if not even the first layer fits.
+    `fits` must be true for every prefix of a range for which it is true.
     """
     counts = holders(held, layers=layers)
     first = counts.index(min(counts))
@@ -51,19 +51,19 @@ def lacked_most(
 
 
 def bars(counts: Sequence[int]) -> str:
-    """A character a layer, as high as it has holders; a cross where it has none."""
+    """One bar character a layer, by the number of holders; a cross for none."""
     return "".join("×▁▂▃▄▅▆▇█"[min(count, 8)] for count in counts)
 
 
 def gaps_sentence(gaps: Sequence[LayerRange]) -> str:
-    """One sentence that names the layers nobody holds. Needs at least one gap."""
+    """The sentence that names the layers that nobody holds. Needs at least one gap."""
     names = [str(gap) for gap in gaps]
     joined = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
     return f"Layers {joined} of {gaps[0].layers} are held by nobody."
 
 
 def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]]]:
-    """The layers that stages hold, of each kind of model; those with most stages first."""
+    """The held layers of each kind of model; the kind with most stages first."""
     kinds: defaultdict[Kind, list[LayerRange]] = defaultdict(list)
     for record in records:
         if record.stage is not None:
@@ -72,7 +72,7 @@ def kinds_of(records: Iterable[NodeRecord]) -> list[tuple[Kind, list[LayerRange]
 
 
 def coverage_as_objects(records: Iterable[NodeRecord]) -> list[dict[str, object]]:
-    """The number of stages of each layer, of each kind of model, for machines."""
+    """The number of holders of each layer, of each kind of model, as JSON objects."""
     return [
         {"target_digest": digest, "numerics": numerics, "holders": holders(held, layers=layers)}
         for (digest, numerics, layers), held in kinds_of(records)

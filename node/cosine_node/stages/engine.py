@@ -1,4 +1,4 @@
-"""The sequences of one chain at one of its stages: tokens or activations in, activations or results out."""
+"""A stage's part of a model, and the engine of one chain's sequences over it."""
 
 import json
 import re
@@ -46,15 +46,14 @@ from cosine_protocol.stage_messages import LayerRange
 
 WEIGHTS: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
-"""The names that transformers has for the weights in one file, and for the list of those in several."""
+"""The file names of transformers for weights in one file, and for the index of several."""
 
 
 def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
-    """Some layers of the model in a folder, or by a Hugging Face id, as a model of transformers.
+    """Load some layers of the model in a folder, or by a Hugging Face id, as a transformers model.
 
-    Only their tensors are read, of the files that have some of them. The first layer brings the embedding, the last
-    one the output layer. The matrices of a GGUF file stay as they are stored. Raises `UsageError`, and its kind
-    `UnsupportedModel` for a model that has no such parts.
+    Only their tensors are read. The first layer brings the embedding, the last one the output layer. The matrices
+    of a GGUF file keep their stored format. Raises `UsageError`, `UnsupportedModel` if the model cannot be divided.
     """
     config = read_config(source)
     refuse_by_config(config)
@@ -88,10 +87,7 @@ def load_part(source: str, layers: LayerRange, *, dtype: torch.dtype) -> Any:
 
 
 def wanted_tensors(source: str, layers: LayerRange) -> Callable[[str], bool]:
-    """Tells by its name in a file whether a part may need a tensor; the model itself drops what it has not.
-
-    Files name layers as modules are called, but not always below the same modules. Raises `UsageError`.
-    """
+    """Return a predicate over tensor names, true if a part may need the tensor. Raises `UsageError`."""
     config = read_config(source)
     with torch.device("meta"):
         part = part_class(model_class_of(config), layers)(config)
@@ -102,7 +98,7 @@ def wanted_tensors(source: str, layers: LayerRange) -> Callable[[str], bool]:
     lists = {name: module for name, module in part.named_modules() if isinstance(module, torch.nn.ModuleList)}
     above, _, name = next(name for name, module in lists.items() if module is held).rpartition(".")
     number = re.compile(rf"(?:^|\.){re.escape(name)}\.([0-9]+)\.")
-    # Those of what sees beside the model of texts, called the same.
+    # The equally named lists of other modalities.
     others = {other.removesuffix(f".{name}").rpartition(".")[2] for other in lists if other.endswith(f".{name}")}
     foreign = tuple(f"{other}.{name}." for other in others - {above.rpartition(".")[2]})
     absent = tuple(
@@ -121,7 +117,7 @@ def wanted_tensors(source: str, layers: LayerRange) -> Callable[[str], bool]:
 
 @contextmanager
 def _tensors(source: str, is_wanted: Callable[[str], bool]) -> Iterator[dict[str, Any]]:
-    """The tensors of these names, each to be read when it is needed; files with none are not opened."""
+    """The wanted tensors, read lazily; files without any are not opened."""
     names = [WEIGHTS]
     if _file(source, WEIGHTS) is None:
         index = _file(source, INDEX)
@@ -135,30 +131,27 @@ def _tensors(source: str, is_wanted: Callable[[str], bool]) -> Iterator[dict[str
             path = _file(source, name)
             if path is None:
                 raise UsageError(f"'{source}' has no file {name}.")
-            # Mapped into memory, a file would take address space for all of its tensors.
+            # A memory-mapped file would take address space for all of its tensors.
             file = opened.enter_context(safe_open(path, framework="pt", backend="pread"))
             tensors.update({key: file.get_slice(key) for key in file.keys() if is_wanted(key)})  # noqa: SIM118  # it cannot be iterated
         yield tensors
 
 
 def _file(source: str, name: str) -> str | None:
-    """The path of a file in a folder, or of a model by its id, fetched if need be; None if there is none."""
+    """The path of a file in a folder, or of a model by its id, downloaded if necessary; None if there is none."""
     found: str | None = cached_file(source, name, _raise_exceptions_for_missing_entries=False)
     return found
 
 
 class StageModel:
-    """Layers of a model that follow each other, and a KV pool for them, which is shared out between chains.
+    """Consecutive layers of a model, and a KV pool that chains share.
 
-    The first layer brings the embedding of tokens, the last one norm and output layer. Passes of `packed` give the
-    activations of all tokens [tokens, hidden] where the last layer is not here. Not thread-safe but for `abandon`.
+    Passes of `packed` return the activations of all tokens [tokens, hidden] unless the last layer is here. Not
+    thread-safe, except `abandon`.
     """
 
     def __init__(self, model: Any, layers: LayerRange, *, slots: int, way: PassWay) -> None:
-        """Wrap a model that `load_part` made, with a pool of `slots` tokens, rounded up to whole pages.
-
-        Raises `UnsupportedModel` for a model whose activations are more than one vector a token.
-        """
+        """Wrap a model of `load_part`, with `slots` rounded up to pages. Raises `UnsupportedModel`."""
         self.slots = -(-slots // PAGE_TOKENS) * PAGE_TOKENS
         self.packed = PackedModel(model, slots=self.slots, keeps_latents=way is PassWay.PACKED)
         self.layers = layers
@@ -182,8 +175,8 @@ class StageModel:
 class StageEngine(PagedEngine):
     """One chain's sequences at a stage; several share a `StageModel` by ranges of its slots. Not thread-safe.
 
-    Its pool counts as those of the head and of the other stages of the chain do. So that they stay alike, rows
-    whose logits are not finite stay fed: the head prunes them.
+    Its pool stays equal to those of the head and the other stages, so rows without finite logits stay fed until the
+    head prunes them.
     """
 
     def __init__(self, model: StageModel, pool: PagePool, *, first_slot: int = 0, first_sequence: int = 0) -> None:
@@ -201,10 +194,10 @@ class StageEngine(PagedEngine):
         self.model.packed.abandon()
 
     def forward(self, rows: Sequence[Row], activations: Tensor | None) -> Tensor | list[RowResult]:
-        """One pass over at least one row, whose results the last stage gives; others, activations [tokens, hidden].
+        """Run one pass over at least one row; return results at the last stage, else activations [tokens, hidden].
 
-        `activations`, for all but the first stage, are those of the one before, of all rows' tokens. Raises
-        `BadActivations`, `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed.
+        `activations` are those of the stage before, None at the first. Raises `BadActivations`,
+        `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`, and then feeds nothing.
         """
         tokens = sum(len(row.tokens) for row in rows)
         self._check(activations, tokens)
@@ -225,4 +218,4 @@ class StageEngine(PagedEngine):
             shape = "no activations" if activations is None else f"activations of the shape {[*activations.shape]}"
             raise BadActivations(f"{tokens} tokens came with {shape}, not {[tokens, self.model.hidden_width]}.")
         if activations.dtype != self.model.dtype or not bool(torch.isfinite(activations).all()):
-            raise BadActivations(f"Activations are no finite numbers in {self.model.numerics}.")
+            raise BadActivations(f"Activations are not finite numbers in {self.model.numerics}.")

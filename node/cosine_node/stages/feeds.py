@@ -1,4 +1,4 @@
-"""Passes and what comes of them, as they are sent between a head and its stages. Pure."""
+"""Conversion between passes and messages of a head and its stages. Pure."""
 
 import math
 import struct
@@ -22,7 +22,7 @@ from cosine_protocol.stage_messages import (
 
 
 def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") -> list[FeedPass | Activations]:
-    """A feed as it is sent: its rows, then the activations of their tokens in parts."""
+    """The messages of a feed: its rows, then the activations of their tokens in parts."""
     fed = tuple(
         FedRow(
             row.sequence,
@@ -41,7 +41,7 @@ def feed_messages(number: int, rows: Sequence[Row], activations: bytes = b"") ->
 
 
 def rows_of(feed: FeedPass) -> tuple[Row, ...]:
-    """The rows of a feed. Raises `MalformedMessage` where they are over their bounds in all, or no rows."""
+    """The rows of a feed. Raises `MalformedMessage` for invalid rows or exceeded bounds."""
     if any(not len(fed.tokens) == len(fed.nodes) == len(fed.parents) > 0 for fed in feed.rows):
         raise MalformedMessage("a row needs as many nodes and parents as tokens, and at least one")
     rows = tuple(
@@ -56,11 +56,11 @@ def rows_of(feed: FeedPass) -> tuple[Row, ...]:
 
 
 FAULTS: Final = {NotComputed: RowFault.NOT_COMPUTED, GrammarTooComplex: RowFault.BAD_CONSTRAINT}
-"""What is told of a row's error; of any other it is that of its logits."""
+"""The fault that is sent for a row's error; any other is `RowFault.BAD_LOGITS`."""
 
 
 def answer_of(result: RowResult) -> RowAnswer:
-    """One row's result as it is sent."""
+    """The message of one row's result."""
     if result.error is not None:
         fault = next(
             (fault for kind, fault in FAULTS.items() if isinstance(result.error, kind)), RowFault.BAD_LOGITS
@@ -68,7 +68,7 @@ def answer_of(result: RowResult) -> RowAnswer:
         return RowAnswer(fault, (), b"", (), None)
     margins = [choice.margin for choice in result.choices]
     candidates = [
-        # A sum of rounded shares may lie above 1 by its last bit.
+        # A sum of rounded probabilities may exceed 1 by its last bit.
         tuple(TokenEstimate(token, min(1.0, probability)) for token, probability in choice.candidates)
         for choice in result.choices
     ]
@@ -82,7 +82,7 @@ def answer_of(result: RowResult) -> RowAnswer:
 
 
 def results_of(results: Results, rows: Sequence[Row], *, vocab_tokens: int) -> list[RowResult]:
-    """The results of rows that the last stage was fed. Raises `MalformedMessage` where they do not fit the rows."""
+    """The results of the rows of a feed. Raises `MalformedMessage` if they do not fit the rows."""
     if len(results.rows) != len(rows):
         raise MalformedMessage(f"{len(results.rows)} results for {len(rows)} rows")
     return [_result_of(answer, row, vocab_tokens) for answer, row in zip(results.rows, rows, strict=True)]
@@ -100,11 +100,11 @@ def _result_of(answer: RowAnswer, row: Row, vocab_tokens: int) -> RowResult:
     if not len(answer.tokens) == len(answer.margins) // MARGIN_BYTES == len(candidates) == scored:
         raise MalformedMessage(f"choices after {len(answer.tokens)} tokens, not {scored}")
     if len(answer.margins) % MARGIN_BYTES or any(len(each) > row.candidates for each in candidates):
-        raise MalformedMessage("margins or candidates that were not asked for")
+        raise MalformedMessage("margins or candidates that were not requested")
     margins = struct.unpack(f"<{scored}d", answer.margins)
     named = [*answer.tokens, *(each.token for of_choice in candidates for each in of_choice)]
     if max(named, default=0) >= vocab_tokens or any(math.isnan(margin) for margin in margins):
-        raise MalformedMessage("a token outside the vocabulary, or a margin that is no number")
+        raise MalformedMessage("a token outside the vocabulary, or a margin that is not a number")
     choices = tuple(
         Choice(token, margin, tuple((each.token, each.probability) for each in of_choice))
         for token, margin, of_choice in zip(answer.tokens, margins, candidates, strict=True)

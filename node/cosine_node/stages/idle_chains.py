@@ -1,7 +1,7 @@
-"""Which chains of a stage hold room without work, so that it is another head's who asks for it. Pure.
+"""Detection of a stage's idle chains, whose room other heads may take. Pure.
 
-A head that works is never sent away for another. One that only joins keeps its room while nobody else asks; and for
-a while nothing that its peer, or its network, joins with counts as work to come before there is any.
+A working head never loses its room. A head that only joins keeps it until another one asks; for a while, further
+chains of its peer or network count as idle from the start.
 """
 
 import math
@@ -11,14 +11,13 @@ from typing import Final
 from cosine_p2p.storage.memory import Remembered
 
 IDLE_S: Final = 10.0
-"""A chain that has fed nothing for so long is idle: its room is another head's who asks for it. Between two passes
-of a request lies less, and after a pause its head feeds anew what it holds in far less than the pause."""
+"""A chain without passes for this long is idle. Passes of a request are closer together, and feeding the kept
+tokens again takes far less than the pause."""
 FRESH_S: Final = 5.0
-"""So long a head may take from its join to its first pass, while it sets up the other stages (`OPEN_S`)."""
+"""Time from a head's join to its first pass, while it sets up the other stages (`OPEN_S`)."""
 IDLERS_S: Final = 60.0
-"""For so long it is remembered who held room without any work. One who does nothing else keeps others out for
-`FRESH_S` of 65 s at most, with half as long of 35; meanwhile honest heads of its address range do without
-`FRESH_S`."""
+"""Memory of peers that held room without work. Such a peer blocks others for at most `FRESH_S` of 65 s (with half
+of it, of 35 s); meanwhile honest heads of its address range have no `FRESH_S`."""
 MAX_IDLERS: Final = 1024
 """Bounds memory."""
 
@@ -32,42 +31,42 @@ class _Held:
 
 
 class IdleChains:
-    """The chains of one stage, by their ids, and since when each has had no work. Times never go back."""
+    """The chains of one stage by id, and the time since when each is without work. Times never go back."""
 
     def __init__(self) -> None:
         self._held: dict[bytes, _Held] = {}
         self._idlers = Remembered[str, bool](MAX_IDLERS, forgotten_s=IDLERS_S)
 
     def note_joined(self, chain: bytes, *, peer_id: str, network: str, now_s: float) -> None:
-        """A head has set a chain up; `network` is its address range, "" where that is not known."""
+        """Record a new chain; `network` is the address range of its head, "" if unknown."""
         is_idler = self._idlers.get(peer_id, now_s) or self._idlers.get(network, now_s)
         self._held[chain] = _Held(peer_id, network, -math.inf if is_idler else now_s)
 
     def note_begun(self, chain: bytes) -> None:
-        """A pass of a chain begins: it is not idle until that has ended."""
+        """Record that a pass of a chain begins: it is not idle until the pass has ended."""
         self._held[chain].since_s = math.inf
 
     def note_worked(self, chain: bytes, *, now_s: float) -> None:
-        """A pass of a chain has ended."""
+        """Record that a pass of a chain has ended."""
         held = self._held[chain]
         held.since_s, held.has_worked = now_s, True
         self._idlers.pop(held.peer_id)
 
     def note_ended(self, chain: bytes, *, now_s: float) -> None:
-        """A chain is gone; who had no work for it in all that time is remembered."""
+        """Record that a chain has ended; remember its peer and network if it never worked."""
         held = self._held.pop(chain)
         if not held.has_worked:
             for name in filter(None, (held.peer_id, held.network)):
                 self._idlers.note(name, value=True, now_s=now_s)
 
     def idle(self, *, now_s: float) -> list[bytes]:
-        """The chains without work, first those that have had none for the longest time."""
+        """The idle chains, the longest idle first."""
         held = list(self._held.items())  # at once, for metrics ask in another thread
         found = [(one.since_s, chain) for chain, one in held if _is_idle(one, now_s)]
         return [chain for _, chain in sorted(found)]
 
     def in_network(self, network: str) -> list[bytes]:
-        """The chains of an address range; none where it is not known."""
+        """The chains of an address range; none if it is unknown."""
         return [chain for chain, held in self._held.items() if network and held.network == network]
 
 

@@ -1,4 +1,4 @@
-"""The operations of a chain that wait at a stage, bounded in bytes, and their turns at its event loop, in steps."""
+"""The queue of a chain's operations at a stage, bounded in bytes, and fair turns at the event loop."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -29,11 +29,11 @@ from cosine_protocol.stage_messages import (
 )
 
 WINDOW_S: Final = 30.0
-"""As long as a few requests; a record is renewed when its load has changed."""
+"""The time of a few requests; a record is renewed when its load has changed."""
 
 
 class BusyShare:
-    """The share of the time that a device was at work lately, never at two passes. Times never go back."""
+    """The share of recent time in which a device computed, one pass at a time. Times never go back."""
 
     def __init__(self, *, now_s: float) -> None:
         self._began_s = now_s
@@ -41,13 +41,13 @@ class BusyShare:
         self.total_s = 0.0
 
     def note(self, *, began_s: float, ended_s: float) -> None:
-        """Take a finished pass into account."""
+        """Record a finished pass."""
         self._passes.append((began_s, ended_s))
         self.total_s += ended_s - began_s
         self._forget(ended_s)
 
     def share(self, now_s: float) -> float:
-        """The share of the last `WINDOW_S` seconds, or of those since the start, 0..1."""
+        """The share of the last `WINDOW_S` seconds, or of the time since the start, 0..1."""
         self._forget(now_s)
         window_s = min(WINDOW_S, now_s - self._began_s)
         if window_s <= 0.0:
@@ -61,45 +61,40 @@ class BusyShare:
 
 
 LOOK_AHEAD_STEPS: Final = 5_000
-"""Names of nodes and operations that are looked at to tell whether a feed is dropped: 2.5 ms of Python, what a
-short pass takes. Twenty passes under way, each with a keep and a prune for each of sixteen requests, take 672."""
+"""Limit of examined node names and operations for one feed: 2.5 ms of Python, as long as a short pass. Twenty
+passes under way, each with a keep and a prune for each of sixteen requests, take 672."""
 
 
 class _Spent(Exception):
-    """More steps would be needed."""
+    """The limit of steps is reached."""
 
 
 class LookAhead:
-    """Tells whether the operations behind a feed drop all of its nodes, in at most `most_steps` steps.
+    """Detects feeds all of whose nodes are dropped by later operations, in `LOOK_AHEAD_STEPS` steps each.
 
-    Its pass need not be computed then, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. But a
-    later feed that is computed, for other nodes of its own, needs keys and values of all that it feeds below: where
-    one waits, the feed is wanted. Where the steps do not suffice it is as well. `steps` is what all feeds took.
+    Their passes need not be computed, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. A feed is
+    computed if a later feed needs its keys and values, or if the steps do not suffice. `steps` is the total.
     """
 
-    def __init__(self, *, most_steps: int = LOOK_AHEAD_STEPS) -> None:
-        self._most_steps = most_steps
+    def __init__(self) -> None:
         self._left = 0
         self.steps = 0
 
     def drops(
         self, rows: Sequence[Row], nodes_of: Callable[[int], Mapping[int, TokenNode]], later: Iterable[object]
     ) -> bool:
-        """True if all nodes of the rows are dropped before any of them becomes part of a prefix.
-
-        `nodes_of` gives the nodes that a sequence has before the feed, by their names.
-        """
-        self._left = self._most_steps
+        """True if all nodes of the rows are dropped before any is kept; `nodes_of` gives the earlier nodes."""
+        self._left = LOOK_AHEAD_STEPS
         try:
             operations = self._of_sequences({row.sequence for row in rows}, later)
-            # Before any tree is looked at: a feed is seldom dropped, and then as a rule all of it.
+            # Before any tree is examined, since feeds are seldom dropped, and then usually as a whole.
             return all(
                 any(not isinstance(one, QueuedFeed) for one in operations[row.sequence]) for row in rows
             ) and all(self._drops_row(row, nodes_of(row.sequence), operations[row.sequence]) for row in rows)
         except _Spent:
             return False
         finally:
-            self.steps += self._most_steps - self._left
+            self.steps += LOOK_AHEAD_STEPS - self._left
 
     def _take(self, steps: int) -> None:
         if steps > self._left:
@@ -107,7 +102,7 @@ class LookAhead:
         self._left -= steps
 
     def _of_sequences(self, sequences: Collection[int], later: Iterable[object]) -> Mapping[int, list[object]]:
-        """What changes each sequence, and the feeds with a row of it."""
+        """The later operations on each sequence, and the feeds with a row of it."""
         found: dict[int, list[object]] = {sequence: [] for sequence in sequences}
         for operation in later:
             self._take(1)
@@ -143,7 +138,7 @@ class LookAhead:
                     self._take(len(path))
                     if not wanted.isdisjoint(path):
                         return False
-                    # What does not descend from its end is dropped.
+                    # All but the descendants of its end are dropped.
                     alive = self._with_descendants(below[path[-1]], alive, below) if path[-1] in alive else set()
                     wanted &= alive
             if not wanted:
@@ -151,7 +146,7 @@ class LookAhead:
         return False
 
     def _hangs(self, feed: "QueuedFeed", sequence: int, hanging: set[int]) -> bool:
-        """True if a feed has nodes below `hanging` ones, and others; where it has no others its own hang, too."""
+        """True if a feed has nodes below `hanging` ones and others. Adds the former to `hanging`."""
         below = set[int]()
         for row in feed.rows:
             self._take(1 + len(row.nodes))
@@ -165,7 +160,7 @@ class LookAhead:
     def _with_descendants(
         self, names: Iterable[int], alive: Collection[int], below: Mapping[int, Sequence[int]]
     ) -> set[int]:
-        """Those of the names that are alive, and all nodes below them; others of these names are newer."""
+        """The living nodes among the names, and all nodes below them."""
         found = set[int]()
         waiting = list(names)
         while waiting:
@@ -179,9 +174,9 @@ class LookAhead:
 
 @dataclass(slots=True)
 class QueuedFeed:
-    """A feed, and what has come of its activations; None where the stage before has not computed it.
+    """A feed, and its activations so far; None if the stage before has not computed it.
 
-    They began to come at `began_s`, and took `came_s`; None where the stage was not ready to read them.
+    They began to arrive at `began_s` and took `came_s`; None if the stage was not ready to read them.
     """
 
     number: int
@@ -193,29 +188,29 @@ class QueuedFeed:
 
 
 class StageInbox:
-    """Queue of one chain at one stage. Whoever fills it waits for `room` first."""
+    """The queue of one chain at one stage. Wait for `room` before `put`."""
 
     def __init__(self, *, token_bytes: int, most_bytes: int) -> None:
-        """`token_bytes` is the length of a token's activations, 0 at the first stage."""
+        """`token_bytes` is the size of a token's activations, 0 at the first stage."""
         self._token_bytes = token_bytes
         self._most_bytes = most_bytes
         self._queued: deque[tuple[BookOperation | QueuedFeed, int]] = deque()
         self._coming: QueuedFeed | None = None
         self.bytes = 0
-        """About what the waiting operations take."""
+        """The approximate size of the waiting operations."""
         self._changed = asyncio.Event()
 
     @property
     def has_room(self) -> bool:
-        """False while enough waits; a feed that is alone in coming is always let in whole."""
+        """False while the queue is full; a single incoming feed is always read whole."""
         return self.bytes < self._most_bytes or not self._queued
 
     def later(self) -> Iterator[BookOperation | QueuedFeed]:
-        """What waits behind the operation that was taken last; nothing may be put or taken meanwhile."""
+        """The waiting operations; nothing may be put or taken during the iteration."""
         return (operation for operation, _ in self._queued)
 
     def put(self, message: BookOperation | FeedPass | Activations, *, now_s: float = 0.0) -> None:
-        """Queue what came. Raises `MalformedMessage`, or `BadActivations` for a wrong length."""
+        """Queue a message. Raises `MalformedMessage`, or `BadActivations` for a wrong length."""
         coming = self._coming
         if isinstance(message, Activations):
             if coming is None or coming.activations is None or not message.data:
@@ -262,7 +257,7 @@ class StageInbox:
             await self._changed.wait()
 
     async def take(self) -> BookOperation | QueuedFeed:
-        """The oldest operation that is there whole."""
+        """Wait for and remove the oldest complete operation."""
         while not self._queued:
             self._changed.clear()
             await self._changed.wait()
@@ -273,7 +268,7 @@ class StageInbox:
 
 
 def _changes_nothing(operation: BookOperation) -> bool:
-    """True of what no head sends: it would cost steps and do nothing."""
+    """True for an operation without effect, which no head sends."""
     match operation:
         case KeepPath(_, names) | PruneNodes(_, names):
             return not names
@@ -285,8 +280,8 @@ def _changes_nothing(operation: BookOperation) -> bool:
 
 
 def _size(operation: BookOperation | QueuedFeed) -> int:
-    # A whole number in a tuple takes 32 bytes in CPython, and 8 that point to it; an operation besides about what a
-    # `FeedPass` with one row does (sys.getsizeof of its parts).
+    # An integer in a tuple takes 32 bytes in CPython plus 8 for the pointer; an operation about as much as a
+    # `FeedPass` with one row (sys.getsizeof of its parts).
     number_bytes, operation_bytes = 40, 400
     match operation:
         case QueuedFeed():
@@ -297,16 +292,16 @@ def _size(operation: BookOperation | QueuedFeed) -> int:
 
 
 PROBES_A_TOKEN: Final = 4
-"""A head asks once for all that it checks, and of a replay with each seed that it asked the other chain with."""
+"""A head probes once for a check, and a replay once for each seed of the other chain."""
 
 
 class TooManyProbes(CosineError):
-    """A head asks for more than a stage answers."""
+    """A head probes more tokens than a stage answers."""
 
 
 @dataclass(frozen=True, slots=True)
 class ComputedFeed:
-    """What entered and left a stage in one pass, as bytes; None at the ends of the chain."""
+    """The input and output of a stage in one pass, as bytes; None at the ends of the chain."""
 
     tokens: int
     entered: bytearray | None
@@ -314,7 +309,7 @@ class ComputedFeed:
 
 
 class ComputedFeeds:
-    """The latest passes of one chain at one stage, for probes: the last one, and others within `KEPT_TOKENS`."""
+    """The latest passes of one chain at one stage, kept for probes within `KEPT_TOKENS`, but at least one."""
 
     def __init__(self) -> None:
         self._tokens = 0
@@ -322,7 +317,7 @@ class ComputedFeeds:
         self._unprobed_tokens = 0
 
     def add(self, number: int, feed: ComputedFeed) -> None:
-        """Keep one more, in place of the oldest."""
+        """Add a pass, and forget the oldest beyond the limit."""
         self._feeds[number] = feed
         self._tokens += feed.tokens
         self._unprobed_tokens += PROBES_A_TOKEN * feed.tokens
@@ -330,7 +325,7 @@ class ComputedFeeds:
             self._tokens -= self._feeds.pop(next(iter(self._feeds))).tokens
 
     def take(self, parts: Sequence[FeedPart]) -> list[ComputedFeed | None]:
-        """The feed of each part, None where it is not there. Raises `MalformedMessage`, `TooManyProbes`."""
+        """The feed of each part, None if it is not kept. Raises `MalformedMessage`, `TooManyProbes`."""
         tokens = sum(part.tokens for part in parts)
         if tokens > MAX_FEED_TOKENS:
             raise MalformedMessage(f"a probe of {tokens} tokens")
@@ -345,36 +340,31 @@ class ComputedFeeds:
 
 
 TURN_STEPS: Final = 1_000
-"""0.1 to 0.3 ms of Python, a few operations with the nodes of a usual tree. With 64 chains at work each waits 6 to
-19 ms for its turn, and twice as long with twice as many steps; with far fewer each operation pays for a turn of the
-loop."""
+"""0.1 to 0.3 ms of Python, a few operations with the nodes of a usual tree. With 64 working chains each waits 6 to
+19 ms for its turn; with far fewer steps each operation pays for a turn of the loop."""
 OPERATION_STEPS: Final = 20
-"""Of any operation, for what does not grow with it: to take, check and pass it on takes some 20 microseconds."""
+"""Fixed steps of any operation: to take, check and pass it on takes some 20 microseconds."""
 
 
 class Turn:
-    """One chain's part of the event loop: whoever has spent `TURN_STEPS` lets all others have theirs.
+    """One chain's share of the event loop: after `TURN_STEPS` it yields to the others.
 
-    Who takes many turns at once, as an operation is never cut, lets the others have as many.
+    Operations are never divided; a long one yields for as many turns as it took.
     """
 
     def __init__(self) -> None:
         self._left = TURN_STEPS
 
     async def spend(self, steps: int) -> None:
-        """Take steps that were done; returns when it is this chain's turn again."""
+        """Count steps that were done; return when it is this chain's turn again."""
         self._left -= steps
         while self._left <= 0:
             self._left += TURN_STEPS
-            # Behind all that can run now.
             await asyncio.sleep(0)
 
 
 def steps_of(operation: BookOperation, books: PagedEngine) -> int:
-    """About how many names, tokens and pages an operation looks at, before it is applied.
-
-    Raises `LocalProtocolError` for the number of a sequence that is not open.
-    """
+    """The approximate number of names, tokens and pages to examine. Raises `LocalProtocolError`."""
     match operation:
         case OpenSequence():
             looked_at = 0

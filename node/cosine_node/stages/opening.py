@@ -1,4 +1,4 @@
-"""Loads the layers that a volunteer holds as a stage: which, in how much memory, and what their passes cost."""
+"""Choice, loading and measurement of the layers that a node holds as a stage."""
 
 import math
 import time
@@ -49,9 +49,9 @@ from cosine_protocol.stage_messages import LayerRange
 def part_sizes(
     config: Any, *, dtype: torch.dtype, file: GgufFile | None = None, is_half: bool = False
 ) -> PartSizes:
-    """The sizes of a model with this configuration, whose matrices stay as they are in a `file`, if it is in one.
+    """The sizes of a model with this configuration. The matrices of a GGUF `file` keep their stored format.
 
-    If it `is_half`, its linear layers are held in float16. Raises `UsageError`, also for one that cannot be cut.
+    With `is_half` linear layers are held in float16. Raises `UsageError`, also for a model that cannot be divided.
     """
     try:
         with torch.device("meta"):
@@ -63,11 +63,11 @@ def part_sizes(
     is_tied = output is not None and output.weight is embedding.weight and not is_half
     bytes_of = bytes_in_half if is_half else _bytes_of
     if file is not None:
-        # The whole may be larger than all that this machine gives a process, though nobody would write there.
+        # The whole model may be larger than the address space, so even unused memory must not be allocated.
         with torch.device("meta"):
             replace_weights(model, block_layouts(file, model, Blocks.ALL, dtype=dtype))
         embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    # A weight that is shared counts once for each of its places: a part that has one has the whole.
+    # A shared weight counts once for each of its places, since each part holds all of it.
     layers = tuple(bytes_of(layer, dtype) for layer in decoder_layers(model))
     parts = (embedding, embedding if is_tied else output)
     ends = [0 if end is None else bytes_of(end, dtype) for end in parts]
@@ -85,7 +85,7 @@ def part_sizes(
 
 
 def _expert_share(config: Any, experts: int) -> float:
-    """The share of its experts that a mixture sends a token to, by whatever name its configuration says it."""
+    """The share of experts that a mixture uses for a token, by any known name in its configuration."""
     text = config.get_text_config()
     names = ("num_experts_per_tok", "top_k_experts", "moe_topk", "moe_k")
     chosen = next((found for name in names if isinstance(found := getattr(text, name, None), int)), experts)
@@ -98,17 +98,13 @@ def _bytes_of(module: torch.nn.Module, dtype: torch.dtype) -> int:
 
 
 class StageRehearsal(StageEngine):
-    """Implements `cosine_node.engine.base.Engine` by a stage alone, to measure its passes before any chain uses it.
-
-    It makes activations up. Only results of the last stage have choices. It takes the whole pool of the model, so
-    there must be no chain.
-    """
+    """Implements `Engine` by a stage without any chain, with invented activations, to measure its passes."""
 
     def __init__(self, model: StageModel) -> None:
         super().__init__(model, PagePool(tokens=model.slots))
 
     def forward(self, rows: Sequence[Row], activations: torch.Tensor | None = None) -> list[RowResult]:
-        """One pass. Raises what `StageEngine.forward` raises."""
+        """Run one pass. Raises the errors of `StageEngine.forward`."""
         if activations is None and not self.model.layers.is_first:
             shape = count_tokens(rows), self.model.hidden_width
             made_up = torch.linspace(-1.0, 1.0, shape[0] * shape[1]).reshape(shape)
@@ -116,29 +112,29 @@ class StageRehearsal(StageEngine):
         found = super().forward(rows, activations)
         if isinstance(found, list):
             return found
-        # A card computes on until somebody asks for a number.
+        # Wait for the GPU.
         _ = found[-1, -1].item()
         return [RowResult(()) for _ in rows]
 
 
 WIDE_TOKENS: Final = 64
-"""The pass whose cost a stage announces beside that of one token: the longest that verifiers measure as a tree."""
+"""The longer pass whose cost a stage announces: the longest that verifiers measure as a tree."""
 WEIGHTS_SHARE: Final = 0.75
-"""Of a stage's memory, where it chooses itself; the rest is for keys and values of chains."""
+"""Share of a stage's memory for weights if it chooses its layers; the rest is for keys and values."""
 HEADS: Final = 2
-"""A stage's pool has room for so many heads with as many requests as a verifier has by default."""
+"""A stage's pool has room for this number of heads with the default number of requests."""
 
 
 class StageDraft:
-    """A part of the model in a folder that is not loaded yet: what it could be, and what it would take."""
+    """A part of the model in a folder that is not loaded yet."""
 
     def __init__(
         self, folder: Path, name: str, choice: EngineChoice, *, layers: str, memory: str, requests: int
     ) -> None:
         """Raises `UsageError` for a model or option that cannot be used.
 
-        `layers` are as a user writes them: `8:16` or `auto`. `memory` is for weights and pool: a size, a part of
-        what is free, or auto. `requests` are those of one head.
+        `layers` is `8:16` or `auto`; `memory` for weights and pool is a size, a part of the free memory, or `auto`.
+        `requests` is the number of requests of one head.
         """
         check_options(dtype=choice.dtype, device=choice.device, quantize=choice.quantize)
         self._folder, self._name = folder, name
@@ -160,12 +156,12 @@ class StageDraft:
             self._is_half, self.sizes = False, sizes()
         stored = None if file is None else file.weights
         self.numerics = numerics_of(self._dtype, stored, HALF if self._is_half else None)
-        """As the loaded part will say."""
-        # Wrong layers are told before the network is asked anything.
+        """The numerics of the loaded part."""
+        # Wrong layers are refused before the network is used.
         self.named = None if layers == AUTO else self._named(layers)
 
     def _fits(self, text: str) -> bool:
-        """True if the layers that are named fit into memory; of `auto`, which others may have to fill up, all."""
+        """True if the named layers, or all for `auto`, fit into memory."""
         whole = LayerRange.whole(self.sizes.layers)
         part = whole if text == AUTO else LayerRange.parse(text, layers=self.sizes.layers)
         return self._memory_bytes is None or self.sizes.of(part) <= WEIGHTS_SHARE * self._memory_bytes
@@ -180,7 +176,7 @@ class StageDraft:
         return part
 
     def choose(self, held: Collection[LayerRange]) -> LayerRange:
-        """The layers to hold, where others hold these. Raises `UsageError`."""
+        """Choose the layers to hold, given those that others hold. Raises `UsageError`."""
         if self.named is not None:
             return self.named
         memory_bytes = math.inf if self._memory_bytes is None else self._memory_bytes
@@ -203,7 +199,7 @@ class StageDraft:
         return part
 
     def load(self, part: LayerRange, *, measure_s: float) -> "LoadedStage":
-        """Load and try the part, and measure it for about so long. Blocks. Raises `UsageError`."""
+        """Load and test the part, and measure it for about `measure_s`. Blocks. Raises `UsageError`."""
         limit_threads(self._threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
@@ -242,14 +238,14 @@ class StageDraft:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedStage:
-    """A part of a model that runs here, and what its passes cost."""
+    """A loaded part of a model, and the cost of its passes."""
 
     model: StageModel
     curve: CostCurve
 
 
 def _memory_bytes(text: str, device: torch.device) -> int | None:
-    """What weights and pool may take; None where nobody knows what is free. Raises `UsageError`."""
+    """The memory for weights and pool; None if the free memory is unknown. Raises `UsageError`."""
     size_bytes, part = parse_memory(text, option="--memory")
     if size_bytes is not None:
         return size_bytes
@@ -257,7 +253,6 @@ def _memory_bytes(text: str, device: torch.device) -> int | None:
         free_bytes: int | None = torch.cuda.mem_get_info(device)[0]
         part = part or CARD_MEMORY_PART
     else:
-        # The machine's user and other programs want memory too. A pool of a verifier takes a quarter, but here the
-        # weights count as well, and they are chosen to fit.
+        # Other programs need memory, too. A verifier's pool takes a quarter; here the weights count as well.
         free_bytes, part = free_memory_bytes(), part or 0.5
     return None if free_bytes is None else int(part * free_bytes)

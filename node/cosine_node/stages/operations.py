@@ -1,7 +1,7 @@
-"""The operations that keep the sequences of a chain's head and of its stages alike: applied in one order by all.
+"""The operations that keep the sequences of a chain's head and stages equal: all apply them in one order. Pure.
 
-A head sends those that changed its own pages, trees or prefix cache; what changed nothing is not sent. Where they
-begin alike and apply the same operations, all decide alike about pages and prefixes, however late. Pure.
+A head sends the operations that changed its own pages, trees or prefix cache. Since all begin equal and apply the
+same operations, they make the same decisions about pages and prefixes.
 """
 
 from collections.abc import Sequence
@@ -24,10 +24,7 @@ from cosine_protocol.stage_messages import (
 
 
 class ChainLost(CosineError):
-    """A stage of a chain failed or went away: what the chain held is lost.
-
-    `peer_id` is that of the stage, where one is at fault. `retry_after_s` is set where it was only busy.
-    """
+    """A chain is lost, by the fault of `peer_id` if known; with `retry_after_s` that stage was only busy."""
 
     def __init__(self, message: str, *, peer_id: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -40,12 +37,12 @@ class BadActivations(CosineError):
 
 
 class NotComputed(CosineError):
-    """A stage knew that all nodes of a feed were dropped before it computed it."""
+    """A stage left out a feed because all of its nodes were dropped before."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRows:
-    """A pass over rows; the only operation that is answered."""
+    """A pass over rows, the only operation with an answer."""
 
     rows: tuple[Row, ...]
 
@@ -54,17 +51,17 @@ Operation = BookOperation | FeedRows
 
 
 class Chain(Protocol):
-    """The stages of a model as their head sees them."""
+    """A head's interface to the stages of a model."""
 
     def submit(self, operation: Operation) -> None:
-        """Send the next operation, without waiting for anything; nothing is sent once the chain is lost."""
+        """Send the next operation without waiting; does nothing once the chain is lost."""
 
     def results(self) -> Sequence[RowResult]:
-        """The results of the oldest feed that was not answered yet, one a row. Raises `ChainLost`."""
+        """Wait for the results of the oldest unanswered feed, one a row. Raises `ChainLost`."""
 
 
 def check_bounds(rows: Sequence[Row]) -> None:
-    """Raise `LocalProtocolError` for rows that no chain takes in one feed, whoever holds its stages."""
+    """Raise `LocalProtocolError` for rows that exceed the limits of one feed."""
     tokens = sum(len(row.tokens) for row in rows)
     choices = sum(max(0, len(row.tokens) - row.scored_from) * (1 + row.candidates) for row in rows)
     if not 0 < len(rows) <= MAX_FEED_ROWS or tokens > MAX_FEED_TOKENS or choices > MAX_FEED_CHOICES:
@@ -74,10 +71,7 @@ def check_bounds(rows: Sequence[Row]) -> None:
 
 
 def apply_to_books(engine: PagedEngine, operation: BookOperation) -> None:
-    """Apply a head's operation to the sequences of a stage.
-
-    Raises `LocalProtocolError` or `OutOfPages` for one that no head sends whose sequences are the same.
-    """
+    """Apply a head's operation. Raises `LocalProtocolError` or `OutOfPages` if head and stage are out of step."""
     match operation:
         case OpenSequence(sequence, sampling, prompt_tokens, scope):
             opened = engine.open(sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)

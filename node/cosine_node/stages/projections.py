@@ -1,9 +1,8 @@
-"""Projections of activations that two sides compare: few numbers that say how far apart two vectors are. Pure.
+"""Random projections of activations, by which two sides estimate the distance of vectors. Pure.
 
-Each is the sum of a vector's numbers, of which a seed says whether they are added or subtracted (docs/protocol.md,
-section 6, "Probes"). The projections of the difference of two vectors have its length as their root mean square,
-whatever the vectors are (Johnson and Lindenstrauss 1984), but not for whoever knew the seed before. So the seed is
-drawn once they have been computed.
+Each is the sum of a vector's numbers with signs from a seed (docs/protocol.md, section 6, "Probes"). The root mean
+square of the projections of a difference estimates its length (Johnson and Lindenstrauss 1984). The seed is drawn
+after the activations were computed, since a peer that knew it could forge them.
 """
 
 from hashlib import shake_256
@@ -19,20 +18,20 @@ Projections = npt.NDArray[np.float64]
 """[tokens, `PROJECTIONS`]."""
 DOMAIN: Final = b"cosine/probe/1"
 AT_ONCE_TOKENS: Final = 64
-"""Bounds memory: at a width of 16,384 in float 64 so many take 8 MiB."""
+"""Bounds memory to 8 MiB at a width of 16,384 in float 64."""
 VALUE_BYTES: Final = {"float32": 4, "float32/float16": 4, "bfloat16": 2, "float16": 2}
-"""Of a number of the activations, by the numerics of stages that checks compare."""
+"""Bytes of a number of the activations, by the numerics that checks can compare."""
 
 
 def project(activations: bytes | bytearray | memoryview, *, tokens: int, numerics: str, seed: bytes) -> bytes:
-    """The projections of so many tokens' vectors, as `PartTrace` has them. Raises `LocalProtocolError`."""
+    """The projections of `tokens` vectors, as in `PartTrace`. Raises `LocalProtocolError`."""
     size = VALUE_BYTES.get(numerics)
     if size is None or not tokens or len(activations) % (size * tokens):
-        raise LocalProtocolError(f"{len(activations)} bytes are no vectors of {tokens} tokens in {numerics}.")
+        raise LocalProtocolError(f"{len(activations)} bytes are not vectors of {tokens} tokens in {numerics}.")
     width = len(activations) // (size * tokens)
     signs = _signs(width, seed)
     found = np.empty((tokens, PROJECTIONS), dtype="<f4")
-    # A sum beyond float 32 is told as infinite: no finite activations of an honest stage give one.
+    # A sum beyond float 32 becomes infinite, which no honest stage reaches.
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, tokens, AT_ONCE_TOKENS):
             stop = min(tokens, start + AT_ONCE_TOKENS)
@@ -42,7 +41,7 @@ def project(activations: bytes | bytearray | memoryview, *, tokens: int, numeric
 
 
 def read_projections(told: bytes, *, tokens: int) -> Projections | None:
-    """What a stage has told of so many tokens; None where it told nothing, or not as much as that."""
+    """Decode the projections of `tokens` vectors; None if the length is another."""
     if len(told) != PROJECTIONS * PROJECTION_BYTES * tokens:
         return None
     return np.frombuffer(told, dtype="<f4").astype(np.float64).reshape(tokens, PROJECTIONS)

@@ -1,4 +1,4 @@
-"""The stage's shell: chains that heads set up, operations in, operations or results out."""
+"""The stage service: it serves the chains that heads set up, and passes their operations on."""
 
 import asyncio
 import logging
@@ -69,18 +69,18 @@ LOG = logging.getLogger(__name__)
 INBOX_BYTES: Final = 8 << 20
 """A chunk of a prompt, 256 tokens at a width of 8,192 in float32."""
 MAX_CHAINS: Final = 64
-"""Far above the heads that one stage has time for."""
+"""Far more than the heads that one stage has time for."""
 NETWORK_SHARE: Final = 0.75
-"""Heads of one address range that work have so much of the pool together, and of the chains: not all of either."""
+"""Limit of the share of pool and chains for the working heads of one address range."""
 MAX_PEER_CHAINS: Final = 4
-"""A head has one, and for a moment the one before."""
+"""A head has one, for a moment also the one before."""
 NO_MEMORY: Final = "no memory is left for a pass"
 RETRY_AFTER_S: Final = 0.5
-"""A chain that was lost gives its slots back once the pass under way has ended."""
+"""A lost chain frees its slots when the pass under way has ended."""
 MAX_HELD_S: Final = 3600.0
-"""What `Passed` can tell."""
+"""Limit of the field of `Passed`."""
 READ_FACTOR: Final = 32
-"""125 MiB of activations a second, what a gigabit link carries. What is read is bounded by the inbox."""
+"""125 MiB of activations a second, the speed of a gigabit link. The inbox bounds what is read."""
 _T = TypeVar("_T")
 Offload = Callable[[Callable[[], None]], Awaitable[None]]
 """Runs work in the engine's thread, one piece at a time."""
@@ -91,7 +91,7 @@ class ChainBooks(Protocol):
 
     @property
     def number(self) -> int:
-        """Of the chains of one host each has its own."""
+        """The unique number among the chains of a host."""
 
     @property
     def books(self) -> PagedEngine: ...
@@ -121,13 +121,13 @@ class ChainHost(Protocol):
     def pool_tokens(self) -> int: ...
 
     def free_tokens(self, *, without: Collection[int] = ()) -> int:
-        """Tokens of the largest pool that a new chain can have, without the chains of these numbers."""
+        """The tokens of the largest pool that a new chain can have, without the chains of these numbers."""
 
     def open(self, *, pool_tokens: int, first_sequence: int) -> ChainBooks: ...
 
 
 class ServedChain:
-    """A chain that a head has set up here. `ended` is set once nothing more is taken for it."""
+    """A chain that a head has set up here. `ended` is set when it accepts no more operations."""
 
     def __init__(self, join: Join, head: Channel, books: ChainBooks, inbox: StageInbox) -> None:
         self.join = join
@@ -143,24 +143,21 @@ class ServedChain:
         self._failures: asyncio.Queue[PeerError] = asyncio.Queue()
 
     def fail(self, error: PeerError) -> None:
-        """End the chain; its head reads why."""
+        """End the chain with an error for its head."""
         self._failures.put_nowait(error)
 
     async def raise_failure(self) -> None:
-        """Wait until the chain fails, and raise why."""
+        """Wait until the chain fails, and raise the error."""
         raise await self._failures.get()
 
 
 async def read(channel: Channel, chain: ServedChain, answer: Callable[[Probe], Awaitable[None]]) -> None:
-    """Fill the chain's inbox; while that is full nothing is read. Raises `PeerError` and what `receive` raises.
-
-    Its head's probes are answered.
-    """
+    """Read operations into the inbox, and answer probes. Raises `PeerError` and the errors of `receive`."""
     turn = Turn()
     while True:
         await chain.inbox.room()
         message = await channel.receive()
-        # A stream may have brought thousands of messages at once, none of which is waited for.
+        # Thousands of messages may have arrived already, so `receive` may never yield to the event loop.
         await turn.spend(OPERATION_STEPS)
         if isinstance(message, Probe) and channel is chain.head:
             await answer(message)
@@ -176,7 +173,7 @@ async def read(channel: Channel, chain: ServedChain, answer: Callable[[Probe], A
 
 
 async def hear(head: Channel, answer: Callable[[Probe], Awaitable[None]]) -> None:
-    """Answer the head's probes: it has nothing more to say to a stage that is not the first."""
+    """Answer the head's probes, the only messages for a stage that is not the first."""
     while isinstance(message := await head.receive(), Probe):
         await answer(message)
     raise MalformedMessage(f"unexpected {type(message).__name__}")
@@ -193,7 +190,7 @@ async def listen(following: Channel) -> None:
 
 
 class StageService:
-    """Serves `/cosine/stage`: a chain lives as long as its head's stream, and the streams between stages."""
+    """Serves `/cosine/stage`: a chain lives as long as its head's stream and the streams between stages."""
 
     def __init__(
         self,
@@ -207,10 +204,7 @@ class StageService:
         pass_s: float = 0.0,
         note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None,
     ) -> None:
-        """`note_addresses` is told where the peer behind this one may be dialled, `note_pass` what passes take.
-
-        `pass_s` is the time of a one-token pass, for those who ask.
-        """
+        """`note_addresses` takes a next stage's addresses, `note_pass` tokens and seconds of a pass."""
         self._host = host
         self._transport = transport
         self._target_digest = target_digest
@@ -230,49 +224,43 @@ class StageService:
         self.counts = StageCounts()
 
     @property
-    def chains(self) -> int:
-        """Chains served now."""
-        return len(self._chains)
-
-    @property
     def requests(self) -> int:
-        """The same, as nodes count what they serve."""
+        """The number of chains served now, which is the load of the node."""
         return len(self._chains)
 
     @property
     def room_tokens(self) -> int:
-        """The tokens that the pool of a new head's chain may have, for which idle ones are sent away."""
+        """The tokens that a new head's chain may have, with the room of idle chains."""
         idle = [chain.hosted.number for chain in self._without_work()]
         return min(self._host.free_tokens(without=idle), self._peer_tokens) // PAGE_TOKENS * PAGE_TOKENS
 
     def _without_work(self) -> list[ServedChain]:
-        """The chains whose room may be another's, first those without work for the longest time."""
+        """The idle chains, whose room other heads may take; the longest idle first."""
         idle = map(self._chains.get, self._idle.idle(now_s=self._clock()))
         return [chain for chain in idle if chain is not None and not chain.is_sent_away]
 
     @property
     def _peer_tokens(self) -> int:
-        """What one peer's chains may have in all; where a single request would fill the pool, all of it."""
-        # Half of the pool, so that another one finds room.
+        """The limit of one peer's chains together: half of the pool, or room for one usual request."""
         return max(self._host.pool_tokens // 2, min(self._host.pool_tokens, USUAL_TOKENS))
 
     @property
     def waiting_bytes(self) -> int:
-        """About what the operations take that wait for the engine."""
+        """The approximate size of the operations that wait for the engine."""
         return sum(chain.inbox.bytes for chain in self._chains.values())
 
     async def start(self) -> None:
         """Begin to accept streams."""
-        # That of the event loop, which metrics read in another thread.
+        # The event loop's clock, bound here since metrics are read in another thread.
         self._clock = asyncio.get_running_loop().time
         await self._transport.serve(STAGE, self.handle)
 
     async def run(self) -> None:
-        """Nothing to do beside the streams; cancel it to stop."""
+        """Wait until cancelled; streams do all the work."""
         await asyncio.Event().wait()
 
     async def drain(self) -> None:
-        """Take no new chain, and end the present ones: their heads go on over others."""
+        """Refuse new chains, and end the present ones; their heads continue over other stages."""
         self._is_draining = True
         for chain in self._chains.values():
             chain.fail(PeerError(ErrorCode.SHUTTING_DOWN, "the stage is leaving"))
@@ -307,7 +295,7 @@ class StageService:
         channel.post(m.Error(0, error.code, sentence[:MAX_SENTENCE], error.retry_after_s))
 
     async def _serve(self, head: Channel, join: Join) -> None:
-        """Serve a chain until anything of it ends. Raises `PeerError` where it cannot be."""
+        """Serve a chain until any part of it ends. Raises `PeerError` if it cannot be served."""
         network = range_of(await self._transport.address_of(head.peer_id))
         chain = self._open(head, join, network)
         self._chains[join.chain] = chain
@@ -327,21 +315,21 @@ class StageService:
                 for ended in done:
                     await ended
             except PeerError as error:
-                # Before the stage behind says that this one has left it.
+                # The head must hear this before the next stage reports that this one is gone.
                 self._tell(head, error)
             finally:
                 chain.ended.set()
                 for task in tasks:
                     task.cancel()
                 await asyncio.gather(*tasks, return_exceptions=True)
-                # No pass of it runs any more: its slots may be another's.
+                # No pass of it runs any more, so its slots are free.
                 chain.hosted.close()
                 del self._chains[join.chain]
                 self._idle.note_ended(join.chain, now_s=self._clock())
                 self._has_ended.set()
 
     def _open(self, head: Channel, join: Join, network: str) -> ServedChain:
-        """A chain with room of its own. Raises `PeerError`."""
+        """A new chain with a pool of its own. Raises `PeerError`."""
         layers = self._host.layers
         if join.target_digest != self._target_digest:
             raise PeerError(ErrorCode.WRONG_TARGET, "layers of another target are held")
@@ -362,7 +350,7 @@ class StageService:
         return ServedChain(join, head, books, StageInbox(token_bytes=token_bytes, most_bytes=self._inbox_bytes))
 
     def _room(self, peer_id: str, join: Join, network: str) -> ChainBooks:
-        """Room for a chain, of idle ones as far as none is left. Raises `PeerError`."""
+        """Reserve room for a chain, if necessary of idle chains. Raises `PeerError`."""
         own = [chain.join for chain in self._chains.values() if chain.head.peer_id == peer_id]
         near = [self._chains[chain] for chain in self._idle.in_network(network)]
         idle = self._without_work()
@@ -390,13 +378,13 @@ class StageService:
             self._send_away(idle.pop(0))
 
     def _send_away(self, chain: ServedChain) -> None:
-        """Take the room of an idle chain, none of whose passes runs; its head joins again when it has work."""
+        """Take the room of an idle chain; its head joins again when it has work."""
         chain.is_sent_away = True
         chain.hosted.close()
         chain.fail(PeerError(ErrorCode.OVERLOADED, "another head needs the room of this idle chain", RETRY_AFTER_S))
 
     async def _dial(self, join: Join, stack: AsyncExitStack) -> Channel:
-        """The stream to the next stage, once that knows what comes over it. Raises `PeerError`."""
+        """Open the stream to the next stage. Raises `PeerError`."""
         assert join.target is not None
         self._note_addresses(join.target, join.addresses)
         try:
@@ -415,7 +403,7 @@ class StageService:
         return channel
 
     async def _follow(self, channel: Channel, name: bytes) -> None:
-        """Take the operations of a chain from the peer that its head has named. Raises `PeerError`."""
+        """Accept the operations of a chain from the peer that its head has named. Raises `PeerError`."""
         chain = self._chains.get(name)
         is_named = chain is not None and chain.join.source == channel.peer_id and not self._host.layers.is_first
         if chain is None or not is_named or chain.is_followed:
@@ -442,12 +430,12 @@ class StageService:
             await asyncio.gather(reading, ending, return_exceptions=True)
 
     async def _work(self, chain: ServedChain) -> None:
-        """Apply operations in their order, and pass them on. Raises `PeerError`."""
+        """Apply operations in order, and pass them on. Raises `PeerError`."""
         turn = Turn()
         while True:
             operation = await chain.inbox.take()
             if chain.is_sent_away:
-                # Its slots are another's.
+                # Its slots belong to another chain.
                 continue
             try:
                 await turn.spend(await self._apply(chain, operation))
@@ -466,7 +454,7 @@ class StageService:
                 raise PeerError(ErrorCode.INTERNAL, f"a pass failed: {type(error).__name__}") from None
 
     async def _apply(self, chain: ServedChain, operation: QueuedFeed | BookOperation) -> int:
-        """Apply one operation, and pass it on; the steps that it took."""
+        """Apply one operation, and pass it on; return its steps."""
         if isinstance(operation, QueuedFeed):
             before = chain.look_ahead.steps
             self._idle.note_begun(chain.join.chain)
@@ -482,15 +470,11 @@ class StageService:
         return steps
 
     async def _prepare(self, constraint: Constraint | None) -> None:
-        """See that it is known whether a constraint can be compiled; the chain's other operations wait meanwhile.
-
-        Its head has tried it as well, so that none takes long but that of a head which means harm. Raises
-        `PeerError`.
-        """
+        """Compile a constraint, as an honest head has done before. Raises `PeerError`."""
         if constraint is None:
             return
         if self._host.grammars is None:
-            raise PeerError(ErrorCode.UNSUPPORTED, "no constraints are applied here")
+            raise PeerError(ErrorCode.UNSUPPORTED, "constraints are not supported here")
         try:
             await self._host.grammars.prepare(constraint)
         except OSError:
@@ -498,7 +482,7 @@ class StageService:
             raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S) from None
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
-        """One pass, unless nobody wants it or a stage before has left it out."""
+        """Run one pass, unless its nodes are dropped or an earlier stage has left it out."""
         found: bytes | list[RowResult]
         taken_s = self._clock()
         for row in feed.rows:
@@ -518,8 +502,7 @@ class StageService:
             left = found if isinstance(found, bytes) else None
             chain.computed.add(feed.number, ComputedFeed(tokens, feed.activations, left))
         if TIMES in chain.head.features:
-            # What was taken later waited for this chain's own passes, which is no time of this one; and what a slow
-            # line takes behind it is none of this stage.
+            # Time spent waiting for this chain's previous passes, or for the next link, is not this stage's.
             held_s, came_s = self._clock() - taken_s, feed.came_s
             chain.head.post(
                 Passed(
@@ -538,7 +521,7 @@ class StageService:
             raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
 
     async def _answer(self, chain: ServedChain, probe: Probe) -> None:
-        """Say what entered and left in some passes. Raises `PeerError`, `MalformedMessage`."""
+        """Report the input and output of some passes. Raises `PeerError`, `MalformedMessage`."""
         try:
             computed = chain.computed.take(probe.parts)
         except TooManyProbes as error:
@@ -561,18 +544,15 @@ class StageService:
             raise PeerError(ErrorCode.OVERLOADED, "the head reads too slowly")
 
     async def _compute(self, chain: ServedChain, feed: QueuedFeed) -> bytes | list[RowResult]:
-        """One pass, counted. Raises what `ChainBooks.run` raises."""
-        times_s: list[float] = []
+        """Run and count one pass. Raises the errors of `ChainBooks.run`."""
 
-        def work() -> bytes | list[RowResult]:
-            # In the engine's thread: what waits for it has not begun.
-            times_s.append(time.monotonic())
+        def work() -> tuple[bytes | list[RowResult], float, float]:
+            # In the engine's thread, so that waiting for it does not count.
+            began_s = time.monotonic()
             found = chain.hosted.run(feed.rows, feed.activations)
-            times_s.append(time.monotonic())
-            return found
+            return found, began_s, time.monotonic()
 
-        found = await self._run(work)
-        began_s, ended_s = times_s
+        found, began_s, ended_s = await self._run(work)
         tokens = count_tokens(feed.rows)
         self.progress.steps += 1
         self.busy.note(began_s=began_s, ended_s=ended_s)
@@ -582,12 +562,12 @@ class StageService:
         return found
 
     async def _run(self, work: Callable[[], _T]) -> _T:
-        """Work in the engine's thread. Where the chain ends meanwhile, this still waits for the work to end."""
+        """Run work in the engine's thread; wait for its end even if the chain ends meanwhile."""
         found: list[_T] = []
         errors: list[CosineError] = []
 
         def call() -> None:
-            # Raised below, for nobody would hear of it here where the chain has ended.
+            # Raised below, since here it would be lost if the chain has ended.
             try:
                 found.append(work())
             except CosineError as error:

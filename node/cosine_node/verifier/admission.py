@@ -1,4 +1,4 @@
-"""The checks that a verifier can serve a request, or audit a stream, at all, whatever its load. Pure."""
+"""Checks that a verifier can serve a request or audit a stream, independent of its load. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,20 +12,19 @@ from cosine_protocol.request import Request
 from cosine_protocol.statements import open_claim
 
 RETRY_AFTER_S: Final = 2.0
-"""When a refused client may ask again: after some thirty passes of 60 ms, in which sixteen requests write five
-hundred tokens, so that one has ended even where texts are that long. With half as long more ask in vain, with twice
-as long places stand empty. An audit of a few hundred tokens takes about so long beside them, a constraint of 40 KB
-less."""
+"""Time after which a refused client may retry: some thirty passes of 60 ms, in which sixteen requests write five
+hundred tokens, so that one of them ends. With half of it more retries fail; with twice as much places stay empty.
+An audit of a few hundred tokens takes about as long, compiling a constraint of 40 KB less."""
 MAX_COORDINATED: Final = 8
-"""A decision takes 0.3 ms of the event loop, so that so many requests take a few percent of it at 60 ms a pass."""
+"""A decision takes 0.3 ms of the event loop, so these take a few percent of it at 60 ms a pass."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifierConfig:
-    """The target a verifier serves, and its limits. The cost curve gives the default of `budget_tokens`.
+    """The target that a verifier serves, and its limits. Default of `budget_tokens`: by the cost curve.
 
-    Requests of one client share the pages of equal prefixes, with `shares_prefixes` those of different clients too,
-    but never those of different cache scopes.
+    Requests of one client and cache scope share the pages of equal prefixes, with `shares_prefixes` those of
+    different clients too.
     """
 
     target_digest: bytes
@@ -50,10 +49,7 @@ def admitted(message: m.Open, client: str, *, engine: Engine, config: VerifierCo
 
 
 def check_claim(claim: m.AskAudit, *, engine: Engine, config: VerifierConfig) -> m.Transcript:
-    """The transcript of a stream to be audited, of any numerics: who asks knows what rounding explains.
-
-    Raises `PeerError` with the reason if that cannot be done here.
-    """
+    """The transcript of a stream to be audited, of any numerics. Raises `PeerError` if that is impossible here."""
     _check(claim.request, claim.tokens, output_tokens=len(claim.tokens), engine=engine, config=config)
     try:
         return open_claim(claim)
@@ -64,7 +60,7 @@ def check_claim(claim: m.AskAudit, *, engine: Engine, config: VerifierConfig) ->
 def _check(
     request: Request, output: Sequence[int], *, output_tokens: int, engine: Engine, config: VerifierConfig
 ) -> None:
-    """Raise `PeerError` for another model than this one, or a text beyond its context or vocabulary."""
+    """Raise `PeerError` for another model, or a text beyond the context or vocabulary."""
     if request.target_digest != config.target_digest:
         raise PeerError(ErrorCode.WRONG_TARGET, "another target is served")
     if request.tokenizer_digest != config.tokenizer_digest:
@@ -78,7 +74,7 @@ def _check(
     _check_constraint(request, engine)
     _check_logprobs(request, engine, output_tokens=output_tokens)
     shaping = request.sampling.shaping
-    # A token that ends texts may be one that the tokenizer has and the model has no row for.
+    # An end-of-text token may be known to the tokenizer without a row in the model.
     named = set(shaping.tokens).difference(shaping.held_back) if shaping else ()
     highest = max((*request.prompt, *output, *named))
     if highest >= engine.vocab_tokens:
@@ -87,12 +83,12 @@ def _check(
 
 
 def _check_logprobs(request: Request, engine: Engine, *, output_tokens: int) -> None:
-    """Raise `PeerError` for log-probabilities that this engine does not have, or more of them than may be told."""
+    """Raise `PeerError` for log-probabilities that this engine does not return, or more than the limit."""
     asked = request.logprobs
     if asked is None:
         return
     if not engine.tells_likelihoods:
-        raise PeerError(ErrorCode.UNSUPPORTED, "no log-probabilities are told here, as over stages")
+        raise PeerError(ErrorCode.UNSUPPORTED, "log-probabilities are not available here, nor over stages")
     try:
         check_room(
             prompt_tokens=len(request.prompt),
@@ -105,19 +101,19 @@ def _check_logprobs(request: Request, engine: Engine, *, output_tokens: int) -> 
 
 
 def _check_constraint(request: Request, engine: Engine) -> None:
-    """Raise `PeerError` for a constraint that this engine does not apply, or is known to be unable to."""
+    """Raise `PeerError` for a constraint that this engine does not support."""
     constraint = request.sampling.constraint
     if constraint is None:
         return
     if engine.grammars is None:
-        raise PeerError(ErrorCode.UNSUPPORTED, "no constraints are applied here")
+        raise PeerError(ErrorCode.UNSUPPORTED, "constraints are not supported here")
     shaping = request.sampling.shaping
     if shaping is not None and (shaping.bad_words or shaping.min_tokens):
-        # They might rule out what alone the constraint allows.
-        raise PeerError(ErrorCode.UNSUPPORTED, "a constraint goes with no bad words, nor with a least length")
+        # They could exclude the only tokens that the constraint allows.
+        raise PeerError(ErrorCode.UNSUPPORTED, "a constraint cannot be combined with bad words or a minimum length")
     if min(constraint.ends, default=engine.vocab_tokens) >= engine.vocab_tokens or not (
         set(constraint.ends) <= set(request.eos)
     ):
-        raise PeerError(ErrorCode.UNSUPPORTED, "a text of the constraint could not end")
+        raise PeerError(ErrorCode.UNSUPPORTED, "the constraint's end tokens do not end the request")
     if fault := engine.grammars.fault(constraint):
         raise PeerError(ErrorCode.BAD_CONSTRAINT, fault)

@@ -1,7 +1,7 @@
-"""A verifier's audits of others: streams that another verifier signed, replayed in the passes of its step loop.
+"""Audits: streams that another verifier signed, replayed in the passes of this verifier's step loop.
 
-The output is a function of the request, so one prefill of prompt and output shows at every position which token
-this target chooses there (docs/design.md; in the manner of Token-DiFR, arXiv 2511.20621).
+The output is a function of the request, so one prefill of prompt and output shows which token this target chooses
+at every position (docs/design.md; as in Token-DiFR, arXiv 2511.20621).
 """
 
 import asyncio
@@ -37,25 +37,25 @@ from cosine_protocol.statements import sign
 
 LOG = logging.getLogger(__name__)
 
-# What audits take of a verifier: what prompts leave of its passes, and pages.
 MAX_AUDITS: Final = 2
-"""At once, of all peers: with one, a long audit would hold up all others; with four, each would take twice as long
-in the same passes, on twice the pages."""
+"""Concurrent audits of all peers. With one, a long audit would delay all others; with four, each would take twice
+as long, on twice the pages."""
 TOKENS_PER_S: Final = 100.0
-"""Of one peer: clients that audit 5 % of what they are given ask for so much only at 2,000 tokens a second."""
+"""Audited tokens per second and peer. A client that audits 5 % of its output needs this at 2,000 tokens a
+second."""
 AHEAD_S: Final = 60.0
-"""A peer may have audited in one go what it may in so long, 6,000 tokens: whole texts are audited, and seldom."""
+"""Seconds of a peer's rate that it may use at once, 6,000 tokens, since whole texts are audited."""
 MAX_WAIT_S: Final = ANSWER_S / 2
-"""Of what a client waits for an answer; the rest is for the audit."""
+"""Half of the time for which a client waits for an answer; the rest is for the audit."""
 TICK_S: Final = 1.0
-"""How late one that has waited long enough is told so."""
+"""Interval at which expired waiting claims are refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class ToldGap:
-    """By how many nats a likelihood that was told differs from the auditor's own, in any of its numbers.
+    """The largest difference in nats between a reported likelihood and the auditor's, over all of its numbers.
 
-    `of_token` is that of the text's token, above 0 where it was told to be likelier than it is.
+    `of_token` is the difference for the text's token, positive if it was reported likelier than it is.
     """
 
     widest: float
@@ -63,16 +63,13 @@ class ToldGap:
 
     @classmethod
     def of(cls, told: Likelihood, own: Likelihood) -> "ToldGap":
-        """Likeliest tokens count by their names, and by their ranks where the auditor has other ones.
-
-        Tokens that are nearly as likely may stand in another order, or at the end one in place of another.
-        """
+        """Compare top tokens by token and by rank, since nearly equal ones may be in another order."""
         of_token = (own.surprisal - told.surprisal) / UNITS_PER_NAT
         known = {each.token: each.surprisal for each in own.top}
         gaps = [abs(of_token)]
         for each, ranked in zip(told.top, own.top, strict=False):
             gaps.append(abs(each.surprisal - ranked.surprisal) / UNITS_PER_NAT)
-            # One that the auditor has not among the likeliest is no likelier than the last of them.
+            # A token outside the auditor's top tokens is at most as likely as the last of them.
             at_least = known.get(each.token, max(each.surprisal, own.top[-1].surprisal))
             gaps.append(abs(each.surprisal - at_least) / UNITS_PER_NAT)
         if len(told.top) != len(own.top):
@@ -82,11 +79,10 @@ class ToldGap:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class AuditedStream(ServedRequest):
-    """A request that commits nothing: what `claim` holds is fed, and what the target chooses there compared.
+    """A request that commits nothing: the tokens of `claim` are fed, and the target's choices compared with them.
 
-    Its `output` is the author's, of which the author signed the positions from `own_from` on as its own. The last
-    token is only compared, so it is fed like one that is recomputed. All of it is computed anew if its pages are
-    taken.
+    The author signed the positions of `output` from `own_from` on. The last token is only compared, never fed. A
+    preemption restarts the audit.
     """
 
     claim: m.AskAudit
@@ -109,7 +105,7 @@ class AuditedStream(ServedRequest):
             request,
             KvState(engine.open(sampling=request.sampling, prompt_tokens=len(request.prompt))),
             list(claim.tokens),
-            admission=1 << 62,  # above every number of a request: pages are taken from audits first
+            admission=1 << 62,  # above every number of a request: audits are preempted first
             near_tie=rounding_of(engine.numerics).near_tie,
             claim=claim,
             own_from=first,
@@ -117,11 +113,11 @@ class AuditedStream(ServedRequest):
 
     @property
     def is_compared(self) -> bool:
-        """True once every position has been."""
+        """True once every position was compared."""
         return not self.unfed_tokens
 
     def prefill_row(self, tokens: int) -> Row:
-        """The row that feeds the next known tokens: up to the first to be compared, from there a few at a time."""
+        """The row that feeds the next known tokens, at most `SCORED_TOKENS` once they are compared."""
         fed, known = self.kv.fed_tokens, self.known_tokens
         unscored = len(self.request.prompt) - 1 + self.own_from - fed
         told, asked = self.claim.likelihoods, self.request.logprobs
@@ -138,7 +134,7 @@ class AuditedStream(ServedRequest):
         return replace(row, followers=followers, top=asked.top)
 
     def compare(self, choices: Sequence[Choice], likelihoods: Sequence[Likelihood] = ()) -> None:
-        """Take in what the target thinks after the tokens of the row that was just fed, and not counted yet."""
+        """Compare the target's choices after the tokens of a row; call before `note_fed`."""
         claimed = (self.claim.likelihoods or ())[len(self.gaps) :]
         self.gaps += [ToldGap.of(each, own) for each, own in zip(claimed, likelihoods, strict=False)]
         first = self.kv.fed_tokens + 1 - len(self.request.prompt)
@@ -157,12 +153,12 @@ class AuditedStream(ServedRequest):
         self.near_ties, self.different, self.gaps = [], [], []
 
     def answer(self, auditor: Identity, *, stages: Sequence[str] = ()) -> m.Audited:
-        """The signed verdict, with the peer ids of the stages that computed it, of a long chain the first."""
+        """The signed verdict, with the peer ids of the stages that computed it."""
         signed = sign(auditor, self.verdict(stages), digest=self.d_0)
         return m.Audited(self.number, signed.body, signed.signature)
 
     def verdict(self, stages: Sequence[str] = ()) -> m.AuditVerdict:
-        """What was found."""
+        """The findings so far, with at most `MAX_NAMED_STAGES` stages."""
         first_ones = (self.different + self.near_ties)[:MAX_AUDIT_FINDINGS]
         return m.AuditVerdict(
             author=self.claim.author,
@@ -180,11 +176,10 @@ class AuditedStream(ServedRequest):
 
 
 class AuditService:
-    """Serves `/cosine/audit`. Audits are among `requests`, where a place is free; whoever comes takes it back.
+    """Serves `/cosine/audit`. Audits take free places among `requests`, which other requests may take back.
 
-    Where all places of audits are taken, claims wait: first come those about verifiers that this node knows, by
-    `knows`, since anybody can sign a claim under a new key and have places taken by it; of either kind the next is
-    one of the client that was given least. `wake` is called when something changed.
+    Waiting claims about known verifiers (`knows`) go first, since anybody can sign a claim under a new key; of
+    either kind the next is one of the client that was given least. `wake` is called after a change.
     """
 
     def __init__(
@@ -198,7 +193,7 @@ class AuditService:
         knows: Callable[[str], bool] = lambda author: False,
         why_not: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """`why_not` tells why nobody can be judged now, if so."""
+        """`why_not` returns the reason why no verdict is possible now, or None."""
         self._requests = requests
         self._engine = engine
         self._config = config
@@ -210,7 +205,7 @@ class AuditService:
         self._about_others: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
         self._lines = self._about_known, self._about_others
         self._ticking: asyncio.TimerHandle | None = None
-        # When what a peer had audited is paid for; of those that asked longest ago it is forgotten first.
+        # The time until which a peer has used its rate.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
         self._preparations = Preparations()
         self._reads = serving_budget()
@@ -218,7 +213,7 @@ class AuditService:
         self._is_draining = False
 
     async def handle(self, stream: Stream) -> None:
-        """Serve one client's stream until it ends; its audits go with it."""
+        """Serve one client's stream, and cancel its audits when it ends."""
         await serve_channel(stream, AUDIT, self._receive, on_end=self._end, budget=self._reads)
 
     def _end(self, channel: Channel, reason: str) -> None:
@@ -265,14 +260,14 @@ class AuditService:
         return under_way < MAX_AUDITS and len(self._requests) < self._config.max_requests
 
     def _wait(self, channel: Channel, claim: m.AskAudit) -> None:
-        """Let a claim wait for a place. Raises `PeerError` where too many do."""
+        """Queue a claim for a place. Raises `PeerError` if too many wait."""
         line = self._about_known if self._knows(claim.author) else self._about_others
         if not line.put(User(channel.peer_id), (channel, claim), until_s=_now_s() + MAX_WAIT_S):
             raise _no_time(RETRY_AFTER_S)
         self._tick_soon()
 
     def serve_waiting(self) -> None:
-        """Give free places to those that wait."""
+        """Give free places to waiting claims."""
         while self._has_place and (asked := self._about_known.take() or self._about_others.take()):
             try:
                 self._begin(*asked)
@@ -280,7 +275,7 @@ class AuditService:
                 self._refuse(*asked, refusal)
 
     def drain(self) -> None:
-        """Take no more claims, and send those away that wait."""
+        """Refuse new and waiting claims."""
         self._is_draining = True
         for line in self._lines:
             for asked in line.take_where(lambda _, until_s: True):
@@ -291,7 +286,7 @@ class AuditService:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Refuse who has waited long enough, and look for places that no audit has left."""
+        """Refuse claims whose waiting time is over, and fill free places."""
         self._ticking = None
         self.serve_waiting()
         for asked in [each for line in self._lines for each in line.take_expired(_now_s())]:
@@ -300,7 +295,7 @@ class AuditService:
             self._tick_soon()
 
     def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
-        """Replay a stream from now on. Raises `PeerError` with the reason why not."""
+        """Begin to replay a stream. Raises `PeerError` with the reason for a refusal."""
         now_s = _now_s()
         peer_id = channel.peer_id
         if self._requests.get(channel, claim.number) is not None:
@@ -313,7 +308,7 @@ class AuditService:
         if tokens > self._capacity_tokens:
             sentence = f"the audit needs room for {tokens} tokens, the verifier has {self._capacity_tokens}"
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
-        # Counted once it has begun, however it ends: its signature was checked, and its passes are run.
+        # Charged when it begins, however it ends: its signature was checked.
         self._paid_until_s.note(peer_id, max(now_s, paid_until_s) + tokens / TOKENS_PER_S)
         for line in self._lines:
             line.note_given(User(peer_id), tokens)
@@ -325,7 +320,7 @@ class AuditService:
 
 
 def _no_time(wait_s: float) -> PeerError:
-    return PeerError(ErrorCode.OVERLOADED, "there is no time for another audit now", wait_s)
+    return PeerError(ErrorCode.OVERLOADED, "no capacity for another audit now", wait_s)
 
 
 def cannot_judge(reason: str) -> PeerError:

@@ -1,7 +1,7 @@
-"""Requests whose drafters this verifier coordinates, by mandates of their clients.
+"""Coordination of a request's drafters by the verifier itself, by a mandate of the client.
 
-It runs the client's own session and strategy, close to the passes that they wait for. To that session the request
-here is the verifier: trees go straight into it, and its commits come back on their way to the client.
+It runs the client's session and strategy near the passes. To that session the local request is the verifier: trees
+go directly into it, and the session sees its commits on their way to the client.
 """
 
 import asyncio
@@ -39,41 +39,30 @@ from cosine_protocol.statements import open_mandate
 
 LOG = logging.getLogger(__name__)
 KEEP_LINKS_S: Final = 5.0
-"""The next request of a conversation often has the same drafters, and comes without a dial in so long. Each link
-costs a beat a second meanwhile: for eight drafters forty, and twice as many with twice as long."""
+"""Links to drafters are kept this long, since the next request of a conversation often has the same drafters. Each
+costs a heartbeat a second: for eight drafters forty."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedDrafter:
-    """A drafter that a mandate names; its client knows more of it."""
+    """A drafter that a mandate names."""
 
     peer_id: str
     expertise: tuple[str, ...] = ()
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnVerifier:
-    """This node as a session's verifier, and what it tells of itself."""
+@dataclass(slots=True, eq=False)
+class OwnLink:
+    """A session's link to the verifier in the same node, for one request, which is open already."""
 
     peer_id: str
     opened: m.Opened
-
-
-@dataclass(slots=True, eq=False)
-class OwnLink:
-    """A session's link to the verifier in whose node it runs, for one request, which is open already."""
-
-    own: OwnVerifier
     attach: Callable[[m.Tree], None]
     remote_progress: StepCounts
     rtt_s: float = 0.0
     features: frozenset[str] = frozenset({SHAPING, CONSTRAINTS, LOGPROBS})
     _sink: Sink | None = None
-
-    @property
-    def peer_id(self) -> str:
-        return self.own.peer_id
 
     async def named_features(self) -> frozenset[str]:
         return self.features
@@ -85,24 +74,24 @@ class OwnLink:
         self._sink = None
 
     def post(self, message: m.Message) -> bool:
-        """Take what the session sends its verifier; the request's end is its client's to ask for."""
+        """Handle a message of the session; only the client may end the request."""
         match message:
             case m.Open(number):
-                self.deliver(replace(self.own.opened, number=number))
+                self.deliver(replace(self.opened, number=number))
             case m.Tree():
                 self.attach(message)
         return True
 
     def deliver(self, message: m.Message) -> None:
-        """Tell the session what the verifier says."""
+        """Deliver a message of the verifier to the session."""
         body = decode_body(m.Account, message.body) if isinstance(message, m.Final) else None
         if self._sink is not None:
-            self._sink(Delivery(self.own.peer_id, VERIFY, message, body))
+            self._sink(Delivery(self.peer_id, VERIFY, message, body))
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLinks:
-    """The links of a session that runs here: to its own verifier, and to drafters."""
+    """The links of a session that runs here: to its verifier and to drafters."""
 
     verifier: OwnLink
     drafters: Links
@@ -118,11 +107,10 @@ class OwnLinks:
 
 @dataclass(slots=True, eq=False)
 class CoordinatedRequest:
-    """What the client of a coordinated request is told: before a commit that credits a drafter, what that one
-    signed.
+    """A coordinated request: its messages to the client, which it also delivers to the session by `link`.
 
-    It sees what the step loop tells the client, which it passes on to the session by `link`, and what the session
-    tells of its drafters. It goes on showing what drafters signed after the session has ended.
+    Before a commit that credits a drafter, it sends the client the fragment that this drafter signed, also after
+    the session has ended.
     """
 
     request: VerifierRequest
@@ -138,11 +126,11 @@ class CoordinatedRequest:
         self._digest = self.request.tree.root.digest
 
     def note(self, message: m.Message) -> m.Message:
-        """Tell the session what the client is told; of a commit, only what drafters' signatures show."""
+        """Deliver a message to the session, and return it for the client, with only the credits that are proven."""
         told = message
         if isinstance(message, m.Commit):
             told = shown = self._shown(message)
-            # It speaks of the client's stream, which began before the session did.
+            # The transcript is about the client's stream, which began before the session.
             message = replace(shown, transcript=None)
         if isinstance(message, m.PromptLikelihoods):
             # The session may have begun after some of them.
@@ -157,7 +145,7 @@ class CoordinatedRequest:
         return told
 
     def _shown(self, commit: m.Commit) -> m.Commit:
-        """Send the client the fragments that show whose drafts a commit accepted; the commit without the others."""
+        """Send the fragments that prove a commit's authors; return the commit without unproven authors."""
         hidden = []
         for claim in claims_of(commit.tokens, commit.authors, self._digest):
             signed = self.drafts.find(claim)
@@ -175,16 +163,16 @@ class CoordinatedRequest:
         return replace(commit, authors=authors)
 
     def note_decision(self, author: int, why: str) -> None:
-        """Tell the client of a decision."""
+        """Report a decision to the client."""
         ledger = None if self.session is None else self.session.ledger
         nodes, rtt_s = ledger.told(author) if ledger is not None and author else (0, 0.0)
-        # What the session has not read yet is committed all the same.
+        # The session may not have read the latest commits.
         offered = None if ledger is None else ledger.offered_before(len(self.request.output))
         words = why.encode()[:MAX_NAME_BYTES].decode(errors="ignore")
         self.request.channel.post(m.Report(self.request.number, author, nodes, round(1e6 * rtt_s), words, offered))
 
     def note_lost(self, author: int) -> None:
-        """Give up once no drafter is left, but for one that only learns."""
+        """Give up once no drafter is left, except a pupil."""
         self._lost.add(author)
         if self.session is None or self.abandoned.done():
             return
@@ -192,18 +180,14 @@ class CoordinatedRequest:
             self.abandoned.set_result(None)
 
     def end(self, reason: str) -> None:
-        """The session is over; with a reason the client shall go on by itself."""
+        """End the session; with a reason the client is told to coordinate by itself."""
         self.session = None
         if reason and not self._is_over:
             self.request.channel.post(m.Declined(self.request.number, reason[:MAX_SENTENCE]))
 
 
 class RequestCoordinator:
-    """Coordinates requests of this verifier for clients that gave a mandate.
-
-    `offload` runs signature checks away from the event loop, `clock` gives Unix seconds, `strategy` is what
-    clients use themselves.
-    """
+    """Coordinates requests for clients that gave a mandate; `offload` runs signature checks elsewhere."""
 
     def __init__(
         self,
@@ -221,7 +205,7 @@ class RequestCoordinator:
         self._offload = offload or self._checkers
         self._clock = clock
         self._links = Links(transport)
-        # Each client's own: what one measures, on texts of its choosing, costs nobody else.
+        # One for each client, so that no client's texts influence the trials of another.
         self._trials: Remembered[str, SpeedTrials] = Remembered(256)
         self._numbers = count(1)
         self._tasks: dict[VerifierRequest, asyncio.Task[None]] = {}
@@ -230,7 +214,7 @@ class RequestCoordinator:
 
     @property
     def requests(self) -> int:
-        """Requests coordinated now."""
+        """The number of requests coordinated now."""
         return len(self._tasks)
 
     def begin(
@@ -242,7 +226,7 @@ class RequestCoordinator:
         opened: m.Opened,
         progress: StepCounts,
     ) -> None:
-        """Coordinate a request from now on. Raises `PeerError` with the reason why not."""
+        """Begin to coordinate a request. Raises `PeerError` with the reason for a refusal."""
         mandate = open_mandate(
             signed,
             client=request.request.client,
@@ -256,11 +240,10 @@ class RequestCoordinator:
             raise PeerError(ErrorCode.BAD_MANDATE, "the request had a mandate already")
         if len(self._tasks) >= self._most_requests:
             raise PeerError(ErrorCode.OVERLOADED, f"{self._most_requests} requests are coordinated here already")
-        own = OwnVerifier(self._transport.peer_id, opened)
-        link = OwnLink(own, partial(attach, request), progress)
+        link = OwnLink(self._transport.peer_id, opened, partial(attach, request), progress)
         coordinated = CoordinatedRequest(request, link)
         session = Session(
-            self._job(request, mandate, signed, own),
+            self._job(request, mandate, signed, opened),
             OwnLinks(link, self._links),
             self._offload,
             failures=PeerFailures(),
@@ -277,7 +260,7 @@ class RequestCoordinator:
         task.add_done_callback(lambda _: self._tasks.pop(request, None))
 
     def end(self, request: VerifierRequest) -> None:
-        """Let the drafters of a request go; its client coordinates it, or has left."""
+        """Release the drafters of a request; its client coordinates it, or has left."""
         if task := self._tasks.get(request):
             task.cancel()
 
@@ -290,7 +273,7 @@ class RequestCoordinator:
         self._checkers.close()
 
     def _job(
-        self, request: VerifierRequest, mandate: m.Mandate, signed: Signed[m.Mandate], own: OwnVerifier
+        self, request: VerifierRequest, mandate: m.Mandate, signed: Signed[m.Mandate], opened: m.Opened
     ) -> Job:
         if (trials := self._trials.get(request.client)) is None:
             trials = SpeedTrials(self._strategy.drafter_counts)
@@ -300,7 +283,7 @@ class RequestCoordinator:
             deadline_s=asyncio.get_running_loop().time() + mandate.lifetime_s,
             request=request.request,
             strategy=self._strategy,
-            verifiers={own.peer_id: own.opened.pass_us / 1e6},
+            verifiers={self._transport.peer_id: opened.pass_us / 1e6},
             drafters=tuple(map(NamedDrafter, mandate.drafters)),
             trials=trials,
             committed=tuple(request.output),

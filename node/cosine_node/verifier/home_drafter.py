@@ -1,4 +1,4 @@
-"""The drafter that a verifier holds beside the target: home drafts, where nobody else's came in time."""
+"""A drafter model in the same process as the verifier's target: home drafts."""
 
 import logging
 from collections.abc import Sequence
@@ -20,43 +20,40 @@ from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
 
 LOG = logging.getLogger(__name__)
 MAX_LEVELS: Final = 8
-"""Bounds how long the target waits: at an acceptance rate of 0.7 four more levels would bring 0.1 tokens, and the
-last four of these bring 0.4."""
+"""Bounds how long the target waits: at an acceptance rate of 0.7 four more levels would bring 0.1 tokens; the last
+four bring 0.4."""
 LEAST_WIDTH: Final = 4
 MOST_WIDTH: Final = 16
 WIDE_PASS: Final = 1.25
-"""Nodes that a pass of the drafter feeds for each request: as many as lengthen it by a quarter at most. Eight in
-place of four, for 1.2 times the time, brought 1.69 times plain in place of 1.59 (SmolLM2 with a draft head)."""
+"""Nodes that a pass of the drafter feeds for each request: those that lengthen it by at most a quarter. Eight
+instead of four, for 1.2 times the time, gave a speedup of 1.69 instead of 1.59 (SmolLM2 with a draft head)."""
 RATE_WEIGHT: Final = 0.02
-"""Weight of the last token in the drafter's rates: those of about fifty count."""
+"""Weight of the last token in the drafter's rates, which average about fifty tokens."""
 OWN_RATE_WEIGHT: Final = 0.1
 """The same in the rates of one request, whose text may be easier or harder than others."""
 PRIOR_TOKENS: Final = 5
-"""What other texts showed counts for so many tokens of a new one, which then outweigh it: where drafts do not pay
-they are left after seven or eight wrong ones, about one pass."""
+"""Weight of other texts in the rates of a new one, in tokens: drafts that do not pay end after seven or eight wrong
+ones, about one pass."""
 LEAST_TRIED: Final = 0.3
-"""A request is begun as if the drafter were right so often at least, so that one client's texts cannot end the
-drafts of others. A small general model was on all kinds of questions but translations
-(`docs/benchmarks/agreement.json`). With half as much one whose pass takes more than 0.15 of the target's would not
-be tried; with twice as much texts that it does not know would begin with more passes in vain."""
+"""Lower bound of the initial rates of a request, so that one client's texts cannot end the drafts of others. A
+small general model reached it on all kinds of questions but translations (`docs/benchmarks/agreement.json`). With
+half of it a drafter whose pass takes more than 0.15 of the target's is never tried; twice as much wastes more
+passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class HomeRates:
-    """Acceptance rates of a home drafter: of the first token after a pass, and of each that follows a right one.
-
-    They differ, because a pass ends where a text is hard to guess, and what follows it is often as hard.
-    """
+    """Acceptance rates of a home drafter: of the first token after a pass, and of each after an accepted one."""
 
     first: float
     next: float
 
     def expected(self, levels: int) -> float:
-        """Tokens accepted of so many levels."""
+        """The expected number of accepted tokens of `levels` levels."""
         return self.first * sum(self.next**level for level in range(levels))
 
     def learn(self, *, accepted: int, levels: int, weight: float) -> "HomeRates":
-        """The rates after a pass that accepted so many tokens of so many levels, at this weight for each token."""
+        """The rates after a pass that accepted `accepted` tokens of `levels` levels."""
         first = moving_average(self.first, float(accepted > 0), weight=weight)
         following = self.next
         for level in range(1, min(levels, accepted + 1)):
@@ -66,11 +63,11 @@ class HomeRates:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HomeProspect:
-    """A request that could be drafted for at home.
+    """A request that the home drafter could draft for.
 
-    `covered` is the number of tokens that its tree as it stands is expected to bring, `rates` are those at which
-    the drafter is right, `unread_tokens` the text that it has not read yet, `passes_left` the passes of the target
-    that may use it once read, `max_levels` the drafted tokens that the request has room for.
+    `covered` is the expected number of accepted tokens of its present tree, `rates` the drafter's rates,
+    `unread_tokens` the text that the drafter has not read, `passes_left` the passes of the target that profit from
+    reading it, `max_levels` the number of drafted tokens that the request has room for.
     """
 
     covered: float
@@ -80,18 +77,18 @@ class HomeProspect:
     max_levels: int
 
     def expected(self, levels: int) -> float:
-        """Tokens that so many levels of the drafter's own bring, the best of its guesses and those there are."""
+        """The expected accepted tokens with `levels` levels of home drafts."""
         return max(self.rates.expected(levels), self.covered)
 
 
 def width_of(drafter_curve: CostCurve) -> int:
-    """Nodes that a pass of a drafter with this curve feeds for each request."""
+    """The number of nodes that a pass of a drafter with this curve feeds for each request."""
     return drafter_curve.tokens_within(WIDE_PASS, least=LEAST_WIDTH, most=MOST_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)
 class HomePlan:
-    """The levels that pay on average, 0 for none, the requests, by index, that join, and tokens a second of all."""
+    """The levels to draft, 0 for none, the indices of the requests that join, and the total tokens a second."""
 
     levels: int = 0
     joining: tuple[int, ...] = ()
@@ -101,15 +98,11 @@ class HomePlan:
 def plan_home_drafts(
     prospects: Sequence[HomeProspect], *, target_curve: CostCurve, drafter_curve: CostCurve, width: int
 ) -> HomePlan:
-    """The plan with the most tokens a second for all requests of the next pass together.
+    """The plan with the most tokens a second over all requests of the next pass.
 
-    A drafter beside the verifier has no network in its way, but the target waits for it (SpecInfer with a local
-    small model, Miao et al. 2024). So it drafts only where drafts from elsewhere promise less than it does, and
-    only as long as a further pass of it brings more tokens a second.
-
-    A pass of the drafter feeds `width` nodes for each request, but the first, that feeds one. A request joins where
-    its own drafts promise more than what it has. The time to read text is spread over the passes that profit from
-    it.
+    The target waits for a local drafter (SpecInfer with a local small model, Miao et al. 2024), so a request joins
+    only if home drafts promise more than its present tree. The first pass of the drafter feeds one node for each
+    request, the others `width`. The time to read text is spread over the passes that profit from it.
     """
     plain_tokens = sum(1.0 + prospect.covered for prospect in prospects)
     best = HomePlan(tokens_per_s=plain_tokens / target_curve.seconds(max(1, len(prospects))))
@@ -137,18 +130,17 @@ def plan_home_drafts(
 
 
 class SeenLayers(Protocol):
-    """A target that tells what its layers made of known tokens; `TorchEngine` is one."""
+    """A target that keeps the activations of known tokens, such as `TorchEngine`."""
 
     def activations(self, sequence: int, first: int, last: int) -> Activations:
-        """Of the tokens of a sequence's prefix from index `first` up to `last`."""
+        """The activations of a sequence's prefix from index `first` up to `last`."""
 
 
 @dataclass(slots=True, eq=False)
 class HomeText:
     """The drafter's view of one request: its tree, and its sequence at the drafter's engine.
 
-    `levels` were drafted for the last pass of the target, when `position` output tokens were known. `counts` are of
-    what it drafted, whoever else drafted the same or more.
+    `levels` were drafted for the last pass of the target, when `position` output tokens were known.
     """
 
     tree: DraftTree
@@ -161,10 +153,7 @@ class HomeText:
 
 
 class HomeDrafter:
-    """A small model beside the target. `draft` adds nodes to the trees of requests, as `HOME_AUTHOR`.
-
-    With a `target` it is a draft head: each token it reads comes with what the target made of the one before.
-    """
+    """A small model beside the target, or with a `target` a draft head that reads its activations."""
 
     def __init__(
         self, *, engine: Engine, runner: Runner, curve: CostCurve, target: SeenLayers | None = None
@@ -178,17 +167,16 @@ class HomeDrafter:
         self._given_up: set[VerifierRequest] = set()
         self._ended: list[HomeText] = []
         self._calibration = Calibration(first_power=FIRST_CHOICE_POWER)
-        # Before anything was verified, and outweighed after some fifty tokens. A small general model was right at
-        # 0.41 to 0.49 of positions (`docs/benchmarks/agreement.json`). Of a head's tree one of the first tokens was
-        # right at 0.76 to 0.82 of them, and below a right one at 0.58 to 0.64 (SmolLM2, the questions of that
-        # file).
+        # Initial values, outweighed after some fifty tokens. A small general model was right at 0.41 to 0.49 of
+        # positions; of a head's tree the first level at 0.76 to 0.82, the next at 0.58 to 0.64 (SmolLM2,
+        # `docs/benchmarks/agreement.json`).
         self._rates = HomeRates(0.5, 0.5) if target is None else HomeRates(0.8, 0.6)
 
     def close(self) -> None:
         self._runner.close()
 
     def speedup(self, target_curve: CostCurve) -> float:
-        """Times as fast as plain decoding as a request is, by what its drafts brought others lately; at least 1."""
+        """The expected speedup over plain decoding by its recent acceptance rates; at least 1."""
         usual = HomeProspect(
             covered=0.0, rates=self._rates, unread_tokens=1, passes_left=1.0, max_levels=MAX_LEVELS
         )
@@ -201,11 +189,8 @@ class HomeDrafter:
         )
 
     async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
-        """Draft for the requests of the next pass where that pays; each that took part `has_home_drafts`.
-
-        A request that fails here goes on without home drafts.
-        """
-        # Pages are given back between passes: the engine must not change under a running one.
+        """Draft for the next pass where that pays, and set `has_home_drafts`; a failure ends only home drafts."""
+        # Pages are released between passes, since the engine must not change during one.
         for ended in self._ended:
             self._engine.release(ended.sequence)
         self._ended.clear()
@@ -237,10 +222,9 @@ class HomeDrafter:
     ) -> bool:
         """True if one more level of these trees brings tokens at a higher rate than the plan does on average.
 
-        The plan knows what drafts were worth lately; only the tree shows whether this text is easy to guess here.
-        With as many levels everywhere the six questions of the demo took 9 % more passes of the target at
-        temperature 0. A level brings a token where the text reaches the nodes that are fed, as often as the
-        drafter is right below a right token. The target's pass is `fed_tokens` long without it.
+        The plan uses recent rates; the tree shows how predictable the text is here. With a constant number of
+        levels the six questions of the demo took 9 % more passes at temperature 0. `fed_tokens` is the length of
+        the target's pass without the level.
         """
         texts = [self._texts[request] for request in joining if request in self._texts]
         tokens = sum(text.tree.reach_probability * text.rates.next for text in texts)
@@ -249,7 +233,7 @@ class HomeDrafter:
         return tokens > plan.tokens_per_s * (drafting_s + longer_s)
 
     def _begin(self, request: VerifierRequest) -> HomeText:
-        """The drafter's view of a request from now on."""
+        """A new `HomeText` for a request."""
         asked = request.request
         prompt, counts = asked.prompt[self._first_token :], DrafterCounts()
         tree = DraftTree(
@@ -268,23 +252,23 @@ class HomeDrafter:
 
     @property
     def _first_token(self) -> int:
-        """The index of the token at which a text is read: for a draft head the first that follows another."""
+        """The index of the first token that the drafter reads: 1 for a draft head, which needs a predecessor."""
         return int(self._target is not None)
 
     def forget(self, request: VerifierRequest) -> None:
-        """Forget a request that has ended; what it holds is given back before the next pass."""
+        """Forget a request that has ended; its pages are released before the next pass."""
         self._given_up.discard(request)
         if text := self._texts.pop(request, None):
             self._ended.append(text)
 
     def _give_up(self, request: VerifierRequest) -> None:
-        """Draft no more for a request, unless it has ended meanwhile and is forgotten already."""
+        """Stop drafting for a request, unless it has ended meanwhile."""
         if text := self._texts.pop(request, None):
             self._ended.append(text)
             self._given_up.add(request)
 
     def _advance(self, request: VerifierRequest) -> None:
-        """Take in what was committed since, and learn from it."""
+        """Advance by newly committed tokens, and learn the rates from them."""
         if (text := self._texts.get(request)) is None:
             return
         taken_before = text.counts.taken_tokens
@@ -329,7 +313,7 @@ class HomeDrafter:
             if (row := text.tree.plan(text.sequence)) is None:
                 continue
             if self._target is not None and unread_tokens:
-                # The last known token is pending: what the target made of those before it is there.
+                # The last known token is pending; the target has activations of all before it.
                 end = len(request.request.prompt) + len(request.output) - 1
                 seen = self._target.activations(request.kv.sequence, end - unread_tokens, end)
                 row = replace(row, activations=seen)
@@ -342,7 +326,7 @@ class HomeDrafter:
         return rows
 
     async def _pass(self, requests: Sequence[VerifierRequest]) -> bool:
-        """One pass of the drafter over requests, whose trees take what it gives; False if there was nothing."""
+        """Run one pass of the drafter, and add its nodes to the trees; False if there was nothing to feed."""
         rows = self._rows(requests)
         if not rows:
             return False
@@ -350,7 +334,7 @@ class HomeDrafter:
         try:
             done = await self._runner.forward(fed)
         except Exception:
-            # A drafter that fails must not end the requests, which go on without it.
+            # The requests go on without a drafter that fails.
             LOG.exception("a pass of the verifier's own drafter failed")
             for request, _, _ in rows:
                 self._give_up(request)

@@ -1,4 +1,4 @@
-"""The rows of a verifier's next pass: its schedule, the draft nodes that pay, and pages for both. Pure."""
+"""The rows of a verifier's next pass: its schedule, the draft nodes that pay, and their pages. Pure."""
 
 from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from cosine_protocol.errors import CosineError, PeerError
 MIN_PATH_PROBABILITY: Final = 0.005
 """Bounds the work of selection: a less likely node gains less than 1/200 of a token."""
 STRETCH: Final = 1.25
-"""How many times longer drafts may make a pass that others follow: with recorded text over four stages of 15 ms and
-200 ms of way, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
+"""Factor by which drafts may lengthen an ordered pass: with recorded text over four stages of 15 ms and 200 ms of
+network time, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
 
 Rows = list[tuple[ServedRequest, Row]]
 
@@ -43,10 +43,7 @@ def candidate_nodes(
     min_path_probability: float = MIN_PATH_PROBABILITY,
     fed: Container[TreeNode] = (),
 ) -> list[CandidateNode]:
-    """Nodes of a live tree of at least this path probability, at most `max_depth` tokens deep, parents first.
-
-    Those that were `fed` are none.
-    """
+    """Unfed nodes of a live tree with at least this path probability, at most `max_depth` deep, parents first."""
     deepest = tree.position + max_depth
     found = tree.path_probabilities(lambda node: node.draft_probability if node.position < deepest else None)
     return [
@@ -57,19 +54,17 @@ def candidate_nodes(
 
 
 def most_probable_first(candidates: Sequence[CandidateNode]) -> list[CandidateNode]:
-    """Candidates by falling path probability; a parent always comes before its children."""
+    """Candidates by descending path probability; a parent always comes before its children."""
     return sorted(candidates, key=lambda candidate: (-candidate.path_probability, candidate.node.position))
 
 
 def select_nodes(
     candidates: Sequence[CandidateNode], *, fed_tokens: int, curve: CostCurve, budget_tokens: int
 ) -> list[CandidateNode]:
-    """The most probable candidates, as many as maximise the tokens of progress expected per second of the pass.
+    """The most probable candidates that together maximise the expected tokens per second of the pass.
 
-    A pass makes progress for sure by the `fed_tokens` of requests that decode and of prompts, which nodes delay; a
-    node adds its path probability and one token's cost on the device's curve. No node is chosen without its parent.
-    This is the batch objective of CoSine (arXiv 2503.10325) for one verifier: its requests and nodes by expected
-    gain per millisecond.
+    The pass also feeds `fed_tokens` tokens of decoding requests and prompts; a node adds its path probability and
+    one token's cost. This is the batch objective of CoSine (arXiv 2503.10325) for one verifier.
     """
     ranked = most_probable_first(candidates)[: max(0, budget_tokens - fed_tokens)]
     expected_tokens = float(fed_tokens)
@@ -85,7 +80,7 @@ def select_nodes(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassUnderWay:
-    """A pass, begun at a time of the event loop's clock; `nodes` counts drafted ones for each row."""
+    """A pass that has begun, at `begun_s` of the event loop's clock; `nodes` counts drafted nodes by row."""
 
     rows: Rows
     nodes: tuple[int, ...]
@@ -98,12 +93,7 @@ class PassUnderWay:
 
 
 class PassRows:
-    """Chooses rows for the served requests; `fail` ends one that needs more pages than there are.
-
-    Where passes are ordered the next one follows soon, so that drafts may not stretch a pass by much. `debt` is
-    what requests beyond their users' shares owe, and of those the next are of who was given the fewest tokens, by
-    `turns`.
-    """
+    """Chooses rows for the served requests; `fail` ends a request that needs more pages than there are."""
 
     def __init__(
         self,
@@ -127,14 +117,11 @@ class PassRows:
 
     @property
     def curve(self) -> CostCurve:
-        """What passes cost now; where they are ordered, at the slowest of their stages."""
+        """The present cost of passes; of ordered ones, at the slowest stage."""
         return self._learned.curve
 
     def note_pass(self, ended: PassUnderWay, *, forward_s: float, ended_s: float) -> None:
-        """Take into account how long a pass over the model took, and when all was done with its results.
-
-        For the crowd's debt, where others were under way beside it, it lasted as long as was measured before.
-        """
+        """Learn from a pass that took `forward_s` and whose results were processed at `ended_s`."""
         if not self._pace.is_ordered:
             self._learned.note_pass(ended.tokens, elapsed_s=forward_s)
         present = {request.user for request in self._requests}
@@ -153,19 +140,13 @@ class PassRows:
         )
 
     def next_rows(self) -> Rows:
-        """The rows of the next pass, with pages reserved for each.
-
-        First come requests that wait for one; the others decode below nodes that passes under way feed.
-        """
+        """The rows of the next pass, with pages reserved for each."""
         if self.debt.may_join:
             return self._choose_rows(with_crowd=True)
         return self._choose_rows(with_crowd=False) or self._choose_rows(with_crowd=True)
 
     def _choose_rows(self, *, with_crowd: bool) -> Rows:
-        """The rows of the next pass, with or without what is beyond their users' shares.
-
-        Drafts of a user who asks for more than its share are.
-        """
+        """The rows of the next pass; requests without a pass under way come first."""
         active = self._requests.active
         for request in active:
             self.memory.use_prefix_cache(request)
@@ -200,10 +181,7 @@ class PassRows:
     def _row_of(
         self, request: ServedRequest, index: int, schedule: PassSchedule, chosen: Sequence[TreeNode]
     ) -> Row | None:
-        """A request's row, for which pages are reserved; None if it has no place in the pass or no pages.
-
-        Raises `PeerError` if it needs more pages than there are.
-        """
+        """A request's row with reserved pages, if it has a place. Raises `PeerError` if it can never fit."""
         if request.stage is not RequestStage.DECODE:
             if index not in schedule.chunks:
                 return None
@@ -228,10 +206,10 @@ class PassRows:
     def _select(
         self, active: Sequence[ServedRequest], schedule: PassSchedule, *, waiting: int, with_crowd: bool
     ) -> list[CandidateNode]:
-        """Draft nodes of the next pass: those that pay.
+        """The draft nodes of the next pass.
 
         Requests from index `waiting` on have their pending token in a pass under way. A request whose account
-        allows no drafts gets only what is free on the device's curve: that costs no request, and may end its debt.
+        allows no drafts gets only nodes that are free on the device's curve, which may end its debt.
         """
         in_credit: list[CandidateNode] = []
         in_debt: list[CandidateNode] = []
@@ -250,7 +228,7 @@ class PassRows:
             in_credit = self.that_pay(in_credit, schedule.tokens)
         chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]
         fed_tokens = schedule.tokens + len(chosen)
-        # No two lengths that were learned cost quite the same.
+        # The learned curve has no two equal costs, so the measured one shows what is free.
         fed_s = self._measured.seconds(fed_tokens)
         room = max(0, budget_tokens - fed_tokens)
         free = next((n for n in range(room) if self._measured.seconds(fed_tokens + n + 1) > fed_s), room)
@@ -259,10 +237,7 @@ class PassRows:
     def _allowed(
         self, request: VerifierRequest, own: Sequence[CandidateNode], *, fed_tokens: int
     ) -> list[CandidateNode]:
-        """Those of a request's candidates that its account allows in a pass over so many tokens without them.
-
-        What the verifier's own drafter has drafted was planned by what that brought before.
-        """
+        """The candidates that a request's account allows beside `fed_tokens` tokens, and all home drafts."""
         if request.account is None or self._pace.is_ordered:
             return list(own) if request.may_speculate else []
         ranked = most_probable_first(own)[: max(0, self._budget_tokens - fed_tokens)]
@@ -278,9 +253,9 @@ class PassRows:
         return planned + others[:most]
 
     def candidates(self, index: int, request: VerifierRequest) -> list[CandidateNode]:
-        """The nodes of the request with this index that may enter the next pass."""
+        """The nodes of a request that may enter the next pass."""
         return candidate_nodes(index, request.tree, max_depth=request.tokens_left - 1, fed=request.fed)
 
     def that_pay(self, candidates: Sequence[CandidateNode], fed_tokens: int) -> list[CandidateNode]:
-        """Those of the candidates that make up for the time by which they lengthen a pass over so many tokens."""
+        """The candidates that pay for lengthening a pass over `fed_tokens` tokens."""
         return select_nodes(candidates, fed_tokens=fed_tokens, curve=self.curve, budget_tokens=self._budget_tokens)

@@ -1,4 +1,4 @@
-"""Requests whose constraint is compiled first: they wait for that, and nobody waits for them."""
+"""Requests that wait until their constraint is compiled."""
 
 import asyncio
 import logging
@@ -13,11 +13,11 @@ from cosine_protocol.request import Constraint
 
 LOG = logging.getLogger(__name__)
 MOST: Final = 32
-"""Bounds memory: constraints of 64 KB at most. A few are compiled at once, each for some seconds at most."""
+"""Bounds memory: a constraint has at most 64 KB, and compiling it takes a few seconds at most."""
 
 
 class Preparations:
-    """The numbers of requests that wait, by the stream that they came on."""
+    """Waiting requests, by channel and number."""
 
     def __init__(self) -> None:
         self._tasks: dict[tuple[Channel, int], asyncio.Task[None]] = {}
@@ -30,10 +30,7 @@ class Preparations:
         constraint: Constraint,
         then: Callable[[PeerError | None], None],
     ) -> None:
-        """Have a constraint compiled, and call `then`: with an error if that could not be tried.
-
-        Raises `PeerError` where too many wait, or this number does.
-        """
+        """Compile a constraint, then call `then` with its error or None. Raises `PeerError` if too many wait."""
         key = (channel, number)
         if key in self._tasks:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
@@ -55,12 +52,12 @@ class Preparations:
         self._tasks[key] = asyncio.ensure_future(prepare())
 
     def cancel(self, channel: Channel, number: int) -> bool:
-        """Let a request wait no more; True if it did."""
+        """Cancel a waiting request; True if it was waiting."""
         task = self._tasks.pop((channel, number), None)
         return task is not None and task.cancel()
 
     def cancel_all(self, channel: Channel) -> None:
-        """The same for all of a stream."""
+        """Cancel all waiting requests of a stream."""
         for each, number in list(self._tasks):
             if each is channel:
                 self.cancel(channel, number)

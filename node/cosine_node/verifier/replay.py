@@ -1,4 +1,4 @@
-"""One stream replayed by whoever has the target's weights: the verdict of an auditor that asks nobody."""
+"""Local replay of one stream with the target's weights, for an audit without a network."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from cosine_protocol.messages import AskAudit, AuditVerdict, Message
 
 @dataclass(frozen=True, slots=True)
 class Nobody:
-    """The client of a replay, which is told nothing."""
+    """The client channel of a replay, which discards all messages."""
 
     peer_id: str
 
@@ -21,7 +21,7 @@ class Nobody:
 
 
 def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
-    """One pass over at most so many tokens of a stream. Raises the error of its row."""
+    """Run one pass over at most `tokens` tokens of a stream. Raises the error of its row."""
     row = stream.prefill_row(tokens)
     [result] = engine.forward([row])
     if result.error is not None:
@@ -32,7 +32,7 @@ def feed(engine: Engine, stream: AuditedStream, tokens: int) -> None:
 
 
 def verdict_on(claim: AskAudit, engine: Engine, config: VerifierConfig) -> AuditVerdict:
-    """The verdict on a claim. Raises `PeerError` where this engine cannot judge it, and the error of a pass."""
+    """The verdict on a claim. Raises `PeerError` if this engine cannot judge it, and the error of a pass."""
     transcript = check_claim(claim, engine=engine, config=config)
     needed, room = len(claim.request.prompt) + len(claim.tokens), engine.free_tokens
     if needed > room:

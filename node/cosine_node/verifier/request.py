@@ -1,8 +1,8 @@
-"""A request in the step loop, and the kind that generates: its stream, its live tree, what passes mean. Pure.
+"""The state of a request in the step loop. Pure.
 
-`ServedRequest` is what scheduling, memory and passes know of a request: known tokens to be fed, a sequence in the
-KV cache, a place among the others. Two kinds exist. A `VerifierRequest` generates: below what it has committed
-stands its live tree, whose nodes passes feed. An audit (`audits.AuditedStream`) has all its tokens from the start.
+`ServedRequest` is the part that scheduling, memory and passes use: known tokens, a sequence in the KV cache, an
+admission number. A `VerifierRequest` generates: passes feed the nodes of its live tree below the committed output.
+An audit (`audits.AuditedStream`) has all its tokens from the start.
 """
 
 import heapq
@@ -29,33 +29,27 @@ from cosine_protocol.nodes import BASE, Node
 from cosine_protocol.request import Request
 
 CERTAIN: Final = 1.5
-"""Standard errors by which drafts must have come true: one rate in fifteen seems better than it is."""
+"""Standard errors of the lower bound on an acceptance rate: one rate in fifteen is overestimated."""
 LIKE_DRAFTS: Final = 64
-"""The last so many say how often drafts of like probability come true. Where all did, the bound says 0.966, of half
-as many 0.934, of twice as many 0.983: a node that costs more of a plain pass is not fed. Drafts that turn bad are
-believed for as long."""
+"""Recent drafts that determine the acceptance rate of a probability class. If all were accepted, the bound is 0.966
+(32 drafts: 0.934; 128: 0.983), and a node that costs more of a plain pass is not fed. Drafts that turn bad are
+trusted for as long."""
 CLASSES: Final = 5
-"""Drafts within a fifth are alike. With more classes each learns more slowly, with fewer the likely pay for the
+"""Probability classes of equal width. More classes learn more slowly; with fewer, likely drafts pay for the
 others."""
 SAID_DRAFTS: Final = LIKE_DRAFTS / 8
-"""What a client says counts for so many outcomes: for all before the first, and for a ninth in the end."""
+"""Weight of the client's stated probability, in outcomes: all before the first outcome, a ninth in the end."""
 
 
 class DraftRates:
-    """How often a client's drafts come true at one temperature, by what was committed where some stood.
-
-    Whether they had been fed does not matter, so that learning costs nothing.
-    """
+    """Acceptance rates of a client's drafts at one temperature, learned from all drafts, fed or not."""
 
     def __init__(self) -> None:
         self._judged = [0.0] * CLASSES
         self._right = [0.0] * CLASSES
 
     def learn(self, tree: LiveTree, tokens: Sequence[int]) -> None:
-        """Compare what was drafted with tokens about to be committed; call before `tree.advance`.
-
-        What the verifier's own drafter alone drafted says nothing of others.
-        """
+        """Learn from tokens about to be committed, except about home drafts; call before `tree.advance`."""
         for parent, token in zip((tree.root, *tree.follow(tokens)), tokens, strict=False):
             for child in parent.children.values():
                 if (offered := probability_of_others(child)) is None:
@@ -66,7 +60,7 @@ class DraftRates:
                 self._right[like] = keep * self._right[like] + (child.token == token)
 
     def least(self, draft_probability: float) -> float:
-        """How often drafts of such a probability come true at least (Wilson's bound); 0 before any was judged."""
+        """The lower bound (Wilson) of the acceptance rate at this probability; 0 without observations."""
         like = _class_of(draft_probability)
         judged, right, square = self._judged[like], self._right[like], CERTAIN**2
         if not judged:
@@ -75,7 +69,7 @@ class DraftRates:
         return max(0.0, (right + square / 2 - spread) / (judged + square))
 
     def usual(self, draft_probability: float) -> float:
-        """How often drafts of such a probability come true; before many were judged that counts as well."""
+        """The acceptance rate at this probability, which is the prior."""
         like = _class_of(draft_probability)
         return (self._right[like] + SAID_DRAFTS * draft_probability) / (self._judged[like] + SAID_DRAFTS)
 
@@ -86,22 +80,19 @@ def _class_of(draft_probability: float) -> int:
 
 MAX_DEBT: Final = 0.01
 FREE_PASSES: Final = 0.5
-"""Together the promise that looking at drafts costs 1 %: a request may owe that share of its plain time so far, or
-half a plain pass whatever its length, so that a short one can try where nodes are cheap."""
+"""These bound the cost of speculation to 1 %: a request may owe that share of its plain time so far, or half a
+plain pass, which lets a short request speculate where nodes are cheap."""
 
 
 class SpeculationAccount:
-    """Time spent minus committed tokens times the cost of a plain pass at the same load, of one request.
+    """The time that one request spent, minus its committed tokens times the cost of a plain pass at the same load.
 
-    It says before they are fed which drafts may be: those that it can afford though all are wrong, within
-    `MAX_DEBT` or `FREE_PASSES`, whichever allows more; and those that pay even if they come true as seldom as such
-    drafts of the client may. Where a second token costs as much as the first, only what is all but certain pays.
+    It limits the drafts that are fed to those it can afford if all are rejected, within the larger of `MAX_DEBT`
+    and `FREE_PASSES`, and to those that pay even at the lower bound of the client's acceptance rate.
 
-    That guards a request against drafts that are worse than they seem, and passes against a client whose draft
-    probabilities are wrong, on purpose or not: nodes that are never accepted make passes longer for everybody in
-    them. An honest request of 60 tokens beside one whose drafts are all wrong and sent as certain takes 0.87 s
-    without accounts and 0.62 s with them; plain decoding takes 0.60 s (emulated passes of 10 ms, 14.5 ms with a
-    third token).
+    This protects other requests in a pass from a client whose draft probabilities are wrong. An honest request of
+    60 tokens next to one that sends only wrong drafts as certain takes 0.87 s without accounts and 0.62 s with
+    them; plain decoding takes 0.60 s (emulated passes of 10 ms, 14.5 ms with a third token).
     """
 
     def __init__(self, rates: DraftRates | None = None) -> None:
@@ -111,7 +102,7 @@ class SpeculationAccount:
         self.rates = rates or DraftRates()
 
     def charge(self, *, spent_s: float, tokens: int, plain_pass_s: float) -> None:
-        """Book one pass: its duration, the tokens it committed, and the time of a plain one at the same load."""
+        """Charge one pass: its duration, the tokens it committed, and the time of a plain one at the same load."""
         self._plain_s += tokens * plain_pass_s
         self._debt_s += spent_s - tokens * plain_pass_s
         self._pass_s = plain_pass_s
@@ -126,11 +117,7 @@ class SpeculationAccount:
     def most_nodes(
         self, nodes: Iterable[TreeNode], longer_s: Callable[[int], float], *, plain_pass_s: float
     ) -> int:
-        """How many of these nodes may be fed, the first ones, of which parents come before their children.
-
-        `longer_s` is how much so many of them lengthen a pass. Those that are not among them are planned, and taken
-        at their word.
-        """
+        """The number of leading nodes that may be fed; `longer_s` of a number is the time that they add."""
         least: dict[TreeNode, float] = {}
         affordable = certain = 0
         surely = most_won_s = 0.0
@@ -153,35 +140,28 @@ class SpeculationAccount:
 
 
 TARGET_AUTHOR: Final = 0
-"""The author of the target's own tokens, and of what the verifier copies: from the text, or from a prediction."""
+"""The author of the target's tokens, and of tokens that the verifier copies from the text or a prediction."""
 MAX_NODES: Final = 12
 MIN_PATH_PROBABILITY: Final = 0.1
-"""Nodes of a prompt lookup, and the least likely path worth finding: about 0.2 ms of Python a pass
-(docs/decisions/0012)."""
-
-
-# Bytes that must come are drafted as the text wrote them before, and all that is forced behind them hangs on that:
-# less sure it would not pay. Of four ways as frequent each is still above `MIN_PATH_PROBABILITY`, and of ten none;
-# each costs a look into the grammar.
+"""Limits of a prompt lookup; it takes about 0.2 ms of Python a pass (docs/decisions/0012)."""
 WRITTEN_PROBABILITY: Final = 0.9
-"""That a text writes bytes in one of the ways in which it did before."""
+"""Probability that the text writes required bytes in a way it used before."""
 MAX_WRITTEN: Final = 4
-"""Of these ways."""
-
-
+"""Ways to write required bytes that are considered, each at the cost of a grammar lookup. Four equally frequent
+ways are above `MIN_PATH_PROBABILITY`, ten are not."""
 MIN_EXPECTED: Final = 0.005
-"""A less likely path brings less than 1/200 of a token; wide trees have hundreds."""
+"""Paths less likely than this bring less than 1/200 of a token; wide trees have hundreds."""
 
 
 class OwnNodes(NamedTuple):
-    """What a verifier drafts by itself: nodes, parents first, and the author of each."""
+    """The verifier's own draft: nodes, parents first, and the author of each."""
 
     nodes: list[Node]
     authors: list[int]
 
 
 class _Run(NamedTuple):
-    """Tokens in a row that may be drafted, of this probability each; `place` is the one before them, if any."""
+    """Consecutive tokens to draft, with the probability of each; `place` is the grammar place before them."""
 
     tokens: tuple[int, ...]
     probability: float
@@ -190,11 +170,7 @@ class _Run(NamedTuple):
 
 
 class PromptLookup:
-    """The text of one request, and the likeliest ways to continue it: what followed the same words before.
-
-    These are drafts of the verifier's own, without any network (prompt lookup decoding). The n-gram index is that
-    of the drafter without weights.
-    """
+    """Prompt lookup decoding for one request: an n-gram index of its text proposes likely continuations."""
 
     def __init__(self, tokens: Iterable[int]) -> None:
         self._index = FollowerIndex()
@@ -203,7 +179,7 @@ class PromptLookup:
         self._written: dict[bytes, Counter[int]] = {}
 
     def extend(self, tokens: Sequence[int]) -> None:
-        """Append committed tokens, and learn with which of them the text wrote bytes that had to come."""
+        """Append committed tokens, and learn which of them wrote bytes that the grammar required."""
         self._index.extend(tokens)
         place, self._place = self._place, None
         for token in tokens:
@@ -214,10 +190,10 @@ class PromptLookup:
             place = place.after((token,))
 
     def draft(self, place: Place | None = None) -> OwnNodes:
-        """The most probable paths below the end of the text, parents first; at most `MAX_NODES` tokens are copied.
+        """Return the most probable continuations, parents first, with at most `MAX_NODES` copied tokens.
 
-        `place` is where the text stands in its grammar: what that rules out is not copied, and what it forces comes
-        at once, also below what is copied, at most `MAX_FORCED` tokens.
+        `place` is the text's place in its grammar: tokens it excludes are not copied, and tokens it forces are
+        added, at most `MAX_FORCED`.
         """
         self._place = place
         own = OwnNodes([], [])
@@ -256,7 +232,7 @@ class PromptLookup:
         return own
 
     def _followers(self, path: tuple[int, ...], place: Place | None) -> Sequence[tuple[int, float]]:
-        """The tokens that may follow a path, as they did before, and how likely."""
+        """The tokens that may follow a path, with their probabilities."""
         length = len(self._index.tokens)
         self._index.extend(path)
         found = self._index.estimate().found
@@ -264,23 +240,23 @@ class PromptLookup:
         if place is None:
             return found
         if written := self._written.get(_begun(place)):
-            # The text's own habit: the quote after a name and the colon are one token, or two.
+            # The text's habit: the quote after a name and the colon are one token or two.
             share = WRITTEN_PROBABILITY / written.total()
             found = tuple((token, share * count) for token, count in written.most_common(MAX_WRITTEN))
         allowed = [one for one in found if place.after(one[:1])]
-        # What cannot come leaves its part to the others.
+        # Renormalise without the excluded tokens.
         left = 1.0 - sum(probability for _, probability in found) + sum(probability for _, probability in allowed)
         return [(token, probability / left) for token, probability in allowed]
 
 
 def _begun(place: Place) -> bytes:
-    """The bytes that must come next, where no token must."""
+    """The bytes that must come next, if no token is forced."""
     return b"" if place.forced() else place.begun()
 
 
 SCORED_TOKENS: Final = 64
-"""Bounds memory in a pass: known tokens of one request after which the scores of all tokens are looked at. It is a
-quarter of what a token tree may have."""
+"""Known tokens of one request that a pass scores over the whole vocabulary, which bounds memory. It is a quarter of
+the size of a token tree."""
 
 
 def is_drafter(author: int) -> bool:
@@ -289,18 +265,18 @@ def is_drafter(author: int) -> bool:
 
 
 def is_planned(node: TreeNode) -> bool:
-    """True for a node that the verifier's own drafter drafted, whoever else did: those are planned."""
+    """True for a node that the verifier's own drafter drafted, alone or with others."""
     return HOME_AUTHOR in node.draft_probabilities
 
 
 def probability_of_others(node: TreeNode) -> float | None:
-    """The highest draft probability that others than the verifier's own drafter give; None where none has any."""
+    """The highest draft probability of authors other than the verifier's own drafter; None without any."""
     said = [p for author, p in node.draft_probabilities.items() if author != HOME_AUTHOR]
     return max(said, default=None)
 
 
 class ClientChannel(Protocol):
-    """The way back to the client; `cosine_p2p.transport.channel.Channel` is one."""
+    """The channel to the client, for example `cosine_p2p.transport.channel.Channel`."""
 
     @property
     def peer_id(self) -> str: ...
@@ -310,21 +286,21 @@ class ClientChannel(Protocol):
 
 
 class RequestStage(Enum):
-    """Where a request stands between two passes."""
+    """The stage of a request between two passes."""
 
     PREFILL = auto()
     """Its prompt, and the output it was resumed with, are not all in the KV cache yet."""
     RECOMPUTE = auto()
-    """A preemption took its pages: all but the pending token is prefilled again, which commits nothing."""
+    """Its pages were preempted: all but the pending token is prefilled again, which commits nothing."""
     DECODE = auto()
 
 
 @dataclass(slots=True)
 class KvState:
-    """The part of a request in the engine's KV cache: its sequence there, and how much of it was fed.
+    """The sequence of a request in the engine's KV cache.
 
-    `scope` says who may share the pages of its prefix (`cosine_node.engine.base.Engine.open`), of which
-    `cached_tokens` were there already.
+    `scope` determines which requests share prefix pages (`cosine_node.engine.base.Engine.open`); `cached_tokens` is
+    the length of the prefix that was found there.
     """
 
     sequence: int
@@ -337,10 +313,9 @@ class KvState:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The tokens that one pass commits after `position` output tokens.
+    """The tokens that one pass commits after `position` output tokens, with the author and likelihood of each.
 
-    `authors` credits each token, `TARGET_AUTHOR` for the target's own; `accepted_nodes` are the names of the row's
-    nodes that become part of the prefix, in order. `likelihoods` has one for each token, where they are asked for.
+    `accepted_nodes` are the names of the row's nodes that become part of the prefix, in order.
     """
 
     position: int
@@ -356,11 +331,11 @@ class Verdict:
 class ServedRequest(ABC):
     """One request in the step loop, between passes; equal only to itself.
 
-    `output` are its output tokens as far as they are known here. `admission` is its place in the order in which
-    requests came, `near_tie` the margin below which rounding may decide, `waited_passes` the passes in a row in
-    which it had no place. A user who `has_crowd` asks for more than its share of a pass; what `is_crowd` is
-    beyond it; `user_name` tells those apart who share a client. While it `awaits_prefill`, the last of its known
-    tokens, or some that are compared, are under way.
+    `output` holds its known output tokens, `admission` its arrival number, `near_tie` the margin below which
+    rounding may decide, `waited_passes` the number of passes in a row without it. `has_crowd`: its user wants more
+    than its share of a pass; `is_crowd`: this request exceeds that share. `user_name` distinguishes users of one
+    client. `awaits_prefill`: a pass is under way over the last of its known tokens, or over tokens that are
+    compared.
     """
 
     channel: ClientChannel
@@ -381,7 +356,7 @@ class ServedRequest(ABC):
     d_0: bytes = field(init=False)
 
     gives_way: ClassVar[bool] = False
-    """True for a kind that gets what prompts leave of a pass, and whose place others may take."""
+    """True for a kind that gets the rest of a pass after prompts, and whose place others may take."""
 
     def __post_init__(self) -> None:
         self.user = User(self.client, self.user_name)
@@ -389,15 +364,15 @@ class ServedRequest(ABC):
 
     @abstractmethod
     def prefill_row(self, tokens: int) -> Row:
-        """The row that feeds the next known tokens, at most so many."""
+        """The row that feeds at most `tokens` of the next known tokens."""
 
     def post(self, message: Message) -> bool:
-        """Tell the client something; False if it reads too slowly."""
+        """Queue a message to the client; False if it reads too slowly."""
         return self.channel.post(message)
 
     @property
     def client(self) -> str:
-        """The peer whose request it is."""
+        """The peer id of the client."""
         return self.channel.peer_id
 
     @property
@@ -406,17 +381,17 @@ class ServedRequest(ABC):
 
     @property
     def may_reuse_prefix(self) -> bool:
-        """True if what others have fed of its tokens need not be fed again."""
+        """True if the prefix cache may supply its tokens."""
         return True
 
     @property
     def is_pending_fed(self) -> bool:
-        """True if a pass is under way over the token after which it decodes: only drafts can be fed below it."""
+        """True if a pass is under way over the pending token, so that only drafts can be fed."""
         return False
 
     @property
     def known_tokens(self) -> tuple[int, ...]:
-        """All tokens to be prefilled: prompt and output, without the pending token where they are recomputed."""
+        """All tokens to be prefilled: prompt and output, without the pending token if they are recomputed."""
         tokens = (*self.request.prompt, *self.output)
         return tokens[:-1] if self.stage is RequestStage.RECOMPUTE else tokens
 
@@ -433,26 +408,26 @@ class ServedRequest(ABC):
         self.kv.fed_tokens += tokens
 
     def unfeed(self, row: Row) -> None:
-        """Take back a row that no pass has fed."""
+        """Undo a row that no pass has fed."""
         self.awaits_prefill = False
 
     def preempt(self, sequence: int) -> None:
-        """Begin anew with an empty sequence: its pages were taken."""
+        """Start over with an empty sequence after a preemption."""
         self.kv = KvState(sequence, self.kv.scope)
         self.awaits_prefill = False
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class VerifierRequest(ServedRequest):
-    """A request that generates. `output` includes what it was resumed with, the tokens before `first`.
+    """A request that generates. `output` includes the tokens before `first` that it was resumed with.
 
-    `authors` is how many drafters may author its nodes, `drafters` who they are by their client's word, `guide`
-    says what its constraint forces, `prediction` is what its client expects; it `has_home_drafts` if the
-    verifier's drafter drafted for the next pass, and `beside_home` is how many nodes of others that pass feeds.
-    `observer` gives a message as it goes to the client. `fed` gives the names, in its sequence, of the pending
-    token (the tree's root) and of live nodes that were fed, whether a pass is still under way with them or the
-    target's choice after them is among `choices`; `named` names were given so far. `likelihoods` are those after
-    such names, `told` the digest of all that its client has, of which `prompt_told` are of the prompt's tokens.
+    `authors` is the number of drafters, `drafters` their peer ids as the client states them, `guide` the tokens its
+    constraint forces, `prediction` the output its client expects. `has_home_drafts`: the verifier's drafter drafted
+    for the next pass, which feeds `beside_home` nodes of others. `observer` transforms messages to the client.
+
+    `fed` maps the pending token (the tree's root) and fed live nodes to their names in the sequence, of which
+    `named` were given so far; `choices` and `likelihoods` are the results after such names. `told` is the digest of
+    the likelihoods sent to the client, of which `prompt_told` are of prompt tokens.
     """
 
     pacing: Pacing
@@ -489,11 +464,11 @@ class VerifierRequest(ServedRequest):
 
     @property
     def may_speculate(self) -> bool:
-        """True unless its drafts have cost more than they brought."""
+        """True unless its drafts have cost more than they gained."""
         return self.account is None or self.account.may_speculate
 
     def expected_tokens(self) -> float:
-        """The tokens that its tree as it stands brings, by how often drafts of its client came true."""
+        """The expected number of accepted tokens of the current tree, by the client's acceptance rates."""
         deepest = self.tree.position + self.tokens_left - 1
 
         def likely(node: TreeNode) -> float | None:
@@ -509,18 +484,18 @@ class VerifierRequest(ServedRequest):
 
     @property
     def may_be_drafted_for(self) -> bool:
-        """True if the verifier drafts for it by itself: by prompt lookup, and by its drafter if it has one."""
+        """True if the verifier may add drafts of its own, by prompt lookup or its drafter."""
         return self.pacing is Pacing.FREE
 
     @property
     def tells_prompt(self) -> bool:
-        """True while likelihoods of the prompt's tokens are to be told; a client that resumes was told them."""
+        """True while likelihoods of prompt tokens are to be sent; a client that resumes has them already."""
         asked = self.request.logprobs
         return asked is not None and asked.of_prompt and not self.first and self.stage is RequestStage.PREFILL
 
     @property
     def may_reuse_prefix(self) -> bool:
-        # Nothing is known of the scores after tokens that were fed for others.
+        # The prefix cache has no scores.
         return not self.tells_prompt
 
     @property
@@ -528,10 +503,9 @@ class VerifierRequest(ServedRequest):
         return self.tree.root in self.fed
 
     def prefill_row(self, tokens: int) -> Row:
-        """The row that feeds the next `tokens` known tokens.
+        """The row that feeds at most `tokens` of the next known tokens.
 
-        A choice is asked for only after the last of them, and not at all where they are recomputed. Where prompts
-        are told, fewer are fed at a time.
+        Only the last known token is scored, and none while recomputing, unless prompt likelihoods are due.
         """
         known, fed = self.known_tokens, self.kv.fed_tokens
         chunk = known[fed : fed + (min(tokens, SCORED_TOKENS) if self.tells_prompt else tokens)]
@@ -541,12 +515,12 @@ class VerifierRequest(ServedRequest):
             return row
         followers: tuple[int | None, ...] = (None,) * is_scored
         if self.tells_prompt:
-            # Pages may have been taken after some was told.
+            # A preemption may have come after some were sent.
             followers = (*self.request.prompt[max(fed, self.prompt_told) + 1 : fed + len(chunk) + 1], *followers)
         return replace(row, followers=followers, top=self.request.logprobs.top)
 
     def take_prompt_likelihoods(self, row: Row, likelihoods: Sequence[Likelihood]) -> PromptLikelihoods | None:
-        """What the client is to be told of its prompt after a row that fed some of it, if anything is."""
+        """The message with the prompt likelihoods of a row; None if there are none."""
         told = likelihoods[: sum(token is not None for token in row.followers)]
         if not told:
             return None
@@ -557,7 +531,7 @@ class VerifierRequest(ServedRequest):
 
     def note_fed(self, tokens: int) -> None:
         """Count known tokens that are in the KV cache now; after the last recomputed one it decodes again."""
-        self.kv.fed_tokens += tokens
+        ServedRequest.note_fed(self, tokens)
         if self.stage is RequestStage.RECOMPUTE and not self.unfed_tokens:
             self.stage = RequestStage.DECODE
 
@@ -568,13 +542,10 @@ class VerifierRequest(ServedRequest):
             self.stage = RequestStage.RECOMPUTE
 
     def decode_row(self, chosen: Sequence[TreeNode]) -> Row:
-        """The row that feeds the pending token, unless it was fed, and nodes of the live tree that were not.
-
-        Parents come first. Raises `ValueError` where there is nothing to feed.
-        """
+        """The row of the pending token, unless it was fed, and chosen nodes. Raises `ValueError` if it is empty."""
         pending = [] if self.is_pending_fed else [self.tree.root]
         nodes = [*pending, *sorted(chosen, key=lambda node: node.position)]
-        # No name is given twice: the choice after a node that was dropped may be still to come.
+        # Names are never reused: the choice after a dropped node may still arrive.
         first = self.named
         self.named += len(nodes)
         self.fed |= {node: name for name, node in enumerate(nodes, first)}
@@ -594,11 +565,7 @@ class VerifierRequest(ServedRequest):
         self.fed = {node: name for node, name in self.fed.items() if name not in row.nodes}
 
     def judge(self, row: Row, choices: Sequence[Choice], likelihoods: Sequence[Likelihood] = ()) -> Verdict:
-        """Take in the target's choices after a row, and walk down from the last known token while they are known.
-
-        The walk ends after a choice that equals no fed child, or one under way. Without a token if the choice after
-        the last known one is still to come.
-        """
+        """Add the choices after a row, and walk down the tree as far as choices and fed children are known."""
         self.awaits_prefill = False
         self.choices |= zip(row.nodes[row.scored_from :], choices, strict=True)
         self.likelihoods |= zip(row.nodes[row.told_from :], likelihoods, strict=True)
@@ -626,8 +593,8 @@ class VerifierRequest(ServedRequest):
             author = TARGET_AUTHOR
             if child is not None and name is not None:
                 node = child
-                # What is forced or copied costs nothing, so a drafter is credited only for what was neither; the
-                # verifier's own drafter costs time, and is credited only for what nobody else brought.
+                # Forced and copied tokens are free, so no drafter is credited for them; the verifier's own drafter
+                # is credited only for tokens that nobody else drafted.
                 if FORCED_AUTHOR in child.draft_probabilities:
                     author = FORCED_AUTHOR
                 elif TARGET_AUTHOR not in child.draft_probabilities:
@@ -641,11 +608,10 @@ class VerifierRequest(ServedRequest):
     def charge(
         self, verdict: Verdict, *, nodes: int, spent_s: float, plain_pass_s: float, beside_home_s: float = 0.0
     ) -> None:
-        """Charge a pass with so many drafted nodes against a plain one at the same load.
+        """Charge a pass with `nodes` drafted nodes against a plain one at the same load.
 
-        A pass without drafts is what plain decoding costs, however long it took. One that the verifier's own
-        drafter drafted for is no fault of the client's, for that is planned by what it brought before: there only
-        nodes of others are charged, by which it took `beside_home_s` longer, for what they brought.
+        A pass without drafts costs nothing. With home drafts, which are planned by their own rates, only the nodes
+        of others are charged: they lengthened the pass by `beside_home_s`.
         """
         if self.account is not None:
             tokens = len(verdict.tokens)
@@ -658,10 +624,7 @@ class VerifierRequest(ServedRequest):
         self.has_home_drafts = False
 
     def commit(self, verdict: Verdict) -> list[int]:
-        """Take a verdict into the stream and the tree, and draft below it what can be had without a model.
-
-        Returns the names of fed nodes that do not follow it.
-        """
+        """Append a verdict, advance the tree and draft below it; return the names of fed nodes off the path."""
         if self.account is not None:
             self.account.rates.learn(self.tree, verdict.tokens)
         self.output.extend(verdict.tokens)

@@ -1,8 +1,7 @@
-"""The schedule of the next pass: which requests decode in it, and how much of which prompt it feeds. Pure.
+"""The schedule of the next pass: the requests that decode, and the prompt tokens that are fed. Pure.
 
-Requests that decode need one token each and go first; prompts are fed in chunks beside them, so that a long one
-does not stall the others (chunked prefill: Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get
-what is left of the token budget (`selection`).
+Decoding requests need one token each and go first; prompts are fed in chunks beside them (chunked prefill:
+Sarathi-Serve, Agrawal et al. 2024, arXiv 2403.02310); draft nodes get the rest of the token budget (`pass_rows`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,18 +14,15 @@ from cosine_node.passes.fair_places import Turns
 from cosine_node.passes.feed_pace import MIN_CHUNK_TOKENS, FeedPace, OneAtATime
 from cosine_node.verifier.request import ServedRequest
 
-# The bounds of one pass. Its tokens come at once, so that its length is the pace of all requests in it. Drafts and
-# more requests bring tokens for their time; of a prompt a request that decodes has nothing, and is half as fast
-# beside one at worst: at three times a third, and at 1.5 times prompts take twice as many passes.
 LONGEST_PASS: Final = 4.0
-"""A pass takes at most as many tokens as make it last this many times a pass over one token."""
+"""Longest pass, as a multiple of a pass over one token: the length of a pass is the pace of all requests in it."""
 STALL: Final = 2.0
-"""How many times longer prompts may make a pass for the requests that decode in it."""
+"""Factor by which prompts may lengthen a pass for the requests that decode in it, which are half as fast at worst.
+At 1.5 times prompts would take twice as many passes."""
 MIN_BUDGET_TOKENS: Final = 16
-"""Sixteen requests, the default `max_requests`, fit in one pass even where every token costs."""
+"""Sixteen requests, the default `max_requests`, fit in one pass even if every token costs."""
 MOST_TOKENS: Final = 512
-"""Bounds the memory of a pass where the measured curve is flat, and that of a prompt where no longer one was
-measured."""
+"""Bounds the memory of a pass if the measured curve is flat, and of a prompt if no longer one was measured."""
 ONE_AT_A_TIME: Final = OneAtATime()
 MAX_WAIT_PASSES: Final = 64
 """A prompt that has waited this long goes before all others: about 4 s at 60 ms a pass."""
@@ -34,10 +30,7 @@ MAX_WAIT_PASSES: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class PassSchedule:
-    """The requests of a pass by their index: those that decode, and the prompt tokens of those that prefill.
-
-    `crowd` are all requests, in the pass or not, that are beyond their users' shares of it.
-    """
+    """The requests of a pass by index: that decode, that prefill (`chunks`), and beyond their users' shares."""
 
     decoding: tuple[int, ...] = ()
     chunks: Mapping[int, int] = field(default_factory=dict)
@@ -71,18 +64,15 @@ def schedule_pass(
     turns: Turns,
     pace: FeedPace = ONE_AT_A_TIME,
 ) -> PassSchedule:
-    """The schedule of the next pass; `requests` are those that could use it, in order of admission.
+    """The schedule of the next pass; `requests` are those that can use it, in order of admission.
 
-    A client's users whose turn it is, by `turns`, have a share each (`Shares`), which requests take first that
-    decode. What is beyond joins `with_crowd`, of those that decode as many as make the pass `CROWD` times as long
-    as one client's share does.
+    Each user whose turn it is, by `turns`, has a share (`Shares`), which decoding requests take first. Requests
+    beyond the shares join `with_crowd`, as long as the pass is at most `CROWD` times as long as one share makes it.
+    Users that were given the fewest tokens come first, and of one user the requests that have waited longest.
 
-    If more requests decode than the budget has tokens, or their users shares, those of the user go who was given
-    least, and of one user's those that have waited longest.
-    Half of the room for prompts goes to the one admitted first, which bounds the time to its first token, the rest
-    to those with the least left, which finish soonest; but one that has waited `MAX_WAIT_PASSES` gets
-    `MIN_CHUNK_TOKENS` before. So of n requests none waits longer than that many passes and n / (`budget_tokens` /
-    `MIN_CHUNK_TOKENS`) more.
+    Half of the room for prompts goes to the request admitted first, which bounds the time to its first token, the
+    rest to those with the least left. A prompt that has waited `MAX_WAIT_PASSES` gets `MIN_CHUNK_TOKENS` before, so
+    none of n requests waits more than n / (`budget_tokens` / `MIN_CHUNK_TOKENS`) passes longer.
     """
     order = sorted(
         range(len(requests)),
@@ -115,7 +105,7 @@ def schedule_pass(
 
 
 def _chunks(requests: Sequence[ServedRequest], unfed: Sequence[int], room: int) -> dict[int, int]:
-    """Prompt tokens by the index of their request, of those in `unfed`, as many as there is room for."""
+    """The prompt tokens to feed by index of their request, at most `room` in all."""
     first = [index for index in unfed if not requests[index].gives_way][:1]
     overdue = [index for index in unfed if requests[index].waited_passes >= MAX_WAIT_PASSES]
     overdue.sort(key=lambda index: (-requests[index].waited_passes, index))

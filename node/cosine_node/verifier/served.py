@@ -1,4 +1,4 @@
-"""The requests that a verifier serves now, and the pages of the KV cache that they hold."""
+"""The requests that a verifier serves, and their pages of the KV cache."""
 
 import logging
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ LOG = logging.getLogger(__name__)
 
 
 def log_of(request: ServedRequest) -> RequestLogger:
-    """The log lines of a request, which name it and its client."""
+    """The logger of a request, which adds its id and client."""
     return request_log(LOG, request.d_0, client=request.client)
 
 
@@ -38,11 +38,11 @@ class ServedRequests:
         self._requests[(request.channel, request.number)] = request
 
     def remove(self, request: ServedRequest) -> bool:
-        """False if it was not there any more."""
+        """Remove a request; False if it was not there."""
         return self._requests.pop((request.channel, request.number), None) is not None
 
     def cancel_all(self, channel: ClientChannel) -> None:
-        """Let the requests of a stream that has ended go."""
+        """Cancel all requests of a stream."""
         for request in self:
             if request.channel is channel:
                 request.is_cancelled = True
@@ -56,8 +56,8 @@ class ServedRequests:
 class KvMemory:
     """Reserves pages of one engine's KV cache for the rows of a pass, in order of admission.
 
-    If need be it takes those of younger requests, which are computed again once there is room (preemption by
-    recomputation, as in vLLM: Kwon et al. 2023, arXiv 2309.06180). `preempted` counts how often.
+    It preempts younger requests by recomputation, as vLLM does (Kwon et al. 2023, arXiv 2309.06180); `preempted`
+    counts these.
     """
 
     def __init__(self, engine: Engine, requests: ServedRequests) -> None:
@@ -66,7 +66,7 @@ class KvMemory:
         self.preempted = 0
 
     def use_prefix_cache(self, request: ServedRequest) -> None:
-        """Begin a new sequence with the pages that already hold the beginning of its known tokens, once."""
+        """Reuse cached pages of the longest known prefix, once for each sequence."""
         if request.stage is RequestStage.DECODE or request.kv.was_prefix_cache_tried:
             return
         request.kv.was_prefix_cache_tried = True
@@ -78,10 +78,7 @@ class KvMemory:
             request.kv.cached_tokens = found
 
     def may_begin(self, request: ServedRequest) -> bool:
-        """True if a prompt can be fed whole, or its request is the only one: half of a prompt helps nobody.
-
-        No request begins before older ones that wait for room, or they might wait for ever.
-        """
+        """True if there is room for the whole prompt and those of older waiting requests, or no other has pages."""
         others = (other for other in self._requests if other is not request)
         if request.kv.fed_tokens or not any(other.kv.has_pages for other in others):
             return True
@@ -99,10 +96,7 @@ class KvMemory:
         return True
 
     def reserve(self, request: ServedRequest, row: Row) -> bool:
-        """Reserve pages for a row, taking those of younger requests; False if it has to wait for older ones.
-
-        Raises `PeerError` if the row needs more pages than there are.
-        """
+        """Reserve pages, preempting younger requests; False to wait. Raises `PeerError` if it can never fit."""
         while not self.try_reserve(request, row):
             holders = [other for other in self._requests if other.kv.has_pages]
             younger = [other for other in holders if other.admission > request.admission]
@@ -118,7 +112,7 @@ class KvMemory:
         return True
 
     def begin_anew(self, request: ServedRequest) -> None:
-        """Give a request an empty sequence: its pages are gone."""
+        """Give a request an empty sequence after its pages were lost."""
         wanted = request.request
         request.preempt(
             self._engine.open(sampling=wanted.sampling, prompt_tokens=len(wanted.prompt), scope=request.kv.scope)

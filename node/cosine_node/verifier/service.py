@@ -1,8 +1,7 @@
-"""The verifier's shell: streams in, requests admitted and given to the step loop."""
+"""The verifier service: it accepts streams, admits requests and gives them to the step loop."""
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -37,7 +36,7 @@ from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.strategy.speed_trial import MAX_TRIALS, TrialPath
 from cosine_p2p.transport.base import Stream, Transport
-from cosine_p2p.transport.channel import Channel, StepCounts, serve_channel, serving_budget
+from cosine_p2p.transport.channel import Channel, serve_channel, serving_budget
 from cosine_p2p.trust.audit_rule import rounding_of
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
@@ -48,14 +47,11 @@ from cosine_protocol.request import ConstraintKind, Request, Sampling
 
 LOG = logging.getLogger(__name__)
 TICK_S: Final = RETRY_AFTER_S / 4
-"""How late one that has waited so long for a place is told that there is none."""
+"""Interval at which expired waiting requests are refused."""
 
 
 class VerifierService:
-    """Serves `/cosine/verify`. `run` is the step loop; cancel it to stop.
-
-    `pass_s` is the time of a one-token pass that its record tells. Without a `coordinator` mandates are declined.
-    """
+    """Serves `/cosine/verify` by a step loop, `run`. Without a `coordinator` mandates are declined."""
 
     def __init__(
         self,
@@ -70,20 +66,14 @@ class VerifierService:
         coordinator: RequestCoordinator | None = None,
         chain: ChainRunner | None = None,
         make_rows: Callable[..., PassRows] = PassRows,
-        clock: Callable[[], float] = time.time,
         knows: Callable[[str], bool] = lambda author: False,
     ) -> None:
-        """`clock` gives Unix seconds; with a `chain` the engine's model is in parts.
-
-        `make_rows` makes what chooses the rows of passes; `knows` tells verifiers of the target from strangers.
-        """
+        """With a `chain` the model runs on stages; `knows` is true for known verifiers of the target."""
         self._engine = engine
         self._chain = chain
         self._coordinator = coordinator
         self.pass_s = curve.seconds(1)
         self._home = home
-        # Where passes follow each other through stages, drafts may stretch none by much anyway.
-        self._tells_break_even = chain is None
         self._config = config
         self.capacity_tokens = engine.free_tokens
         self._reads = serving_budget(places=config.max_requests)
@@ -105,8 +95,8 @@ class VerifierService:
             chain=chain,
             on_place=self._serve_waiting,
             make_rows=make_rows,
-            clock=clock,
         )
+        self.progress = self._loop.progress
         self.audits = AuditService(
             self._requests,
             engine=engine,
@@ -122,23 +112,18 @@ class VerifierService:
 
     @property
     def requests(self) -> int:
-        """Requests served now."""
+        """The number of requests served now."""
         return len(self._requests)
 
     @property
     def waiting(self) -> int:
-        """Requests served now for which there has been no room yet."""
+        """The number of requests served now that have no pages yet."""
         return sum(request.unfed_tokens > 0 and not request.kv.has_pages for request in self._requests)
 
     @property
     def stages(self) -> tuple[str, ...]:
-        """The peer ids of those that compute for it now, of a long chain the first; none where it does itself."""
+        """The peer ids of its stages, at most `MAX_NAMED_STAGES`; empty if it computes itself."""
         return self._chain.stages[:MAX_NAMED_STAGES] if self._chain is not None else ()
-
-    @property
-    def progress(self) -> StepCounts:
-        """Steps and prefilled tokens of the step loop so far."""
-        return self._loop.progress
 
     async def start(self, transport: Transport) -> None:
         """Begin to accept streams."""
@@ -146,7 +131,7 @@ class VerifierService:
         await transport.serve(AUDIT, self.audits.handle)
 
     async def handle(self, stream: Stream) -> None:
-        """Serve one client's stream until it ends; its requests go with it."""
+        """Serve one client's stream, and cancel its requests when it ends."""
         self.counts.streams += 1
         try:
             await serve_channel(
@@ -156,7 +141,7 @@ class VerifierService:
             self.counts.streams -= 1
 
     async def run(self) -> None:
-        """The step loop."""
+        """Run the step loop until cancelled."""
         try:
             await self._loop.run()
         finally:
@@ -164,7 +149,7 @@ class VerifierService:
                 await self._coordinator.close()
 
     async def drain(self) -> None:
-        """Take no new request and return when the present ones are done."""
+        """Refuse new requests, and return when the present ones are done."""
         self._is_draining = True
         self.audits.drain()
         for channel, message in self._queue.take_where(lambda *_: True):
@@ -207,7 +192,7 @@ class VerifierService:
                 request.is_cancelled = True
 
     def _act_on_waiting(self, channel: Channel, message: m.Tree | m.Delegate | m.Revoke | m.Cancel) -> None:
-        """Act on a message for a request that is not served, and may wait for a place."""
+        """Handle a message for a request that is not served but may wait for a place."""
         match message:
             case m.Delegate(number):
                 channel.post(m.Declined(number, "the request has no place here yet"))
@@ -217,7 +202,7 @@ class VerifierService:
                     self._refuse(channel, number, self._taken())
 
     def _open(self, channel: Channel, message: m.Open) -> None:
-        """Give a request a place, let it wait for one or for its constraint, or refuse it."""
+        """Begin a request, queue it for a place or for its constraint, or refuse it."""
         user = _user_of(channel, message)
         try:
             asked = self._checked(channel, message)
@@ -233,7 +218,7 @@ class VerifierService:
         if len(self._requests) < self._config.max_requests:
             self._begin(channel, message, asked)
             return
-        # A client that has fewer places than its share may wait for one, and so may a user of the client's.
+        # A client with fewer places than its share may wait for one, and so may a user of the client.
         held = [request.user for request in self._requests]
         clients, users = [one.client for one in held], [one for one in held if one.client == user.client]
         until_s = asyncio.get_running_loop().time() + RETRY_AFTER_S
@@ -246,7 +231,7 @@ class VerifierService:
             self._refuse(channel, message.number, self._taken())
 
     def _open_prepared(self, channel: Channel, message: m.Open, failure: PeerError | None) -> None:
-        """Open a request once it is known whether its constraint can be compiled."""
+        """Open a request after its constraint was compiled."""
         if failure is not None:
             self._refuse(channel, message.number, failure)
         else:
@@ -262,7 +247,7 @@ class VerifierService:
         channel.post(m.Error(number, refusal.code, refusal.message, refusal.retry_after_s))
 
     def _checked(self, channel: Channel, message: m.Open) -> Request:
-        """The request, if it can be served here at all. Raises `PeerError` with the reason if not."""
+        """The request of an `Open`. Raises `PeerError` with the reason if it cannot be served here."""
         asked = admitted(message, channel.peer_id, engine=self._engine, config=self._config)
         if self._is_draining:
             raise _shutting_down()
@@ -271,13 +256,13 @@ class VerifierService:
             sentence = f"the request needs room for {tokens} tokens, the verifier has {self.capacity_tokens}"
             raise PeerError(ErrorCode.OUT_OF_MEMORY, sentence)
         if self.waiting and len(asked.prompt) > self._engine.free_tokens:
-            raise PeerError(ErrorCode.OVERLOADED, "others wait for memory already", RETRY_AFTER_S)
+            raise PeerError(ErrorCode.OVERLOADED, "other requests wait for memory already", RETRY_AFTER_S)
         if self._requests.get(channel, message.number) is not None:
             raise PeerError(ErrorCode.MALFORMED, "this request number is in use")
         return asked
 
     def _make_room(self, user: User) -> None:
-        """Where all places are taken, take one from an audit, or from who has more than this user."""
+        """If all places are taken, evict an audit, or a request of a user with more places than this one."""
         served = list(self._requests)
         if not served or len(served) < self._config.max_requests:
             return
@@ -286,7 +271,7 @@ class VerifierService:
             self._loop.fail(served[index], self._taken())
 
     def _serve_waiting(self) -> None:
-        """Give free places to those that wait."""
+        """Give free places to waiting requests."""
         while len(self._requests) < self._config.max_requests and (next_one := self._queue.take()):
             channel, message = next_one
             try:
@@ -300,7 +285,7 @@ class VerifierService:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """Refuse who has waited long enough."""
+        """Refuse requests whose waiting time is over."""
         self._ticking = None
         for channel, message in self._queue.take_expired(asyncio.get_running_loop().time()):
             self._refuse(channel, message.number, self._taken())
@@ -308,7 +293,7 @@ class VerifierService:
             self._tick_soon()
 
     def _begin(self, channel: Channel, message: m.Open, asked: Request) -> None:
-        """Serve a request from now on."""
+        """Begin to serve a request."""
         request = self.request_of(channel, message, asked)
         self._requests.add(request)
         self._queue.note_given(request.user, len(asked.prompt) + asked.max_new_tokens)
@@ -317,19 +302,19 @@ class VerifierService:
         channel.post(self._opened(message.number))
 
     def _opened(self, number: int) -> m.Opened:
-        # Requests share passes: beside others drafts are not to blame for how long these take.
+        # Requests share passes, so their load must not count against a client's drafts.
         pass_s = self._loop.curve.seconds(len(self._requests)) if self._chain is None else self.pass_s
         return m.Opened(number, round(1e6 * pass_s), self.break_even)
 
     @property
     def plain_pass_s(self) -> float:
-        """The time of a one-token pass, as those that ran lately show; all the way round where there are stages."""
+        """The time of a one-token pass by recent passes; over stages the time of a whole traversal."""
         return self._loop.curve.seconds(1) if self._chain is None else self.pass_s
 
     @property
     def break_even(self) -> int | None:
-        """How many of a thousand drafts of others must come true to pay, also beside what is drafted here."""
-        if not self._tells_break_even:
+        """The permille of remote drafts that must be accepted to pay, next to home drafts; None over stages."""
+        if self._chain is not None:
             return None
         curve = self._loop.curve
         beside = 1.0 if self._home is None else self._home.speedup(curve)
@@ -337,7 +322,7 @@ class VerifierService:
 
     def request_of(self, channel: Channel, message: m.Open, asked: Request) -> VerifierRequest:
         """A new request with an empty sequence."""
-        # All clients may share the scope without a name; a client's own is its peer id, which is never empty.
+        # The empty scope is shared by all clients; a client's own scope is its peer id, which is never empty.
         scope = "" if self._config.shares_prefixes else channel.peer_id
         if message.cache_scope is not None:
             scope = f"{scope} {message.cache_scope.hex()}"
@@ -370,9 +355,9 @@ class VerifierService:
         )
 
     def _predicted(self, message: m.Open) -> Prediction | None:
-        """What a client expects of the output, as far as there is some already."""
+        """The client's prediction of the output, advanced past the committed tokens."""
         tokens = message.prediction or ()
-        # The client cannot know the vocabulary, and a prediction that is none must not cost it the request.
+        # The client cannot know the vocabulary, so an invalid prediction does not fail the request.
         if not tokens or max(tokens) >= self._engine.vocab_tokens:
             return None
         prediction = Prediction(tokens)
@@ -380,16 +365,16 @@ class VerifierService:
         return prediction
 
     def _usual(self, sampling: Sampling) -> tuple[int, ...]:
-        """What a text under this constraint may be like, for drafts before it has anything to be copied."""
+        """Sample tokens of text under this constraint, for drafts before there is text to copy."""
         grammars, constraint = self._engine.grammars, sampling.constraint
         is_json = constraint is not None and constraint.kind == ConstraintKind.SCHEMA
         return grammars.usual_json if grammars is not None and is_json else ()
 
     def _coordinate(self, request: VerifierRequest, message: m.Delegate) -> None:
-        """Coordinate a request by its client's mandate, or say why not."""
+        """Coordinate a request by its client's mandate, or decline."""
         try:
             if self._coordinator is None:
-                raise PeerError(ErrorCode.UNSUPPORTED, "this verifier coordinates no requests")
+                raise PeerError(ErrorCode.UNSUPPORTED, "this verifier does not coordinate requests")
             self._coordinator.begin(
                 request,
                 message.mandate,
@@ -402,24 +387,24 @@ class VerifierService:
             request.channel.post(m.Declined(request.number, refusal.message))
 
     def _attach_here(self, request: VerifierRequest, tree: m.Tree) -> None:
-        """Take drafts of a session that runs here."""
+        """Attach drafts of a session that runs here."""
         if request in self._requests:
             self._attach(request, tree)
             self._loop.wake()
 
     def _attach(self, request: VerifierRequest, message: m.Tree) -> None:
-        """Take drafts into the request's tree; such as cannot be meant end it."""
+        """Attach drafts to the request's tree; fail it if the message is inconsistent."""
         if len(message.authors) != len(message.nodes) or max(message.authors, default=0) > request.authors:
             self._loop.fail(request, PeerError(ErrorCode.MALFORMED, "a tree's authors do not fit its nodes"))
             return
-        # The client cannot know the vocabulary, so a drafter's nonsense must not cost it the request.
+        # The client cannot know the vocabulary, so a drafter's invalid tokens do not fail the request.
         if max(message.nodes.tokens, default=0) < self._engine.vocab_tokens:
             self.counts.received_nodes += len(message.nodes)
             request.tree.attach(message.base, message.position, message.nodes, list(message.authors))
 
 
 def _user_of(channel: Channel, message: m.Open) -> User:
-    """Who asks through a client, as far as it says so."""
+    """The user behind a client's request, by the client's cache scope."""
     return User(channel.peer_id, (message.cache_scope or b"")[:USER_BYTES])
 
 

@@ -2,41 +2,37 @@
 
 Theory of operation
 -------------------
-One task runs `StepLoop.run` and is the only one that touches the engine. Everything else, streams of clients,
-timers, the coordinator, only changes requests between two of its steps and calls `wake`. Each turn does this:
+Only the task that runs `StepLoop.run` uses the engine. Streams, timers and the coordinator change requests between
+two steps and call `wake`. Each turn does this:
 
-1. *Release.* Requests that were cancelled end, and the sequences of all that have ended are given back. That waits
-   for this place because the engine must not change under a running pass.
-2. *Draft.* The verifier's own drafter, if there is one, drafts for those that decode.
-3. *Schedule and select.* `PassRows` chooses who is in the next pass, with which draft nodes, and reserves pages;
-   it may take those of younger requests, or fail one that can never fit.
+1. *Release.* Cancelled requests end, and the sequences of ended requests are released, since the engine must not
+   change during a pass.
+2. *Draft.* The verifier's own drafter, if there is one, drafts for requests that decode.
+3. *Schedule and select.* `PassRows` chooses requests and draft nodes for the next pass and reserves pages; it may
+   preempt younger requests, or fail one that can never fit.
 4. *Forward.* The rows go to the runner. `PassUnderWay` remembers them, since a request may end meanwhile.
-5. *Commit.* Each row's result goes into its request: known tokens become part of the prefix, an audit compares, and
-   for one that generates the target's choices are walked down its tree (`VerifierRequest.judge`), the tokens are
-   posted with a transcript where that is due, and the last ones bring the signed account.
+5. *Commit.* Each row's result goes into its request: known tokens become part of the prefix, audits compare, and
+   for generation the target's choices are walked down the tree (`VerifierRequest.judge`) and posted, with a
+   transcript when it is due and the signed account at the end.
 
-Where the model is whole there is one pass at a time: 4 is awaited before the next turn. Where it is in parts
-(`ChainRunner`), passes are *ordered*: the engine feeds them in the order in which they begin, so several may be
-under way, the next one begins when `FeedPace` says so, and known tokens count as fed as soon as a pass has begun.
+A whole model runs one pass at a time: step 4 is awaited before the next turn. Over stages (`ChainRunner`) passes
+are *ordered*: several may be under way, the next begins when `FeedPace` allows, and known tokens count as fed once
+their pass has begun.
 
-A `ServedRequest` goes PREFILL -> DECODE, and back through RECOMPUTE when its pages are taken or the chain is lost.
-An audit is fed like RECOMPUTE and ends when all of it is compared. A request leaves `ServedRequests` in `_forget`
-alone, with one of four endings: finished, cancelled, audited, failed.
+A `ServedRequest` goes PREFILL -> DECODE, and back through RECOMPUTE after a preemption or a lost chain. An audit is
+fed like RECOMPUTE and ends when all of it is compared. Requests leave `ServedRequests` only in `_forget`.
 
-Failures stay where they belong. A row that gives an error fails its request. A pass that fails as a whole is taken
-apart, each row in a pass of its own, so that only the one at fault fails. A chain that is lost loses nothing but
-time: another is found, and all begin anew from what they have committed; so it is where its last stage gives a row
-back without tokens and another one can be asked. A pass over requests that are all
-cancelled is abandoned. A client that does not read what is posted is given up.
+A row's error fails its request. If a whole pass fails, each row is tried in a pass of its own, so that only the one
+at fault fails. If a chain is lost or doubted, all requests resume over another one from their committed tokens. A
+pass whose requests are all cancelled is abandoned. A client that does not read is dropped.
 
-What never happens: a token is committed that the target did not choose, or twice; a request that has ended is
-posted anything; pages are given back under a running pass; one request's error ends the loop.
+Invariants: only tokens that the target chose are committed, once; nothing is posted for a request that has ended;
+no pages are released during a pass; one request's error never ends the loop.
 """
 
 import asyncio
 import logging
 import math
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -74,7 +70,7 @@ LOG = logging.getLogger(__name__)
 
 
 class StepLoop:
-    """Runs passes over the served requests. `run` never ends; `wake` it when something changed."""
+    """Runs passes over the served requests. `run` never ends; call `wake` after a change."""
 
     def __init__(
         self,
@@ -91,15 +87,10 @@ class StepLoop:
         chain: ChainRunner | None = None,
         on_place: Callable[[], None] = lambda: None,
         make_rows: Callable[..., PassRows] = PassRows,
-        clock: Callable[[], float] = time.time,
     ) -> None:
-        """`on_place` is called when a request has ended; `make_rows` makes what chooses the rows of passes.
-
-        `clock` gives Unix seconds.
-        """
+        """`on_place` is called when a request has ended."""
         self._chain = chain
         self._pace: FeedPace = OneAtATime() if chain is None else chain.pace
-        self._clock = clock
         self._requests = requests
         self._on_place = on_place
         self._home = home
@@ -124,11 +115,11 @@ class StepLoop:
 
     @property
     def curve(self) -> CostCurve:
-        """What passes cost now."""
+        """The present cost of passes."""
         return self._rows.curve
 
     async def run(self) -> None:
-        """Pass after pass; idle while no request needs one."""
+        """Run passes until cancelled; idle while no request needs one."""
         try:
             while True:
                 await self._turn()
@@ -159,12 +150,12 @@ class StepLoop:
 
     @property
     def _has_ended(self) -> bool:
-        """True if the oldest pass under way has."""
+        """True if the oldest pass under way has ended."""
         done = self._under_way[0].done if self._under_way else None
         return isinstance(done, asyncio.Future) and done.done()
 
     async def _wait(self, seconds: float) -> None:
-        """Wait until there may be something to do; passes may begin in so many seconds."""
+        """Wait for work; the next pass may begin in `seconds`."""
         if not len(self._requests):
             self.is_idle.set()
         self._work.clear()
@@ -176,17 +167,18 @@ class StepLoop:
                 await self._work.wait()
 
     def wake(self) -> None:
-        """A request, a draft or a cancellation came. Passes over cancelled requests only are abandoned."""
+        """Notify the loop of a change. Passes over cancelled requests only are abandoned."""
         self._work.set()
         served = [request for under_way in self._under_way for request, _ in under_way.rows]
         if served and all(request.is_cancelled for request in served):
             self._runner.abandon()
 
     def fail(self, request: ServedRequest, error: CosineError) -> None:
-        """End a request with an error; anything but a `PeerError` is the fault of the model, or of a constraint."""
-        code = ErrorCode.BAD_CONSTRAINT if isinstance(error, GrammarTooComplex) else ErrorCode.BAD_LOGITS
-        told = error if isinstance(error, PeerError) else PeerError(code, str(error))
-        request.post(m.Error(request.number, told.code, str(error)[:MAX_SENTENCE], told.retry_after_s))
+        """End a request with an error; an error that is no `PeerError` is one of the model or a constraint."""
+        if not isinstance(error, PeerError):
+            is_complex = isinstance(error, GrammarTooComplex)
+            error = PeerError(ErrorCode.BAD_CONSTRAINT if is_complex else ErrorCode.BAD_LOGITS, str(error))
+        request.post(m.Error(request.number, error.code, str(error)[:MAX_SENTENCE], error.retry_after_s))
         log_of(request).info("failed, %s", error)
         self._forget(request, "error")
 
@@ -201,7 +193,7 @@ class StepLoop:
         self._released.clear()
 
     def _home_requests(self) -> list[VerifierRequest]:
-        """The requests of the next pass that may be drafted for here."""
+        """The requests of the next pass that the verifier's own drafter may draft for."""
         return [
             request
             for request in self._requests.active
@@ -213,10 +205,7 @@ class StepLoop:
         ]
 
     def _begin(self, rows: Rows, *, begun_s: float) -> None:
-        """Begin a pass. Where passes are ordered, what feeds known tokens is settled by its place in the order.
-
-        What is done for it has begun at `begun_s`.
-        """
+        """Begin a pass, whose turn began at `begun_s`. In ordered passes known tokens count as fed at once."""
         now_s = _now_s()
         nodes = tuple(
             0 if request.stage is not RequestStage.DECODE else len(row.tokens) - (row.parents[0] == PREFIX)
@@ -227,7 +216,7 @@ class StepLoop:
 
             def note_done(ended: asyncio.Future[Pass]) -> None:
                 self._work.set()
-                # Nobody else asks for the error where the loop has ended.
+                # Retrieve the error, since a loop that has ended does not.
                 _ = ended.cancelled() or ended.exception()
 
             done = asyncio.ensure_future(done)
@@ -250,7 +239,7 @@ class StepLoop:
                 self._take_known(request, row)
 
     async def _end_oldest(self) -> None:
-        """Wait for the oldest pass under way, and take its results into its requests."""
+        """Wait for the oldest pass under way, and apply its results to its requests."""
         under_way = self._under_way[0]
         rows = under_way.rows
         failure: Exception | None = None
@@ -280,7 +269,7 @@ class StepLoop:
             await self._go_on_elsewhere(self._chain)
 
     def _take_results(self, under_way: PassUnderWay, done: Pass) -> bool:
-        """Take the results of a pass into its requests; True if its chain is doubted, and to be left."""
+        """Apply the results of a pass to its requests; True if its chain is doubted and must be left."""
         rows = under_way.rows
         is_doubted = False
         if all(isinstance(result.error, NotComputed) for result in done.results):
@@ -292,7 +281,7 @@ class StepLoop:
             if request not in self._requests or row.sequence != request.kv.sequence:
                 continue
             if result.error is not None and not isinstance(result.error, NotComputed):
-                # Another last stage may have tokens for it.
+                # Another last stage may give tokens for it.
                 is_doubted = is_doubted or (self._chain is not None and self._chain.doubt())
                 if not is_doubted:
                     self.fail(request, result.error)
@@ -306,7 +295,7 @@ class StepLoop:
         return is_doubted
 
     async def _take_apart(self, failed: PassUnderWay, error: Exception) -> None:
-        """Fail the only request of a pass; of several one may be at fault, so each gets a pass of its own."""
+        """Fail the only request of a pass; of several, run each in a pass of its own to find the one at fault."""
         if len(failed.rows) > 1:
             for row, nodes in zip(failed.rows, failed.nodes, strict=True):
                 done = self._runner.forward([row[1]])
@@ -320,7 +309,7 @@ class StepLoop:
             self.fail(request, PeerError(ErrorCode.INTERNAL, "a forward pass failed"))
 
     async def _go_on_elsewhere(self, chain: ChainRunner) -> None:
-        """Begin all requests anew over another chain, from what they have committed; without one they fail."""
+        """Resume all requests over another chain from their committed tokens; fail them if there is none."""
         lost = [under_way.done for under_way in self._under_way]
         self._under_way.clear()
         await asyncio.gather(*lost, return_exceptions=True)
@@ -334,7 +323,7 @@ class StepLoop:
             if request.request.sampling.constraint is not None and self._engine.grammars is None:
                 sentence = "the stages that are left apply no constraints"
                 self.fail(request, PeerError(ErrorCode.UNSUPPORTED, sentence))
-        # Those of the chain before are gone with it.
+        # The sequences of the lost chain are gone with it.
         self._released.clear()
         for request in self._requests:
             self._rows.memory.begin_anew(request)
@@ -342,9 +331,9 @@ class StepLoop:
     def _take(
         self, request: ServedRequest, row: Row, result: RowResult, done: Pass, *, nodes: int, load: int
     ) -> None:
-        """Take one row's result of a pass over `load` requests into its request, and tell the client."""
+        """Apply one row's result of a pass over `load` requests, and post it to the client."""
         if isinstance(request, AuditedStream):
-            # In order, those of unscored tokens come while a row that is compared is under way.
+            # In ordered passes, results of unscored tokens come while a compared row is under way.
             if result.choices or not self._pace.is_ordered:
                 request.awaits_prefill = False
                 request.compare(result.choices, result.likelihoods)
@@ -353,7 +342,7 @@ class StepLoop:
                     self._end_audit(request)
             return
         assert isinstance(request, VerifierRequest), "there are two kinds"
-        self._tell_prompt(request, row, result)
+        self._post_prompt(request, row, result)
         if not result.choices:
             if not self._pace.is_ordered:
                 self._take_known(request, row)
@@ -371,7 +360,7 @@ class StepLoop:
         else:
             spent_s, plain_pass_s = done.elapsed_s, self.curve.seconds(load)
             if self._pace.is_ordered:
-                # Its nodes were charged when they were fed.
+                # The nodes were charged when they were fed.
                 spent_s = plain_pass_s = self.curve.seconds(load) / load
             without_s = self.curve.seconds(load + nodes - request.beside_home)
             beside_home_s = self.curve.seconds(load + nodes) - without_s
@@ -385,7 +374,7 @@ class StepLoop:
             self._finish(request, verdict.finish)
 
     def _end_audit(self, request: AuditedStream) -> None:
-        """Tell what an audit has found, unless those that computed it are in doubt meanwhile."""
+        """Post the findings of an audit, unless the stages that computed it are in doubt."""
         why_not = None if self._chain is None else self._chain.why_not_judge
         if why_not is not None:
             self.fail(request, cannot_judge(why_not))
@@ -396,14 +385,14 @@ class StepLoop:
         request.post(request.answer(self._identity, stages=stages))
         self._forget(request, "audited")
 
-    def _tell_prompt(self, request: VerifierRequest, row: Row, result: RowResult) -> None:
-        """Post how likely the tokens of a prompt are, as far as they were fed."""
-        told = request.take_prompt_likelihoods(row, result.likelihoods)
-        if told is not None and not request.post(told):
+    def _post_prompt(self, request: VerifierRequest, row: Row, result: RowResult) -> None:
+        """Post the likelihoods of fed prompt tokens."""
+        likelihoods = request.take_prompt_likelihoods(row, result.likelihoods)
+        if likelihoods is not None and not request.post(likelihoods):
             request.is_cancelled = True
 
     def _take_known(self, request: ServedRequest, row: Row) -> None:
-        """Let known tokens that were fed become part of the prefix."""
+        """Make fed known tokens part of the prefix."""
         self._engine.keep(request.kv.sequence, row.nodes)
         self._note_fed(request, row)
 
@@ -412,7 +401,7 @@ class StepLoop:
         request.note_fed(len(row.tokens))
 
     def _report(self, request: VerifierRequest, verdict: Verdict, nodes: int, done: Pass) -> None:
-        """Post what a pass committed, signed where that is due; a client that reads too slowly is given up."""
+        """Post the committed tokens, with a transcript when it is due; cancel if the client reads too slowly."""
         cached = (
             min(request.kv.cached_tokens, len(request.request.prompt)) if verdict.position == request.first else 0
         )

@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from cosine_node.chains.disputes import CLEARLY
-from cosine_node.chains.search import NoChain
 from cosine_node.stages.engine import StageModel
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie
@@ -106,21 +105,6 @@ async def test_who_lies_about_others_texts_is_found_too(
                 break
         assert head.rejected == {"stage 7"} and not head.disputes.open(head.now_s)
         assert head.chain is not None and not head.chain.lost.is_set()
-
-
-@in_loop
-async def test_where_two_hold_layers_and_neither_is_known_both_are_set_aside(thrice: list[StageModel]) -> None:
-    async with head_of(thrice, {OF_THE_MIDDLE: Lie.NONSENSE}, holders=range(6)) as head:
-        await head.checked()
-        assert not head.rejected
-        sentence = r"^Stages stage 1 and stage 4 disagree about layers 1:3 of 4, and nobody else holds them\.$"
-        with pytest.raises(NoChain, match=sentence):
-            await head.write()
-        # A third one has come.
-        await head.announce(7)
-        await head.source._look()
-        await head.write()
-        assert head.used[1] == "stage 7"
 
 
 @in_loop

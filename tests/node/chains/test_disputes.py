@@ -1,4 +1,4 @@
-"""Who is believed of stages that contradict each other."""
+"""Which stages are trusted after contradictions."""
 
 from typing import Any, Final
 
@@ -13,13 +13,13 @@ NOW: Final[dict[str, float]] = {"now_s": 0.0}
 
 
 def between(ones: str, others: str, **fields: Any) -> Contradiction:
-    """A contradiction between stages of one letter each."""
+    """A contradiction between stages with one-letter names."""
     layers = LayerRange(first=8, end=16, layers=24)
     return Contradiction(ones=tuple(ones), others=tuple(others), layers=layers, place=(0, 16), **fields)
 
 
 def known(**checks: int) -> Disputes:
-    """Stages that were found right so often."""
+    """Disputes with this number of right checks of each stage."""
     disputes = Disputes()
     for name, count in checks.items():
         for _ in range(count):
@@ -54,7 +54,6 @@ def test_neighbours_that_disagree_go_apart_and_who_does_so_twice_is_found_wrong(
     assert disputes.judge(between("a", "b", is_link=True), **NOW) == ()
     assert not disputes.set_aside(0.0)
     assert disputes.are_free("acb", **NOW) and not disputes.are_free("cba", **NOW)
-    # The same two again prove nothing more.
     assert disputes.judge(between("b", "a", is_link=True), **NOW) == ()
     assert disputes.judge(between("c", "b", is_link=True), **NOW) == ("b",)
     assert disputes.standings.rejected(0.0) == {"b"} and not disputes.apart(0.0)

@@ -1,14 +1,12 @@
-"""A head over a chain of stages in this process survives bad logits and the loss of the chain."""
+"""A head over a chain of stages in this process survives bad logits."""
 
 from pathlib import Path
 
-import pytest
 import torch
 
 from cosine_node.engine.base import BadLogits, Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.stages.engine import StageEngine
-from cosine_node.stages.operations import ChainLost
 from cosine_protocol.request import Sampling
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.staged import load_stages, ranges
@@ -33,20 +31,3 @@ def test_a_row_without_finite_logits_fails_alone_and_is_taken_back_everywhere(fo
     weight.copy_(before)
     head.forward([Row(good, (7,), (2,), (1,))])
     assert [stage.live_tokens for stage in stages] == [head.live_tokens] * 3 == [5] * 3
-
-
-def test_a_lost_chain_fails_passes_and_nothing_else(folder: Path) -> None:
-    stages = stages_of(folder)
-    head = head_of(LocalChain(stages), first_sequence=7)
-    sequence = head.open(sampling=Sampling(), prompt_tokens=3)
-    row = Row.chain(sequence, (3, 4, 5))
-    head.forward([row])
-    head.keep(sequence, row.nodes)
-    stages[1].model.packed.model.model.layers[1].mlp.down_proj.weight.data.fill_(torch.inf)
-    for _ in range(2):
-        with pytest.raises(ChainLost, match="A stage failed: Activations are no finite numbers"):
-            head.forward([Row.chain(sequence, (6,))])
-        assert head.live_tokens == 3
-    head.release(sequence)
-    assert head.free_tokens == POOL_TOKENS
-    assert head.open(sampling=Sampling(), prompt_tokens=1) == sequence + 1

@@ -1,4 +1,4 @@
-"""What each stage adds to a pass is measured by its head, whatever a stage says of itself or of its neighbours."""
+"""A head measures the time of each stage, also of stages that lie about themselves or neighbours."""
 
 from dataclasses import dataclass, field
 
@@ -13,7 +13,7 @@ WAY_S = 0.02
 
 @dataclass(slots=True)
 class Stage:
-    """A stage that takes `pass_s`, and tells of it `early_s` too early; one that `hides` says it held nothing."""
+    """A stage that takes `pass_s` and reports `early_s` too early; one that `hides` reports no time."""
 
     pass_s: float
     early_s: float = 0.0
@@ -23,7 +23,7 @@ class Stage:
 
 
 def run(stages: list[Stage], *, sent_s: list[float]) -> list[EndedPass]:
-    """Passes that were sent at these times, and what is heard of them, in the order of time."""
+    """Simulate passes sent at these times, with reports in order of time."""
     times = PassTimes(reports=[True] * len(stages), ways_s=[WAY_S] * len(stages))
     heard: list[tuple[float, int, int, float]] = []
     answers = []
@@ -57,7 +57,7 @@ def test_honest_stages_are_charged_for_their_own_passes_alone(passes_s: list[flo
 
 @given(st.data())
 def test_the_time_of_a_slow_stage_is_charged_to_it_whatever_it_says(data: st.DataObject) -> None:
-    """Or to the ways between it and its neighbours; none of these is charged more than it took."""
+    """Or to the links to its neighbours; no other stage is charged more than its time."""
     count = data.draw(st.integers(1, 5))
     guilty = data.draw(st.integers(0, count - 1))
     stages = [Stage(0.02) for _ in range(count)]
@@ -95,7 +95,6 @@ def test_a_stuck_pass_is_at_the_stage_that_has_not_told_of_it_or_at_the_one_befo
     assert times.stuck() == StuckPass(7, 4.0, (2,))
     times.note_sent(1, tokens=8, now_s=1.5)
     times.note_answered(0, answered_s=5.0)
-    # The next one was waiting for it.
     assert times.stuck() == StuckPass(8, 2.0, (0,))
     times.note_answered(1, answered_s=6.0)
     assert times.stuck() is None
@@ -108,7 +107,7 @@ def test_a_report_is_waited_for_while_few_passes_have_overtaken_it() -> None:
         times.note_answered(number, answered_s=number + 0.5)
     [ended] = times.take_ended()
     assert ended.at_stage_s == pytest.approx([0.5 - WAY_S])
-    # Once is enough, and what was never sent does not count.
+    # Repeated reports and unknown passes are ignored.
     for number in (0, 1, 99):
         passed(times, 0, number, 1.3)
         passed(times, 0, number, 77.0)

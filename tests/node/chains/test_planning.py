@@ -1,4 +1,4 @@
-"""Plans of a model over machines: what fits, what is soonest, and what is told where nothing fits."""
+"""Plans of a model over machines: room, least time, and the refusal."""
 
 import itertools
 from dataclasses import replace
@@ -30,14 +30,14 @@ def test_a_cache_takes_room_and_the_slowest_uplink_but_the_last_decides_about_pr
 
 
 def test_of_a_mixture_a_pass_reads_the_experts_that_its_tokens_are_sent_to() -> None:
-    # An eighth of the experts, which are seven eighths of a layer.
+    # A token uses an eighth of the experts, which are 7/8 of a layer.
     sizes = replace(SIZES, experts_bytes=7 * GIB, expert_share=0.125)
     plan = make_plan([machine("one", 10, rtt_s=0.0)], replace(NEEDS, sizes=sizes))
     assert plan.traversal_s == pytest.approx(1 + 7 / 8 + 1)
-    # Nine tokens are sent to more of them.
+    # Nine tokens use more of them.
     read_s = 1 + 7 * (1 - 0.875**9) + 1
     assert plan.drafted_tokens_per_s(0.5) == pytest.approx((2 - 2**-8) / read_s)
-    # All must be there.
+    # All are stored.
     assert plan.stages[0].weights_bytes == 10 * GIB
 
 

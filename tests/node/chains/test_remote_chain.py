@@ -1,4 +1,4 @@
-"""A head over streams to stages gives the whole model's tokens, and says which layers are lost when one is."""
+"""A head over streams to stages gives the whole model's tokens, and names lost layers."""
 
 import asyncio
 import math
@@ -49,7 +49,7 @@ def stages(folder: Path) -> list[StageModel]:
 
 
 async def off_loop(work: Callable[[], Any]) -> Any:
-    """As a verifier runs its engine."""
+    """Run work in a thread, as a verifier does."""
     return await asyncio.get_running_loop().run_in_executor(None, work)
 
 
@@ -70,7 +70,6 @@ async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, 
         async with open_chain(head, swarm.plan(first_sequence=7)) as chain:
             engine = head_of(chain, first_sequence=7)
             for asked in requests:
-                # Margins are equal to the last bit.
                 assert await off_loop(partial(serve_alone, engine, asked, 5)) == asked.expected
             different = await off_loop(lambda: serve_together(engine, requests, at_once=3, seed=5, tolerance=1e-4))
             assert different == 0 and engine.open_sequences == 0
@@ -113,7 +112,7 @@ async def test_what_a_stage_sends_is_what_the_next_one_gets(stages: list[StageMo
         assert first[0].left == second[0].entered and second[0].left == last[0].entered
         assert first[0].left and first[0].left != second[0].left
         assert first[0].entered == last[0].left == b""
-        # Of a pass that there was not yet nobody says anything.
+        # An unknown pass has empty reports.
         assert {first[1], second[1], last[1]} == {PartTrace(b"", b"")}
 
 
@@ -129,10 +128,9 @@ async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
     monkeypatch.undo()
     monkeypatch.setattr(remote_chain, "PROBE_S", 0.1)
     async with served(stages) as swarm:
-        # It hears, and says nothing.
         monkeypatch.setattr(swarm.services[1], "_answer", no_answer)
         async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
-            with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not say what it has computed\.$"):
+            with pytest.raises(ChainLost, match=r"^Layers 1:3 at stage 1: it does not report"):
                 await chain.probe(Probe(bytes(16), ()))
             assert chain.failed_peer == "stage 1"
 
@@ -175,11 +173,11 @@ async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[St
 
 
 WHOLE: Any = SimpleNamespace(layers=ranges(4)[0])
-"""What a chain needs to know of the model of a stage that computes nothing."""
+"""The attributes of a model that a plan needs."""
 
 
 async def joined(channel: Channel) -> bytes:
-    """The chain that a stage which computes nothing has just joined."""
+    """Answer the `Join` of a chain; return its id."""
     join = await channel.receive()
     assert isinstance(join, Join)
     channel.post(Joined(join.chain))
@@ -188,7 +186,7 @@ async def joined(channel: Channel) -> bytes:
 
 @in_loop
 async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
-    """Scopes share prefixes within a chain, and nothing a stage has gives one away or tells it in another chain."""
+    """Scopes share prefixes within a chain only, and a stage has no key to guess them."""
     chains: list[tuple[bytes, list[str]]] = []
     has_opened = asyncio.Event()
 

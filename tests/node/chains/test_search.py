@@ -1,4 +1,4 @@
-"""The chain that is found is the fastest of all, and new stages hold what is lacked most."""
+"""The fastest of all chains is found, and new stages hold the layers that are lacked most."""
 
 import math
 from collections.abc import Sequence
@@ -87,7 +87,7 @@ def test_layers_that_nobody_holds_are_named_and_stages_that_do_not_follow_each_o
         ([], r"^Layers 0:24 of 24 are held by nobody\.$"),
         ([(0, 16), (12, 24)], "after layers 0:16 none begins with layer 16"),
     ):
-        # Stages of a model with as many layers as the target alone count.
+        # Stages of models with another number of layers are ignored.
         stages = [*(sight("a", *part, layers=24) for part in held), sight("b", 0, 3, layers=3)]
         with pytest.raises(NoChain, match=said):
             find_chain(stages, layers=24, head=HEAD, rtt_s=lambda one, other: None)
@@ -110,12 +110,11 @@ def test_a_new_stage_holds_what_fewest_hold_and_what_fits(held: list[LayerRange]
         assert found is None
         return
     assert found is not None and len(found) <= room
-    # The first of the layers that fewest hold, and none that more hold.
     assert found.first == counts.index(min(counts))
     assert set(counts[found.first : found.end]) == {min(counts)}
     meetings = {layer for one in held for layer in (one.first, one.end)} | {0, LAYERS}
     assert found.first in meetings
-    # It is shorter than it could be only to end where another does.
+    # It is shorter than possible only to end where another stage begins or ends.
     longer = found.end < LAYERS and counts[found.end] == min(counts) and len(found) < room
     assert not longer or found.end in meetings
 

@@ -1,4 +1,4 @@
-"""Stages are known by what was measured of them; delays that add up, and only those, cost a stage its place."""
+"""Measured pass times of stages, total delays, and suspicions."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def test_in_a_new_chain_what_it_does_there_counts_soon() -> None:
         # One long pass is an accident, three are not.
         ([20.0], False),
         ([20.0] * 3, True),
-        # So little more each time adds up as well; what is no slower does not.
+        # Small delays add up as well; equal times do not.
         ([0.03] * 99, False),
         ([0.03] * 101, True),
         ([0.0, 0.04] * 1000, False),

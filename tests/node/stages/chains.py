@@ -36,7 +36,7 @@ def save_tiny(folder: Path) -> Path:
 
 @dataclass(slots=True)
 class ServedStages:
-    """Services in a network of their own, named `stage 0` and so on, or by identities."""
+    """Services in a network, named `stage 0` and so on, or by identities."""
 
     network: MemoryNetwork
     models: Sequence[StageModel]
@@ -45,7 +45,7 @@ class ServedStages:
     names: Sequence[str]
 
     def plan(self, *, first_sequence: int = 0, skip: int = 0) -> ChainPlan:
-        """A chain over all stages but the first so many."""
+        """A chain over all stages but the first `skip`."""
         places = [StagePlace(f"stage {number}", model.layers) for number, model in enumerate(self.models)]
         return ChainPlan(
             places=tuple(places[skip:]),
@@ -59,7 +59,7 @@ class ServedStages:
     @property
     def is_idle(self) -> bool:
         """True if nothing of any chain is left."""
-        return not any(service.chains or service.waiting_bytes for service in self.services) and not any(
+        return not any(service.requests or service.waiting_bytes for service in self.services) and not any(
             host.chains for host in self.hosts
         )
 

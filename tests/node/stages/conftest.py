@@ -10,7 +10,7 @@ from tests.node.stages.chains import POOL_TOKENS, save_tiny
 
 @pytest.fixture(autouse=True, scope="module")
 def _one_thread() -> None:
-    """From the fixtures of a module on: they load models."""
+    """Use one thread, also in the fixtures that load models."""
     torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""A GGUF file in parts: matrices stay in their blocks, and chains say to the last bit what the whole says."""
+"""A GGUF file in parts: matrices stay in blocks, and chains equal the whole file bit by bit."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +24,7 @@ from tests.node.engine.tiny_models import HELD
 from tests.thoroughness import quick_first
 
 CUT: Final = ("llama", "gemma3", "qwen3", "phi3", "qwen3moe", "gpt-oss")
-"""Architectures that differ in what stands beside the layers, in windows and in experts."""
+"""Architectures that differ in the parts beside layers, in windows and in experts."""
 
 
 def folder_of(name: str, tmp_path: Path, *, matrices: str = "Q8_0") -> Path:

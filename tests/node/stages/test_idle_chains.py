@@ -1,4 +1,4 @@
-"""Room that is held without work is another head's who asks for it, and no head that works is sent away."""
+"""Other heads may take the room of idle chains, but never that of working ones."""
 
 import asyncio
 from collections.abc import Callable
@@ -41,7 +41,7 @@ def test_a_chain_is_idle_a_while_after_its_last_pass_and_sooner_before_its_first
     chains.note_worked(chain_of(2), now_s=3.0)
     assert chains.idle(now_s=FRESH_S - 0.1) == []
     assert chains.idle(now_s=FRESH_S) == [chain_of(0)]
-    # Of the other one a pass runs, for however long.
+    # A pass of the other one is still running.
     assert chains.idle(now_s=3.0 + IDLE_S) == [chain_of(0), chain_of(2)]
 
 
@@ -60,7 +60,7 @@ def test_who_held_room_without_work_has_none_to_come_when_it_joins_anew_nor_has_
     assert joined(2, "b", "203.0.113.0/24", 2.0)
     assert not joined(3, "b", "198.51.100.0/24", 2.0)
     assert not joined(4, "c", "", 2.0)
-    # Work shows what a peer is here for.
+    # Work clears the memory of idleness.
     chains.note_begun(chain_of(1))
     chains.note_worked(chain_of(1), now_s=3.0)
     chains.note_ended(chain_of(1), now_s=4.0)
@@ -89,7 +89,7 @@ def test_no_chain_that_works_is_ever_idle(steps: list[tuple[int, int, float]]) -
 
 
 class Head:
-    """A head of the one stage of a model, which holds a chain there and works when it is told."""
+    """A head of a single stage, with a chain that works on request."""
 
     def __init__(self, stages: ServedStages, name: str, number: int, tokens: int) -> None:
         self.stages, self.name, self.number, self.tokens = stages, name, number, tokens
@@ -97,7 +97,7 @@ class Head:
         self.channel: Channel
 
     async def join(self, opened: AsyncExitStack) -> m.Message:
-        """The stage's answer."""
+        """Join, and return the stage's answer."""
         network = self.stages.network
         transport = network.transports.get(self.name) or network.join(self.name)
         self.channel = Channel(await transport.dial("stage 0", STAGE), STAGE)
@@ -108,7 +108,7 @@ class Head:
         return await self.channel.receive()
 
     async def work(self) -> m.Message:
-        """One pass of one token: what the stage says."""
+        """Feed one token, and return the stage's answer."""
         if not self.fed:
             self.channel.post(OpenSequence(0, Sampling(), 1, None))
         for message in feed_messages(self.fed, [Row(0, (3,), (self.fed,), (self.fed - 1,))]):
@@ -150,7 +150,6 @@ def test_heads_that_only_beat_give_their_room_to_one_that_asks(whole: StageModel
             assert isinstance(await idler.join(opened), Joined)
         assert stages.services[0].room_tokens == 0
         await asyncio.sleep(FRESH_S)
-        # So it is announced, and heads ask for it.
         assert stages.services[0].room_tokens == HALF
         head = Head(stages, "head", 7, HALF)
         assert isinstance(await head.join(opened), Joined)
@@ -158,7 +157,7 @@ def test_heads_that_only_beat_give_their_room_to_one_that_asks(whole: StageModel
         assert isinstance(error, m.Error) and error.code == ErrorCode.OVERLOADED
         assert "another head needs the room of this idle chain" in error.message
         assert isinstance(await head.work(), Results)
-        # It may join again, but not in place of the head that works, and gives way to the next one at once.
+        # It may join again, but not instead of a working head, and is idle from the start.
         again = Head(stages, "idler 0", 8, HALF)
         assert isinstance(await again.join(opened), Joined)
         assert isinstance(await idlers[1].said(), m.Error)

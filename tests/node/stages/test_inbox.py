@@ -1,4 +1,4 @@
-"""A stage's inbox: operations whole and in order, bounded in bytes, and which feeds are left out."""
+"""A stage's inbox: complete operations in order, bounded in bytes; and feeds that are left out."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -138,12 +138,12 @@ def test_it_says_what_real_trees_do(data: st.DataObject) -> None:
 
 
 def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
-    """Each of them once made all nodes of the row be looked at: 40 million steps, while nobody else was served."""
+    """Each once examined all nodes of the row: 40 million steps that blocked everybody."""
     row = Row.chain(1, range(2048))
     look_ahead = LookAhead()
     assert not look_ahead.drops([row], lambda sequence: {}, [PruneNodes(1, (5000,))] * 19_500)
     assert look_ahead.steps <= LOOK_AHEAD_STEPS
-    # What heads send suffices: twenty passes under way, for sixteen requests.
+    # Honest heads stay within the limit: twenty passes under way for sixteen requests.
     honest = [ReleaseSequence(0), *(PruneNodes(number % 16 + 1, (7,)) for number in range(640))]
     look_ahead = LookAhead()
     assert look_ahead.drops([Row.chain(number + 1, (5,)) for number in range(16)], lambda _: {}, honest) is False

@@ -1,4 +1,4 @@
-"""The layers that a volunteer holds, and the pool beside them, follow from memory and what others hold."""
+"""The layers and pool of a stage follow from its memory and the layers that others hold."""
 
 from pathlib import Path
 from typing import Any
@@ -45,12 +45,11 @@ def test_auto_takes_what_the_swarm_lacks_as_far_as_it_fits(folder: Path) -> None
     assert str(whole.choose([])) == "0:4"
     assert str(whole.choose(ranges(2, 4)[:1])) == "2:4"
     first_two = whole.sizes.of(ranges(2, 4)[0])
-    # Keys and values of two heads of 16 numbers, in two layers.
+    # Keys and values of two heads of width 16 in two layers.
     request = 256 * 2 * (2 * 2 * 16 * 4)
     small = draft(folder, memory=f"{max(int(first_two / 0.75) + 1, first_two + request)}B")
     chosen = small.choose([])
     assert str(chosen) == "0:2"
-    # What it chooses it can hold.
     assert small.load(chosen, measure_s=0.01).model.slots >= 256
 
 
@@ -63,7 +62,7 @@ def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path
     assert loaded.model.weights_bytes + loaded.model.pool_bytes <= 1_000_000
     # One request of usual length fills the context.
     assert loaded.model.slots >= 256
-    # With memory enough there is room for two heads, each with two requests that fill the context.
+    # With enough memory there is room for two heads with two requests each.
     assert draft(folder, layers="1:3")._pool_tokens(made.named, 1024) == 4 * 256
 
 

@@ -1,4 +1,4 @@
-"""Projections say how far two vectors are apart, equally on both sides of the wire, whatever the vectors are."""
+"""Projections estimate the distance of any two vectors, equally on both sides of the wire."""
 
 import math
 from typing import Final
@@ -28,7 +28,7 @@ def told(vectors: torch.Tensor, numerics: str = "float32", seed: bytes = SEED) -
 
 
 def test_the_signs_of_a_seed_are_those_of_the_document() -> None:
-    # Of vectors with a single one they are the signs themselves: here SHAKE-256 of the name and the seed.
+    # The projections of unit vectors are the signs, from SHAKE-256 of domain and seed.
     signs = told(torch.eye(3))
     assert ["".join("1" if sign > 0 else "0" for sign in of_number) for of_number in signs] == [
         "0110100101010100",

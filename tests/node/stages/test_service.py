@@ -1,4 +1,4 @@
-"""A stage takes a chain's operations from one peer, in order, within bounds, and says what is wrong with them."""
+"""A stage accepts a chain's operations from one peer, in order and within limits, with typed errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -59,14 +59,14 @@ class Gate:
 
 
 def join_of(stages: ServedStages, *, number: int = 1, **changes: Any) -> Join:
-    """What a head asks of a stage behind the peer "before"."""
+    """The `Join` of a head for a stage behind the peer "before"."""
     join = stages.plan().join(number, chain=CHAIN, head="head")
     return replace(join, **({"source": "before" if number else "head"} | changes))
 
 
 @asynccontextmanager
 async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> AsyncIterator[Channel]:
-    """A stream of a peer to the last stage, which has said this."""
+    """A stream of a peer to the last stage, with these messages sent."""
     transport = stages.network.transports.get(peer_id) or stages.network.join(peer_id)
     async with Channel(await transport.dial("stage 1", STAGE), STAGE) as channel:
         for message in said:
@@ -75,7 +75,7 @@ async def stream_of(stages: ServedStages, peer_id: str, *said: m.Message) -> Asy
 
 
 async def heard(channel: Channel) -> m.Message:
-    """What a stage says next beside the times of passes."""
+    """The next message of a stage other than `Passed`."""
     while isinstance(message := await channel.receive(), Passed):
         pass
     return message
@@ -99,7 +99,7 @@ def play(
     gate: "Gate | None" = None,
     **options: Any,
 ) -> None:
-    """A head that has set up a chain at the last stage, and the peer whose operations that takes."""
+    """Run a scene with a head that has a chain at the last stage, and the peer before that stage."""
 
     async def run() -> None:
         network = MemoryNetwork(one_way_s=0.001, window_bytes=1 << 16)
@@ -122,7 +122,7 @@ def play(
 @pytest.mark.parametrize(
     ("said", "code", "sentence"),
     [
-        (fed(Row.chain(0, (3,)), value=torch.nan), ErrorCode.BAD_ACTIVATIONS, "no finite numbers"),
+        (fed(Row.chain(0, (3,)), value=torch.nan), ErrorCode.BAD_ACTIVATIONS, "not finite numbers"),
         (feed_messages(0, [Row.chain(0, (3,))], bytes(7)), ErrorCode.BAD_ACTIVATIONS, "7 bytes of activations"),
         (fed(Row(0, (3,), (5,), (4,))), ErrorCode.OUT_OF_STEP, "Parent 4 is not alive"),
         (fed(Row.chain(9, (3,))), ErrorCode.OUT_OF_STEP, "Sequence 9 is not open"),
@@ -217,7 +217,7 @@ def test_a_chain_that_is_not_for_this_stage_is_refused(
         async with stream_of(stages, "other", join_of(stages, **changes)) as other:
             error = await error_from(other)
             assert (error.number, error.code) == (0, code)
-        assert stages.services[1].chains == 1
+        assert stages.services[1].requests == 1
 
     play(halves, scene)
 
@@ -230,7 +230,7 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[St
         service = stages.services[1]
 
         async def send_all() -> None:
-            # Of all feeds the first one is wanted: it waits for the engine, and the others for it.
+            # Only the first feed is wanted; it waits for the engine, and the others behind it.
             for message in (OPEN, *fed(Row(0, (3,), (1000,), (PREFIX,)))):
                 await before.send(message)
             for number in range(1, feeds):
@@ -239,11 +239,10 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[St
                     await before.send(message)
 
         sending = asyncio.ensure_future(send_all())
-        # Far longer than the silence after which a peer is lost.
+        # Far longer than the silence limit of a peer.
         for _ in range(40):
             await asyncio.sleep(1)
             assert service.waiting_bytes < inbox_bytes + row_tokens * (4 * WIDTH + 200)
-        # All of it has not gone.
         assert before.waiting_bytes
         gate.is_open.set()
         numbers = []
@@ -287,7 +286,7 @@ def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns(halve
             waited = stages.services[1].waiting_bytes
             gate.is_open.set()
             await asyncio.sleep(1)
-            # Those that all sent first, then one behind which nothing waits.
+            # The first feeds of both, then one with nothing behind it.
             assert [tokens for tokens, _ in waiting] == [40, 40, 1]
             assert waiting[-1][1] > 0.9 * waited and not stages.services[1].waiting_bytes
 
@@ -329,7 +328,7 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageMode
             faults.append(answer.rows[0].fault)
         assert faults == [RowFault.NONE, RowFault.NOT_COMPUTED]
         assert stages.services[1].counts.skipped_feeds == 1
-        # The stage before has left it out.
+        # A feed that the stage before has left out.
         for message in feed_messages(2, [Row(0, (5,), (9,), (1,))]):
             before.post(message)
         answer = await heard(head)

@@ -1,4 +1,4 @@
-"""Stages in a chain compute what the whole model's engine computes, to the last bit, whatever is asked of them."""
+"""Stages in a chain compute the same results as the whole model's engine, bit by bit."""
 
 import json
 from pathlib import Path
@@ -45,7 +45,7 @@ PAIRS: dict[str, Any] = {
     f"{name}{suffix}": make
     for known, suffix in ((ARCHITECTURES, ""), (WINDOWED, "-window"), (LATENT, ""))
     for name, make in known.items()
-    # Each of its layers is two for the cache, and the test's model has one of them.
+    # Its layers count twice in the cache, and the test's model has a single one.
     if name != "LongcatFlash"
 }
 
@@ -90,9 +90,9 @@ def test_a_stage_takes_no_activations_but_those_it_can_use(folder: Path) -> None
         (None, "with no activations"),
         (passed[:2], r"of the shape \[2, 64\], not \[3, 64\]"),
         (passed[None], r"of the shape \[1, 3, 64\]"),
-        (passed.double(), "no finite numbers in float32"),
-        (torch.where(passed == passed[1, 5], torch.nan, passed), "no finite numbers"),
-        (torch.where(passed == passed[2, 0], torch.inf, passed), "no finite numbers"),
+        (passed.double(), "not finite numbers in float32"),
+        (torch.where(passed == passed[1, 5], torch.nan, passed), "not finite numbers"),
+        (torch.where(passed == passed[2, 0], torch.inf, passed), "not finite numbers"),
     ]
     for activations, said in wrong:
         with pytest.raises(BadActivations, match=said):
@@ -125,7 +125,7 @@ def test_two_chains_at_a_stage_compute_what_each_computes_alone(halves: list[Sta
         assert passed == expected.numpy().tobytes()
         assert len(passed) == hosts[0].token_bytes * len(fed[0].tokens)
         assert last.run(fed, bytearray(passed)) == last_alone.forward(fed, expected)
-    # What the one wrote, the other did not overwrite.
+    # Neither chain overwrote the slots of the other.
     for (first, last), (first_alone, last_alone) in zip(chains, alone, strict=True):
         fed = [Row(0, (10,), (9,), (2,))]
         passed, expected = first.run(fed, None), first_alone.forward(fed, None)
@@ -141,7 +141,7 @@ WEIGHTS = "model.safetensors"
 
 
 def in_a_file_a_layer(folder: Path, list_name: str) -> None:
-    """Cut a folder's weights into a file for each layer, one for the embedding, and one for all else."""
+    """Split a folder's weights into a file for each layer, the embedding, and the rest."""
     tensors = load_file(folder / WEIGHTS)
     (folder / WEIGHTS).unlink()
     of_file: dict[str, dict[str, torch.Tensor]] = {}

@@ -1,4 +1,4 @@
-"""Chains take turns that are counted in steps: whatever one of them sends, the others wait for a bounded part."""
+"""Chains take turns that are counted in steps, so that each waits for a bounded time."""
 
 import asyncio
 

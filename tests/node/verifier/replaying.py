@@ -1,4 +1,4 @@
-"""Requests and audits as a verifier holds them, whose clients are told nothing; and replays of streams."""
+"""Requests and claims without a client channel."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from tests.node.peers import SERVER
 
 @dataclass(frozen=True, slots=True)
 class NoChannel:
-    """A client that is never told anything."""
+    """A channel to which nothing may be posted."""
 
     peer_id: str
 
@@ -23,7 +23,7 @@ class NoChannel:
 
 
 def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0, number: int = 0) -> VerifierRequest:
-    """A request before its first pass; of several the one with the smaller number came first."""
+    """A request before its first pass; smaller numbers were admitted first."""
     return VerifierRequest(
         NoChannel(request.client),
         number,
@@ -39,7 +39,7 @@ def unfed(request: Request, *, output: tuple[int, ...] = (), sequence: int = 0, 
 def claim_of(
     request: Request, tokens: Sequence[int], *, first: int = 0, number: int = 3, author: Identity = SERVER
 ) -> AskAudit:
-    """A stream as its author signs it."""
+    """A claim about a stream, signed by its author."""
     d_0 = request_digest(request)
     transcript = Transcript(first, len(tokens), roll_digest(d_0, tokens))
     return AskAudit(number, request, tuple(tokens), author.peer_id, sign(author, transcript, digest=d_0))

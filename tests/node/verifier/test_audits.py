@@ -1,4 +1,4 @@
-"""Audits: a replay compares every position once however it is fed, is bounded, and is nobody's burden."""
+"""Audits: a replay compares every position once, for any chunking, within limits, without delaying requests."""
 
 import asyncio
 from functools import partial
@@ -31,7 +31,7 @@ SAMPLED = Sampling(temperature=0.8, top_p=0.95, repetition_penalty=1.2, seed=5)
 def replayed(
     request: Request, tokens: tuple[int, ...], *, first: int = 0, chunk: int = 512, preempted: bool = False
 ) -> m.AuditVerdict:
-    """The verdict about a stream that `SERVER` signed, fed at most `chunk` tokens a pass."""
+    """The verdict on a stream that `SERVER` signed, with at most `chunk` tokens a pass."""
     engine = ScriptedEngine()
     claim = claim_of(request, tokens, first=first)
     stream = AuditedStream.of(claim, Nobody(request.client), engine=engine, first=first)
@@ -113,7 +113,7 @@ async def test_an_honest_stream_is_equal_and_a_lie_is_found(bench: Bench, caller
 async def test_a_long_audit_is_fed_in_pieces_and_beside_a_request_that_decodes(
     bench: Bench, caller: Caller
 ) -> None:
-    """The request needs a pass for each of its tokens, and gets them as fast as alone."""
+    """The request needs a pass for each token, and is as fast as alone."""
     client = await bench.caller(VERIFY)
     request = request_of(client.peer_id, max_new_tokens=30)
     client.post(m.Open(1, request, (), m.Pacing.PLAIN, ()))
@@ -129,7 +129,6 @@ async def test_no_more_than_so_many_are_under_way_and_others_wait_their_turn(ben
     other = await bench.caller()
     for number in range(1, 6):
         caller.post(asked(number, tokens=400))
-    # Whoever was given nothing comes before who was given much.
     judging = asyncio.ensure_future(verdict_of(other, asked(1)))
     await caller.hear_for(0.005)
     assert bench.service.requests == MAX_AUDITS
@@ -144,7 +143,7 @@ async def test_no_more_than_so_many_are_under_way_and_others_wait_their_turn(ben
 async def test_claims_that_strangers_sign_themselves_keep_out_none_about_known_verifiers(
     bench: Bench, caller: Caller
 ) -> None:
-    """Ever new clients with claims under ever new names, more of them than may wait."""
+    """New clients with claims under new keys, more than may wait."""
     for number in range(MAX_WAITING + 10):
         stranger = await bench.caller()
         stranger.post(asked(1, tokens=400, author=Identity.from_seed(number.to_bytes(32, "big"))))

@@ -1,4 +1,4 @@
-"""A verifier coordinates a request for a mandate that holds, and for no other; what it does not do it says."""
+"""A verifier coordinates a request only for a valid mandate, and declines others with a reason."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -34,7 +34,7 @@ Scene = Callable[[Bench, Caller, DrafterService], Awaitable[None]]
 
 
 def play(scene: Scene, *, most_requests: int = 8) -> None:
-    """Run a scene with a verifier that coordinates, one drafter and one client; then nothing may be left."""
+    """Run a scene with a coordinating verifier, one drafter and one client, and check that nothing is left."""
 
     async def run() -> None:
         network = MemoryNetwork(one_way_s=0.001)
@@ -93,7 +93,7 @@ def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **c
 async def coordinated(
     caller: Caller, *, number: int = 1, pacing: m.Pacing = m.Pacing.FREE, **changes: Any
 ) -> Request:
-    """Ask for a request, and have it coordinated by a mandate with these fields changed."""
+    """Open a request and delegate it by a mandate with changed fields."""
     request = request_of(CALLER.peer_id, max_new_tokens=TOKENS, nonce=bytes([number]) * 16)
     caller.post(
         m.Open(number, request, (), pacing, (DRAFTER.peer_id,)), delegate(request, number=number, **changes)

@@ -1,4 +1,4 @@
-"""A verifier's own drafter: how many passes of it pay; the same text, sooner, and whose work it was."""
+"""A verifier's own drafter: its plan, equal texts in less time, and their attribution."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ TOKENS = 64
 
 
 class BrokenEngine(ScriptedEngine):
-    """A drafter whose passes fail from the third on."""
+    """A drafter whose passes fail after the second."""
 
     passes = 0
 
@@ -38,7 +38,7 @@ class BrokenEngine(ScriptedEngine):
 
 
 class FullEngine(ScriptedEngine):
-    """A drafter without room for anybody."""
+    """A drafter without free pages."""
 
     def reserve(self, sequence: int, tokens: int) -> None:
         raise OutOfPages("full")
@@ -59,7 +59,6 @@ def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: 
                 assert (HOME_SOURCE in sources) == bool(done[-1].home_tokens)
             assert isinstance(member.service, VerifierService)
             assert member.service.counts.home_nodes == sum(each.home_tokens for each in done)
-            # Its passes are the verifier's time, beside those of the target.
             assert (member.home_use.passes > 0) == (member.home_use.busy_s > 0.0)
             assert member.home_use.passes > 0 or not member.service.counts.home_nodes
             return done
@@ -70,7 +69,6 @@ def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: 
 def test_a_home_drafter_makes_the_same_text_sooner_is_named_and_keeps_nothing() -> None:
     home = ScriptedEngine(fidelity=0.8, drafter_seed=1)
     (plain,), (helped,) = generate(None), generate(home)
-    # What the last request held is given back before the next pass.
     assert home.open_sequences <= 1
     assert helped.token_ids == plain.token_ids
     assert helped.seconds < 0.8 * plain.seconds
@@ -88,7 +86,7 @@ def test_a_home_drafter_that_is_always_wrong_costs_little() -> None:
 
 @pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
 def test_drafts_that_pay_only_under_load_are_found_by_the_passes_under_load(temperature: float) -> None:
-    """One token costs almost as much as eight where others read the memory that it reads."""
+    """Under load one token costs almost as much as eight."""
     idle = CostCurve(((1, 0.036), (2, 0.055), (4, 0.062), (8, 0.067)))
     loaded = CostCurve(((1, 0.068), (2, 0.069), (4, 0.070), (8, 0.072)))
 

@@ -1,4 +1,4 @@
-"""A draft head as a verifier's own drafter: the same text; each token beside what the target made of the last."""
+"""A draft head as a verifier's own drafter: equal texts, and the right activations for each token."""
 
 from collections.abc import Sequence
 
@@ -20,7 +20,7 @@ TOKENS = 48
 
 
 class ListeningEngine(HeadEngine):
-    """A draft head that notes the tokens it reads beside activations, and these."""
+    """A draft head that records the tokens and activations it reads."""
 
     def __init__(self) -> None:
         super().__init__(random_head(), embedding_of(tiny_llama()), pool_tokens=4096)
@@ -54,7 +54,7 @@ def generate(
 
 @pytest.fixture(autouse=True)
 def tries_hard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a head that is always wrong be asked on: here it matters what it reads."""
+    """Keep using a head that is always wrong, to see what it reads."""
     monkeypatch.setattr(home_drafter, "LEAST_TRIED", 0.9)
     monkeypatch.setattr(home_drafter, "OWN_RATE_WEIGHT", 0.0)
     monkeypatch.setattr(home_drafter, "RATE_WEIGHT", 0.0)
@@ -69,7 +69,7 @@ def test_the_text_is_that_of_plain_decoding(temperature: float) -> None:
 
 @pytest.mark.parametrize("requests", [1, 2])
 def test_each_token_is_read_once_beside_what_the_target_made_of_the_one_before(requests: int) -> None:
-    # The second request finds the prompt in the target's cache, and with it what the layers made of it.
+    # The second request finds the prompt and its activations in the target's cache.
     home = ListeningEngine()
     *_, text = generate(home, requests=requests)
     whole = [*PROMPT, *text]

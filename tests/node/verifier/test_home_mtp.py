@@ -1,4 +1,4 @@
-"""A target's own MTP layer as its verifier's drafter: named `mtp`, and texts stay those of plain decoding."""
+"""A target's MTP layer as its verifier's drafter, named `mtp`: texts equal plain decoding."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -32,7 +32,7 @@ TOKENS = 32
 
 
 def own_layer(folder: Path, quantize: str | None = None) -> HomeModel:
-    """What `--model FOLDER --draft-model mtp` loads."""
+    """Load `--model FOLDER --draft-model mtp`."""
     save_tokenizer(folder, WORDS)
     engine = EngineChoice(device="cpu", dtype="float32", threads=1, quantize=quantize)
     source = ModelSource(model=str(folder), target=str(folder), engine=engine)
@@ -43,7 +43,7 @@ def own_layer(folder: Path, quantize: str | None = None) -> HomeModel:
 
 
 def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, temperature: float) -> Generation:
-    """A text of the target, with its own layer beside it or without; that must have read its own drafts."""
+    """Generate with or without the MTP layer, which must have read its own drafts."""
     widths, forward = list[int](), HeadEngine.forward
 
     def noted(engine: HeadEngine, rows: Sequence[Row]) -> list[RowResult]:
@@ -82,7 +82,7 @@ def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(HalfLinear, "forward", noted)
     head.forward([Row.chain(head.open(sampling=Sampling(), prompt_tokens=3), (3, 4, 5))])
-    # Of a layer seven, the projection before it, and the target's output layer.
+    # Seven of the layer, the projection before it, and the target's output layer.
     assert len(used) >= 9
 
 
@@ -90,7 +90,7 @@ def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: 
 def test_the_text_is_that_of_plain_decoding(
     name: str, temperature: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Let a layer with random weights, which is always wrong, be asked on.
+    # Keep using a layer with random weights, which is always wrong.
     monkeypatch.setattr(home_drafter, "LEAST_TRIED", 0.9)
     monkeypatch.setattr(home_drafter, "OWN_RATE_WEIGHT", 0.0)
     monkeypatch.setattr(home_drafter, "RATE_WEIGHT", 0.0)
@@ -112,7 +112,7 @@ def test_a_layer_that_knows_the_target_saves_most_passes(
     for name in weights:
         if name.endswith(("o_proj.weight", "down_proj.weight")):
             weights[name].zero_()
-    # No layer adds anything now: the token alone tells the next one, to the target and to its MTP layer.
+    # Without residuals the next token depends only on the last, for the target and its MTP layer.
     more, width = f"model.layers.{LAYERS}.", len(weights["model.norm.weight"])
     weights[f"{more}enorm.weight"].fill_(1.0)
     weights[f"{more}eh_proj.weight"] = torch.cat((torch.eye(width), torch.zeros(width, width)), 1)
@@ -123,7 +123,7 @@ def test_a_layer_that_knows_the_target_saves_most_passes(
         generate(home, monkeypatch, drafts=drafts, temperature=temperature) for drafts in (True, False)
     )
     assert helped.token_ids == plain.token_ids and plain.tokens == TOKENS
-    # Greedily such a text repeats itself, and its end is copied.
+    # A greedy text repeats itself, and prompt lookup copies its end.
     assert helped.home_tokens > TOKENS // 4 and helped.rounds < TOKENS // 2
 
 

@@ -1,4 +1,4 @@
-"""Rows of the next pass: who is in it, which drafts pay, and whose pages they take."""
+"""Rows of the next pass: shares of users, selection of drafts, and preemption."""
 
 import random
 from collections import Counter
@@ -22,7 +22,6 @@ from cosine_node.verifier.pass_rows import (
 from cosine_node.verifier.request import RequestStage
 from cosine_node.verifier.served import KvMemory, ServedRequests
 from cosine_p2p.strategy.tree import LiveTree
-from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.nodes import BASE, Node
 from tests.node.peers import FLAT, request_of
 from tests.node.verifier.replaying import unfed
@@ -30,11 +29,11 @@ from tests.node.verifier.replaying import unfed
 LINEAR = CostCurve(((1, 0.01), (64, 0.64)))
 GENTLE = CostCurve(((1, 0.060), (4, 0.060), (8, 0.066), (16, 0.082), (32, 0.117)))
 NO_RESULT: Any = None
-"""Nobody waits for the results here."""
+"""The results are not used."""
 
 
 def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
-    """Each row takes as long as the first, and the curve says they are free."""
+    """Each row takes as long as the first, although the curve says that rows are free."""
     engine, requests, failed = ScriptedEngine(vocab_tokens=64, pool_tokens=4096), ServedRequests(), list[Any]()
     rows = PassRows(
         requests,
@@ -65,12 +64,11 @@ def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
         ended = PassUnderWay(taken, (0,) * len(taken), NO_RESULT, 0.0)
         rows.note_pass(ended, forward_s=elapsed_s, ended_s=elapsed_s)
     assert served.pop(15) == passes and len(served) == 15 and not failed
-    # The shares of both take two rows, by which the crowd's time is measured.
     assert passes + served.total() <= 1.1 * CROWD * 2 * passes
     assert 0 < min(served.values()) < passes / 10
 
 
-# Selection: nodes enter a pass with their parents, within the budget, as many as pay.
+# Selection.
 
 
 @given(
@@ -79,7 +77,7 @@ def test_a_crowd_joins_as_seldom_as_its_rows_are_dear() -> None:
 def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
     seed: int, curve: CostCurve, budget_tokens: int, fed_tokens: int
 ) -> None:
-    """Many nodes are as confident as others, so that ties are common; none goes without its parent."""
+    """Ties are common, and no node is chosen without its parent."""
     rng = random.Random(seed)
     candidates: list[CandidateNode] = []
     for owner in range(3):
@@ -105,11 +103,11 @@ def test_the_choice_is_the_best_prefix_of_the_ranking_within_the_budget(
     assert parents & known <= present
 
 
-# Memory: whoever came first keeps its pages; the youngest gives its own up, and begins again when there is room.
+# Memory.
 
 
 class Served:
-    """Requests with prompts of so many tokens at an engine of 64, in order of admission."""
+    """Requests with prompts of these lengths at an engine of 64 tokens, in order of admission."""
 
     def __init__(self, *prompt_tokens: int) -> None:
         self.engine = ScriptedEngine(pool_tokens=64)
@@ -133,15 +131,6 @@ class Served:
         return True
 
 
-def test_an_older_request_takes_the_pages_of_the_youngest() -> None:
-    served = Served(20, 20, 20)
-    assert served.feed(1) and served.feed(2)
-    assert served.feed(0)
-    assert served.memory.preempted == 1
-    assert [request.kv.has_pages for request in served.admitted] == [True, True, False]
-    assert served.admitted[2].unfed_tokens == 20
-
-
 def test_nobody_begins_before_an_older_request_that_waits_for_room() -> None:
     served = Served(20, 60, 10)
     assert served.feed(0)
@@ -150,11 +139,3 @@ def test_nobody_begins_before_an_older_request_that_waits_for_room() -> None:
     assert [served.memory.may_begin(request) for request in served.admitted[1:]] == [False, False]
     served.requests.remove(served.admitted[1])
     assert served.memory.may_begin(served.admitted[2])
-
-
-def test_a_request_alone_that_has_no_room_is_refused() -> None:
-    served = Served(65)
-    assert served.memory.may_begin(served.admitted[0])
-    with pytest.raises(PeerError) as refused:
-        served.feed(0)
-    assert refused.value.code == ErrorCode.OUT_OF_MEMORY

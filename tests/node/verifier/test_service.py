@@ -1,4 +1,4 @@
-"""The verifier on the in-memory network, in virtual time: whom it admits, what it answers, whom a failure hurts."""
+"""The verifier service on the in-memory network, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -65,7 +65,7 @@ async def verifying(
 
 
 def play(scene: Scene, engine: ScriptedEngine | None = None, **config: Any) -> None:
-    """Run a scene with one caller; afterwards nothing may be left in the service or its engine."""
+    """Run a scene with one caller, and check that service and engine hold nothing afterwards."""
 
     async def run() -> None:
         async with verifying(engine, **config) as bench:
@@ -167,18 +167,8 @@ async def test_drafts_shorten_a_request_and_change_nothing(bench: Bench, caller:
     assert accepted[1] >= 12
 
 
-@played(play)
-async def test_what_is_not_served_is_refused_before_it_costs_anything(bench: Bench, caller: Caller) -> None:
-    """`test_request.py` has all that is not."""
-    error = await refusal(caller, opening(request_of(caller.peer_id, numerics="bfloat16")))
-    assert (error.code, error.retry_after_s) == (ErrorCode.UNSUPPORTED, None)
-    assert error.message and "\n" not in error.message
-    assert bench.engine.open_sequences == 0
-    assert (await refusal(caller, opening(request_of(SERVER.peer_id)))).code == ErrorCode.MALFORMED
-
-
 async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]:
-    """Clients that hold places for long."""
+    """Clients with long requests."""
     callers = [await bench.caller() for _ in range(clients)]
     for caller in callers:
         for number in range(1, each + 1):
@@ -254,7 +244,7 @@ async def test_a_tree_for_nobody_and_a_message_for_clients_hurt_nobody(bench: Be
 
 
 class FragileEngine(ScriptedEngine):
-    """Passes that feed a certain token fail as a whole."""
+    """Fails whole passes that feed token 50."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(model_seed=3)
@@ -300,7 +290,7 @@ def test_a_request_that_fails_does_so_alone(
 def test_requests_share_passes_and_where_they_do_not_fit_their_pages_in_turns(
     pacing: m.Pacing, pool_tokens: int
 ) -> None:
-    """Three streams of 40 tokens; in a pool for 64 the youngest give way, are fed again, and lose nothing."""
+    """Three streams of 40 tokens; in a pool of 64 the youngest are preempted and recomputed."""
 
     async def scene(bench: Bench, caller: Caller) -> None:
         callers = [caller, await bench.caller(), await bench.caller()]
@@ -345,7 +335,7 @@ def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_i
         assert await fed_for(caller, 1) == 101
         assert await fed_for(caller, 2) == 5
         assert await fed_for(await bench.caller(), 3) == fed_tokens
-        # What a gateway asks for different users is not shared, whoever else may share.
+        # Cache scopes of a gateway's users are never shared.
         assert [await fed_for(caller, turn, bytes([7] * 16)) for turn in (4, 5)] == [101, 5]
         assert await fed_for(caller, 6, bytes([8] * 16)) == 101
 
@@ -356,7 +346,7 @@ def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_i
 def test_what_the_text_repeats_the_verifier_drafts_itself_unless_plain_decoding_is_asked_for(
     pacing: m.Pacing, most: int
 ) -> None:
-    """A target of four tokens soon goes round in circles."""
+    """A target with four tokens soon repeats itself."""
 
     async def scene(bench: Bench, caller: Caller) -> None:
         request = request_of(caller.peer_id, prompt=(1, 0), max_new_tokens=60)
@@ -401,7 +391,7 @@ STEEP_AT_THREE = CostCurve(((1, 0.01), (2, 0.01), (3, 0.0145), (64, 0.0145)))
 
 
 async def send_wrong_drafts(bench: Bench, caller: Caller, request: Request) -> None:
-    """Have a request served to its end and send, for every token to come, a wrong one as certain."""
+    """Run a request to its end, and send a wrong token as certain for every next one."""
     caller.post(opening(request))
     stream = expected_output(request, bench.engine)
     while not isinstance(message := await caller.next(), m.Final):
@@ -416,7 +406,7 @@ async def send_wrong_drafts(bench: Bench, caller: Caller, request: Request) -> N
 
 @played(play, curve=STEEP_AT_THREE)
 async def test_wrong_drafts_of_one_client_do_not_slow_the_others(bench: Bench, caller: Caller) -> None:
-    """Sixty tokens of an honest client beside one whose drafts are all wrong."""
+    """Sixty tokens of an honest client next to one whose drafts are all wrong."""
     honest = await bench.caller()
     sending = asyncio.ensure_future(
         send_wrong_drafts(bench, caller, request_of(caller.peer_id, max_new_tokens=100))
