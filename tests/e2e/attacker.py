@@ -1,6 +1,6 @@
-"""An attacker of a real swarm as a process of its own, which shares no event loop with those that it attacks.
+"""An attacker of a real swarm, in a process of its own.
 
-Takes what to do as JSON in its argument, says "attacking" once it has begun, and ends with its stdin.
+Takes its task as JSON in its argument, prints "attacking" once it has begun, and ends with its stdin.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_re
 
 
 async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
-    """The same for ever, over a stream that is kept, or another where it ended."""
+    """Send the same message for ever, over a new stream whenever one ends."""
     frame = encode_frame(encode(message))
     hello = encode_frame(encode(m.Hello(VERSION, (), AGENT)))
     while True:
@@ -58,21 +58,20 @@ async def flood_streams(client: AsyncClient, task: dict[str, Any]) -> None:
         DRAFT: [m.Ping(3, 1, 1), m.Start(1, request, ())],
     }
     for role, protocol in ((Role.VERIFIER, VERIFY), (Role.DRAFTER, DRAFT)):
-        # One node of each role: all of them share the processors of this machine.
         record, *_ = await client._joined().swarm.directory.find(role, TARGET)
         for message in floods[protocol]:
             begin(flood(client, record.peer_id, protocol, message))
 
 
 async def flood_dht(client: AsyncClient, task: dict[str, Any]) -> None:
-    """Bad signatures and questions of 8,000 keys, of two peers without a pause."""
+    """Send bad signatures and queries of 8,000 keys, from two peers without a pause."""
     from cosine_p2p.transport.full.library import DHTID, PeerID
 
     strangers = await strangers_of(task)
     keys = [DHTID.generate(source=f"key {number}") for number in range(KEYS)]
     bad: dict[str, Any] = {"content": [TARGET, b"junk"], "expires_at_s": time.time() + 200}
 
-    # Not cancelled: hivemind's calls may take that for their own deadline, and the flood would go on.
+    # Not cancelled, since hivemind's calls may mistake that for their deadline and continue.
     async def store(owner: Any, victim: str) -> None:
         while not is_over.is_set():
             await plant(owner, SimpleNamespace(peer_id=victim), subkey=owner.peer_id.to_base58(), **bad)  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""A program with a client, nearly always a blocking one, left in one of several ways.
+"""A program with a client, usually a blocking one, that ends in one of several ways.
 
-Takes what to do as JSON in its argument and prints a JSON line for each thing it has seen.
+Takes its task as JSON in its argument, and prints a JSON line for each observation.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ def interrupt_the_next_request() -> None:
 
 
 def interrupted(client: Client, call: Callable[[], object]) -> None:
-    """A call that Ctrl-C ends; then say how many requests the verifier still has, and go on."""
+    """Interrupt a call by Ctrl-C; then print the verifier's requests, and generate again."""
     interrupt_the_next_request()
     try:
         call()
@@ -70,7 +70,7 @@ def interrupted(client: Client, call: Callable[[], object]) -> None:
 
 
 def in_a_forked_child(client: Client) -> None:
-    """The child says what it is told and ends as any program does; its parent goes on."""
+    """The child prints its error and ends normally; the parent continues."""
     warnings.simplefilter("ignore", DeprecationWarning)
     generate(client)
     child = os.fork()

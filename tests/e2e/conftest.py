@@ -1,4 +1,4 @@
-"""One bootstrap node, one verifier and three drafters for all end-to-end tests; started once, all at a time.
+"""One bootstrap node, one verifier and three drafters, started once for all end-to-end tests.
 
 Verifiers that some tests kill are started once, too, and only where one of these tests runs.
 """
@@ -15,13 +15,13 @@ from tests.e2e.nodes import Node, close_all, open_nodes, own_home
 
 TARGET: Final = "zoo:target"
 DRAFTERS: Final = {"code": "zoo:draft-code", "math": "ngram", "general": "ngram"}
-"""Models by what they are experts for. Those without weights start at once."""
+"""Models by expertise. Those without weights start at once."""
 EMULATED: Final = "60/6@10"
 
 
 @dataclass(frozen=True, slots=True)
 class Swarm:
-    """The shared nodes, which no test breaks."""
+    """The shared nodes, which no test may break."""
 
     boot: Node
     verifier: Node
@@ -37,7 +37,7 @@ class Swarm:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Beside a test that failed stands what its nodes did last: such a failure may not come again."""
+    """Add the last log lines of all nodes to the report of a failed test."""
     report = yield
     if report.failed:
         report.sections += [("a node", node.told()) for node in open_nodes()]
@@ -46,7 +46,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.fixture(scope="package", autouse=True)
 def _own_home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Nothing is read from or left in the user's own folders, by children or by clients in this process."""
+    """Keep children and clients of this process away from the user's folders."""
     home = tmp_path_factory.mktemp("home")
     with own_home(home), pytest.MonkeyPatch.context() as patch:
         patch.setenv("HF_HUB_OFFLINE", "1")

@@ -7,17 +7,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.e2e.nodes import Node, close_all, own_home, run
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 96
 DISK: Final = "24m"
 JOIN: Final = ("join", "--threads", "1", "--dtype", "float32", "--emulate", "60/6")
-"""Passes that take long enough for a drafter to pay: otherwise a client that remembers may ask none."""
+"""Passes long enough for drafters to pay, or a client with memory would use none."""
 
 
 def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
-    """A text by the command line, which must be the target's."""
+    """Generate by the command line, and check the text."""
     options = ("--initial-peers", verifier.maddr, "--json", "--dtype", "float32", "--share-feedback")
     done = run("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), *options)
     assert done.returncode == 0, done.stderr
@@ -28,7 +27,7 @@ def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
 
 
 def fill(ballast: Path) -> None:
-    """Leave no byte."""
+    """Fill the disk."""
     with ballast.open("wb", buffering=0) as file:
         for piece_bytes in (1 << 20, 1 << 12, 1):
             try:
@@ -39,7 +38,7 @@ def fill(ballast: Path) -> None:
 
 
 def drafts_in(disk: Path) -> list[Path]:
-    """Files that were to replace others."""
+    """Temporary files that should have replaced others."""
     return [path for path in disk.rglob(".*") if path.is_file()]
 
 
@@ -64,10 +63,9 @@ def play(folder: Path, disk: Path) -> None:
         fill(disk / "ballast")
         for _ in range(2):
             said = lines_with("cannot be written", asked(verifier).stderr)
-            # A sentence for each file, with the reason.
             assert said and all("No space left on device" in line for line in said), said
             assert len({line.partition(" cannot")[0] for line in said}) == len(said), said
-        # What a drafter keeps it keeps once a text is old, or it ends.
+        # A drafter stores texts once they are old, or when it ends.
         assert drafter.stop() == 0
         log = drafter.log.read_text()
         assert len(lines_with("takes no texts", log)) == 1, log

@@ -1,6 +1,6 @@
-"""A light client in a process of its own, where hivemind and torch are not to be found.
+"""A light client in a process of its own, without hivemind and torch.
 
-Takes what to do as JSON in its argument and prints a JSON line for each chunk, then one for the result.
+Takes its task as JSON in its argument, and prints a JSON line for each chunk, then one for the result.
 """
 
 import asyncio
@@ -8,7 +8,6 @@ import json
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import aclosing
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
@@ -17,7 +16,7 @@ HIDDEN = frozenset({"torch", "transformers", "hivemind"})
 
 
 class Hiding(PathFinder):
-    """Finds what an installation without extras has."""
+    """Hides the packages that an installation without extras lacks."""
 
     @classmethod
     def find_spec(
@@ -29,10 +28,7 @@ class Hiding(PathFinder):
 sys.meta_path[sys.meta_path.index(PathFinder)] = Hiding
 
 from cosine_p2p import AsyncClient  # noqa: E402
-from cosine_p2p.transport.channel import Channel  # noqa: E402
-from cosine_protocol import messages as m  # noqa: E402
 from cosine_protocol.errors import CosineError  # noqa: E402
-from cosine_protocol.protocols import STATUS  # noqa: E402
 
 
 def tell(**fields: Any) -> None:
@@ -50,29 +46,10 @@ async def generate(client: AsyncClient, prompt: str, options: dict[str, Any]) ->
     tell(text=done.text, token_ids=done.token_ids, drafted=done.drafted, verifiers=verifiers, transport=transport)
 
 
-async def give_up(client: AsyncClient, prompt: str, options: dict[str, Any]) -> None:
-    """Leave a stream after its first chunk; then say how many requests the verifier still has."""
-    async with aclosing(client.stream(prompt, **options)) as chunks:
-        async for _ in chunks:
-            break
-    (verifier, *_) = await client.find_verifiers()
-    stream = await client._joined().swarm.transport.dial(verifier.peer_id, STATUS)
-    async with Channel(stream, STATUS) as channel:
-        requests = -1
-        while requests:
-            channel.post(m.AskStatus(1))
-            status = await channel.receive()
-            assert isinstance(status, m.Status)
-            requests = status.requests
-            await asyncio.sleep(0.05)
-    tell(requests=requests)
-
-
 async def main(task: dict[str, Any]) -> None:
-    work = {"generate": generate, "give up": give_up}[task["do"]]
     try:
-        async with AsyncClient(task["peers"], memory=False, network=task["network"], dtype="float32") as client:
-            await work(client, task["prompt"], task["options"])
+        async with AsyncClient(task["peers"], memory=False, dtype="float32") as client:
+            await generate(client, task["prompt"], task["options"])
     except CosineError as error:
         tell(error=str(error), kind=type(error).__name__)
     others = [thread.name for thread in threading.enumerate() if thread.name == "cosine-libp2p"]

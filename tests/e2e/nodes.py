@@ -25,7 +25,7 @@ READY_TIMEOUT_S: Final = 240.0
 COMMAND: Final = (sys.executable, "-m", "cosine_node")
 DAEMON: Final = "p2pd"
 TOLD_LINES: Final = 6
-"""Of the log of each node beside a test that failed: what it did last."""
+"""Last log lines of each node in the report of a failed test."""
 
 
 @dataclass(slots=True)
@@ -33,7 +33,7 @@ class Node:
     """One long-running child. Its JSON events are read by a thread, so that none is lost."""
 
     name: str
-    process: "subprocess.Popen[str] | PreparedProcess"
+    process: PreparedProcess
     log: Path
     events: "queue.Queue[dict[str, Any] | None]" = field(default_factory=queue.Queue)
     ready: dict[str, Any] = field(default_factory=dict)
@@ -45,24 +45,19 @@ class Node:
         arguments: Sequence[str],
         folder: Path,
         *,
-        command: Sequence[str] | None = None,
         host: str = HOST,
         **environment: str,
     ) -> "Node":
-        """Start a node as by hand, with whatever default identity is free; it logs to `folder`.
-
-        Another `command` than ours is a process from its beginning.
-        """
+        """Start a node with a free default identity; it logs to `folder`."""
         log = folder / f"{name}.log"
         listening = () if arguments[0] == "serve" else ("--host-maddr", host)
         given = (*arguments, *listening, "--log-format", "json")
-        node = cls(name, _started(command, given, log, os.environ | environment), log)
+        node = cls(name, PreparedProcess(given, log, os.environ | environment), log)
         threading.Thread(target=node._read, name=f"events of {name}", daemon=True).start()
         _open.append(node)
         return node
 
     def _read(self) -> None:
-        assert self.process.stdout is not None
         with self.process.stdout as stdout:
             for line in stdout:
                 self.events.put(json.loads(line))
@@ -91,48 +86,37 @@ class Node:
         return str(self.ready["maddrs"][0])
 
     def told(self) -> str:
-        """What is known of it where a test failed."""
+        """Its state and last log lines for a report."""
         code = self.process.poll()
         state = "runs" if code is None else f"ended with {code}"
         said = self.log.read_text().splitlines()[-TOLD_LINES:] if self.log.exists() else []
         return "\n".join([f"{self.name} ({self.ready.get('peer_id', 'not ready')}) {state}", *said])
 
     def kill(self) -> None:
-        """As `kill -9`."""
+        """Send SIGKILL."""
         self.process.kill()
         self.process.wait()
 
     def stop(self) -> int:
-        """SIGTERM; the exit code."""
+        """Send SIGTERM; return the exit code."""
         self.process.terminate()
         return self.process.wait(timeout=30)
 
     def close(self) -> None:
-        """End the process, whatever state it is in."""
+        """End the process in any state."""
         close_all([self])
-
-
-def _started(
-    command: Sequence[str] | None, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
-) -> "subprocess.Popen[str] | PreparedProcess":
-    if command is None:
-        return PreparedProcess(arguments, log, environment)
-    with log.open("wb") as errors:
-        return subprocess.Popen(
-            (*command, *arguments), stdout=subprocess.PIPE, stderr=errors, text=True, env=environment
-        )
 
 
 _open: list[Node] = []
 
 
 def open_nodes() -> tuple[Node, ...]:
-    """Those that were started and not closed, also where they have ended since."""
+    """The nodes that were started and not closed."""
     return tuple(_open)
 
 
 def close_all(nodes: Sequence[Node]) -> None:
-    """End the processes, at a time, whatever state they are in."""
+    """End the processes together, in any state."""
     for node in nodes:
         if node in _open:
             _open.remove(node)

@@ -1,4 +1,4 @@
-"""What a node imports before it does anything: where prepared processes begin (`prepared_process`).
+"""The imports of a node, for prepared processes (`prepared_process`).
 
 Importing these takes more of a processor than all else that a node does until it is ready.
 """
@@ -7,7 +7,7 @@ import gc
 import os
 from importlib import import_module
 
-# Read by what is imported, whatever a node is told later: no test fetches anything, or reads a user's folders.
+# Read at import: no test downloads anything or reads the user's folders.
 os.environ.update(HF_HUB_OFFLINE="1", HF_HOME=os.devnull)
 for name in (
     "cosine_node.cli.app",
@@ -21,6 +21,6 @@ for name in (
     "transformers.models.llama.modeling_llama",
 ):
     import_module(name)
-# It stays: no copy looks through it for garbage, or writes to its pages.
+# No copy collects these objects or writes to their pages.
 gc.collect()
 gc.freeze()

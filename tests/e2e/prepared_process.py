@@ -1,6 +1,6 @@
-"""Processes of `cosine-node` that begin with its libraries imported: copies of one that has done nothing else.
+"""Processes of `cosine-node`, forked from one that has only imported its libraries.
 
-What follows is what the command does, on signals and to its end. `tests/docs` runs commands as they are typed.
+They behave like the command. `tests/docs` runs commands as they are typed.
 """
 
 import os
@@ -18,16 +18,16 @@ _COPIES.set_forkserver_preload(["tests.e2e.prepared"])
 
 
 class PreparedProcess:
-    """A command as a process, with the methods of a `subprocess.Popen` that are used here."""
+    """A command as a process, with the methods of `subprocess.Popen` that tests use."""
 
     def __init__(
         self, arguments: Sequence[str], log: Path, environment: Mapping[str, str], *, stdin: Path = Path(os.devnull)
     ) -> None:
         """Start `cosine-node` with these arguments and this environment; its stderr is the log."""
-        # There before the process is, as for whoever reads it at once.
+        # It must exist before the process, for tests that read it at once.
         log.write_bytes(b"")
         printed, stdout = _COPIES.Pipe(duplex=False)
-        # A daemon in the sense of the library: it ends with this process.
+        # A daemon in the sense of multiprocessing, which ends with this process.
         self._process = _COPIES.Process(target=_run, args=(arguments, log, environment, stdin, stdout), daemon=True)
         self._process.start()
         stdout.close()
@@ -63,14 +63,14 @@ class PreparedProcess:
 def _run(
     arguments: Sequence[str], log: Path, environment: Mapping[str, str], stdin: Path, stdout: Connection
 ) -> None:
-    """What a copy does."""
+    """Run the command in a forked process."""
     with stdin.open("rb") as given:
         os.dup2(given.fileno(), 0)
     os.dup2(stdout.fileno(), 1)
     stdout.close()
     with log.open("ab") as errors:
         os.dup2(errors.fileno(), 2)
-    # Those that are there were made for other files.
+    # The inherited objects belong to other files.
     sys.stdin = os.fdopen(0, closefd=False)
     sys.stdout = os.fdopen(1, "w", closefd=False)
     sys.stderr = os.fdopen(2, "w", buffering=1, errors="backslashreplace", closefd=False)

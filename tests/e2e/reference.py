@@ -1,16 +1,18 @@
-"""What transformers alone generates, and the prompts it is asked with."""
+"""Reference texts by transformers alone, and their prompts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 import transformers
 from tokenizers import Tokenizer
 
 from cosine_node import zoo
+
+PROMPT: Final = "The old lighthouse keeper opened the door and"
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Attacks on real nodes by a process of its own: honest texts are the target's meanwhile, and memory is bounded."""
+"""Attacks on real nodes by another process: honest texts stay right, and memory stays bounded."""
 
 import asyncio
 import json
@@ -27,24 +27,23 @@ from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import KINDS
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import COMMAND
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
-PROMPT = "The old lighthouse keeper opened the door and"
 NEW_TOKENS = 24
 END_S = 30.0
 MOST_BYTES = 256 << 20
 ELSEWHERE = ("nice", "-n", "10")
-"""A stranger has a machine of its own: here it takes what processor time the nodes leave."""
+"""A stranger would have its own machine, so here it yields to the nodes."""
 NETWORK = "refusals"
 ESCAPES = "\x1b]52;c;aGk=\x07 \x1b[31;1;5m \x9b1A"
 
 
 @contextmanager
 def attacking(swarm: Swarm, kind: str) -> Iterator[None]:
-    """A process that attacks the nodes meanwhile, without an error of its own."""
+    """Run an attacking process, which must end without an error."""
     task = {
         "do": kind,
         "boot": swarm.boot.maddr,
@@ -88,7 +87,7 @@ def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swar
             before = memory_bytes(swarm)
             with attacking(swarm, kind):
                 await assert_right(client)
-                # As well for one that comes then.
+                # Also for a new client.
                 async with client_of(swarm) as newcomer:
                     await assert_right(newcomer)
             await assert_right(client)
@@ -98,7 +97,7 @@ def test_texts_are_the_targets_while_the_swarm_is_attacked_and_after(swarm: Swar
 
 
 def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, tmp_path: Path) -> None:
-    """Copies to the clipboard, clears the screen and moves the cursor; the sentence around it is shown."""
+    """Control sequences for clipboard and cursor are removed; the sentence is shown."""
 
     def refuse(channel: Channel, message: m.Message) -> None:
         number = getattr(message, "number", 0)
@@ -111,7 +110,6 @@ def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, t
         async with client_of(swarm) as client, AsyncExitStack() as stack:
             [true] = await client.find_verifiers()
             node = await Strangers(tmp_path, stack).node(network=NETWORK)
-            # A tokenizer that another test has fetched is not asked for again.
             for protocol in (DISCOVER, VERIFY):
                 await node.serve(protocol, partial(refuse_all, protocol))
             directory = DhtDirectory(node, load_identity(node.config.identity_file), network=NETWORK)
@@ -127,7 +125,7 @@ def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, t
 
 
 def shown_of(command: Sequence[str]) -> bytes:
-    """What a command writes to a terminal."""
+    """The output of a command on a terminal."""
     ours, its = pty.openpty()
     with subprocess.Popen(command, stdout=its, stderr=its, env=os.environ | {"COSINE_TRANSPORT": "full"}):
         os.close(its)
@@ -136,7 +134,7 @@ def shown_of(command: Sequence[str]) -> bytes:
             while piece := os.read(ours, 65_536):
                 shown += piece
         except OSError:
-            # Linux ends a terminal that nobody has open any more so.
+            # Linux raises this when nobody has the terminal open.
             pass
         finally:
             os.close(ours)

@@ -1,4 +1,4 @@
-"""Mistakes of people: each gives one plain sentence on stderr and exit code 1 or 2, never a traceback."""
+"""User errors: one sentence on stderr and exit code 1 or 2, never a traceback."""
 
 import shutil
 import socket

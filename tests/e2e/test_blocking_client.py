@@ -1,4 +1,4 @@
-"""Programs with a client say nothing of their own, however they are left."""
+"""Programs with a client print nothing else, however they end."""
 
 import json
 import subprocess
@@ -17,11 +17,11 @@ SCRIPT: Final = Path(__file__).with_name("blocking_client.py")
 IS_LIGHT: Final = pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p")
 TRANSPORTS: Final = ["full", pytest.param("light", marks=IS_LIGHT)]
 EITHER: Final = ["full", pytest.param("light", marks=[IS_LIGHT, pytest.mark.soak])]
-"""Where the programs that are left differ more than what they are left with."""
+"""Transports of tests in which the way to end matters more."""
 
 
 def said(swarm: Swarm, do: str, transport: str) -> list[dict[str, Any]]:
-    """The program's lines, once it has ended well and printed nothing else."""
+    """The lines of the program, which must succeed and print nothing else."""
     task = {"do": do, "peers": [swarm.boot.maddr], "transport": transport}
     done = subprocess.run(
         (sys.executable, SCRIPT, json.dumps(task)), capture_output=True, text=True, timeout=120, check=False

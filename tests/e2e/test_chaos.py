@@ -28,37 +28,36 @@ from cosine_p2p.request.options import GenerationOptions
 from cosine_protocol.errors import CosineError
 from tests.e2e.conftest import EMULATED
 from tests.e2e.nodes import HOST, Node, close_all, daemons_of, free_port
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(900)]
 
 NETWORK: Final = "chaos"
 MINUTES: Final = 2.0
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
 VERIFIERS: Final = frozenset({"first", "second"})
 DRAFTERS: Final = {"draft-literature": "zoo:draft-literature", "ngram": "ngram"}
 NODES: Final = ("boot", *sorted(VERIFIERS), *DRAFTERS)
 KNOWN: Final = (("boot", "first"), ("boot", "second"), ("boot", "first"), ("first", "second"))
-"""The nodes whose addresses each client was given."""
+"""The nodes whose addresses each client knows."""
 CLIENTS: Final = tuple(f"client-{number}" for number in range(len(KNOWN)))
 
 VICTIMS: Final = (*NODES, *NODES, *CLIENTS, *("boot",) * 6)
-"""The bootstrap node more often: as clients know it, most of what would happen to it is left out."""
+"""The bootstrap node is more frequent, since most events for it are left out."""
 FIRST_S: Final = 5.0
 PAUSE_S: Final = (2.0, 10.0)
-"""Between events: a restart takes longer than the shortest, so that faults come upon faults."""
+"""Pause between events, shorter than a restart, so that faults overlap."""
 STOPPED_S: Final = (1.0, 12.0)
 """A peer may be silent for 4 s: shorter and longer."""
 DOWN_S: Final = (0.0, 8.0)
 SETTLED_S: Final = 10.0
-"""A verifier that is ready again was found by all who look after so long."""
+"""Time after which a ready verifier was found by everybody."""
 HUNG_S: Final = 120.0
-"""No text of a few seconds takes so long, whatever is waited for on the way."""
+"""Far longer than any text, including all waits."""
 
 
 class Deed(StrEnum):
-    """What is done to a node, or to a client."""
+    """A fault of a node or client."""
 
     KILL = "kill -9"
     STOP = "SIGSTOP"
@@ -69,13 +68,13 @@ class Deed(StrEnum):
 
 
 NODE_DEEDS: Final = (Deed.KILL, Deed.STOP, Deed.RESTART, Deed.KILL_DAEMON, Deed.STOP_DAEMON)
-# With its own daemon stopped a client reaches nobody, whoever else is there.
+# With its own daemon stopped a client reaches nobody.
 CLIENT_DEEDS: Final = (Deed.LEAVE, Deed.KILL_DAEMON)
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A deed at a time; what is stopped or ended goes on or begins again after `lasts_s`."""
+    """A deed at a time; the victim continues or restarts after `lasts_s`."""
 
     at_s: float
     deed: Deed
@@ -96,7 +95,7 @@ def planned(*, seed: int, minutes: float) -> list[Event]:
 
 
 def may_be(event: Event, whole: Collection[str]) -> bool:
-    """True if nobody is left without a verifier or an address while the victim is away. Pure."""
+    """True if everybody still has a verifier and an address without the victim. Pure."""
     if event.victim in CLIENTS:
         return True
     left = set(whole) - {event.victim}
@@ -105,7 +104,7 @@ def may_be(event: Event, whole: Collection[str]) -> bool:
 
 @dataclass(slots=True)
 class Found:
-    """The number of texts and of events, and what went wrong."""
+    """The number of texts and events, and the faults."""
 
     texts: int = 0
     events: int = 0
@@ -114,7 +113,7 @@ class Found:
 
 @dataclass(slots=True)
 class Scene:
-    """The nodes, each with the arguments and the address that it always has; `whole_s` is since when one is."""
+    """The nodes with their arguments and addresses; `whole_s` is the time since when each is whole."""
 
     folder: Path
     arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -148,7 +147,7 @@ class Scene:
         return {name for name, since_s in self.whole_s.items() if since_s <= time.monotonic()}
 
     def pids_of(self, victim: str, deed: Deed) -> list[int]:
-        """The processes that a deed is for."""
+        """The process ids that a deed affects."""
         if victim in CLIENTS:
             daemons = sorted(daemons_of(os.getpid()))
             return daemons[CLIENTS.index(victim) :][:1]
@@ -176,7 +175,7 @@ def scene_in(folder: Path) -> Iterator[Scene]:
             scene.begin(name)
         for name in NODES[1:]:
             scene.note_ready(name)
-        # Whoever is started again may find the bootstrap node gone.
+        # The bootstrap node may be gone when another one restarts.
         for name in NODES[1:]:
             other = "second" if name == "first" else "first"
             scene.arguments[name] += ("--initial-peers", scene.maddrs[other])
@@ -197,7 +196,7 @@ def signalled(pid: int, number: signal.Signals) -> None:
 
 
 async def carry_out(scene: Scene, event: Event, leaving: dict[str, asyncio.Event]) -> None:
-    """Do what an event says, and undo it."""
+    """Carry out an event, and undo it."""
     name = event.victim
     if event.deed is Deed.LEAVE:
         leaving[name].set()
@@ -229,7 +228,7 @@ async def carry_out(scene: Scene, event: Event, leaving: dict[str, asyncio.Event
 async def ask_on(
     scene: Scene, number: int, expected: Sequence[int], leaving: asyncio.Event, over: asyncio.Event, found: Found
 ) -> None:
-    """Ask for the client's text again and again, joining anew where it is to leave."""
+    """Generate the client's text repeatedly, with a new client whenever it has to leave."""
     peers = KNOWN[number]
     while not over.is_set():
         leaving.clear()
@@ -249,12 +248,12 @@ async def ask_on(
 
 
 def options_of(number: int) -> GenerationOptions:
-    """The first client's text is the likeliest, the others' are drawn."""
+    """The first client is greedy, the others sample."""
     return {"temperature": 0.8 if number else 0.0, "seed": number, "max_new_tokens": NEW_TOKENS}
 
 
 async def texts_of(scene: Scene) -> list[tuple[int, ...]]:
-    """The text of each client, while nothing happens; the likeliest is compared with transformers' own."""
+    """The text of each client without faults; the greedy one must equal that of transformers."""
     async with AsyncClient(
         [scene.maddrs["boot"]], memory=False, network=NETWORK, dtype="float32", strategy="plain"
     ) as client:
@@ -283,7 +282,7 @@ async def play(scene: Scene, events: Sequence[Event], *, minutes: float) -> Foun
         deeds.append(asyncio.create_task(carry_out(scene, event, leaving)))
     await asyncio.sleep(max(0.0, began_s + 60 * minutes - time.monotonic()))
     for deed in deeds:
-        # On a machine that is far too busy a node may take longer than anybody waits: no text is lost by that.
+        # On a busy machine a node may start too late, which loses no text.
         with suppress(Empty):
             await deed
     over.set()

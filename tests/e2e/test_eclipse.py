@@ -1,4 +1,4 @@
-"""Peers that invent DHT ids around a swarm's records, and records in masses: newcomers find it all the same."""
+"""Newcomers find a swarm despite peers that invent DHT ids near its records, or many records."""
 
 import asyncio
 import contextlib
@@ -15,24 +15,23 @@ from tests.cosine_p2p.samples import identity_of, record_of
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.cosine_p2p.transport.full_nodes import plant
 from tests.e2e.conftest import Swarm
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(900)]
 
 TARGET: Final = "zoo:target"
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 TOKENS: Final = 24
 IDS: Final = 40
 SYBILS: Final = 704
 NEWCOMERS: Final = 5
 ATTACK_S: Final = 3.0
 SLACK_S: Final = 5.0
-"""Beside the quiet time: what a busy machine may take longer."""
+"""Allowance for a busy machine."""
 
 
 async def newcomer(swarm: Swarm) -> tuple[Generation, float, int]:
-    """A text of a client that has never been here, its seconds from the start, and the drafters it could ask."""
+    """The text of a new client, its seconds from the start, and its number of drafters."""
     began_s = time.monotonic()
     async with AsyncClient([swarm.boot.maddr], memory=False, dtype="float32", max_drafters=8) as client:
         generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
@@ -47,7 +46,7 @@ async def ended(attacking: "asyncio.Future[None]") -> None:
 
 
 async def invent_ids(stranger: Any, swarm: Swarm) -> None:
-    """Meet each node again and again, each time as another neighbour of the records of verifiers or drafters."""
+    """Meet each node repeatedly, each time with another id near the records of verifiers or drafters."""
     from cosine_p2p.transport.full.library import DHTID, PeerID
 
     keys = [

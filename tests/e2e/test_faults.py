@@ -1,4 +1,4 @@
-"""What breaks during a generation: another verifier continues, SIGTERM is orderly."""
+"""Faults during a generation: another verifier continues, SIGTERM is orderly."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,11 +10,10 @@ import pytest
 from cosine_p2p import AsyncClient
 from tests.e2e.conftest import EMULATED, Swarm
 from tests.e2e.nodes import Node
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
 PAIR_NETWORK: Final = "pair"
 KILL_AFTER_TOKENS: Final = 8

@@ -1,4 +1,4 @@
-"""A model in parts on machines that have nothing of it: each fetches its share from the swarm, as processes.
+"""A model in parts: processes without any weights fetch their share from the swarm.
 
 The test that kills a stage comes last.
 """
@@ -159,12 +159,12 @@ def test_other_stages_are_sources_too_and_where_they_are_gone_it_waits(machines:
         r"Nobody offers \d+ of the \d+ tensors of layers 0:3 of 8 of [0-9a-f]{64} now, such as .*", said
     )
     assert stranded.stop() == 0
-    # What it has found meanwhile stays for the next time: layer 2 from the late one.
+    # It keeps what it has fetched meanwhile: layer 2 from the late stage.
     assert layers_of(HeldWeights.read(machines.weights_of("stranded"))) == {2}
 
 
 def waiting_for(node: Node) -> str:
-    """What a node says that it waits for, once it has fetched something."""
+    """The event of a node that waits for weights, after it has fetched some."""
     while node.process.poll() is None:
         for line in node.log.read_text().splitlines():
             event = json.loads(line) if line.startswith("{") else {}

@@ -1,4 +1,4 @@
-"""The swarm's text is the target's own: token for token what transformers generates alone, however drafted."""
+"""The swarm's text equals that of transformers alone, token by token."""
 
 import asyncio
 import json
@@ -11,13 +11,12 @@ from cosine_node import zoo
 from cosine_p2p import AsyncClient, Generation
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import run
-from tests.e2e.reference import Case, encoded, greedy, own_cases
+from tests.e2e.reference import PROMPT, Case, encoded, greedy, own_cases
 from tests.thoroughness import THOROUGH
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 NEW_TOKENS: Final = 24
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 
 
 def generated(swarm: Swarm, *arguments: str, stdin: str = "") -> dict[str, Any]:
@@ -67,7 +66,7 @@ def test_the_command_gives_what_transformers_gives(swarm: Swarm, strategy: str, 
     assert done["tokens"] == len(done["token_ids"])
     assert done["prompt_tokens"] == len(encoded(prompt))
     assert {"text", "seconds", "time_to_first_token_s", "seed", "rounds", "drafted", "accepted"} <= done.keys()
-    # What the verifier signed, to be audited at any time.
+    # The verifier's signed statements, for later audits.
     assert done["audit"]["evidence"] and done["audit"]["state"] in ("not drawn", "no auditor", "passed")
     assert {d["domain"] for d in done["drafters"]} <= {"code", "math", "general"}
 

@@ -1,4 +1,4 @@
-"""A full disk, of processes in a mount namespace of their own."""
+"""A full disk, for processes in their own mount namespace."""
 
 import os
 import shutil

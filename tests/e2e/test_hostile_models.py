@@ -26,16 +26,15 @@ from tests.cosine_p2p.text.test_tokenizer import word_level
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import FASTEST, issued
 from tests.e2e.nodes import Node
-from tests.e2e.reference import encoded, greedy, target_tokenizer
+from tests.e2e.reference import PROMPT, encoded, greedy, target_tokenizer
 from tests.thoroughness import soak_rest
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 NETWORK: Final = "hostile-models"
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 TOKENS: Final = 24
 LIARS: Final = 3
-"""More than honest ones, so that their announced speed is the usual one and they are asked first."""
+"""More than honest ones, so that they determine the usual speed and are asked first."""
 TOKENIZERS: Final = {
     "another one": word_level(),
     "one that panics": word_level(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
@@ -52,7 +51,7 @@ def node_of(name: str, folder: Path, *arguments: str, **environment: str) -> Ite
 
 
 def serving(files: TokenizerFiles, asked: list[str]) -> Any:
-    """Says of these files that they are the ones asked for."""
+    """Serves these files for any request."""
 
     async def handle(stream: Stream) -> None:
         async with Channel(stream, DISCOVER) as channel:
@@ -92,7 +91,7 @@ def test_a_tokenizer_of_ones_own_under_the_honest_digest_is_not_taken(kind: str,
             return await asyncio.to_thread(asks, peer)
 
     def asks(peer: Node) -> tuple[str, str]:
-        """The text of a gateway that has no tokenizer yet, and how the gateway is then."""
+        """The text of a gateway without a tokenizer, and its health afterwards."""
         place = ("serve", "--port", "0", "--initial-peers", peer.maddr)
         with node_of("gateway", tmp_path, *place, XDG_CACHE_HOME=str(tmp_path / "cache")) as node:
             url: str = node.ready["url"]

@@ -1,4 +1,4 @@
-"""A bootstrap node that is not there yet, or is being started again: all that join wait for it, and say so."""
+"""Nodes and clients wait for a bootstrap node that is not there yet, and say so."""
 
 import signal
 import subprocess
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300
 
 PROMPT: Final = "The old lighthouse keeper opened the door and"
 AT_ONCE_S: Final = 10.0
-"""Of an interpreter that ends on a busy machine; far less than anybody waits for a network."""
+"""Time for an interpreter to end on a busy machine."""
 WAITING: Final = "Nobody of the network answers yet"
 
 
 @pytest.fixture(autouse=True)
 def _more_than_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine the last that is to wait starts after the minute of the first."""
+    """On a busy machine the last process may start after the first one's patience."""
     monkeypatch.setenv("COSINE_JOIN_PATIENCE", "240")
 
 
@@ -47,7 +47,7 @@ def bootstrap_place(folder: Path) -> tuple[tuple[str, ...], str]:
 
 @contextmanager
 def waiting(folder: Path, *commands: Sequence[str]) -> Iterator[list[tuple["subprocess.Popen[bytes]", Path]]]:
-    """Commands as processes, once they have said that nobody answers, and the files of what they say."""
+    """Commands that have said that nobody answers, and their logs."""
     with ExitStack() as stack:
         found = []
         for number, command in enumerate(commands):
@@ -82,7 +82,7 @@ def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node])
         for node in (nodes[2], nodes[0], nodes[1]):
             node.wait_ready()
         status.communicate(timeout=60)
-        # Whether it sees the verifier depends on which of the two joined first; either way it is an answer.
+        # It sees the verifier only if that joined first; either result is an answer.
         assert status.returncode == 0 or "Error: Nobody in the network" in log.read_text()
 
 

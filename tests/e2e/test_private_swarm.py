@@ -1,20 +1,18 @@
 """A private swarm of processes: members generate, and a stranger gets nothing."""
 
 import json
-import re
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
-from urllib.request import urlopen
 
 import pytest
 
 from cosine_p2p.trust.membership import read_swarm_file
-from tests.e2e.nodes import READY_TIMEOUT_S, Node, free_port, run
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.nodes import Node, run
+from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [
     pytest.mark.network,
@@ -23,7 +21,6 @@ pytestmark = [
     pytest.mark.skipif(find_spec("libp2p") is None, reason="needs py-libp2p"),
 ]
 
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 24
 
 
@@ -73,28 +70,3 @@ def test_a_member_generates_and_a_stranger_reads_why_it_may_not(friends: Friends
         assert done.returncode == 1
         assert "no certificate was shown" in done.stderr
         assert not json.loads(done.stdout).get("token_ids")
-
-
-def test_who_has_no_certificate_is_told_how_to_get_one(friends: Friends) -> None:
-    admitted(friends.founder, "client")
-    place = ("--swarm", str(friends.founder.parent / "client.swarm"), "--identity", str(friends.key("nobody")))
-    done = run("status", "--initial-peers", friends.verifier.maddr, *place)
-    assert done.returncode == 2
-    assert "cosine-node swarm admit 12D3KooW" in done.stderr
-
-
-def test_a_members_node_shows_its_machine_the_swarm(friends: Friends) -> None:
-    file, key, port = admitted(friends.founder, "showing"), str(friends.key("showing")), free_port()
-    kind = ("join", "--role", "drafter", "--model", "ngram", "--page", str(port))
-    node = (*kind, "--swarm", str(file), "--identity", key)
-    refused = run(*node, "--initial-peers", friends.verifier.maddr)
-    (page,) = re.findall(r"swarm admit (12D3\w+)", refused.stderr)
-    admission = run("swarm", "admit", page, "--days", "1", "--folder", str(friends.founder)).stdout
-    file.write_text(file.read_text() + admission)
-    started = Node.start("showing", (*node, "--initial-peers", friends.verifier.maddr), friends.founder.parent)
-    with closing(started.wait_ready()) as showing:
-        # The page comes once the node is ready; until then its socket listens, and what is asked there waits.
-        with urlopen(f"http://127.0.0.1:{port}/v1/swarm", timeout=READY_TIMEOUT_S) as reply:
-            swarm = json.load(reply)
-        assert showing.process.poll() is None
-    assert {each["role"]: each["reason"] for each in swarm["nodes"]} == {"verifier": "", "drafter": ""}

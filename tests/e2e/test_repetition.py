@@ -1,4 +1,4 @@
-"""Greedy texts are the same alone and beside others, with the verifier's own drafts and without."""
+"""Greedy texts are equal alone and in a batch, with and without the verifier's own drafts."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""A model in parts, as processes: the texts of the whole model, also where a stage is killed.
+"""A model in parts, as processes: the texts of the whole model, also if a stage is killed.
 
 The tests that kill stages come last.
 """
@@ -15,11 +15,10 @@ import pytest
 from cosine_p2p import AsyncClient
 from cosine_protocol.errors import GenerationFailed
 from tests.e2e.nodes import READY_TIMEOUT_S, Node, close_all, own_home
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 NEW_TOKENS: Final = 48
 LONG: Final = 256
 KILL_AFTER_TOKENS: Final = 24
@@ -42,7 +41,7 @@ class StageSwarm:
         return self.nodes[name]
 
     def begin_stage(self, name: str, layers: str) -> Node:
-        """Start a stage of the target, as slow in float32 as everywhere."""
+        """Start a stage of the target in float32."""
         options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options)
 
@@ -89,7 +88,7 @@ def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
 
 
 async def killing(parts: StageSwarm, layers: str) -> tuple[int, ...]:
-    """The text of a request, during which the stage of these layers is killed."""
+    """The text of a request, while the stage of these layers is killed."""
     killed = False
     tokens = 0
     async with AsyncClient([parts.boot.maddr], memory=False, network=NETWORK, dtype="float32") as client:

@@ -1,4 +1,4 @@
-"""The operator's view of a real swarm, the events of a node that joins it, and the logs of a request."""
+"""The status of a real swarm, the events of a joining node, and the logs of a request."""
 
 import json
 from pathlib import Path

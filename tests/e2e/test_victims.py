@@ -1,4 +1,4 @@
-"""Records that name a victim's addresses turn clients against nobody, counted at the victim's own sockets.
+"""Records with a victim's addresses cause few connections, counted at the victim's sockets.
 
 The test runs this file as a command in a network of its own, which needs root or user namespaces. Swarm and victim
 have public addresses there, the victim a private one and the loopback too. It counts connections and never says a
@@ -31,12 +31,11 @@ from cosine_protocol.records import NodeRecord, Role
 from tests.cosine_p2p.transport.full_nodes import Swarm as Strangers
 from tests.e2e.attacker import issued
 from tests.e2e.nodes import Node, close_all, own_home
-from tests.e2e.reference import encoded, greedy
+from tests.e2e.reference import PROMPT, encoded, greedy
 
 pytestmark = [pytest.mark.network, pytest.mark.timeout(300)]
 
 NETWORK: Final = "victims"
-PROMPT: Final = "The old lighthouse keeper opened the door and"
 TOKENS: Final = 24
 TEXTS: Final = 3
 STRANGERS: Final = 6
