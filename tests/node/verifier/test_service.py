@@ -109,10 +109,10 @@ async def refusal(caller: Caller, message: m.Message, *, number: int = 1) -> m.E
     return await caller.until(m.Error, number=number)
 
 
-def tree_of(base: bytes, position: int, tokens: tuple[int, ...], *, author: int = 1) -> m.Tree:
+def tree_of(base: bytes, position: int, tokens: tuple[int, ...]) -> m.Tree:
     """A chain of certain drafts."""
     nodes = NodeBlock.of([Node(index - 1, token, 1.0) for index, token in enumerate(tokens)])
-    return m.Tree(1, base, position, nodes, bytes([author] * len(tokens)))
+    return m.Tree(1, base, position, nodes, bytes([1] * len(tokens)))
 
 
 @played(play)
@@ -150,21 +150,6 @@ async def test_a_request_is_answered_with_its_stream_and_a_signed_account(bench:
     verify(kind="final", signer=SERVER.peer_id, digest=d_0, body=final.body, signature=final.signature)
     account = decode_body(m.Account, final.body)
     assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
-
-
-@played(play)
-async def test_drafts_shorten_a_request_and_change_nothing(bench: Bench, caller: Caller) -> None:
-    request = request_of(caller.peer_id, max_new_tokens=20)
-    stream = expected_output(request, bench.engine)
-    caller.post(opening(request), tree_of(request_digest(request), 0, stream[:15], author=2))
-    assert await collected(caller) == stream
-    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
-    assert len(commits) < 8
-    final = caller.heard[-1]
-    assert isinstance(final, m.Final)
-    accepted = decode_body(m.Account, final.body).accepted
-    assert accepted == (0, sum(author == 2 for commit in commits for author in commit.authors))
-    assert accepted[1] >= 12
 
 
 async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]:
