@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from cosine_node.models.model import ModelNames
@@ -24,7 +25,7 @@ from cosine_node.weights.service import WeightsService
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.directory.vivaldi import Vivaldi
-from cosine_p2p.storage.identity_file import ClaimedIdentity
+from cosine_p2p.storage.identity_file import ClaimedIdentity, claim_identity
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.channel import AGENT, StepCounts
@@ -109,6 +110,13 @@ class JoinedNetwork:
 def reach_fields(reach: Reachable) -> dict[str, object]:
     """Return the fields of an event for the reachability of a node."""
     return {"reach": reach.kind, "relays": list(reach.relays), "said": f"{str(reach)[:1].upper()}{str(reach)[1:]}."}
+
+
+def claim(network: NetworkOptions, file: Path | None, stack: AsyncExitStack) -> tuple[ClaimedIdentity, PeerGate]:
+    """Claim an identity until the stack is left; return it with the network's gate for it. Raises `UsageError`."""
+    claimed = claim_identity(file)
+    stack.callback(claimed.release)
+    return claimed, network.access.gate(claimed.identity.peer_id)
 
 
 async def join(

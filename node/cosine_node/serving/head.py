@@ -26,13 +26,12 @@ from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.home_model import load_home
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
 from cosine_node.passes.runner import in_ending_thread
-from cosine_node.serving.announced_node import join
+from cosine_node.serving.announced_node import claim, join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node import VerifierNode, observing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.operations import ChainLost
 from cosine_node.terminal.events import Emit
-from cosine_p2p.storage.identity_file import claim_identity
 
 LOG = logging.getLogger(__name__)
 WAIT_S: Final = 2.0
@@ -83,9 +82,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
     Raises `UsageError` for an unusable model, identity or address, and `PeerLost` if initial peers do not answer.
     """
     async with AsyncExitStack() as stack:
-        claimed = claim_identity(network.identity_file)
-        stack.callback(claimed.release)
-        gate = network.access.gate(claimed.identity.peer_id)
+        claimed, gate = claim(network, network.identity_file, stack)
         joining = partial(join, network, claimed, gate, emit, stack, stop)
         opened = await open_model(options.source.model, options.source.target, joining, emit, stop)
         if opened is None:

@@ -15,7 +15,7 @@ from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
 from cosine_node.serving.learner import DraftLearner
@@ -26,7 +26,6 @@ from cosine_node.verifier.admission import VerifierConfig
 from cosine_node.verifier.coordination import RequestCoordinator
 from cosine_node.verifier.home_drafter import HomeDrafter
 from cosine_node.verifier.service import VerifierService
-from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.errors import UsageError
 from cosine_protocol.protocols import AUDIT, DISCOVER, DRAFT, VERIFY
@@ -39,9 +38,7 @@ if TYPE_CHECKING:
 async def run_bootstrap(network: NetworkOptions, emit: Emit, stop: asyncio.Event) -> None:
     """Run a node that only stores the DHT and relays connections, until `stop` is set."""
     async with AsyncExitStack() as stack:
-        claimed = claim_identity(network.identity_file)
-        stack.callback(claimed.release)
-        gate = network.access.gate(claimed.identity.peer_id)
+        claimed, gate = claim(network, network.identity_file, stack)
         joined = await join(network, claimed, gate, emit, stack, stop, is_relay=True)
         if joined is None:
             return
@@ -61,11 +58,7 @@ async def run_nodes(
     or address, and `PeerLost` if initial peers do not answer.
     """
     async with AsyncExitStack() as stack:
-        places = []
-        for file in identity_files(network.identity_file, len(options)):
-            claimed = claim_identity(file)
-            stack.callback(claimed.release)
-            places.append((claimed, network.access.gate(claimed.identity.peer_id)))
+        places = [claim(network, file, stack) for file in identity_files(network.identity_file, len(options))]
         loaded = []
         for (claimed, _), each in zip(places, options, strict=True):
             try:

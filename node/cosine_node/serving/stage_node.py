@@ -11,7 +11,7 @@ from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.loading_stage import stages_told
 from cosine_node.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
@@ -21,7 +21,6 @@ from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
 from cosine_node.stages.service import MAX_CHAINS, StageService
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.offload import Threads
-from cosine_p2p.storage.identity_file import claim_identity
 from cosine_p2p.transport.base import StreamHandler
 from cosine_p2p.transport.patience import unless_stopped
 from cosine_protocol.errors import CosineError
@@ -52,9 +51,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
     """
     source = options.source
     async with AsyncExitStack() as stack:
-        claimed = claim_identity(network.identity_file)
-        stack.callback(claimed.release)
-        gate = network.access.gate(claimed.identity.peer_id)
+        claimed, gate = claim(network, network.identity_file, stack)
         joining = partial(join, network, claimed, gate, emit, stack, stop)
         opened = await open_model(source.model, source.target, joining, emit, stop)
         if opened is None:

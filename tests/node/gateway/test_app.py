@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pytest
@@ -243,13 +244,13 @@ def test_a_path_cannot_forge_a_line_of_the_log() -> None:
     assert with_gateway(use)["path"] == "/v1/%0AGET%20/v1/%20200"
 
 
+@dataclass
 class Network:
     """A network that answers a look-up after a delay with `verifiers` verifiers."""
 
-    def __init__(self, *, verifiers: int, delay_s: float = 0.5) -> None:
-        self.verifiers = verifiers
-        self.delay_s = delay_s
-        self.look_ups = 0
+    verifiers: int
+    delay_s: float = 0.5
+    look_ups: int = 0
 
     async def find_verifiers(self) -> Sequence[NodeRecord]:
         self.look_ups += 1

@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+from unittest.mock import AsyncMock
 
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.text_request import RequestedChoice
@@ -24,20 +24,6 @@ ALL_PARTS: Final[tuple[Part, ...]] = (
 """Each kind of part of a reply, in pieces."""
 
 
-@dataclass(slots=True)
-class Sent:
-    """An ASGI `send` that records its messages."""
-
-    messages: list[Any] = field(default_factory=list)
-
-    async def __call__(self, message: Any) -> None:
-        self.messages.append(message)
-
-    @property
-    def body(self) -> bytes:
-        return b"".join(message.get("body", b"") for message in self.messages)
-
-
 def reply_events(parts: Sequence[Part], **changes: Any) -> list[ChoiceEvent]:
     """The events of a reply with these parts; `changes` are of its generation."""
     started = ChoiceStarted(CHOICE, request_of("client", sampling=Sampling(temperature=0.5, top_p=0.9)))
@@ -48,13 +34,13 @@ def written(dialect: Dialect, events: Sequence[ChoiceEvent], **fields: Any) -> b
     """The body that the writer of a dialect sends for some events; `fields` are those of the request."""
 
     async def run() -> bytes:
-        sent = Sent()
-        writer = dialect.writer(dialect.body("hi", **fields), send=sent)
+        send = AsyncMock()
+        writer = dialect.writer(dialect.body("hi", **fields), send=send)
         for event in events:
             await writer.take(event)
-        assert bool(sent.messages) == writer.stream.is_begun == bool(fields.get("stream"))
+        assert send.called == writer.stream.is_begun == bool(fields.get("stream"))
         await writer.end()
-        return sent.body
+        return b"".join(call.args[0].get("body", b"") for call in send.call_args_list)
 
     return asyncio.run(run())
 
