@@ -1,15 +1,10 @@
-"""Peers that were met: those that answer are dialled first, after the initial ones."""
+"""Known peers: those that answered are dialled after the initial ones."""
 
 from typing import Any
 
 import pytest
 
-from cosine_p2p.directory.known_peers import (
-    MAX_DIALLED,
-    SILENCE_S,
-    KnownPeer,
-    order_peers,
-)
+from cosine_p2p.directory.known_peers import MAX_DIALLED, SILENCE_S, KnownPeer, order_peers
 from tests.cosine_p2p.samples import identity_of
 
 
@@ -41,8 +36,6 @@ def test_initial_peers_come_first_unless_they_did_not_answer_lately() -> None:
     assert order_peers(initial, known, now_s=101.0) == (maddr(2), maddr(5), maddr(6), maddr(1))
     assert order_peers(initial, known, now_s=100.0 + SILENCE_S) == (maddr(1), maddr(2), maddr(5), maddr(6))
     assert order_peers(initial, (), now_s=0.0) == initial
-
-
-def test_an_address_is_dialled_once_and_not_all_that_are_known() -> None:
+    # An address is dialled once, and not all known ones are.
     known = [peer(number) for number in range(1, 10)]
     assert order_peers((maddr(1),), known, now_s=0.0) == tuple(map(maddr, range(1, MAX_DIALLED + 1)))

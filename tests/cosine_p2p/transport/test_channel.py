@@ -1,4 +1,4 @@
-"""Channels: hello first, heartbeats, a deadline on silence, bounded queues, an orderly end; and links over them."""
+"""Channels: hello, heartbeats, a deadline on silence, bounded queues, an orderly end; and links over them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.channel import (
     FLOOD_S,
@@ -43,7 +42,7 @@ async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: fl
 
 
 def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
-    """A peer that says this and nothing more."""
+    """A peer that sends these messages only."""
 
     async def handle(stream: Stream) -> None:
         await stream.write(framed(*messages))
@@ -58,34 +57,26 @@ async def echoing(stream: Stream) -> None:
     await serve_channel(stream, STATUS, answer, progress=StepCounts(7, 9))
 
 
-def receive_from(*messages: m.Message) -> m.Message:
-    async def run() -> m.Message:
-        async with Channel(await dialled(saying(*messages)), STATUS) as channel:
-            return await channel.receive()
-
-    return run_virtual(run())
-
-
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("said", "error", "reason"),
     [
-        ([m.AskStatus(3)], "hello"),
-        ([m.Hello(VERSION + 1, (), "test")], f"version {VERSION + 1}"),
-        ([HELLO, m.Cancel(1)], "does not belong"),
+        ([m.AskStatus(3)], RemoteProtocolError, "hello"),
+        ([m.Hello(VERSION + 1, (), "test")], RemoteProtocolError, f"version {VERSION + 1}"),
+        ([HELLO, m.Cancel(1)], RemoteProtocolError, "does not belong"),
+        ([HELLO], PeerLost, "nothing was heard"),
     ],
 )
-def test_messages_of_the_protocol_follow_the_hello_and_no_others(said: list[m.Message], reason: str) -> None:
-    assert receive_from(HELLO, m.AskStatus(3)) == m.AskStatus(3)
-    with pytest.raises(RemoteProtocolError, match=reason):
-        receive_from(*said)
-
-
 @in_virtual_time
-async def test_silence_is_a_loss_in_time() -> None:
-    async with Channel(await dialled(saying(HELLO)), STATUS) as channel:
-        with pytest.raises(PeerLost, match="nothing was heard"):
+async def test_only_messages_of_the_protocol_follow_the_hello_and_silence_is_a_loss(
+    said: list[m.Message], error: type[Exception], reason: str
+) -> None:
+    async with Channel(await dialled(saying(HELLO, m.AskStatus(3))), STATUS) as channel:
+        assert await channel.receive() == m.AskStatus(3)
+    began_s = asyncio.get_running_loop().time()
+    async with Channel(await dialled(saying(*said)), STATUS) as channel:
+        with pytest.raises(error, match=reason):
             await channel.receive()
-        assert asyncio.get_running_loop().time() <= SILENCE_S + 0.1
+        assert asyncio.get_running_loop().time() - began_s <= SILENCE_S + 0.1
 
 
 @in_virtual_time
@@ -102,18 +93,17 @@ async def test_an_idle_pair_stays_alive_and_measures_its_round_trip_from_the_fir
         assert channel.bytes_sent > 0 and channel.bytes_received > 0
 
 
-def test_who_answers_pings_before_they_come_does_not_seem_near(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_virtual_time
+async def test_a_peer_that_answers_pings_before_they_arrive_does_not_seem_near(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("cosine_p2p.transport.channel.draw_ping_number", lambda: OWN_PING)
-
-    async def run(*pongs: m.Pong) -> float | None:
-        stream = await dialled(saying(HELLO, *pongs, m.AskStatus(3)))
+    # The right number would count.
+    for numbers, counts in ((range(64), False), ([OWN_PING], True)):
+        stream = await dialled(saying(HELLO, *map(m.Pong, numbers), m.AskStatus(3)))
         async with Channel(stream, STATUS) as channel:
             await channel.receive()
-            return channel.rtt_s
-
-    assert run_virtual(run(*(m.Pong(number) for number in range(64)))) is None
-    # The right number would have counted.
-    assert run_virtual(run(m.Pong(OWN_PING))) is not None
+            assert (channel.rtt_s is not None) is counts
 
 
 @in_virtual_time
@@ -136,37 +126,27 @@ async def test_a_peer_that_reads_nothing_holds_its_sender_up_and_fills_no_memory
 
 
 @pytest.mark.parametrize("garbage", [encode_frame(b"\xc1"), b"\xff\xff\xff\xff"])
-def test_a_broken_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
-    async def run() -> list[m.Message]:
-        stream = await dialled(echoing)
-        await stream.write(garbage)
-        decoder, messages = FrameDecoder(), []
-        while data := await stream.read():
-            messages += [decode(frame) for frame in decoder.feed(data)]
-        return messages
-
-    last = run_virtual(run())[-1]
+@in_virtual_time
+async def test_a_breach_of_the_protocol_is_answered_with_an_error_and_the_end(garbage: bytes) -> None:
+    stream = await dialled(echoing)
+    await stream.write(garbage)
+    decoder, messages = FrameDecoder(), list[m.Message]()
+    while data := await stream.read():
+        messages += [decode(frame) for frame in decoder.feed(data)]
+    last = messages[-1]
     assert isinstance(last, m.Error)
     assert (last.number, last.code) == (0, 2)
 
 
-class PlayedDenied(DeniedPeers):
-    """Denies nobody, and keeps who was counted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.noted: list[str] = []
-
-    def note_disconnected(self, peer_id: str) -> None:
-        self.noted.append(peer_id)
-
-
 @in_virtual_time
-async def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_come_back_after_a_minute() -> None:
+async def test_a_flooding_peer_loses_its_streams_is_counted_once_and_may_return_after_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A peer floods over two streams, tries again during the silence, and once after it."""
     frame = framed(m.Status(1, bytes(4000), 0, 0, 0.0))
     network, budget, ends = MemoryNetwork(), serving_budget(), list[tuple[float, str]]()
-    denied, loop = PlayedDenied(), asyncio.get_running_loop()
+    denied, noted, loop = DeniedPeers(), list[str](), asyncio.get_running_loop()
+    monkeypatch.setattr(denied, "note_disconnected", noted.append)
 
     async def handle(stream: Stream) -> None:
         def note(channel: Channel, reason: str) -> None:
@@ -193,11 +173,11 @@ async def test_who_stays_at_the_limit_loses_its_streams_is_counted_once_and_may_
     flooded = ["it sends more than is read of a peer, for too long"] * 3
     assert [reason for _, reason in ends] == [*flooded, "the stream ended"]
     assert FLOOD_S < ends[0][0] < FLOOD_S + 3
-    assert denied.noted == ["flood"]
+    assert noted == ["flood"]
 
 
 class Server:
-    """Answers every `Cancel` and `Release` with an error for its request, and counts streams."""
+    """Answers every `Cancel` with an error for its request, and counts streams."""
 
     def __init__(self, network: MemoryNetwork) -> None:
         self.network = network
@@ -205,7 +185,7 @@ class Server:
         self.transport = self.network.join("server")
 
     async def links(self) -> Links:
-        """Those of a client to this server."""
+        """The links of a client to this server."""
         for protocol in (VERIFY, DRAFT):
             await self.transport.serve(protocol, partial(self._handle, protocol))
         return Links(self.network.join("client"))
@@ -215,7 +195,7 @@ class Server:
         await serve_channel(stream, protocol, self._answer)
 
     def _answer(self, channel: Channel, message: m.Message) -> None:
-        if isinstance(message, m.Cancel | m.Release):
+        if isinstance(message, m.Cancel):
             channel.post(m.Error(message.number, 1, f"about {message.number}", None))
 
 

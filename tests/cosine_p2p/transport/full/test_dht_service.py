@@ -1,4 +1,4 @@
-"""What a DHT node does for others, asked in memory by owners, readers and floods, in virtual time."""
+"""A DHT node's service for owners, readers and flooding peers, in memory and virtual time."""
 
 import asyncio
 import time
@@ -41,7 +41,7 @@ class CountingChecker(PostingChecker):
 
 
 class Protocol:
-    """hivemind's protocol as far as it is called; it counts the keys that it looks up."""
+    """hivemind's protocol, which counts the keys that it looks up."""
 
     node_info = dht_pb2.NodeInfo()
     keys = 0
@@ -117,13 +117,13 @@ async def test_a_node_keeps_what_its_owner_brings_and_nothing_of_others() -> Non
 
 @in_virtual_time
 async def test_one_identity_with_invented_targets_costs_eight_places_and_then_its_voice() -> None:
-    """12,400 targets, as fast as it can."""
+    """12,400 stores without a pause."""
     node = Service()
     refused = 0
     targets = [f"invented/{number}" for number in range(200)]
     cells = [cell_name(network=NETWORK, role=Role.DRAFTER, target=target, prefix="") for target in targets]
     items = [item(OWNER, cell=cell, target=target) for cell, target in zip(cells, targets, strict=True)]
-    # What comes after these is refused without a look.
+    # Later stores are refused without a check.
     for number in range(12_400):
         try:
             await node.bring(OWNER, items[min(number, 199)])

@@ -1,4 +1,4 @@
-"""Questions of libp2p's own protocols, answered by streams that say what they are given."""
+"""Questions of libp2p's protocols, answered by scripted streams."""
 
 import asyncio
 
@@ -9,7 +9,6 @@ from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.full.questions import (
     MAX_ANSWER_BYTES,
     ask_dial_back,
-    ask_identity,
     ask_reservation,
     field,
     fields,
@@ -22,7 +21,7 @@ PLACE = "/ip4/203.0.114.1/tcp/4001"
 
 
 class Answering:
-    """A stream that answers with some pieces and ends."""
+    """A stream that answers with some pieces, and ends."""
 
     peer_id = PEER
 
@@ -47,7 +46,7 @@ class Answering:
 
 
 def answering(message: bytes) -> Answering:
-    """The message in two pieces, its length before it."""
+    """A message with its length, in two pieces."""
     whole = varint(len(message)) + message
     return Answering(whole[:3], whole[3:])
 
@@ -61,19 +60,22 @@ def reserved(*, status: int = 100, limit: bytes = b"") -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("message", "reason"),
+    ("stream", "reason"),
     [
-        (reserved(status=201), "it does not relay for us"),
-        (reserved(limit=field(4, number(2, 99))), "it does not relay more than 99 bytes"),
-        (b"\xff", "malformed"),
+        (answering(reserved(status=201)), "it does not relay for us"),
+        (answering(reserved(limit=field(4, number(2, 99)))), "it does not relay more than 99 bytes"),
+        (answering(b"\xff"), "malformed"),
+        (Answering(varint(1 << 30), bytes(MAX_ANSWER_BYTES), bytes(MAX_ANSWER_BYTES)), "did not answer"),
     ],
 )
-def test_one_that_refuses_or_cuts_circuits_soon_is_no_relay(message: bytes, reason: str) -> None:
+def test_a_peer_that_refuses_cuts_circuits_or_answers_without_end_is_no_relay(
+    stream: Answering, reason: str
+) -> None:
     with pytest.raises(PeerLost, match=reason):
-        asyncio.run(ask_reservation(answering(message).dial, PEER, least_bytes=100, timeout_s=1.0))
+        asyncio.run(ask_reservation(stream.dial, PEER, least_bytes=100, timeout_s=1.0))
 
 
-def test_a_dial_back_says_where_it_came_in_or_that_it_did_not() -> None:
+def test_a_dial_back_reports_the_address_or_the_failure() -> None:
     came_in = field(3, number(1, 0) + field(3, Multiaddr(PLACE).to_bytes()))
     did_not, refused = (field(3, number(1, status)) for status in (100, 101))
 
@@ -85,13 +87,7 @@ def test_a_dial_back_says_where_it_came_in_or_that_it_did_not() -> None:
         ask(refused)
 
 
-def test_an_answer_without_end_is_given_up() -> None:
-    endless = Answering(varint(1 << 30), bytes(MAX_ANSWER_BYTES), bytes(MAX_ANSWER_BYTES))
-    with pytest.raises(PeerLost, match="did not answer"):
-        asyncio.run(ask_identity(endless.dial, PEER, timeout_s=1.0))
-
-
 @pytest.mark.parametrize("data", [b"\x80", b"\x0a\x05ab", b"\x0d\x01\x02\x03\x04", b"\x80" * 11])
-def test_what_is_no_protobuf_is_refused(data: bytes) -> None:
+def test_malformed_protobuf_is_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match=r"end|unknown"):
         list(fields(data))
