@@ -17,11 +17,6 @@ from tests.packaging.conftest import ROOT, Built, Composed
 pytestmark = [pytest.mark.network, pytest.mark.slow, pytest.mark.soak, pytest.mark.timeout(900)]
 
 PROMPT: Final = "def quicksort(values):"
-NO_MACHINE_LEARNING: Final = """
-import cosine_p2p
-from importlib.util import find_spec
-assert (find_spec("torch"), find_spec("hivemind")) == (None, None)
-"""
 UNRESOLVED: Final = ("No matching distribution found", "Could not find a version", "ResolutionImpossible", "gmp.h")
 
 
@@ -96,22 +91,3 @@ def test_status_and_doctor_work_in_it(ask: Callable[..., dict[str, Any]], compos
     peers = ("--initial-peers", composed.address)
     assert {node["role"] for node in ask("status", *peers)["nodes"]} == {"verifier", "drafter"}
     assert ask("doctor", *peers)["failures"] == 0
-
-
-@pytest.mark.parametrize(
-    ("arguments", "code", "said"),
-    [
-        (("python", "-c", NO_MACHINE_LEARNING), 0, ""),
-        (("cosine-node", "serve"), 2, "gateway"),
-        (("cosine-tui", "--demo"), 2, "./lab"),
-    ],
-)
-def test_what_needs_an_extra_is_not_there_and_names_it(
-    arguments: tuple[str, ...], code: int, said: str, installed: Path, tmp_path: Path
-) -> None:
-    program, *rest = arguments
-    command = (str(installed / "bin" / program), *rest)
-    done = subprocess.run(command, env=clean_environment(tmp_path), capture_output=True, text=True)
-    assert (done.returncode, len(done.stderr.splitlines())) == (code, code // 2)
-    assert code == 0 or "pip install" in done.stderr
-    assert said in done.stderr or "node" in done.stderr

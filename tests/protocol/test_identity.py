@@ -73,11 +73,3 @@ def test_a_signature_holds_as_made_and_for_nothing_else(name: str, value: Any) -
     verify(signature=OWNER.sign(**SIGNED), **said)
     with pytest.raises(BadSignature, match="does not match"):
         verify(signature=OWNER.sign(**SIGNED), **said | {name: value})
-
-
-def test_a_signature_that_is_tampered_with_or_of_another_length_is_refused() -> None:
-    signature = OWNER.sign(**SIGNED)
-    changed = [signature[:index] + bytes([signature[index] ^ 1]) + signature[index + 1 :] for index in range(64)]
-    for bad in (*changed, b"", signature[:-1], signature + b"\0"):
-        with pytest.raises(BadSignature):
-            verify(signer=OWNER.peer_id, signature=bad, **SIGNED)

@@ -163,15 +163,6 @@ def test_without_a_target_the_network_is_told_by_its_targets_and_of_the_only_one
     assert "lists a target" in problem_of(replace(survey(), target=ALL_TARGETS), "main")
 
 
-def test_machines_get_every_field() -> None:
-    (node,) = as_object(survey(sight()), "main", NOTHING)["nodes"]
-    assert set(node) >= set(NodeRecord.__dataclass_fields__)
-    assert node["target_digest"] == "01" * 32
-    assert (node["rtt_ms"], node["requests"], node["passes"], node["uptime_s"]) == (42.1, 3, 70, 12.5)
-    assert (node["reachable"], node["reason"]) == (True, "")
-    json.dumps(node)
-
-
 @pytest.fixture(autouse=True)
 def _looks_again_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cosine_node.doctor.swarm.LOOK_AGAIN_S", (0.0,))
@@ -215,7 +206,8 @@ def test_the_command_prints_a_table_or_one_object_with_who_is_convicted_or_banne
     assert f"{AUTHOR.peer_id[-8:]} was convicted" in told.err
     seen = json.loads(told.out)
     assert (seen["target"], seen["network"], seen["problem"]) == ("someone/model", "mine", "")
-    assert [node["requests"] for node in seen["nodes"]] == [2]
+    (node,) = seen["nodes"]
+    assert set(node) >= set(NodeRecord.__dataclass_fields__) and node["requests"] == 2
     assert seen["bans"] == {"peer": {"until": "2286-11-20T17:46+00:00", "why": "spam", "floods": 0}}
 
 

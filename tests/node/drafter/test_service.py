@@ -379,13 +379,6 @@ async def test_without_one_that_holds_it_is_refused(
     assert bench.service.requests == 0
 
 
-async def advanced(caller: Caller, tokens: tuple[int, ...], *, begin: int = 0, each: int = 1) -> None:
-    """Commit the tokens of an output, so many at a time, with time to draft between."""
-    for position in range(begin, len(tokens), each):
-        caller.post(m.Advance(1, position, tokens[position : position + each]))
-        await caller.hear_for(0.1)
-
-
 @pytest.mark.parametrize("shares", [None, False, True])
 def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) -> None:
     kept: list[VerifiedStream] = []
@@ -395,7 +388,9 @@ def test_a_delegate_s_own_word_is_not_that_of_its_client(shares: bool | None) ->
         signed = mandate(request, caller.peer_id, most_tokens=20, shares_feedback=shares)
         caller.post(m.Start(1, request, (), signed, shares_feedback=None if shares else True))
         await caller.until(m.Started)
-        await advanced(caller, expected_output(request, bench.engine)[:20])
+        for position, token in enumerate(expected_output(request, bench.engine)[:20]):
+            caller.post(m.Advance(1, position, (token,)))
+            await caller.hear_for(0.1)
         caller.post(m.Release(1))
         await asyncio.sleep(2 * RETURN_S)
 

@@ -30,7 +30,7 @@ def tensors() -> Tensors:
     return {name: ("F32", [size // 4], drawn.randbytes(size)) for name, size in sizes.items()}
 
 
-def write_model(folder: Path, *, names: Collection[str] | None = None) -> Path:
+def write_model(folder: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"num_hidden_layers": LAYERS}))
     (folder / "tokenizer.json").write_text("{}")
