@@ -87,7 +87,14 @@ def _read_prompt(given: str, line: WaitingLine) -> str:
     """The given prompt, or for - the text on stdin. Raises `UsageError` if it is empty."""
     if given == "-" and sys.stdin.isatty():
         line.say("Reading the prompt from the terminal, to its end (Ctrl-D)")
-    text = _read_stdin() if given == "-" else _argument_text(given)
+    if given == "-":
+        text = _read_stdin()
+    else:
+        try:
+            # Python has not decoded it as UTF-8 in another locale.
+            text = os.fsencode(given).decode()
+        except UnicodeError:
+            text = given
     if not text:
         raise UsageError("The prompt is empty; give at least one character.")
     return text
@@ -114,14 +121,6 @@ def _read_stdin() -> str:
     except UnicodeDecodeError:
         text = data.decode(sys.stdin.encoding, "surrogateescape")
     return text.replace("\r\n", "\n")
-
-
-def _argument_text(given: str) -> str:
-    """Decode an argument as UTF-8, which Python does not in another locale."""
-    try:
-        return os.fsencode(given).decode()
-    except UnicodeError:
-        return given
 
 
 async def _generate(

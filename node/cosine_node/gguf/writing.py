@@ -212,14 +212,12 @@ def _named_tensors(model: "StoredModel") -> list[tuple[str, npt.NDArray[np.float
         if gguf_name is None:
             raise UsageError(f"{model.folder} has a tensor {name}, which is unknown in a Llama model.")
         turned_heads = rows_of.get(name.split(".")[-2])
-        found.append((gguf_name, values if turned_heads is None else _interleaved(values, turned_heads)))
+        if turned_heads is not None:
+            # llama.cpp rotates neighbours: interleave the halves of each head.
+            halves = values.reshape(turned_heads, 2, values.shape[0] // turned_heads // 2, *values.shape[1:])
+            values = np.ascontiguousarray(halves.swapaxes(1, 2).reshape(values.shape))
+        found.append((gguf_name, values))
     return found
-
-
-def _interleaved(rows: npt.NDArray[np.float32], heads: int) -> npt.NDArray[np.float32]:
-    """Interleave the halves of each head in a rotary projection, since llama.cpp rotates neighbours."""
-    halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
-    return np.ascontiguousarray(halves.swapaxes(1, 2).reshape(rows.shape))
 
 
 @dataclass(frozen=True, slots=True)

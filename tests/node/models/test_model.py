@@ -16,13 +16,12 @@ from tokenizers.pre_tokenizers import Whitespace
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
-from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_node.models.shared_tokens import shared_tokens
 from cosine_p2p.request.generation_config import read_eos
-from cosine_p2p.text.target import Target, read_target_facts
+from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
@@ -97,25 +96,6 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
     assert str(target.parent) not in f"{made.names.model_name} {made.names.target_name}"
 
 
-@pytest.mark.thorough
-def test_a_gguf_file_is_served_under_its_digest_and_never_under_its_path(target: Path, tmp_path: Path) -> None:
-    file = tmp_path / "secret-place" / "tiny.gguf"
-    file.parent.mkdir()
-    write_gguf(zoo.folder("target"), file)
-    made = served(Role.VERIFIER, file)
-    assert made.names.facts.content_digest == GgufFile.open(file).digest
-    assert made.names.target_name == made.names.facts.digest().hex()
-    assert (made.names.model_name, made.engine.numerics, made.names.facts.eos) == (
-        "tiny.gguf",
-        "gguf:Q8_0+float32",
-        (0,),
-    )
-    assert Target.parse(str(file)).digest == made.names.facts.digest()
-    files = TokenizerFiles.read(made.names.folder)
-    assert files is not None and made.names.facts.tokenizer_digest == files.digest
-    assert served(Role.VERIFIER, file, "someone/model").names.target_name == "someone/model"
-
-
 def test_a_drafter_with_another_tokenizer_drafts_text(
     drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -181,16 +161,6 @@ def test_null_says_nothing_and_a_negative_id_that_nothing_ends_a_text(
     (tmp_path / "generation_config.json").write_text(json.dumps(generation))
     (tmp_path / "config.json").write_text(json.dumps(config))
     assert read_eos(tmp_path) == ends
-
-
-def test_a_configuration_without_an_end_is_one_sentence(target: Path) -> None:
-    config = "{}"
-    for _ in range(900):
-        config = f'{{"text_config": {config}}}'
-    (target / "config.json").write_text(config)
-    assert read_eos(target) == (2,)
-    refused(Role.DRAFTER, NGRAM, target)
-    refused(Role.VERIFIER, target)
 
 
 CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_penalty": 1.1, "num_beams": 2}
