@@ -1,1 +1,1 @@
-"""The wire of CoSine P2P, of which docs/protocol.md is the normative text: no I/O, clock or randomness."""
+"""The wire protocol of CoSine P2P (docs/protocol.md), without I/O, clock or randomness."""

@@ -1,8 +1,7 @@
-"""How likely a target thought its text: what a verifier tells of each token where a request asks for it.
+"""Likelihoods of tokens, which a verifier sends on request.
 
-Likelihoods are a log-softmax in float32 of the target's own scores, before shaping and filters. What travels is the
-*surprisal*, the negative logarithm, in millionths of a nat: the same whole number on every machine that computed
-the same float, never NaN, and never a probability above one.
+They are a log-softmax in float32 of the target's scores, before shaping and filters. The wire has the *surprisal*,
+the negative logarithm, in millionths of a nat: an integer, so never NaN and never a probability above one.
 """
 
 import math
@@ -17,13 +16,13 @@ from cosine_protocol.errors import MalformedMessage, UsageError
 from cosine_protocol.fields import Items, Struct, Whole
 
 UNITS_PER_NAT: Final = 1_000_000
-SUM_SLACK: Final = 1e-4  # Above what rounding adds to a sum of probabilities: 1e-5 was seen at most.
+SUM_SLACK: Final = 1e-4  # Rounding errors of a sum of probabilities were at most 1e-5.
 
 Surprisal = Annotated[int, Whole(limits.MAX_SURPRISAL)]
 
 
 def surprisal_of(log_probability: float) -> int:
-    """The surprisal of a log-probability; of an impossible token the maximum."""
+    """The surprisal of a log-probability. The maximum for an impossible token."""
     if log_probability == -math.inf:
         return limits.MAX_SURPRISAL
     return min(limits.MAX_SURPRISAL, max(0, round(-log_probability * UNITS_PER_NAT)))

@@ -76,9 +76,9 @@ class ConstraintKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What the whole output must be: JSON by a schema, or a text of a regular expression or a Lark grammar.
+    """A constraint of the output: a JSON schema, a regular expression, or a Lark grammar.
 
-    The output ends by one of `ends`, where it may end. Raises `UsageError` for too long a text.
+    The output ends with one of `ends`. Raises `UsageError` if the text is too long.
     """
 
     kind: Annotated[int, Whole(len(ConstraintKind), 1)]

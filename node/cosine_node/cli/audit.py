@@ -35,7 +35,7 @@ WAIT_S: Final = 600.0
 WORDS: Final[Mapping[AuditState, str]] = {
     AuditState.UNANSWERED: "nobody has judged it",
     AuditState.PASSED: "most of its judges agree",
-    AuditState.SUSPECTED: "one voice accuses, and there is no other",
+    AuditState.SUSPECTED: "one judge accuses, and there is no other",
     AuditState.DISPUTED: "its judges disagree",
     AuditState.CONVICTED: "most of its judges accuse",
 }
@@ -131,7 +131,7 @@ def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
             raise UsageError(f"{file} is too large for a result of `generate --json`.")
         value: Any = json.loads(file.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise UsageError(f"{file} is no result of `generate --json`: {error}.") from None
+        raise UsageError(f"{file} is not a result of `generate --json`: {error}.") from None
     outer = value if isinstance(value, dict) else {}
     inner = outer.get("audit")
     pieces = evidence_of_json((inner if isinstance(inner, dict) else outer).get("evidence"))

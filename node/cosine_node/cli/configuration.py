@@ -33,7 +33,7 @@ def read_config(file: Path | None) -> dict[str, Any]:
         raise UsageError(f"The configuration file {path} cannot be read: {error}.") from None
     if lost := [name for name, table in tables.items() if not isinstance(table, dict)]:
         raise UsageError(
-            f"{lost[0]} in {path} stands in no table; put it under its command's, for example [{JOIN}]."
+            f"{lost[0]} in {path} is in no table; put it into that of its command, for example [{JOIN}]."
         )
     return {
         command: {key.replace("-", "_"): value for key, value in table.items()} for command, table in tables.items()
@@ -83,7 +83,7 @@ def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command
         if table not in commands:
             near = get_close_matches(table, commands, n=1)
             hint = f"; did you mean [{near[0]}]?" if near else "."
-            raise UsageError(f"[{table}] in {place} is no command's table{hint}")
+            raise UsageError(f"[{table}] in {place} is not the table of a command{hint}")
         if table != command and (table, command) != (JOIN, DOCTOR):
             continue
         known = spellings(commands[table])
@@ -91,4 +91,4 @@ def refuse_unknown_names(tables: Tables, commands: Mapping[str, Any], *, command
             near = [name.replace("_", "-") for name in get_close_matches(key, known, n=1)]
             hint = f"; did you mean {table}.{near[0]}?" if near else "."
             named = key.replace("_", "-")
-            raise UsageError(f"{table}.{named} in {place} is no option of `cosine-node {table}`{hint}")
+            raise UsageError(f"{table}.{named} in {place} is not an option of `cosine-node {table}`{hint}")

@@ -69,7 +69,7 @@ def generate(
         raise UsageError("Tools are for chats; give --chat as well.")
     asked_logprobs = [name for name in ("logprobs", "prompt_logprobs") if options.get(name) is not None]
     if asked_logprobs and not as_json:
-        raise UsageError(f"--{asked_logprobs[0].replace('_', '-')} is told with --json; give that as well.")
+        raise UsageError(f"--{asked_logprobs[0].replace('_', '-')} requires --json.")
     text = _read_prompt(prompt, line)
     asked: Prompt = Chat([{"role": "user", "content": text}]) if chat else text
     if isinstance(asked, Chat) and tools is not None:
@@ -79,7 +79,7 @@ def generate(
     done = run_interruptibly(_generate(several(initial_peers), asked, options, line, as_json))
     told = json.dumps(json_safe(done)) if as_json else _summary(done)
     if not (as_json or done.text or chat):
-        told += "\nThe target ended the text at once. If it is a model for chats, ask it with --chat."
+        told += "\nThe target ended the text immediately. For a chat model use --chat."
     show(sys.stdout if as_json else sys.stderr, told + "\n")
 
 

@@ -134,7 +134,7 @@ def summary(report: RaceReport) -> Sequence[str]:
     devices, emulated = report.devices, report.devices.latencies
     if not devices.has_held:
         late = f"{100 * devices.late_share:.0f} % of {devices.passes} passes came late on this machine"
-        cause = late if devices.is_complete else "not every node told how many of its passes came late"
+        cause = late if devices.is_complete else "not every node reported its late passes"
         lines.append(
             f"These speeds are lower bounds, for {cause}, which slows cosine only: plain decoding is counted at "
             "the pace of the emulated device."
@@ -153,7 +153,7 @@ def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
     sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
     whose = f"and the client shared {machine.processors} processors"
     if machine.has_own_core:
-        whose = "and the client; the verifier had a core of its own, all others shared another"
+        whose = "and the client; the verifier had one core, all others shared another"
     lines = [f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} {whose}."]
     lines.append(
         "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "

@@ -102,7 +102,7 @@ class NodeProcess:
                 if self._read_bytes > heard_bytes:
                     heard_bytes, heard_s = self._read_bytes, loop.time()
                 if loop.time() - heard_s > SILENCE_S:
-                    said = f"{self.name} is not ready, and has told of nothing new for {SILENCE_S:g} s."
+                    said = f"{self.name} is not ready, and has reported no progress for {SILENCE_S:g} s."
                     raise NodeDied(f"{said}\n{self.last_words()}") from None
                 continue
             if not line:

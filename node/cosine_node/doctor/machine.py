@@ -94,7 +94,7 @@ def judge_port(maddr: str) -> Finding:
         port = parse_address(maddr).port
         check_ports_free([maddr])
     except ValueError as error:
-        return failure(what, f"this is no address: {error}", "Write --host-maddr like /ip4/0.0.0.0/tcp/4001.")
+        return failure(what, f"this is not an address: {error}", "Write --host-maddr like /ip4/0.0.0.0/tcp/4001.")
     except UsageError as error:
         return refusal(what, error, "Choose another address with --host-maddr.")
     return fine(what, "it is free" if port else "any free port is taken, another one at each start")

@@ -31,7 +31,7 @@ def parse_node_address(text: str) -> Address:
         try:
             public_key_of(peer_id)
         except BadSignature:
-            raise ValueError(f"{peer_id!r} is no peer id of a node") from None
+            raise ValueError(f"{peer_id!r} is not the peer id of a node") from None
     return address
 
 
@@ -42,7 +42,7 @@ def connect(text: str, *, option: str) -> Way | Finding:
         address = parse_node_address(text)
     except ValueError as error:
         fix = f"Write {option} like /ip4/192.0.2.1/tcp/4001/p2p/12D3KooW...."
-        return failure(what, f"this is no address: {error}", fix)
+        return failure(what, f"this is not an address: {error}", fix)
     if not address.is_plain_tcp:
         return skipped(what, "only plain TCP can be tested from here")
     try:

@@ -18,16 +18,16 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_FILE_BYTES
 
 DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
-"""The key of a drafter with fewer tokens than its target: the target's token of each of its own."""
+"""The key of a reduced vocabulary: the target's id of each token."""
 TOWERS: Final = ("a.", "adapter.", "mm.", "model.image_newline", "resampler.", "s.", "v.")
-"""How the names of tensors begin that read images and sounds, in files with such (llama.cpp's clip-impl.h)."""
+"""Prefixes of tensors for images and sounds (llama.cpp's clip-impl.h)."""
 PLAIN: Final[Mapping[str, str]] = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-"""The types of weights that numpy has itself, by its names."""
+"""Types of weights in numpy."""
 
 
 @dataclass(frozen=True, slots=True)
 class GgufFile:
-    """A GGUF file whose header has been read; its weights are read when they are asked for."""
+    """A GGUF file with its header; weights are read lazily."""
 
     path: Path
     metadata: Mapping[str, Any] = field(repr=False)
@@ -35,7 +35,7 @@ class GgufFile:
     parts: tuple[Path, ...]
     """All its files, the first one first; none where a folder holds a part of it."""
     has_towers: bool = False
-    """Whether it holds tensors for images or sounds too, which are none of `tensors`."""
+    """True if it has tensors for images or sounds, which are not in `tensors`."""
 
     @classmethod
     def open(cls, path: Path) -> "GgufFile":
@@ -69,7 +69,7 @@ class GgufFile:
         try:
             metadata = read_json(folder / METADATA, most_bytes=MAX_FILE_BYTES)
             if not isinstance(metadata, dict) or not all(map(_is_value, metadata.values())):
-                raise ValueError("its metadata are no GGUF file's")
+                raise ValueError("its metadata are not those of a GGUF file")
             tensors = {}
             for row in manifest.tensors:
                 if stored_bytes(row.name, row.dtype, row.shape) != row.size_bytes:

@@ -70,7 +70,7 @@ class HubModel:
         try:
             validate_repo_id(found.repository)
         except HFValidationError:
-            raise UsageError(f"{name!r} is no folder or GGUF file, no zoo:NAME and no Hugging Face id.") from None
+            raise UsageError(f"{name!r} is not a folder, GGUF file, zoo:NAME or Hugging Face id.") from None
         return found
 
     def held(self) -> Path | None:
@@ -160,7 +160,7 @@ class HubModel:
             reason = next(iter(str(error).splitlines()), "") or type(error).__name__
             if isinstance(error, HfHubHTTPError):
                 sentence = (
-                    f"No model {self.name!r} was found: it is no folder or GGUF file here and no zoo:NAME, and the "
+                    f"No model {self.name!r} was found: it is not a folder, GGUF file or zoo:NAME, and the "
                     f"Hugging Face hub answered: {reason}"
                 )
             else:

@@ -187,7 +187,7 @@ class WeightsFetch:
                         reader.cancel()
                     await asyncio.gather(*readers, return_exceptions=True)
         except RemoteProtocolError as error:
-            LOG.warning("%s is not asked for weights any more: %s", place.name, error)
+            LOG.warning("%s is no longer asked for weights: %s", place.name, error)
             self._banned.add(place.name)
         except (PeerLost, PeerError) as error:
             LOG.info("%s gives no weights now: %s", place.name, error)

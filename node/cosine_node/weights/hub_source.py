@@ -168,7 +168,7 @@ class HubSource:
             return [WHOLE]
         names = {str(name) for name in json.loads(listed.data)["weight_map"].values()}
         if wrong := [name for name in names if not _FILE.fullmatch(name)]:
-            raise ValueError(f"{wrong[0]!r} is no name of a file with weights")
+            raise ValueError(f"{wrong[0]!r} is not the name of a file with weights")
         return sorted(names)
 
     def read_range(self, url: str, start: int, size_bytes: int) -> _Answer:
@@ -200,5 +200,5 @@ class HubSource:
             # ValueError: an invalid URL of the hub or of a proxy.
             raise PeerLost(self.name, str(error) or type(error).__name__) from None
         if len(data) > most_bytes:
-            raise RemoteProtocolError(f"{self.name} sent more than was asked for")
+            raise RemoteProtocolError(f"{self.name} sent too many bytes")
         return _Answer(data, int(told[1]) if told else len(data))

@@ -52,7 +52,7 @@ class PartialFolder:
     def __init__(self, manifest: Manifest, encoded: bytes, *, cache_folder: Path | None = None) -> None:
         """Raises `UsageError` for a model that cannot be held in parts."""
         if wrong := [part.name for part in manifest.parts if not is_part_name(part.name)]:
-            raise UsageError(f"The manifest names {wrong[0]!r}, which is no file of a model.")
+            raise UsageError(f"The manifest names {wrong[0]!r}, which is not a file of a model.")
         self.manifest = manifest
         self.encoded = encoded
         self.path = weights_folder(manifest_digest(encoded), cache_folder=cache_folder)

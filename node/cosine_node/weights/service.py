@@ -82,7 +82,7 @@ class WeightsService:
 
     async def _answer(self, question: m.Message) -> m.Message:
         if not isinstance(question, AskWeights):
-            raise RemoteProtocolError(f"{type(question).__name__} is no question")
+            raise RemoteProtocolError(f"{type(question).__name__} is not a question")
         try:
             if question.content_digest != self._digest:
                 raise PeerError(ErrorCode.WRONG_TARGET, "this node serves another model")

@@ -216,10 +216,10 @@ def test_generate_takes_all_options_that_can_be_typed_and_the_doctor_what_is_sai
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("[identity]\nidentty = 'k'", "identity.identty in {file} is no option of `cosine-node identity`; did"),
-        ("[identity]\nnothing-like-it = 1", "is no option of `cosine-node identity`."),
-        ("[jion]\nrole = 'drafter'", "[jion] in {file} is no command's table; did you mean [join]?"),
-        ("role = 'drafter'\n[join]", "role in {file} stands in no table; put it under its command's"),
+        ("[identity]\nidentty = 'k'", "identity.identty in {file} is not an option of `cosine-node identity`; did"),
+        ("[identity]\nnothing-like-it = 1", "is not an option of `cosine-node identity`."),
+        ("[jion]\nrole = 'drafter'", "[jion] in {file} is not the table of a command; did you mean [join]?"),
+        ("role = 'drafter'\n[join]", "role in {file} is in no table; put it into that of its command"),
     ],
 )
 def test_a_misspelt_name_in_the_file_is_refused_with_the_nearest(

@@ -81,7 +81,7 @@ def test_the_summary_counts_every_token_of_the_text_by_whose_it_is(run: Run) -> 
 def test_log_probabilities_are_told_in_json_alone(run: Run) -> None:
     options = ("--max-new-tokens", "5", "--generation-config", "none", "--logprobs", "2")
     told = run("generate", PROMPT, *options)
-    assert (told.code, "--logprobs is told with --json" in told.err) == (2, True)
+    assert (told.code, "--logprobs requires --json" in told.err) == (2, True)
     done = json.loads(run("generate", PROMPT, *options, "--json").out)
     assert [each["token_id"] for each in done["logprobs"]] == done["token_ids"]
     assert all(len(each["top"]) == 2 and each["logprob"] < 0 for each in done["logprobs"])

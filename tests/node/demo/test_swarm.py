@@ -66,7 +66,7 @@ def test_a_node_that_goes_on_is_waited_for_and_one_that_does_not_is_given_up(tmp
         await waiting
         silent = asyncio.ensure_future(node.wait_ready(nodes=2))
         await asyncio.sleep(1.2 * SILENCE_S)
-        with pytest.raises(NodeDied, match="told of nothing new for 150 s"):
+        with pytest.raises(NodeDied, match="reported no progress for 150 s"):
             await silent
 
     run_virtual(wait())

@@ -129,7 +129,7 @@ def test_a_broken_folder_is_one_sentence_and_says_what_to_do(
 def test_a_model_that_is_not_here_is_not_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     assert "the hub does not provide it" in broken(node_of("nobody/no-such-model", Role.VERIFIER)).found
-    assert "no Hugging Face id" in broken(node_of("no model at all", Role.VERIFIER)).found
+    assert "zoo:NAME or Hugging Face id" in broken(node_of("no model at all", Role.VERIFIER)).found
     assert "no model folder" in broken(node_of(str(tmp_path / "nowhere"), Role.VERIFIER)).found
 
     class Told:

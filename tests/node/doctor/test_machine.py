@@ -127,4 +127,4 @@ def test_a_port_is_tried_and_left_free() -> None:
     assert judge_port(f"/ip4/127.0.0.1/tcp/{port}").found == "it is free"
     assert "another one at each start" in judge_port("/ip4/127.0.0.1/tcp/0").found
     assert "cannot be listened on" in judge_port("/ip4/192.0.2.1/tcp/4001").found
-    assert "this is no address" in judge_port("4001").found
+    assert "this is not an address" in judge_port("4001").found

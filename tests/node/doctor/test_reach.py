@@ -23,9 +23,9 @@ LOOPBACK = "/ip4/127.0.0.1/tcp"
 @pytest.mark.parametrize(
     ("text", "found"),
     [
-        ("nonsense", "this is no address"),
+        ("nonsense", "this is not an address"),
         ("/ip4/192.0.2.1/tcp/1", "does not say whose"),
-        ("/ip4/192.0.2.1/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "no peer id of a node"),
+        ("/ip4/192.0.2.1/tcp/1/p2p/QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "not the peer id of a node"),
         (f"{LOOPBACK}/1/p2p/{PEER}", "nothing listens there"),
     ],
 )

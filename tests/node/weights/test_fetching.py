@@ -76,7 +76,7 @@ def test_a_source_that_sends_wrong_bytes_is_asked_no_more(
     liar = Counting(known, lambda number, data: lie(data))
     fetch_from(known, folder, "model", one_way_s=0.001, liar=liar, honest=None)
     assert held(folder.path).is_whole
-    assert "liar is not asked for weights any more" in caplog.text
+    assert "liar is no longer asked for weights" in caplog.text
     assert len(liar.sent) <= 16
 
 
