@@ -32,8 +32,6 @@ class NotAMember(RemoteProtocolError):
 
 
 class ErrorCode(IntEnum):
-    """Codes carried by an `Error` message."""
-
     INTERNAL = 1
     MALFORMED = 2
     WRONG_TARGET = 3

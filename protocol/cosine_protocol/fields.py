@@ -74,7 +74,6 @@ class Bytes(Kind):
 
 
 def exactly(size: int) -> Bytes:
-    """Exactly `size` bytes."""
     return Bytes(size, size)
 
 

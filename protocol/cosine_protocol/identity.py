@@ -87,7 +87,6 @@ class Identity:
         return identity
 
     def to_file_bytes(self) -> bytes:
-        """The libp2p key file of this identity."""
         seed = self._key.private_bytes(Encoding.Raw, PrivateFormat.Raw, NoEncryption())
         return _PRIVATE_PREFIX + seed + self._public
 

@@ -29,7 +29,6 @@ def surprisal_of(log_probability: float) -> int:
 
 
 def log_probability_of(surprisal: int) -> float:
-    """The natural logarithm of the probability of a token."""
     return -surprisal / UNITS_PER_NAT if surprisal else 0.0
 
 
@@ -75,7 +74,6 @@ class LikelihoodDigest:
         self._hash = blake2b(digest_size=limits.DIGEST_BYTES)
 
     def add(self, told: Sequence[Likelihood]) -> None:
-        """Add the next likelihoods."""
         for each in told:
             numbers = [number for likely in each.top for number in (likely.token, likely.surprisal)]
             self._hash.update(struct.pack(f">{2 + len(numbers)}I", each.surprisal, len(each.top), *numbers))

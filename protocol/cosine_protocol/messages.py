@@ -172,8 +172,6 @@ class Transcript:
 
 
 class FinishReason(IntEnum):
-    """The reason for the end of a stream."""
-
     LENGTH = 0
     EOS = 1
     CANCELLED = 2
@@ -287,8 +285,6 @@ class PromptLikelihoods:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """The client ends the request."""
-
     number: Number
 
 
@@ -405,8 +401,6 @@ class Fragment:
 
 @dataclass(frozen=True, slots=True)
 class Advance:
-    """Committed output tokens from `position` on."""
-
     number: Number
     position: Position
     tokens: CommitTokens
@@ -414,8 +408,6 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """The drafter has no room now."""
-
     number: Number
     retry_after_s: Annotated[float, RetryAfter]
 

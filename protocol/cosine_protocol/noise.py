@@ -23,7 +23,6 @@ def mix64(x: int) -> int:
 
 
 def position_key(*, seed: int, position: int) -> int:
-    """The 64-bit key of one output position."""
     return mix64((mix64((seed + GAMMA) & MASK) + (position + 1) * GAMMA) & MASK)
 
 

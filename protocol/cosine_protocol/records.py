@@ -142,7 +142,6 @@ class NodeRecord:
 
     @property
     def facts(self) -> TargetFacts:
-        """The target's facts in the record of a verifier or stage."""
         return TargetFacts(
             content_digest=self.content_digest,
             tokenizer_digest=self.tokenizer_digest,

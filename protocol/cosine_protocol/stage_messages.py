@@ -199,8 +199,6 @@ class KeepPath:
 
 @dataclass(frozen=True, slots=True)
 class PruneNodes:
-    """Drop nodes of a sequence and their descendants."""
-
     sequence: Number
     nodes: NamedNodes
 

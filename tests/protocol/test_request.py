@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import fields, replace
-from statistics import fmean
 from typing import Any
 
 import pytest
@@ -28,7 +27,6 @@ from cosine_protocol.request import (
 from tests.protocol.samples import OWNER, request_of
 
 HUGE = 10**400
-SAMPLES = 20_000
 WORD_BITS = 64
 
 
@@ -150,20 +148,3 @@ def test_golden() -> None:
     assert noise_bits(seed=0, position=0, token=0) == 0x238275BC38FCBE91
     assert noise_bits(seed=(1 << 64) - 1, position=131_071, token=(1 << 31) - 1) == 0x743EB8E0899BDC16
     assert gumbel(seed=0, position=0, token=0) == -0.6807578206062317
-
-
-def _word(token: int) -> int:
-    return noise_bits(seed=7, position=3, token=token)
-
-
-def test_noise_is_as_uniform_as_a_hash() -> None:
-    words = [_word(token) for token in range(SAMPLES)]
-    for bit in range(WORD_BITS):
-        assert fmean(word >> bit & 1 for word in words) == pytest.approx(0.5, abs=0.02)
-    counts = [0] * 256
-    for word in words:
-        counts[word >> 56] += 1
-    expected = SAMPLES / 256
-    chi_square = sum((count - expected) ** 2 / expected for count in counts)
-    # 255 degrees of freedom: five standard deviations around the mean.
-    assert abs(chi_square - 255) < 5 * math.sqrt(2 * 255)

@@ -141,7 +141,6 @@ def read_evidence(file: Path | None) -> tuple[Evidence, ...]:
 
 
 def check(piece: Evidence) -> CheckedPiece:
-    """Check one piece by its signatures alone."""
     try:
         opened = piece.open()
     except RemoteProtocolError as error:

@@ -108,7 +108,6 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
 
 
 def _saving_picture(show: "Show", path: Path) -> "Show":
-    """Wrap `show` to save one picture."""
     from cosine_node.demo.screen import save_picture
 
     is_saved = False

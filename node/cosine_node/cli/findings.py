@@ -67,7 +67,6 @@ async def _examine(plan: JoinPlan, *, is_quiet: bool) -> list[Finding]:
 
 
 def _print(finding: Finding) -> None:
-    """Print a finding and, on the next line, what to do about it."""
     console = Console(highlight=False, soft_wrap=True)
     mark, style = MARKS[finding.status]
     console.print(Text.assemble((mark, style), (f"{finding.what}: ", "bold"), printable(finding.found)))

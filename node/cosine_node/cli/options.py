@@ -296,7 +296,6 @@ def takes_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def several(values: list[str] | None) -> tuple[str, ...]:
-    """The values of a repeatable option."""
     return tuple(values or ())
 
 

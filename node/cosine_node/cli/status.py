@@ -289,7 +289,6 @@ def _table(survey: "Survey", notes: OwnNotes, *, columns: int) -> Table:
 
 
 def _reached_records(survey: "Survey") -> list[NodeRecord]:
-    """The records of nodes that answer."""
     return [sight.record for sight in survey.nodes if not sight.reason]
 
 

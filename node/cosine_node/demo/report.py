@@ -64,7 +64,6 @@ class RaceReport:
         return sorted({row.temperature for row in self.rows})
 
     def median_speedup(self, way: Way, temperature: float) -> float:
-        """Median speed-up over plain decoding."""
         return median(row.speedup(way) for row in self.rows if row.temperature == temperature)
 
     def as_json(self) -> dict[str, Any]:

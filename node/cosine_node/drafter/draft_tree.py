@@ -138,7 +138,6 @@ class DraftTree:
 
     @property
     def unread_tokens(self) -> int:
-        """Number of known tokens that were not fed yet."""
         return sum(not self._states[node].is_fed for node in self._known)
 
     def tokens_fed_after(self, row: Row) -> int:

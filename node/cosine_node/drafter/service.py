@@ -331,7 +331,6 @@ class DrafterService:
             self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
 
     def _tick(self) -> None:
-        """End requests after `FORGOTTEN_S`."""
         self._ticking = None
         now_s = asyncio.get_running_loop().time()
         for followed in list(self._followed.values()):

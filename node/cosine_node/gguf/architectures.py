@@ -143,7 +143,6 @@ def _count(model: GgufFile, key: str) -> int:
 
 
 def _window(model: GgufFile) -> int | None:
-    """Tokens of the sliding window. None without one."""
     return _count(model, "attention.sliding_window") or None
 
 

@@ -22,7 +22,6 @@ DRAFT_VOCABULARY: Final = "cosine.draft_vocabulary"
 TOWERS: Final = ("a.", "adapter.", "mm.", "model.image_newline", "resampler.", "s.", "v.")
 """Prefixes of tensors for images and sounds (llama.cpp's clip-impl.h)."""
 PLAIN: Final[Mapping[str, str]] = {"F32": "<f4", "F16": "<f2", "F64": "<f8"}
-"""Types of weights in numpy."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,8 @@ def parse_engine(text: str) -> EngineKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineChoice:
+    """Options for loading a model. A draft head reads the inputs of a target's `feature_layers`."""
+
     kind: EngineKind = EngineKind.AUTO
     device: str = "auto"
     dtype: str = "auto"
@@ -69,7 +71,6 @@ class EngineChoice:
     pool_size: PoolSize = field(default_factory=PoolSize)
     is_deterministic: bool = False
     feature_layers: tuple[int, ...] = ()
-    """Layers of a target whose inputs a draft head reads."""
 
     @property
     def needs_torch(self) -> bool:

@@ -113,7 +113,6 @@ def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -
 def _load_target(
     source: ModelSource, folder: Path, feature_layers: tuple[int, ...], emit: Emit, *, measure_s: float
 ) -> "tuple[ServedModel, TorchEngine]":
-    """Load a target whose engine returns the inputs of these layers."""
     from cosine_node.engine.torch.engine import TorchEngine
 
     engine = replace(source.engine, feature_layers=feature_layers)

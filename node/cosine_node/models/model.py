@@ -59,13 +59,12 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A loaded model and the names in its record."""
+    """A loaded model and the names in its record. `folder` has a drafter's own weights."""
 
     engine: Engine
     curve: CostCurve
     names: ModelNames
     folder: Path | None = None
-    """The folder of a drafter's weights, if it has any."""
 
 
 def load_served(

@@ -115,8 +115,6 @@ class PassSpeed:
 
 
 class TimedRunner:
-    """Reports passes to a `PassSpeed`."""
-
     def __init__(self, runner: Runner, speed: PassSpeed) -> None:
         self._runner = runner
         self._speed = speed

@@ -105,7 +105,6 @@ class WeightsFetch:
 
     @property
     def wanted_bytes(self) -> int:
-        """Total size of the tensors to fetch."""
         return sum(self._manifest.tensors[row].size_bytes for row in self._rows)
 
     async def run(self, find: Callable[[], Awaitable[Sequence[SourcePlace]]]) -> None:

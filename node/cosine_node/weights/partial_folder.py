@@ -130,7 +130,6 @@ class PartialFolder:
 
 
 def weights_folder(content_digest: bytes, *, cache_folder: Path | None = None) -> Path:
-    """The folder of a model's fetched part."""
     return (cache_folder or Path(user_cache_dir("cosine-p2p")) / "weights") / content_digest.hex()
 
 

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from cosine_node import zoo
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -101,18 +99,6 @@ def test_other_tokenizers_and_types_are_refused_and_leave_nothing(copy: Path, tm
     with pytest.raises(UsageError, match="has 4 tokens that end a text"):
         write_gguf(copy, tmp_path / "a.gguf")
     assert list(tmp_path.iterdir()) == [copy]
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
-def test_weights_are_those_that_torch_reads(dtype: torch.dtype, tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("{}")
-    save_file({"a": torch.randn(3, 5).to(dtype), "b": torch.randn(2).to(dtype)}, tmp_path / "model.safetensors")
-    read = StoredModel.read(tmp_path).weights()
-    stored = load_file(tmp_path / "model.safetensors")
-    assert read.keys() == stored.keys()
-    for name, values in read.items():
-        assert values.dtype == np.float32
-        assert np.array_equal(values, stored[name].float().numpy())
 
 
 def test_a_models_own_configuration_and_weights_come_back(tmp_path: Path) -> None:

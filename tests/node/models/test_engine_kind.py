@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.engine.blocks.half_linear import has_half_products
 from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
@@ -110,27 +109,3 @@ def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence:
 )
 def test_numerics_tell_the_options_of_a_node_with_the_same(numerics: str, options: str) -> None:
     assert join_options(numerics) == tuple(options.split())
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--engine", "llama"),
-        ("--engine", "torch", "--dtype", "bfloat16"),
-        ("--engine", "torch", "--dtype", "float32", "--quantize", "float16"),
-    ],
-)
-def test_an_engine_has_the_numerics_whose_options_it_was_loaded_with(
-    options: tuple[str, ...], tmp_path: Path
-) -> None:
-    if "--quantize" in options and not has_half_products():
-        pytest.skip("this processor has no products with weights in float16")
-    given = dict(zip(options[::2], options[1::2], strict=True))
-    choice = replace(
-        AUTO,
-        kind=EngineKind(given["--engine"]),
-        dtype=given.get("--dtype", "auto"),
-        quantize=given.get("--quantize"),
-    )
-    file = tiny_gguf()
-    assert join_options(load_with(choice, unfold(file, cache_folder=tmp_path), file).numerics) == options

@@ -11,15 +11,12 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.weights.service import IDLE_S, MAX_OF_PEER, MAX_STREAMS, WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.channel import Channel
-from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.call_budget import CallBudget
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
-from tests.cosine_p2p.private_swarm import PrivateSwarm
-from tests.cosine_p2p.samples import identity_of
 from tests.node.weights.models import tensors
 
 NAME = "model.layers.0.up.weight"
@@ -118,27 +115,6 @@ def test_a_peer_that_asks_much_is_answered_later(known: HeldWeights) -> None:
         return clock() - began_s
 
     assert run_virtual(run()) == pytest.approx(1.0, abs=0.2)
-
-
-@pytest.mark.parametrize("is_member", [True, False])
-def test_of_a_private_swarm_members_alone_are_served(known: HeldWeights, is_member: bool) -> None:
-    swarm = PrivateSwarm()
-
-    async def run() -> m.Message:
-        network = MemoryNetwork()
-        server, client = (identity_of(number).peer_id for number in (1, 2))
-        gated = network.join(server, PeerGate(swarm.member(server)))
-        await gated.serve(WEIGHTS, WeightsService(known).handle)
-        asker = network.join(client, PeerGate(swarm.member(client)) if is_member else None)
-        async with Channel(await asker.dial(server, WEIGHTS), WEIGHTS) as channel:
-            channel.post(question(known, WeightKind.MANIFEST))
-            return await channel.receive()
-
-    answer = asyncio.run(run())
-    if is_member:
-        assert isinstance(answer, WeightBytes)
-    else:
-        assert isinstance(answer, m.Error) and answer.code == ErrorCode.NOT_ADMITTED
 
 
 def test_who_asks_nothing_for_long_loses_its_stream(known: HeldWeights) -> None:
