@@ -1,4 +1,4 @@
-"""A swarm of embedded models with a gateway, which every documented command meets; started once."""
+"""A swarm of embedded models with a gateway for the documented commands."""
 
 import os
 from collections.abc import Iterator
@@ -23,14 +23,14 @@ HOMES: Final = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where documented commands run, and what the names in them stand for."""
+    """The place of documented commands, and the values of names in them."""
 
     folder: Path
     environment: dict[str, str]
     names: dict[str, str]
 
     def real(self, text: str) -> str:
-        """A command, or a program, with this swarm's addresses."""
+        """A command or program with the addresses of this swarm."""
         for substitution in SUBSTITUTIONS:
             text = substitution.apply(text)
         for name, here in self.names.items():
@@ -38,7 +38,7 @@ class Place:
         return text
 
     def folder_of(self, page: Path) -> Path:
-        """One for each page, with the files that its commands name."""
+        """A folder for each page, with the files that its commands name."""
         folder = self.folder / page.stem
         folder.mkdir(exist_ok=True)
         (folder / "question.txt").write_text("What is 3 plus 4?\n")

@@ -1,4 +1,4 @@
-"""Commands of the documentation that a test cannot run as they stand, each with the reason."""
+"""Commands of the documentation that a test cannot run, with the reason."""
 
 import re
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class Exemption:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """A part of commands that stands for something else here."""
+    """A replacement of a part of commands."""
 
     pattern: str
     replacement: str

@@ -1,4 +1,4 @@
-"""What the README and the pages of docs/ tell people to type, and where they point."""
+"""Commands, programs and links of the README and the pages of docs/."""
 
 import re
 import shlex
@@ -35,7 +35,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """One command as a shell gets it, without its comment."""
+    """A command without its comment."""
 
     block: Block
     text: str
@@ -74,7 +74,7 @@ def _is_open(text: str) -> bool:
 
 
 def _without_comment(text: str) -> str:
-    """As a shell would drop it: from a # at the start of a word outside quotes."""
+    """Remove a shell comment."""
     for found in re.finditer(r"(?:^|\s)#", text):
         if not _is_open(text[: found.start()]):
             return text[: found.start()]
@@ -82,7 +82,7 @@ def _without_comment(text: str) -> str:
 
 
 def all_commands() -> list[Command]:
-    """Every command of every page, each text once, at its first place."""
+    """All distinct commands of all pages, in order."""
     found = [
         command
         for page in PAGES
@@ -94,21 +94,21 @@ def all_commands() -> list[Command]:
 
 
 def python_of(page: Path) -> str:
-    """The Python blocks of a page in a row, as somebody types them who reads it from the top."""
+    """All Python blocks of a page."""
     return "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
 
 
 def links_of(page: Path) -> list[str]:
-    """Where a page points, without what stands in its blocks."""
+    """The links of a page outside of its blocks."""
     return [found[1] for found in _LINK.finditer(_FENCED.sub("", page.read_text("utf-8")))]
 
 
 def inline_of(page: Path) -> list[str]:
-    """What stands between backticks in the prose of a page."""
+    """The inline code of a page."""
     return re.findall(r"`([^`]+)`", _FENCED.sub("", page.read_text("utf-8")))
 
 
 def anchors_of(page: Path) -> set[str]:
-    """What headings are called in links, as GitHub makes it."""
+    """The anchors of a page's headings on GitHub."""
     prose = _FENCED.sub("", page.read_text("utf-8"))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(prose)}

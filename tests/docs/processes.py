@@ -1,4 +1,4 @@
-"""Commands as processes: some run to their end, some serve until they are stopped."""
+"""Documented commands as processes."""
 
 import json
 import subprocess
@@ -15,7 +15,7 @@ MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui"
 
 
 def write_programs(folder: Path) -> None:
-    """The commands as an installation has them, wherever these tests run."""
+    """Write the commands of an installation as scripts."""
     for name, module in MODULES.items():
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
@@ -23,7 +23,7 @@ def write_programs(folder: Path) -> None:
 
 
 class Server:
-    """A command that serves; its JSON events are the lines of its stdout. Close it in the end."""
+    """A serving command with JSON events on stdout."""
 
     def __init__(self, command: list[str], log: Path, environment: Mapping[str, str]) -> None:
         with log.open("ab") as errors:
@@ -32,7 +32,7 @@ class Server:
             )
 
     def first_event(self) -> dict[str, Any]:
-        """Wait for it; empty if the process has ended without any."""
+        """The first event. Empty if the process ends without one."""
         assert self._process.stdout is not None
         event: dict[str, Any] = json.loads(self._process.stdout.readline() or "{}")
         return event
@@ -49,7 +49,7 @@ class Server:
 
 
 def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Run a command as it is meant: to its end, or until it is ready to serve."""
+    """Run a command to its end, or until it is ready to serve."""
     if command.startswith(SERVERS):
         serve(command, folder, environment)
     else:
@@ -57,7 +57,7 @@ def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Run to the end; it must succeed, and show no traceback."""
+    """Run a command, which must succeed without a traceback."""
     done = subprocess.run(
         ("bash", "-c", command), cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
     )
@@ -67,7 +67,7 @@ def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def serve(command: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Start, wait until it is ready, and end it with SIGTERM; then it must exit with 0."""
+    """Start a server, wait until it is ready, and stop it; it must exit with 0."""
     log = folder / "server.log"
     server = Server(["bash", "-c", f"exec {command}"], log, {**environment, "COSINE_LOG_FORMAT": "json"})
     try:

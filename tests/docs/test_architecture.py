@@ -1,4 +1,4 @@
-"""The walks of docs/architecture.md name files, and functions in them, that exist."""
+"""Files and functions named in docs/architecture.md exist."""
 
 import ast
 import re

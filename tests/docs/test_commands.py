@@ -1,4 +1,4 @@
-"""Every command and every Python program in the documentation does what it is there for, on a real swarm."""
+"""Commands and Python programs of the documentation work on a real swarm."""
 
 import re
 import shlex
@@ -37,7 +37,7 @@ RUN: Final = [command for command in COMMANDS if exemption_of(command) is None]
 
 
 def main_pages_first(pages: Iterable[Path]) -> list[Any]:
-    """Pages for `parametrize`: those that everybody begins with run in `make check`, all others in `make soak`."""
+    """Parameters: the main pages run in `make check`, the others in `make soak`."""
     return [
         pytest.param(page, id=page.name, marks=() if page in MAIN_PAGES else pytest.mark.soak) for page in pages
     ]

@@ -1,4 +1,4 @@
-"""Links between pages, and from pages to files, lead somewhere."""
+"""Links of the documentation lead to existing files and headings."""
 
 from pathlib import Path
 from typing import Final

@@ -1,4 +1,4 @@
-"""docs/promises.toml has the promises of docs/security.md, and the tests that hold them exist."""
+"""docs/promises.toml matches docs/security.md, and its tests exist."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""The documentation site builds without a warning and without a network, and asks for nothing from elsewhere."""
+"""The documentation site builds without warnings, and loads nothing from other servers."""
 
 import re
 import subprocess

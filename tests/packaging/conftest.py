@@ -1,4 +1,4 @@
-"""The wheel as it would be published, and the swarm of compose.yaml as processes of this machine."""
+"""The built wheel, and the swarm of compose.yaml as local processes."""
 
 import os
 import subprocess
@@ -44,7 +44,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """The services of compose.yaml at work, in their order, and what stands for their names and folders."""
+    """The running services of compose.yaml, with their folders and ports."""
 
     folder: Path
     ports: Mapping[str, int]
@@ -59,7 +59,7 @@ class Composed:
         return f"http://127.0.0.1:{self.ports['8000']}"
 
     def here(self, text: str, service: str) -> str:
-        """A command of the file on this machine instead of in a container."""
+        """Adapt a command for this machine instead of a container."""
         for container, machine in (("/dns4/bootstrap/", "/dns4/localhost/"), ("0.0.0.0", "127.0.0.1"), ("$$", "$")):
             text = text.replace(container, machine)
         for container, port in self.ports.items():
@@ -86,7 +86,7 @@ class Composed:
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
-    """All services, started at once as Docker would, and ready."""
+    """All services, ready."""
     ports = {name: free_port() for name in ("4001", "8000", "verifier", "drafter")}
     place = Composed(tmp_path_factory.mktemp("composed"), ports)
     (place.folder / "swarm").mkdir()

@@ -1,7 +1,4 @@
-"""What compose.yaml and the Dockerfile say is understood here, and its commands form a swarm that works and drains.
-
-The image itself is built nowhere in these tests: that needs Docker and a network.
-"""
+"""Checks compose.yaml and the Dockerfile, and runs the commands of compose.yaml without Docker."""
 
 import json
 import re
@@ -22,7 +19,7 @@ OWN: Final = re.compile(r"cosine-node (\w+)((?: (?!>|&&|\|)\S+)*)")
 
 
 def own_commands(text: str) -> list[tuple[str, list[str]]]:
-    """The commands of ours within a script, with an address where it computes one."""
+    """The cosine-node commands in a script."""
     plain = re.sub(r"\$\$\(cat /swarm/address\)", "ADDRESS", text)
     return [(name, shlex.split(rest.rstrip(")"))) for name, rest in OWN.findall(plain)]
 

@@ -1,4 +1,4 @@
-"""In a clean environment the wheel's light install is a client: from `pip install` to text from a running swarm."""
+"""The light install of the wheel in a clean environment generates text with a swarm."""
 
 import json
 import os
@@ -22,7 +22,7 @@ UNRESOLVED: Final = ("No matching distribution found", "Could not find a version
 
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a fresh environment with nothing but the wheel and what it asks for."""
+    """A virtual environment with the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     constraints = ("--constraint", str(ROOT / "constraints.txt"))

@@ -1,4 +1,4 @@
-"""The wheel holds four packages, what they need to run, the licence, and nothing else; so do its companions."""
+"""Content of the wheel and of its companions."""
 
 import re
 import subprocess
@@ -25,16 +25,16 @@ PACKAGES: Final = {
     "cosine_tui": ROOT / "tui" / "cosine_tui",
 }
 HELD_DATA: Final = "cosine_node/zoo/models/"
-"""Weights, which are most of the wheel; their own limits are their tests' matter."""
+"""Weights, which are most of the wheel."""
 MAX_WHEEL_BYTES: Final = 25_000_000
 MAX_REST_BYTES: Final = 1_250_000
-"""All but weights, compressed; a choice, half as much again as it was."""
+"""Compressed size without weights."""
 COMPANIONS: Final = {
     "cosine_lab": ROOT / "lab",
     "cosine_smol": ROOT / "weights",
     "cosine_train": ROOT / "node" / "train",
 }
-"""The packages of the distributions beside it, and where they are built."""
+"""Packages of the other distributions."""
 HEAVY: Final = ("torch", "transformers", "hivemind", "numpy", "textual", "starlette")
 BUILT_HERE: Final = ("libp2p", "fastecdsa")
 
@@ -94,7 +94,7 @@ def test_the_base_is_a_light_client(metadata: Message) -> None:
 
 @pytest.mark.parametrize("package", COMPANIONS)
 def test_a_companion_is_a_wheel_of_its_own(package: str, built: Built, tmp_path: Path) -> None:
-    """With all its modules and data, and the notice that recorded texts and weights need."""
+    """It has all modules, data and licences."""
     del built
     home = COMPANIONS[package]
     command = (sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path), str(home))

@@ -1,4 +1,4 @@
-"""One request, record and identity to test with."""
+"""Valid requests, records and identities."""
 
 from dataclasses import replace
 from typing import Any, Final
@@ -27,7 +27,7 @@ GENERATION_DEFAULTS: Final = GenerationDefaults(
     not_honoured=("no_repeat_ngram_size",),
 )
 COORDINATE: Final = NetworkCoordinate(-12_500, 40_000, 0, 2_300, 85)
-"""Of a peer some 40 ms from the origin, by its own word 8.5 % off."""
+"""A peer some 40 ms from the origin, with an error of 8.5 %."""
 STAGE_OFFER: Final = StageOffer(
     first_layer=8,
     end_layer=16,
@@ -43,7 +43,7 @@ LIKELIHOODS: Final = (
     Likelihood(105_361, (LikelyToken(13, 105_361), LikelyToken(8, 2_302_586))),
     Likelihood(3_912_023, (LikelyToken(8, 223_144), LikelyToken(34, 1_771_957))),
 )
-"""Of a likely token, and of one that is likelier than neither of two others."""
+"""Likelihoods of a likely and of an unlikely token."""
 
 
 def request_of(**changes: Any) -> Request:
@@ -64,7 +64,7 @@ def request_of(**changes: Any) -> Request:
 
 
 def record_of(**changes: Any) -> NodeRecord:
-    """A valid record of `OWNER`, issued at `NOW_S`, with some fields changed; its target digest follows."""
+    """A valid record of `OWNER`, issued at `NOW_S`, with a matching target digest."""
     fields: dict[str, Any] = {
         "schema": SCHEMA,
         "peer_id": OWNER.peer_id,

@@ -1,4 +1,4 @@
-"""The classes that travel, and strategies for values of them."""
+"""Wire classes, and strategies for their values."""
 
 from typing import Final
 

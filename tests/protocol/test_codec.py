@@ -1,4 +1,4 @@
-"""The wire: every message survives on its own protocols, and all else is refused, in bounded memory."""
+"""The codec: round trips, refusals, and bounded memory."""
 
 import dataclasses
 import math
@@ -117,7 +117,7 @@ def test_unknown_tags_and_what_is_no_array_with_a_tag_are_refused() -> None:
 
 @pytest.mark.parametrize("array", [b"\xdd\x00\x02\x00\x00", b"\xdc\x0b\x00"], ids=["of 131,072", "of 2,816"])
 def test_no_room_is_made_for_values_that_an_array_only_claims(array: bytes) -> None:
-    """On a thousand levels it would be 80 MB for a frame of 5 KB, and 60 ms of a processor."""
+    """A thousand nested arrays would take 80 MB for a frame of 5 KB."""
     tracemalloc.start()
     try:
         with pytest.raises(MalformedMessage, match="not msgpack"):

@@ -1,4 +1,4 @@
-"""`docs/protocol.md` names what the code has: messages with their fields in order, limits, errors, vectors."""
+"""`docs/protocol.md` matches the code: messages, limits, errors and vectors."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Identities equal libp2p's, and signatures hold for one kind, signer, request and body."""
+"""Identities equal libp2p's, and signatures are bound to kind, signer, request and body."""
 
 from typing import Any
 

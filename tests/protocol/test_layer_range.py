@@ -1,4 +1,4 @@
-"""Ranges of layers: what users write, and how ranges lie to each other."""
+"""Ranges of layers: parsing and relations."""
 
 import pytest
 from hypothesis import given

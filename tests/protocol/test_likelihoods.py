@@ -1,4 +1,4 @@
-"""What may be told of a token's likelihood, and what costs its peer the place."""
+"""Checks and sizes of likelihoods."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Manifests: one encoding for each model, within bounds, whatever a stranger sends."""
+"""Manifests have a single encoding within bounds."""
 
 from dataclasses import replace
 

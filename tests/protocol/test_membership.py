@@ -1,4 +1,4 @@
-"""A certificate shows that one peer belongs to one swarm for a while; nobody else can make, change or use it."""
+"""Certificates and revocations of private swarms."""
 
 from collections.abc import Mapping
 from typing import Any

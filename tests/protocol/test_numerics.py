@@ -1,4 +1,4 @@
-"""What numerics say of an engine, and of the texts that it writes."""
+"""Parsing of numerics."""
 
 import pytest
 

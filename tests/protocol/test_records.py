@@ -1,4 +1,4 @@
-"""Signed records: what a reader believes, and where a record may lie."""
+"""Checks of signed records, and their cells."""
 
 import math
 from dataclasses import fields, replace

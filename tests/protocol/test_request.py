@@ -1,4 +1,4 @@
-"""A request: which sampling means something, what its digests depend on, and the noise that its seed fixes."""
+"""Requests: bounds of sampling, digests, and keyed noise."""
 
 import math
 from dataclasses import fields, replace

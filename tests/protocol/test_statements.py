@@ -1,4 +1,4 @@
-"""Mandates, transcripts and verdicts hold as they were signed, for one request and nothing else."""
+"""Mandates, transcripts and verdicts are bound to one request."""
 
 from dataclasses import astuple, replace
 from typing import Any

@@ -1,4 +1,4 @@
-"""The golden vectors in `protocol/vectors` hold for this code, bit by bit, both ways."""
+"""The golden vectors in `protocol/vectors` match this code in both directions."""
 
 from pathlib import Path
 from typing import Any

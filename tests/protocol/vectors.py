@@ -1,4 +1,4 @@
-"""The golden test vectors in `protocol/vectors`: where they lie and how values are written in them."""
+"""Reading and writing the golden vectors in `protocol/vectors`."""
 
 import dataclasses
 import json
@@ -32,14 +32,14 @@ def read(name: str) -> Any:
 
 
 def add_frame(message: m.Message) -> None:
-    """Append the vector of a message. Those that exist are never changed."""
+    """Append the vector of a message. Existing vectors are never changed."""
     frame = {"message": type(message).__name__, "tag": TAG_OF[type(message)], "fields": as_json(message)}
     frames = [*read("frames"), {**frame, "frame": encode_frame(encode(message)).hex()}]
     (FOLDER / "frames.json").write_text(json.dumps(frames, indent=1) + "\n")
 
 
 def as_json(value: Any) -> Any:
-    """A message as JSON: bytes in hex, tuples as lists, nested messages as objects, inlined ones as on the wire."""
+    """Convert a message to JSON: bytes in hex, nested messages as objects, inlined ones as on the wire."""
     if dataclasses.is_dataclass(value):
         written: dict[str, Any] = {}
         for field in dataclasses.fields(value):

@@ -1,4 +1,4 @@
-"""Runs commands in this process; none reads the settings of the person who runs the tests."""
+"""Runs commands in this process, without the user's settings."""
 
 import os
 from collections.abc import Callable

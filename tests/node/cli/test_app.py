@@ -1,4 +1,4 @@
-"""The command line as a contract: spellings, configuration, environment, completion, and errors in one sentence."""
+"""The command line: spellings, configuration, environment, completion, and errors."""
 
 import json
 import os
@@ -176,7 +176,7 @@ def test_without_a_home_folder_it_is_said_what_to_set(monkeypatch: pytest.Monkey
 
 
 def test_help_imports_nothing_heavy_and_only_the_command_itself_seldom_looks_for_garbage() -> None:
-    """At its end neither: with PyTorch loaded that took a node six seconds after it had left the network."""
+    """With PyTorch loaded the final garbage collection took six seconds."""
     code = (
         "import atexit, gc, sys\n"
         "atexit.register(lambda: print(gc.get_freeze_count() >= len(gc.get_objects())))\n"

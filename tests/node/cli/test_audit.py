@@ -1,4 +1,4 @@
-"""`cosine-node audit`: what it reads, what it tells of stored evidence, and whom it asks about a stored text."""
+"""`cosine-node audit`: evidence in files, local judgement, and judgement by a swarm."""
 
 import json
 from dataclasses import asdict, replace

@@ -1,4 +1,4 @@
-"""`cosine-node doctor`, which is `join --check`: what it examines, what it prints, how it exits."""
+"""`cosine-node doctor`, which is `join --check`: plans, output and exit codes."""
 
 import json
 from collections.abc import Callable
@@ -19,7 +19,7 @@ Examined = Callable[..., list[JoinPlan]]
 
 @pytest.fixture
 def examined(monkeypatch: pytest.MonkeyPatch) -> Examined:
-    """Gives the findings, and returns the plans that were examined since."""
+    """Replaces the examination by given findings, and returns the list of examined plans."""
 
     def given(*findings: Finding) -> list[JoinPlan]:
         seen: list[JoinPlan] = []

@@ -1,4 +1,4 @@
-"""`generate` from its options to what it prints: the stages, and the defaults of the model's own."""
+"""`cosine-node generate`: options, output, tools, and the model's generation config."""
 
 import json
 import random
@@ -35,7 +35,7 @@ CHAT = GenerationDefaults(
 
 @pytest.fixture
 def _swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """A swarm of letters around the command, whose target has a generation config."""
+    """A simulated swarm whose target has a generation config."""
 
     async def join() -> Swarm:
         swarm = await SimulatedSwarm(one_way_s=0.0, generation_defaults=CHAT).__aenter__()

@@ -1,4 +1,4 @@
-"""What `join` makes of its options: nodes, stages, heads and pupils; and what it refuses before any starts."""
+"""`cosine-node join`: the nodes that its options describe, and refusals."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ PORT = "/ip4/127.0.0.1/tcp/4001"
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[tuple[NetworkOptions, Any]]:
-    """The network, and the nodes, the stage or the head that would be started; none is."""
+    """The options of nodes, which are not started."""
     seen: list[tuple[NetworkOptions, Any]] = []
 
     async def note(network: NetworkOptions, options: Any, *_: Any) -> None:

@@ -1,4 +1,4 @@
-"""A command whose extra is not installed ends with one sentence that says what to install."""
+"""Commands name the missing extra in one sentence."""
 
 import re
 import subprocess
@@ -38,7 +38,7 @@ PROJECT: Final = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").re
 
 
 def packages_of(extra: str) -> list[str]:
-    """The packages of an extra by the names they are imported by, with what hivemind and py-libp2p import."""
+    """The import names of an extra's packages, with imports of hivemind and py-libp2p."""
     names = [re.match(r"[\w-]+", line) for line in PROJECT["optional-dependencies"][extra]]
     found = [IMPORTED_AS.get(name[0], name[0]) for name in names if name is not None and name[0] != "cosine-p2p"]
     return found + {"node": ["google"], "light": ["trio"]}.get(extra, [])

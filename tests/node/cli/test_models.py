@@ -1,4 +1,4 @@
-"""`cosine-node zoo`, `convert` and `demo`: models that ship, and models as files."""
+"""`cosine-node zoo`, `convert`, and the models of `demo`."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A node that joins with `--page` shows it once it is ready, and goes on without it where that fails."""
+"""`join --page` shows the page once the node is ready, and goes on without it."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""`cosine-node plan`: machines as they are written, and what it prints."""
+"""`cosine-node plan`: parsing of machines, and output."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The gateway that `serve` makes of its options, and the options that it refuses."""
+"""`cosine-node serve`: options of the gateway and client, and refusals."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ HOST: Final = "127.0.0.1"
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """The options of the gateway and client that would be started; none is."""
+    """The options of the gateway and client, which are not started."""
     noted: dict[str, Any] = {}
 
     async def note(

@@ -1,4 +1,4 @@
-"""`cosine-node status`: a table for people, every field for machines, and what to do where nobody is found."""
+"""`cosine-node status`: table, JSON, and advice if nothing is found."""
 
 import io
 import json

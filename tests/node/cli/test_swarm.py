@@ -1,4 +1,4 @@
-"""`cosine-node swarm`, `ban` and `identity`: who is a member, who is kept out, and who one is."""
+"""`cosine-node swarm`, `ban` and `identity`."""
 
 import json
 import stat

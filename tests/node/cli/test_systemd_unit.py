@@ -1,4 +1,4 @@
-"""`cosine-node service`: a unit that systemd takes, and that runs what was asked for from any folder."""
+"""`cosine-node service`: units that systemd accepts and that work from any folder."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Terminals that are not UTF-8: text comes out, with a mark for what they lack, and prompts come in."""
+"""Output and prompts on terminals that are not UTF-8."""
 
 import sys
 from io import BytesIO, TextIOWrapper

@@ -1,4 +1,4 @@
-"""The machine of a demo: its two cores."""
+"""CPU affinity of the demo."""
 
 import os
 import threading

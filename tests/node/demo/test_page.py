@@ -1,4 +1,4 @@
-"""After its races the demo offers a page, which Enter ends."""
+"""The page of the demo after its races."""
 
 import asyncio
 import os

@@ -1,4 +1,4 @@
-"""The demo's race, its report, and its screen."""
+"""The race of the demo, its report and its screen."""
 
 import io
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ PASS_S = 0.06
 
 
 def raced_text(seconds: float, *, tokens: int = 10, rounds: int = 10, accepted: int = 0) -> Generation:
-    """A generation of some tokens; the experts of mathematics and code drafted the accepted ones."""
+    """A generation whose accepted tokens were drafted by the experts of mathematics and code."""
     return generation(
         token_ids=tuple(range(tokens)),
         tokens=tokens,

@@ -1,4 +1,4 @@
-"""The processes of a demo: what they do until they are ready is seen, and what a failing one said is shown."""
+"""The processes of a demo: progress, and logs of failed ones."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The examination: models as `join` loads them, faults planted for real, and a child that crashes or hangs."""
+"""The examination: loading of models, faults, and a child that crashes or hangs."""
 
 import asyncio
 import json

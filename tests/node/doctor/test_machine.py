@@ -1,4 +1,4 @@
-"""This machine as the doctor judges it: packages, key file, ports, disks, GPUs, and what llama.cpp needs."""
+"""Checks of this machine: packages, key file, ports, disks and GPUs."""
 
 import socket
 from collections import namedtuple

@@ -1,4 +1,4 @@
-"""Ways to other nodes: what connecting to an address gives, who answers there, and whether others could dial us."""
+"""Checks of connections to other nodes and of reachability."""
 
 import asyncio
 import socket

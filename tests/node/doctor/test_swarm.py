@@ -1,4 +1,4 @@
-"""The swarm, the clocks and the tokenizers, judged by what a newcomer saw."""
+"""Checks of the swarm, the clock and the tokenizer."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,7 +69,7 @@ def test_without_a_target_the_only_one_is_judged(
 
 
 def looked_around(roles: Sequence[Role], *, silent: bool = False) -> Neighbourhood:
-    """What a newcomer sees of one node for each role, whose records an honest peer keeps."""
+    """The view of a new client on one node for each role."""
 
     async def run() -> Neighbourhood:
         swarm = PlainSwarm()

@@ -1,4 +1,4 @@
-"""The drafter's tree: whatever happens to it, its blocks attach and its rows obey the engine."""
+"""The drafter's tree: its blocks attach, and its rows obey the engine."""
 
 import math
 import random
@@ -64,7 +64,7 @@ def tokens_of(grown: Block) -> list[int]:
 
 @dataclass(slots=True)
 class Follower:
-    """A drafter's tree on a scripted engine, and a live tree that hears the same commits and every block."""
+    """A drafter's tree on a scripted engine, and a live tree with the same commits and all blocks."""
 
     rng: random.Random
     engine: ScriptedEngine
@@ -120,7 +120,7 @@ class Follower:
         self.take(self.tree.assign(made))
 
     def advance(self) -> None:
-        """A commit: drafted or not, sometimes repeated, overlapping, or after a gap."""
+        """Commit tokens, drafted or not, sometimes repeated, overlapping, or after a gap."""
         rng, live = self.rng, self.live
         for _ in range(rng.randrange(1, 4)):
             drafted = sorted(live.root.children)
@@ -135,7 +135,7 @@ class Follower:
         assert self.tree.digest == self.live.root.digest
 
     def step(self) -> None:
-        """One pass on the engine, which checks every name; a commit may arrive while it runs."""
+        """Run a pass on the engine, which checks every name. A commit may arrive meanwhile."""
         self.engine.prune(self.sequence, self.tree.take_dropped())
         self.engine.keep(self.sequence, self.tree.take_kept())
         row = self.tree.plan(self.sequence)

@@ -16,7 +16,7 @@ NO_CHANNEL: Any = None
 
 
 class Following:
-    """Requests of these clients, each of which has something to draft in every pass."""
+    """Requests that have something to draft in every pass."""
 
     def __init__(self, clients: Sequence[str], *, pool_tokens: int = 1 << 16) -> None:
         self.engine = ScriptedEngine(vocab_tokens=16, pool_tokens=pool_tokens)

@@ -1,4 +1,4 @@
-"""The drafter on the in-memory network, in virtual time: whom it follows, what it signs, when it stops."""
+"""The drafter on the in-memory network in virtual time: requests, signatures and mandates."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""A GGUF file as a model and as a folder: what it says of itself, and what is refused."""
+"""A GGUF file as a model and as a folder."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The tokenizer of a GGUF file that is served gives llama.cpp's tokens, or the file is refused in one sentence."""
+"""The tokenizer of a served GGUF file equals llama.cpp's."""
 
 import logging
 from collections.abc import Sequence

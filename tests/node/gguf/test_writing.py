@@ -1,4 +1,4 @@
-"""A model folder as a GGUF file and back: what is written is read again, and what cannot be is one sentence."""
+"""Writing a model folder as a GGUF file, and reading it again."""
 
 import json
 import shutil

@@ -1,3 +1,5 @@
+"""The choice of the engine, and refusals of its options."""
+
 from dataclasses import replace
 from pathlib import Path
 

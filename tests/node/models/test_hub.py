@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, here a server on loopback that answers, is mute, or is not there."""
+"""Models of a Hugging Face hub on loopback that answers, is mute, or is unreachable."""
 
 import json
 import shutil

@@ -1,4 +1,4 @@
-"""From a name to what a node serves: who is refused with one sentence, and what the record will say."""
+"""Loading of a served model: refusals, names and engines."""
 
 import json
 import shutil
@@ -99,7 +99,7 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
 def test_a_drafter_with_another_tokenizer_drafts_text(
     drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its vocabulary is the target's backwards: what it says is the same word under the other number."""
+    """Its vocabulary is that of the target in reverse order."""
     save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
     made = served(Role.DRAFTER, drafter, target)
     assert "its drafts are matched as text" in caplog.text
@@ -227,7 +227,7 @@ def choices(engine: Engine, prompt: Sequence[int], sampling: Sampling) -> Choice
 
 
 def test_rows_beyond_the_tokens_change_no_draft(padded: Path, tmp_path: Path) -> None:
-    """A drafter with more rows drafts as if they were not there: greedily, sampled, and with a penalty."""
+    """Greedily, sampled, and with a penalty."""
     plain, wide = llama(TOKENS), llama(VOCAB + 56)
     state = {
         name: torch.cat([weight, 9 * weight[:76]]) if name.startswith(("model.embed", "lm_head")) else weight

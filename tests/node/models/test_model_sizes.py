@@ -1,4 +1,4 @@
-"""Sizes are read as transformers reads them, from every shape of configuration, with transformers and without."""
+"""Sizes equal those of transformers for every shape of configuration, with and without it."""
 
 import json
 import subprocess
@@ -74,7 +74,7 @@ def test_a_configuration_written_out_says_the_same_without_transformers(
 
 
 def test_a_drafter_without_weights_needs_no_pytorch() -> None:
-    """Which takes five seconds of a processor and 300 MB to import."""
+    """Its import takes five seconds and 300 MB."""
     code = """
 import sys
 from cosine_node.models.model import ModelSource, load_served

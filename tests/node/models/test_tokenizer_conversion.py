@@ -1,4 +1,4 @@
-"""A tokenizer without a tokenizer.json is served as transformers reads it, and made once."""
+"""A converted tokenizer equals that of transformers, and is cached."""
 
 import base64
 import json
@@ -77,7 +77,7 @@ def sentence_piece(**options: Any) -> bytes:
 
 
 def by_sentence_piece(asked: object) -> Any:
-    """What the library SentencePiece answers, in a process of its own: beside torch it may crash."""
+    """Run SentencePiece in a child process: together with torch it may crash."""
     pytest.importorskip("sentencepiece", reason="the package sentencepiece is not installed")
     done = subprocess.run(
         [sys.executable, "-c", LIBRARY], input=json.dumps(asked).encode(), capture_output=True, check=True
@@ -86,7 +86,7 @@ def by_sentence_piece(asked: object) -> Any:
 
 
 def tiktoken_file() -> bytes:
-    """The tokens of a byte-level BPE as tiktoken writes them: bytes, then what joins two of them."""
+    """A byte-level BPE in tiktoken's format."""
     tokens = [bytes([byte]) for byte in range(256)]
     tokens += [b"th", b"the", b" t", b" the", b"in", b"ing", b"12", b"\xf0\x9f", b"  "]
     return b"".join(base64.b64encode(token) + b" %d\n" % rank for rank, token in enumerate(tokens))

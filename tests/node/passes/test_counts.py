@@ -1,4 +1,4 @@
-"""Services count all that happened, as the client and its verifier saw it."""
+"""Counters of services in a simulated swarm."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""Emulated devices: what a profile's name means, and that it says so."""
+"""Parsing of emulation profiles."""
 
 import pytest
 

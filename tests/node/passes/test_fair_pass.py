@@ -1,4 +1,4 @@
-"""Fair passes: each client has its share, and a crowd costs the others no more of their time than was decided."""
+"""Fair passes: shares of clients, and the bounded cost of a crowd."""
 
 from collections import Counter
 from random import Random

@@ -1,4 +1,4 @@
-"""Places are shared fairly: no client keeps more than others lack, and those that wait come in turns."""
+"""Fair places: eviction, queueing, and turns of users."""
 
 from collections import Counter
 
@@ -59,7 +59,7 @@ def test_nobody_is_evicted_who_has_no_more_than_the_newcomer_gets(text: str, new
 
 @given(st.text("abcdABCD", min_size=1, max_size=20))
 def test_two_clients_never_take_each_others_places_in_turns(text: str) -> None:
-    """Evicting ends: every eviction of a request that is not idle makes shares more equal."""
+    """Evictions end, because each makes shares more equal."""
     held, evicted = holders(text), 0
     while (index := whom_to_evict(User("x"), held)) is not None:
         held[index] = Holder(User("x"), len(text) + evicted)

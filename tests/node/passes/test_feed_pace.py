@@ -1,4 +1,4 @@
-"""Passes follow each other down a chain as fast as its slowest stage takes them."""
+"""The pace of passes through a chain of stages."""
 
 import math
 
@@ -17,7 +17,7 @@ def pace_of(most_under_way: int | None = None) -> ChainPace:
 
 
 def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0, tokens: int = 1) -> None:
-    """A pass of one token that took the way, the stages, and so long in queues."""
+    """End a pass with the given time in queues."""
     taken_s = WAY_S + sum(curve.seconds(tokens) for curve in (QUICK, SLOW, QUICK)) + queued_s
     pace.note_ended(now_s, begun_s=now_s - taken_s, tokens=tokens)
 

@@ -1,4 +1,4 @@
-"""The cost curve that follows the passes of a device under load."""
+"""The cost curve of a device under load."""
 
 import random
 from itertools import pairwise

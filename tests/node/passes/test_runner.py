@@ -1,4 +1,4 @@
-"""Runners: away from the loop, on it in virtual time, or paced; the time of a pass that is told; idle passes."""
+"""Runners in threads and virtual time, pacing, the announced time of a pass, and idle passes."""
 
 import asyncio
 import threading
@@ -61,7 +61,7 @@ def row_of(engine: ScriptedEngine, tokens: int = 2) -> Row:
 
 
 def test_engines_beside_each_other_share_a_thread_and_none_stays_from_loading() -> None:
-    """Else PyTorch has a team of workers for each, and passes took 1.6 times as long on two cores."""
+    """With a team of PyTorch's workers for each thread passes took 1.6 times as long on two cores."""
     target, home = NotingEngine(), NotingEngine()
 
     async def run() -> str:
@@ -130,7 +130,7 @@ REAL = CostCurve(((1, 0.0105), (64, 0.08)))
 
 
 class Node:
-    """What the passes of an idle node need, on a device as fast as `REAL` that was measured as `BUSY_START`."""
+    """An idle node on a device with the curve `REAL` that was measured as `BUSY_START`."""
 
     def __init__(self) -> None:
         self.engine = ScriptedEngine()
@@ -140,7 +140,7 @@ class Node:
         self.idle_passes = IdlePasses(self.engine, runner, self.speed)
 
     async def wait(self, *, work_after_s: float) -> float:
-        """Wait for work that comes after so long; how much later that is noticed."""
+        """Wait for work after `work_after_s`. Returns the delay."""
         loop = asyncio.get_running_loop()
         due_s = loop.time() + work_after_s
         loop.call_at(due_s, self.work.set)

@@ -1,4 +1,4 @@
-"""What a function answers in a process of its own, and what becomes of one that gives no answer."""
+"""Functions in child processes: answers, failures and timeouts."""
 
 from pathlib import Path
 

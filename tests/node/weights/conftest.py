@@ -1,4 +1,4 @@
-"""The small model that several tests fetch or serve."""
+"""A small model to fetch or serve."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A small model with layers, as a folder, and nodes in memory that hold all of it or a part."""
+"""A small model with layers, and in-memory nodes that hold all or a part of it."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ LAYERS = 3
 
 
 def tensors() -> Tensors:
-    """Embedding, layers of a large and a small tensor each, a norm; all of random bytes."""
+    """An embedding, layers with a large and a small tensor, and a norm, of random bytes."""
     drawn = random.Random(7)
     sizes = {"model.embed.weight": PIECE_BYTES + 4, "model.norm.weight": 8}
     for layer in range(LAYERS):
@@ -50,7 +50,7 @@ def rows_of(known: HeldWeights, *parts: str) -> set[int]:
 
 
 class Nodes:
-    """A network in memory, one node of which fetches."""
+    """An in-memory network with a node that fetches."""
 
     def __init__(self, known: HeldWeights, *, one_way_s: float = 0.0) -> None:
         self.known = known
@@ -88,7 +88,7 @@ class Nodes:
 def fetch_from(
     known: HeldWeights, folder: PartialFolder, *parts: str, one_way_s: float = 0.0, **sources: WeightsService | None
 ) -> Nodes:
-    """Fetch the tensors whose names contain one of these from nodes by name; one without a service holds all."""
+    """Fetch the tensors whose names contain one of `parts`. A source None holds all."""
 
     async def run() -> Nodes:
         nodes = Nodes(known, one_way_s=one_way_s)

@@ -1,4 +1,4 @@
-"""Weights are fetched from several sources, piece by piece: what is wrong is found, what is there is kept."""
+"""Fetching weights from several sources: wrong data is detected, and progress is kept."""
 
 import asyncio
 import hashlib
@@ -176,7 +176,7 @@ def test_a_full_disk_is_told_in_one_sentence(known: HeldWeights, folder: Partial
 
 @dataclass(slots=True)
 class Scripted:
-    """A source of some tensors by row; `wait` is awaited before a read. It may be one that cannot tell digests."""
+    """A source of some tensors by row; `wait` is awaited before a read."""
 
     name: str
     held: dict[int, bytes]
@@ -222,13 +222,13 @@ def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
             return is_fresh
 
     async def be_late(at: int, piece: int) -> None:
-        """The sooner source brings all pieces while this one reads its last."""
+        """The faster source finishes while this one reads its last piece."""
         if piece == last:
             begun.set()
             await brought.wait()
 
     async def be_ready(at: int, piece: int) -> None:
-        """The rest comes, and the fetch ends, when the source of the whole has gone."""
+        """The fetch ends after the source of the whole has gone."""
         if at != row:
             await left.wait()
 

@@ -1,4 +1,4 @@
-"""A GGUF file is fetched in parts: a stage's disk holds its tensors alone, and they are the file's model."""
+"""A stage fetches only its tensors of a GGUF file."""
 
 import asyncio
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Weights of the Hugging Face hub, by ranges of its files: here of a server on loopback."""
+"""Weights of a Hugging Face hub on loopback, by ranges of its files."""
 
 import asyncio
 import json
@@ -28,7 +28,7 @@ REPOSITORY = "someone/model"
 
 @dataclass
 class Hub:
-    """A server of files with ranges; `asked` are the lengths of the ranges, `tokens` what it was shown."""
+    """A server of files with ranges. Records the sizes of ranges and the tokens."""
 
     folder: Path
     endpoint: str = ""

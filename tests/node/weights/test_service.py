@@ -1,4 +1,4 @@
-"""What a node serves of its weights, and how much to whom."""
+"""Serving of weights, and its limits."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -25,7 +25,7 @@ NAME = "model.layers.0.up.weight"
 def ask(
     service: WeightsService, *questions: m.Message, streams: int = 1, is_one_peer: bool = False
 ) -> list[m.Message]:
-    """The answers on the last of several streams that stay open, each of a peer of its own or all of one."""
+    """The answers on the last of several open streams, of different peers or of one."""
 
     async def run() -> list[m.Message]:
         network = MemoryNetwork()

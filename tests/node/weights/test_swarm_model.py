@@ -1,4 +1,4 @@
-"""A model that is not on this machine is found in the swarm: by name, by digest, or not at all."""
+"""Finding a model in the swarm by name or digest."""
 
 import asyncio
 from dataclasses import replace

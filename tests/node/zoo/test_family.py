@@ -1,4 +1,4 @@
-"""The shipped models: complete, small, consistent with their cards, and usable offline."""
+"""The embedded models: complete, small, and consistent with their cards."""
 
 import hashlib
 import json
