@@ -170,8 +170,8 @@ def requests_of(
         longest = max(verifier.context_tokens for verifier in verifiers)
         # Claude Code, LiteLLM and Aider recognise these words.
         raise PromptTooLong(
-            f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that the target's context holds beside "
-            "a text; shorten it."
+            f"The prompt is too long: {len(tokens)} tokens > {longest - 1} that fit into the target's context "
+            "with a text; shorten it."
         )
     return sorted(
         _that_can_be_told(offers), key=partial(_offer_rank, verifiers=verifiers, standing=standing, whole=whole)

@@ -153,7 +153,7 @@ class GatedStream:
 async def refuse(stream: Stream, reason: str) -> None:
     """Send an error, and close once the peer has closed: a stream closed at once would lose the error."""
     try:
-        message = f"this peer talks to members of its private swarm, and to nobody it denies: {reason}"
+        message = f"this peer admits only members of its private swarm, and no denied peers: {reason}"
         async with asyncio.timeout(LINGER_S):
             error = m.Error(0, ErrorCode.NOT_ADMITTED, message[:MAX_SENTENCE], None)
             await stream.write(encode_frame(encode(error)))

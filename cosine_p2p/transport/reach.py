@@ -36,8 +36,8 @@ class Reachable:
             ReachKind.DIRECT: "others reach this node directly",
             ReachKind.PUNCHED: f"others meet this node through {through} and then reach it directly",
             ReachKind.RELAYED: f"others reach this node only through {through}",
-            ReachKind.LOCAL: "machines of its own network reach this node",
-            ReachKind.UNTESTED: "whether others reach this node is not known",
+            ReachKind.LOCAL: "only machines in its network reach this node",
+            ReachKind.UNTESTED: "it is unknown whether others reach this node",
             ReachKind.NOBODY: "nobody can reach this node",
         }[self.kind]
         return f"{said}: {self.reason}" if self.reason else said
@@ -94,7 +94,7 @@ def judge_reach(found: Findings) -> Reachable:
         addresses = tuple(public)
         return Reachable(kind=ReachKind.UNTESTED, addresses=addresses, reason=only or "no peer has tried")
     door = "a firewall" if public else "its router"
-    return Reachable(kind=ReachKind.NOBODY, reason=f"{door} lets nobody in, and no relay answers")
+    return Reachable(kind=ReachKind.NOBODY, reason=f"{door} blocks incoming connections, and no relay answers")
 
 
 def _judge_mapping(seen_at: Mapping[str, str]) -> tuple[ReachKind, str]:

@@ -67,7 +67,7 @@ def read_swarm_file(file: Path) -> SwarmPapers:
             elif line and not line.startswith("#"):
                 raise NotAMember(f"it must begin with {CERTIFICATE_LINE} or {REVOCATIONS_LINE}")
         except NotAMember as error:
-            raise UsageError(f"Line {number} of {file} is no line of a swarm file: {error}.") from None
+            raise UsageError(f"Line {number} of {file} is not a line of a swarm file: {error}.") from None
     if not found:
         raise UsageError(f"{file} holds no certificate; the founder makes one with `cosine-node swarm admit`.")
     swarm_ids = {certificate.swarm for _, certificate in found} | {swarm for _, swarm, _ in lists}
@@ -140,8 +140,8 @@ class Membership:
             self.check(self.certificate, peer_id=self.peer_id)
         except NotAMember as reason:
             raise UsageError(
-                f"{self.peer_id} is no member of the swarm {self.name} now: {reason}; its founder makes a new one "
-                f"with `cosine-node swarm admit {self.peer_id}`."
+                f"{self.peer_id} is not a member of the swarm {self.name} now: {reason}; its founder makes a new "
+                f"certificate with `cosine-node swarm admit {self.peer_id}`."
             ) from None
 
     def check(self, certificate: bytes, *, peer_id: str) -> None:

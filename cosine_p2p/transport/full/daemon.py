@@ -324,7 +324,7 @@ def plain_reason(error: str) -> str:
     if "not yet valid" in error:
         return "its certificate is not valid yet by this machine's clock, which is behind"
     if "negotiate security protocol" in error:
-        return "what listens at its address is no peer"
+        return "the program at its address is not a peer"
     if "connection refused" in error:
         return "nothing listens at its address any more"
     if DIAL_BACKOFF in error:

@@ -133,7 +133,7 @@ class LightTransport:
         return await self._in_time(peer_id, self._thread.call(work))
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
-        raise LocalProtocolError("a light client serves nobody")
+        raise LocalProtocolError("a light client cannot serve")
 
     async def close(self) -> None:
         """End every stream and leave, after a moment for data that is still being sent."""

@@ -1,6 +1,7 @@
-"""A reader's way through the cells: everybody, or a fair sample near a place."""
+"""A reader's way through the cells: all nodes, or a fair sample near a place."""
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
@@ -17,7 +18,7 @@ PLACES = [f"{number:04x}" for number in range(0, 1 << 16, 1 << 8)]
 
 
 def cells_of(nodes: list[NodeRecord]) -> dict[str, dict[str, NodeRecord]]:
-    """Each node in the first cell on its way that has room."""
+    """Each node in the first of its cells that has room."""
     cells: dict[str, dict[str, NodeRecord]] = {}
     for node in nodes:
         place = hash_prefix(node.peer_id)
@@ -26,29 +27,27 @@ def cells_of(nodes: list[NodeRecord]) -> dict[str, dict[str, NodeRecord]]:
     return cells
 
 
-ALL = cells_of(NODES)
+ALL = defaultdict(dict[str, NodeRecord], cells_of(NODES))
 
 
-def walked(cells: dict[str, dict[str, NodeRecord]], place: str, wanted: int | None) -> tuple[set[str], int, int]:
-    """Whom a walk finds, how many cells it reads, and in how many steps."""
-    walk, read, steps = CellWalk(place, wanted), 0, 0
+def walked(cells: Mapping[str, dict[str, NodeRecord]], place: str, wanted: int | None) -> tuple[set[str], int]:
+    """The nodes that a walk finds, and the number of cells that it reads."""
+    walk, read = CellWalk(place, wanted), 0
     while prefixes := walk.next_prefixes():
-        steps += 1
         read += len(prefixes)
         for prefix in prefixes:
-            walk.note(prefix, cells.get(prefix, {}))
-    return {record.peer_id for record in walk.found()}, read, steps
+            walk.note(prefix, cells[prefix])
+    return {record.peer_id for record in walk.found()}, read
 
 
 @given(st.sampled_from(PLACES), st.integers(1, 700))
 def test_at_least_as_many_as_wanted_are_found_if_there_are(place: str, wanted: int) -> None:
-    found, _, _ = walked(ALL, place, wanted)
-    assert len(found) >= min(wanted, len(NODES))
+    assert len(walked(ALL, place, wanted)[0]) >= min(wanted, len(NODES))
 
 
 @given(st.sampled_from(PLACES))
 def test_the_nearest_are_found(place: str) -> None:
-    found, read, _ = walked(ALL, place, 10)
+    found, read = walked(ALL, place, 10)
     near = {node.peer_id for node in NODES if hash_prefix(node.peer_id).startswith(place[0])}
     assert near <= found
     assert found - near <= ALL[""].keys()
@@ -57,7 +56,7 @@ def test_the_nearest_are_found(place: str) -> None:
 
 
 def test_all_nodes_are_found_about_as_often() -> None:
-    """Those in the first cell, which every reader reads, as those below it, and when the lot falls on them."""
+    """Nodes of the first cell, which every reader reads, are found as often as others, and by lot."""
     wanted = 30
     times = Counter(peer_id for place in PLACES for peer_id in walked(ALL, place, wanted)[0])
     first = [times[peer_id] for peer_id in ALL[""]]
@@ -70,13 +69,8 @@ def test_all_nodes_are_found_about_as_often() -> None:
 
 @pytest.mark.parametrize("place", PLACES[::100])
 def test_whoever_fills_the_cells_below_does_not_hide_those_that_were_there_first(place: str) -> None:
-    """Every cell that is read below the first is full of strangers."""
-    stranger = {node.peer_id: node for node in NODES[-limits.MAX_CELL_OWNERS :]}
-    walk, read = CellWalk(place, 32), 0
-    while prefixes := walk.next_prefixes():
-        read += len(prefixes)
-        for prefix in prefixes:
-            walk.note(prefix, stranger if prefix else ALL[""])
+    """Every cell below the first is full of strangers."""
+    strangers = {node.peer_id: node for node in NODES[-limits.MAX_CELL_OWNERS :]}
+    found, read = walked(defaultdict(lambda: strangers, {"": ALL[""]}), place, 32)
     assert read <= 512
-    found = {record.peer_id for record in walk.found()}
     assert len(found & ALL[""].keys()) >= 32 // ELDERS_PART

@@ -1,4 +1,4 @@
-"""Peers find their places by what they measure, which counts before what is claimed; liars move nobody far."""
+"""Coordinates follow measurements, which override claims; liars move nobody far."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 
 from cosine_lab.emulation.cities import CITIES, rtt_s
 from cosine_p2p.directory.distances import FORGOTTEN_S, Distances
-from cosine_p2p.directory.vivaldi import (
-    LEAST_ERROR,
-    MAX_STEP_S,
-    USABLE_ERROR,
-    Vivaldi,
-)
+from cosine_p2p.directory.vivaldi import LEAST_ERROR, MAX_STEP_S, USABLE_ERROR, Vivaldi
 from cosine_p2p.transport.link import PeerLink
 from cosine_protocol.limits import MAX_COORDINATE_US
 from cosine_protocol.messages import NetworkCoordinate
@@ -34,7 +29,7 @@ NOW_S = 1000.0
 
 @dataclass(slots=True)
 class MeasuredLinks:
-    """Links that are open to some peers, with their round-trip times."""
+    """Open links to some peers, with their round-trip times."""
 
     rtts_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
@@ -47,7 +42,7 @@ class MeasuredLinks:
 
 
 def at(ms: float, *, error_permille: int = 50) -> NetworkCoordinate:
-    """So far from the origin, on one line for all."""
+    """A place on a line, `ms` from the origin."""
     return NetworkCoordinate(round(1000 * ms), 0, 0, 0, error_permille)
 
 
@@ -71,7 +66,7 @@ def test_a_verifier_that_coordinates_is_as_far_as_the_records_say() -> None:
 
 
 def test_what_the_verifier_measured_counts_before_a_false_claim_at_that_verifier_until_it_is_old() -> None:
-    """A drafter that claims to be next door is asked once on its word."""
+    """A drafter with a false claim is believed only once."""
     liar, other_verifier = record(6, at(100)), record(7, at(100))
     known = distances()
     known.note_told(VERIFIER.peer_id, liar.peer_id, 0.25, now_s=NOW_S)
@@ -83,19 +78,14 @@ def test_what_the_verifier_measured_counts_before_a_false_claim_at_that_verifier
     assert of_liar(other_verifier, NOW_S) == of_liar(VERIFIER, NOW_S + FORGOTTEN_S) == 0.0
 
 
-def settled_at_origin(known: Distances) -> None:
-    """Let the client measure that it is at the origin of the line."""
+def test_if_the_client_coordinates_drafts_pass_it_and_its_own_link_overrides_a_claim() -> None:
+    known = distances()
+    # The client measures that it is at the origin of the line.
     beacons = [record(20, at(0)), record(21, NetworkCoordinate(0, 50_000, 0, 0, 50)), VERIFIER, FAR]
-    links = MeasuredLinks(
-        {(beacon.peer_id, VERIFY): rtt for beacon, rtt in zip(beacons, (0.001, 0.05, 0.1, 0.01), strict=True)}
-    )
+    rtts_s = zip(beacons, (0.001, 0.05, 0.1, 0.01), strict=True)
+    links = MeasuredLinks({(beacon.peer_id, VERIFY): rtt_s for beacon, rtt_s in rtts_s})
     for _ in range(100):
         known.measured(beacons, links, VERIFY)
-
-
-def test_where_the_client_coordinates_drafts_go_past_it_and_its_own_link_counts_before_a_claim() -> None:
-    known = distances()
-    settled_at_origin(known)
     liar = record(8, at(0))
     links = MeasuredLinks({(VERIFIER.peer_id, VERIFY): 0.1, (liar.peer_id, DRAFT): 0.2})
     ways_s = known.by_client([NEAR, FAR, SILENT, liar], VERIFIER, links)
@@ -110,7 +100,7 @@ Lie = Callable[[Random], NetworkCoordinate]
 
 
 def settled(peers: int, rtt: Rtt, *, samples: int, liars: int = 0, lie: Lie = lambda rng: ORIGIN) -> list[Vivaldi]:
-    """The honest ones of some peers, the first of which lie, after so many samples of random others each."""
+    """The honest peers, of which the first `liars` lie, after `samples` of random others each."""
     rng = Random(7)
     places = [Vivaldi(rng.random) for _ in range(peers)]
     for _ in range(samples):

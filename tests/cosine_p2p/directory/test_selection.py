@@ -1,4 +1,4 @@
-"""Whom to ask: pure decisions over records."""
+"""The choice of nodes to ask, by records."""
 
 import random
 from collections import Counter
@@ -58,13 +58,8 @@ def test_clients_that_choose_at_once_from_the_same_records_spread(choose: Callab
     assert max(load.values()) < 16
 
 
-def test_those_that_failed_come_after_all_others_however_fast_they_say_they_are() -> None:
-    fast, slow = record(0, pass_us=1), record(1, pass_us=900)
-    assert ranked([fast, slow], avoided={fast.peer_id}) == (slow, fast)
-
-
 def test_a_pass_that_was_never_measured_counts_as_no_faster_than_the_median() -> None:
-    """Of those measured; and of what all announce where nobody was."""
+    """The median of the measured passes, or of the announced ones if none was measured."""
     liar, fast, usual, slow = (record(number, pass_us=us) for number, us in enumerate((1, 10_000, 60_000, 90_000)))
     measured = {fast.peer_id: 0.01, usual.peer_id: 0.06, slow.peer_id: 0.09}
     orders = [ranked([liar, fast, usual, slow], seed=seed, passes_s=measured) for seed in range(200)]
@@ -90,7 +85,7 @@ Offer = tuple[str, int, tuple[NodeRecord, ...]]
 
 
 def offered(*records: NodeRecord) -> list[Offer]:
-    """Numerics, most tokens and verifiers of each form of a request for 200 tokens after a prompt of 100."""
+    """Numerics, number of tokens and verifiers of each form of a request for 200 tokens after a prompt of 100."""
     wanted = {field.name: getattr(Sampling(), field.name) for field in fields(Sampling)} | {"max_new_tokens": 200}
     requests = requests_of(records, wanted, tokens=(1,) * 100, client="client", nonce=bytes(16), seed=1)
     return [(request.numerics, request.max_new_tokens, verifiers) for request, verifiers in requests]
@@ -101,26 +96,22 @@ def test_a_short_context_shortens_nobody_else_s_text() -> None:
     assert offered(liar, honest) == [("float32", 200, (honest,)), ("float32", 1, (liar,))]
 
 
-def test_only_those_asked_for_and_trusted_may_serve() -> None:
-    records = [record(number) for number in range(3)]
+def test_only_named_and_trusted_verifiers_may_serve_and_failed_ones_come_last() -> None:
+    records = [record(number, pass_us=10**number) for number in range(3)]
     assert ranked(records, only=PEERS[1].peer_id) == (records[1],)
     assert ranked(records, trust=(PEERS[2].peer_id,)) == (records[2],)
     assert ranked(records, only=PEERS[1].peer_id, trust=(PEERS[2].peer_id,)) == ()
+    assert ranked(records, avoided={PEERS[0].peer_id})[-1] == records[0]
 
 
-def test_drafters_differ_in_expertise_before_any_repeats() -> None:
+def test_trusted_drafters_of_the_tokenizer_differ_in_expertise_before_any_repeats() -> None:
     code = [record(number, expertise=("code",), pass_us=2**number) for number in range(3)]
-    maths = record(3, expertise=("math",), pass_us=9)
-    assert picked([*code, maths], limit=3) == (code[0], maths, code[1])
+    maths, other = record(3, expertise=("math",), pass_us=9), record(4, tokenizer_digest=b"\x03" * 32)
+    assert picked([*code, maths, other], limit=3) == (code[0], maths, code[1])
+    assert picked([*code, other], limit=4, trust=(PEERS[2].peer_id,)) == (code[2],)
 
 
-def test_drafters_of_another_tokenizer_or_without_trust_are_left_out() -> None:
-    ours, other = record(0), record(1, tokenizer_digest=b"\x03" * 32)
-    assert picked([ours, other], limit=4) == (ours,)
-    assert picked([ours, other], limit=4, trust=("nobody",)) == ()
-
-
-def test_who_learns_is_one_of_the_target_with_a_place_that_is_not_asked_anyway() -> None:
+def test_a_pupil_is_a_learning_drafter_of_the_target_with_a_place_that_is_not_asked() -> None:
     verifier, asked = record(0), record(1, learns=True)
     fitting = [record(2, learns=True), record(3, learns=True)]
     others = [

@@ -1,4 +1,4 @@
-"""A file of a stranger is read as far as such a file may be long."""
+"""Files from strangers are read up to a bound."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The identity file: created once, private, and never silently replaced."""
+"""The identity file: created once, private, and never replaced."""
 
 import stat
 from concurrent.futures import ThreadPoolExecutor

@@ -1,4 +1,4 @@
-"""The bounded map: newest values win, the oldest go first, time forgets, and no file can break it."""
+"""The bounded map: the newest values win, the oldest are forgotten first, and invalid files are ignored."""
 
 from typing import Any
 

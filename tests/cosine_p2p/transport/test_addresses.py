@@ -1,4 +1,4 @@
-"""Multiaddrs: which are of use, which a light client dials and remembers, and which a full node listens at."""
+"""Multiaddrs: parsing, an address book, ranges, and the dial policy."""
 
 import pytest
 
@@ -45,7 +45,7 @@ def test_an_address_says_who_listens_where(text: str, host: str, port: int, list
         ("/ip4/192.0.2.1/tcp/1", "whose"),
         (f"/ip4/192.0.2.1/tcp/1/p2p/{PEER[:-1]}", "no peer id"),
         (f"/ip4/192.0.2.1/tcp/1/p2p/nobody/p2p-circuit/p2p/{PEER}", "no peer id"),
-        # Addresses, and none that a light client can dial.
+        # Valid addresses that a light client cannot dial.
         (f"/ip4/127.0.0.1/udp/4001/quic-v1/p2p/{PEER}", ""),
         (f"/ip4/127.0.0.1/tcp/0/p2p/{PEER}", ""),
     ],
@@ -117,9 +117,7 @@ def test_private_addresses_are_dialled_in_private_swarms_only(
     assert {host for host in everything if policy.permits(host, now_s=0.0)} == set(permitted)
 
 
-def test_a_public_host_where_no_peer_answers_is_dialled_a_few_times_a_minute_and_others_as_often_as_needed() -> (
-    None
-):
+def test_a_public_host_without_a_peer_is_dialled_a_few_times_a_minute_and_others_without_limit() -> None:
     policy = DialPolicy(())
     silent, lively = PUBLIC
     dials = 0
@@ -129,7 +127,7 @@ def test_a_public_host_where_no_peer_answers_is_dialled_a_few_times_a_minute_and
         policy.note_peer(lively)
     assert dials == MAX_TRIES
     assert policy.permits(silent, now_s=TRIES_WINDOW_S)
-    # So many hosts are remembered and no more.
+    # A bounded number of hosts is remembered.
     assert not policy.permits(silent, now_s=10.0)
     for number in range(MAX_HOSTS):
         assert policy.takes_try(f"{20 + number // 256}.{number % 256}.0.1", now_s=10.0)

@@ -31,8 +31,8 @@ def relayed(*ports: int) -> Findings:
         (relayed(*(7,) * OBSERVERS), ReachKind.PUNCHED, (CIRCUIT,), ""),
         (relayed(7, 7), ReachKind.RELAYED, (CIRCUIT,), "too few public peers, 2 of 4"),
         (relayed(7, 8), ReachKind.RELAYED, (CIRCUIT,), "symmetric NAT"),
-        (Findings(own=(HOME,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "its router lets nobody in"),
-        (Findings(own=(PUBLIC,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "a firewall lets nobody in"),
+        (Findings(own=(HOME,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "its router blocks"),
+        (Findings(own=(PUBLIC,), public_peers=1, asked_back=1), ReachKind.NOBODY, (), "a firewall blocks"),
         (Findings(own=(PUBLIC,), public_peers=1, asked_back=2, is_named=True), ReachKind.UNTESTED, (PUBLIC,), ""),
     ],
 )

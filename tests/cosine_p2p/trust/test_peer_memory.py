@@ -1,4 +1,4 @@
-"""Peers that failed come last for a while, and measured speeds count; both fade, and no file breaks them."""
+"""Peers that failed are avoided for a while, and speeds are measured; both are forgotten with time."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ from cosine_p2p.trust.peer_memory import (
 from cosine_protocol.errors import ErrorCode, PeerError, PeerLost
 
 
-def test_a_peer_that_fails_is_avoided_each_time_for_twice_as_long_until_it_serves_or_that_is_long_ago() -> None:
+def test_a_peer_that_fails_is_avoided_each_time_for_twice_as_long_until_it_serves_or_time_passes() -> None:
     failures = PeerFailures()
     failures.note_failed("a", now_s=0.0)
     assert failures.avoided(0.0) == {"a"} and failures.avoided(FIRST_PAUSE_S) == frozenset()
@@ -31,7 +31,7 @@ def test_a_peer_that_fails_is_avoided_each_time_for_twice_as_long_until_it_serve
     assert failures.avoided(later_s) == frozenset()
 
 
-def test_a_verifier_that_is_busy_or_leaves_has_not_failed() -> None:
+def test_a_busy_verifier_has_not_failed() -> None:
     failures = PeerFailures()
     failures.note_error("busy", PeerError(ErrorCode.OVERLOADED, "no place"), now_s=0.0)
     failures.note_error("broken", PeerError(ErrorCode.INTERNAL, "oh"), now_s=0.0)
@@ -40,7 +40,7 @@ def test_a_verifier_that_is_busy_or_leaves_has_not_failed() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.floats(0, 1e5)), max_size=60))
-def test_nobody_is_avoided_for_longer_than_the_longest_pause(steps: list[tuple[str, float]]) -> None:
+def test_pauses_are_bounded(steps: list[tuple[str, float]]) -> None:
     failures, now_s = PeerFailures(), 0.0
     for peer_id, pause_s in steps:
         now_s += pause_s

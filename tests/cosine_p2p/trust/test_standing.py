@@ -1,4 +1,4 @@
-"""The standing of verifiers with a client: what checks give, what a lie costs, and who is tried."""
+"""The standing of verifiers with a client: levels, the cost of a lie, and trials."""
 
 import random
 from statistics import fmean
@@ -30,8 +30,8 @@ def test_the_first_texts_are_all_audited_and_those_of_a_proven_one_as_often_as_t
 
 @pytest.mark.parametrize("honest_texts", [0, 1, 100])
 def test_a_lie_costs_several_right_texts(honest_texts: int) -> None:
-    """A verifier writes so many right texts and then lies until an audit finds it: the mean of 400 such keys."""
-    rng, lies, right = random.Random(honest_texts), [], []
+    """A verifier writes correct texts and then lies until an audit detects it: the mean of 400 keys."""
+    rng, lies = random.Random(honest_texts), []
     for _ in range(400):
         standings, count = Standings(), 0
         while True:
@@ -41,9 +41,8 @@ def test_a_lie_costs_several_right_texts(honest_texts: int) -> None:
                     break
                 standings.note_right(KEY, now_s=0.0)
         lies.append(count - honest_texts)
-        right.append(honest_texts)
-    # The first lie of a key that wrote nothing right is found at once; later ones have their price.
-    assert fmean(lies) <= 1 + 1.1 * fmean(right) / LIE_PRICE
+    # The first lie of a new key is detected at once; later ones have their price.
+    assert fmean(lies) <= 1 + 1.1 * honest_texts / LIE_PRICE
 
 
 def test_who_was_found_wrong_stays_so_whatever_else_comes() -> None:
