@@ -98,7 +98,11 @@ async def play(data: bytes, serve: Serve, mend: Mend) -> None:
         if caller not in handled or handled[caller].done():
             streams[caller] = HostileStream(caller.peer_id)
             handled[caller] = asyncio.ensure_future(serve(streams[caller]))
-        streams[caller].say(mended_bytes(how, sent, lambda message, to=streams[caller]: mend(message, to)))
+
+        def mended(message: Any, to: HostileStream = streams[caller]) -> Any:
+            return mend(message, to)
+
+        streams[caller].say(mended_bytes(how, sent, mended))
         await asyncio.sleep(WAITS_S[how >> 3 & 3])
     for stream in streams.values():
         stream.close()
