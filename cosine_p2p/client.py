@@ -25,7 +25,6 @@ from cosine_p2p.network import joining
 from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.generation_config import apply_defaults
-from cosine_p2p.request.logprobs import ToldLogprobs
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
     AUTO,
@@ -55,6 +54,7 @@ from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
 from cosine_p2p.text.template_process import PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.told_logprobs import ToldLogprobs
 from cosine_p2p.transport.base import Transport
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import ask_patiently, join_patience_s

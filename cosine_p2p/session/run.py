@@ -9,7 +9,7 @@ from itertools import groupby
 from cosine_p2p.directory.draft_cost import drafts_sentence
 from cosine_p2p.replies.calls import call_id
 from cosine_p2p.replies.parts import Content, Part, Reply
-from cosine_p2p.request.logprobs import NamedToken, TokenLogprob, ToldLogprobs
+from cosine_p2p.request.logprobs import NamedToken, TokenLogprob
 from cosine_p2p.request.origins import OWN_SOURCES, OriginCount, TokenOrigin
 from cosine_p2p.request.results import AppliedConfig, Chunk, Generation, Observer, Progress, VerifierReport
 from cosine_p2p.session.auditing import FailoverCheck, StreamAudit, TextAccused
@@ -22,6 +22,7 @@ from cosine_p2p.strategy.prediction import Prediction
 from cosine_p2p.text.detokenizer import Piece, TextAssembler
 from cosine_p2p.text.reply_form import ReplyForm
 from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_p2p.text.told_logprobs import ToldLogprobs
 from cosine_p2p.transport.link import Links
 from cosine_p2p.transport.patience import end_all
 from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, OptionRefused
