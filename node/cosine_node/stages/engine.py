@@ -20,7 +20,6 @@ from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import row_results
 from cosine_node.engine.torch.loading import (
     Blocks,
-    first_line,
     hide_progress_in_logs,
     load_gguf_model,
     read_config,
@@ -31,6 +30,7 @@ from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
     UnsupportedModel,
     context_tokens,
+    first_line,
     model_class_of,
     numerics,
     quantisation_of,

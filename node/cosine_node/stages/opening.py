@@ -25,7 +25,6 @@ from cosine_node.engine.torch.loading import (
     block_layouts,
     check_options,
     default_quantisation,
-    first_line,
     halve,
     read_config,
     resolve_device,
@@ -34,7 +33,13 @@ from cosine_node.engine.torch.loading import (
 )
 from cosine_node.engine.torch.partial_model import decoder_layers
 from cosine_node.engine.torch.pass_model import lacks_memory
-from cosine_node.engine.torch.support import context_tokens, model_class_of, numerics_of, refuse_by_config
+from cosine_node.engine.torch.support import (
+    context_tokens,
+    first_line,
+    model_class_of,
+    numerics_of,
+    refuse_by_config,
+)
 from cosine_node.engine.torch.threads import limit_threads
 from cosine_node.gguf.file import GgufFile
 from cosine_node.models.engine_kind import EngineChoice

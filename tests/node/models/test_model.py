@@ -122,7 +122,7 @@ def test_options_that_suit_no_model_are_refused_before_one_is_fetched(
         "cosine_node.models.model.fetch_folder", lambda source: pytest.fail(f"{source} was fetched")
     )
     source = ModelSource(model="some/model", target="some/model", engine=EngineChoice(device="cpu", dtype="int3"))
-    with pytest.raises(UsageError, match="'int3' is no supported dtype"):
+    with pytest.raises(UsageError, match="'int3' is not a supported dtype"):
         load_served(source, role, lambda event, fields: None)
 
 

@@ -193,7 +193,7 @@ def test_what_cannot_be_loaded_in_parts_is_refused_with_the_reason(tmp_path: Pat
     with pytest.raises(UsageError, match=r"has no file model\.safetensors, nor"):
         load_part(str(tmp_path / "llama"), LayerRange(first=0, end=2, layers=4), dtype=torch.float32)
     build(LATENT["LongcatFlash"]()).save_pretrained(tmp_path / "longcat")
-    with pytest.raises(UnsupportedModel, match="cannot be told"):
+    with pytest.raises(UnsupportedModel, match="cannot be identified"):
         load_part(str(tmp_path / "longcat"), LayerRange(first=0, end=1, layers=2), dtype=torch.float32)
     config = json.loads((tmp_path / "llama" / "config.json").read_text(encoding="utf-8"))
     config["quantization_config"] = {"quant_method": "gptq", "bits": 4}

@@ -1,4 +1,4 @@
-"""Mixtures of experts whose weights are in blocks, as a way in which transformers lets them be computed."""
+"""Mixtures of experts with weights in blocks, as an experts implementation of transformers."""
 
 from typing import Any, Final
 
@@ -8,34 +8,33 @@ from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 from cosine_node.engine.blocks.matrix import BlockMatrix
 
 NAME: Final = "cosine_blocks"
-"""What transformers calls it."""
 
 
 def compute_in_blocks(model: Any) -> None:
-    """Let all experts of a model be computed by `experts_in_blocks`."""
+    """Let `experts_in_blocks` compute all experts of a model."""
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_in_blocks)
     model.set_experts_implementation(NAME)
 
 
 def is_mixture(module: nn.Module) -> bool:
-    """True for the experts of a layer, all of them together."""
+    """True for a module that holds all experts of a layer."""
     return hasattr(module, "is_transposed")
 
 
 def are_computed_here(module: nn.Module) -> bool:
-    """True for experts whose computation is that of `experts_in_blocks`."""
+    """True for experts that `experts_in_blocks` can compute."""
     return is_mixture(module) and bool(module.has_gate) and not module.has_post_expert_norm
 
 
 def experts_in_blocks(
     experts: Any, hidden: Tensor, expert_of: Tensor, weight_of: Tensor, *_: object, **__: object
 ) -> Tensor:
-    """Experts, some of whose weights are in blocks: [tokens, hidden] to the same.
+    """Compute experts, some with weights in blocks, from [tokens, hidden] to the same.
 
     The experts of each token and their weights are [tokens, experts].
     """
     chosen = expert_of.shape[1]
-    # Each pair of a token and an expert.
+    # The expert of each pair of a token and an expert.
     asked = expert_of.flatten()
     found = hidden.new_empty(len(asked), hidden.shape[1])
     for expert in sorted(set(asked.tolist())):
@@ -47,10 +46,10 @@ def experts_in_blocks(
 
 
 def _project(experts: Any, name: str, expert: int, vectors: Tensor) -> Tensor:
-    """The product of vectors [..., columns] with an expert's weights of this name, [..., rows]."""
+    """Return the product [..., rows] of vectors [..., columns] with an expert's weights of this name."""
     weights = getattr(experts, name)
     if isinstance(weights, BlockMatrix):
-        # Its rows are what comes out, however the layer has its numbers.
+        # Its rows are the outputs, even if the layer's own weights would be transposed.
         found = weights.times_expert(expert, vectors)
     else:
         found = vectors @ (weights[expert] if experts.is_transposed else weights[expert].T)

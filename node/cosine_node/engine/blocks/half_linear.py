@@ -1,10 +1,10 @@
 """Linear layers that hold their weights in float16 and multiply in float32, on CPUs.
 
-A pass over a few tokens takes as long as reading the weights. In float32 a CPU reads twice the bytes, and for more
-than one token its libraries reorder them each time; without instructions for 16 bits it emulates them. FBGEMM in
-PyTorch for x86 reads packed float16 and sums in float32. With AVX-512 a row's product has the same bits among any
-number of rows; with AVX2 one or two rows are summed in another order than more, which changes float32's last bits.
-docs/decisions/0067-weights-in-float16.md has the measurements.
+A pass over a few tokens takes as long as reading the weights. In float32, a CPU reads twice the bytes, and
+libraries reorder them in each product with more than one token; without 16-bit instructions, bfloat16 and float16
+are emulated. FBGEMM, in PyTorch for x86, reads packed float16 weights and sums in float32. With AVX-512, a row's
+result has the same bits for any number of rows; with AVX2, one or two rows are summed in another order than more,
+which changes the last bits in float32. docs/decisions/0067-weights-in-float16.md has the measurements.
 """
 
 from collections.abc import Sequence
@@ -19,34 +19,34 @@ from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, re
 HALF: Final = "float16"
 """The name of these weights in `--quantize` and in numerics."""
 READ_APART: Final = ("kv_b_proj", "mixer.out_proj", "mixer.dt_proj")
-"""The names of linear layers whose weights others multiply by: attention that keeps latents, and Mamba."""
+"""The names of linear layers whose weights other code multiplies by: latent attention and Mamba."""
 
 
 class HalfMatrix:
     """A packed matrix [outputs, inputs] in float16."""
 
     def __init__(self, weight: Tensor) -> None:
-        """`weight` is in float32."""
+        """Pack `weight`, which is in float32."""
         self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, None)
 
     def numbers(self) -> Tensor:
-        """The weights [outputs, inputs] in float32."""
+        """Return the weights [outputs, inputs] in float32."""
         unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
         return unpacked
 
     def times(self, vectors: Tensor) -> Tensor:
-        """Vectors [..., inputs] to [..., outputs], both in float32."""
+        """Map vectors [..., inputs] to [..., outputs], both in float32."""
         found: Tensor = torch.ops.quantized.linear_dynamic_fp16(vectors, self._packed)
         return found
 
 
 class HalfLinear(nn.Module):
-    """Replaces a linear layer. Its input and its output have the dtype of the layer."""
+    """Replaces a linear layer. Inputs and outputs have the dtype of the layer."""
 
     def __init__(self, linear: nn.Linear | BlockLinear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        # Not packed: there are layers that set it aside for a while.
+        # Not packed: some layers temporarily remove it.
         self.bias = linear.bias
         self._dtype = linear.weight.dtype
         self._matrix = HalfMatrix(_numbers(linear))
@@ -58,7 +58,7 @@ class HalfLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """[outputs, inputs] in the layer's dtype, unpacked for layers that multiply by it themselves."""
+        """The weight [outputs, inputs] in the layer's dtype, unpacked for code that multiplies by it."""
         return self._matrix.numbers()[self._rows].to(self._dtype)
 
     def forward(self, vectors: Tensor) -> Tensor:
@@ -67,9 +67,9 @@ class HalfLinear(nn.Module):
 
     @staticmethod
     def join(layers: "Sequence[HalfLinear]") -> HalfMatrix:
-        """The matrix of layers of one input, which from now on share it: one product is faster than several.
+        """Join the matrices of layers of one input, which share the result: one product is faster than several.
 
-        A single layer keeps its own.
+        A single layer keeps its own matrix.
         """
         first = layers[0]
         if any(layer._matrix is not first._matrix for layer in layers):
@@ -82,20 +82,20 @@ class HalfLinear(nn.Module):
 
 
 def has_half_products() -> bool:
-    """True if this processor and its PyTorch have such products."""
+    """True if PyTorch supports products with float16 weights on this processor."""
     return reads_float16() and "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def has_layers_to_hold(model: Any) -> bool:
-    """True if a causal LM has linear layers besides its output layer, which may be all that some models have."""
+    """True if a causal LM has linear layers besides its output layer."""
     output = model.get_output_embeddings()
     return any(_is_linear(module) for module in model.modules() if module is not output)
 
 
 def hold_in_half(model: nn.Module) -> int:
-    """Let the linear layers of a model on a CPU hold their weights in float16; the number of those that do.
+    """Convert the weights of a model's linear layers on a CPU to float16; return the number of converted layers.
 
-    Layers of `READ_APART`, and those with a weight beyond the range of float16, stay as they are.
+    Layers of `READ_APART` and layers with a weight beyond the range of float16 are not changed.
     """
     held = 0
     for name, module in list(model.named_modules()):
@@ -107,7 +107,7 @@ def hold_in_half(model: nn.Module) -> int:
             setattr(model.get_submodule(path), last, HalfLinear(module))
             held += 1
     if held:
-        # A file that weights were read from stays in memory as long as one of them lies in it.
+        # A mapped file of weights stays in memory as long as one of its tensors exists.
         for left in model.parameters():
             if not left.untyped_storage().resizable():
                 left.data = left.data.clone()
@@ -115,10 +115,10 @@ def hold_in_half(model: nn.Module) -> int:
 
 
 def avoid_emulation(model: Any) -> None:
-    """Let a model of 16 bits multiply in float32 on a CPU that would emulate its dtype.
+    """Let a 16-bit model multiply in float32 on a CPU that would emulate its dtype.
 
-    Products are rounded as those of its dtype are, so that numerics keep their name. Of bfloat16 float16 has all
-    digits except those of numbers below 6e-5, which are off by 3e-8 at most.
+    Results are rounded to the model's dtype, so its numerics keep their name. float16 represents bfloat16 weights
+    exactly, except numbers below 6e-5, with an error of at most 3e-8.
     """
     has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
     if not has_fast.get(model.dtype, True) and has_half_products():
@@ -126,13 +126,13 @@ def avoid_emulation(model: Any) -> None:
 
 
 def hold_like(target: nn.Module, head: nn.Module) -> None:
-    """Let a draft head hold its weights in float16 if its target does."""
+    """Convert a draft head's weights to float16 if its target has such weights."""
     if any(isinstance(module, HalfLinear) for module in target.modules()):
         hold_in_half(head)
 
 
 def bytes_in_half(module: nn.Module, dtype: torch.dtype) -> int:
-    """The bytes of a module of this dtype once `hold_in_half` holds it; it may still be on the meta device."""
+    """Return the size of a module of this dtype after `hold_in_half`; it may be on the meta device."""
     held = {each for name, each in module.named_modules() if _is_linear(each) and not name.endswith(READ_APART)}
     replaced = {matrix for each in held for matrix in each.children()}
     others = {each for each in module.modules() if each not in held | replaced}
@@ -149,7 +149,7 @@ def _is_linear(module: nn.Module) -> bool:
 
 
 def _numbers(linear: nn.Linear | BlockLinear) -> Tensor:
-    """The weights [outputs, inputs] of a layer in float32."""
+    """Return the weights [outputs, inputs] of a layer in float32."""
     if isinstance(linear, BlockLinear):
         return linear.numbers()
     return linear.weight.detach().float()

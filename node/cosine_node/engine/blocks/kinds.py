@@ -1,9 +1,9 @@
-"""The kinds of ggml's blocks, in which GGUF files have weights, made numbers.
+"""Dequantisation of ggml's block formats, in which GGUF files store weights.
 
-A block is a few scales and the weights that share them. Many blocks are computed at once, turned: what stands at
-one place of all blocks lies together, so that each step is one over long rows. The numbers are those that the
-package `gguf` makes, bit for bit: products and sums in the same order, each rounded by itself. Layouts:
-ggml-common.h and ggml-quants.c of https://github.com/ggml-org/ggml.
+A block has a few scales and the weights that share them. Many blocks are dequantised at once and transposed: the
+same byte of all blocks is contiguous, so that each operation is over long rows. Results equal those of the package
+`gguf` bit for bit: products and sums have the same order, and each is rounded. Layouts: ggml-common.h and
+ggml-quants.c of https://github.com/ggml-org/ggml.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,22 +13,22 @@ import torch
 from torch import Tensor
 
 Planes = Tensor
-"""The bytes of blocks, turned: [bytes of a block, blocks]."""
+"""The transposed bytes of blocks: [bytes of a block, blocks]."""
 
 
 def dequantise(kind: str, planes: Planes) -> Tensor:
-    """The weights of blocks in float32, turned: [weights of a block, blocks]. `kind` is one of `KINDS`."""
+    """Return the transposed weights [weights of a block, blocks] in float32. `kind` is one of `KINDS`."""
     return KINDS[kind](planes).view(-1, planes.shape[1])
 
 
 def _floats(planes: Planes, dtype: torch.dtype = torch.float16) -> Tensor:
-    """Pairs of bytes as numbers of 16 bits, in float32 [bytes / 2, blocks]."""
+    """Convert pairs of bytes, as 16-bit numbers of `dtype`, to float32 [bytes / 2, blocks]."""
     words = planes[1::2].to(torch.int16) << 8 | planes[::2]
     return words.view(dtype).float()
 
 
 def _fours(packed: Tensor) -> Tensor:
-    """Bytes [runs, width, blocks] as numbers of four bits in float32 [runs, 2, width, blocks]: lower ones first."""
+    """Unpack bytes [runs, width, blocks] to 4-bit numbers in float32 [runs, 2, width, blocks], low bits first."""
     found = torch.empty((packed.shape[0], 2, *packed.shape[1:]), device=packed.device)
     found[:, 0] = packed & 15
     found[:, 1] = packed >> 4
@@ -36,7 +36,7 @@ def _fours(packed: Tensor) -> Tensor:
 
 
 def _fives(packed: Planes, fifth: Planes) -> Tensor:
-    """Bytes [16, blocks], and [4, blocks] of fifth bits, as numbers of five in float32 [1, 2, 16, blocks]."""
+    """Unpack bytes [16, blocks] and fifth bits [4, blocks] to 5-bit numbers in float32 [1, 2, 16, blocks]."""
     shifts = torch.arange(8, dtype=torch.uint8, device=fifth.device)[:, None]
     bits = fifth[:, None] >> shifts & 1
     return _fours(packed[None]).add_(bits.view(1, 2, 16, -1), alpha=16)
@@ -65,9 +65,9 @@ def _q8_0(planes: Planes) -> Tensor:
 
 
 def _scales(planes: Planes) -> tuple[Tensor, Tensor]:
-    """Scales and minima of the eight runs of 32 weights in a block of 256, in float32 [8, 1, blocks].
+    """Return scales and minima of the eight runs of 32 weights in a block of 256, in float32 [8, 1, blocks].
 
-    Both have six bits: the first four of each lie in bytes of their own, whose upper bits are those of the others.
+    Both have six bits. The first four of each have a byte each, whose upper two bits belong to the last four.
     """
     low, lower, mixed = torch.split(planes[4:16], 4)
     scales = torch.cat((low & 63, mixed & 15 | low >> 2 & 48))
@@ -89,7 +89,7 @@ def _q5_k(planes: Planes) -> Tensor:
 
 
 def _q6_k(planes: Planes) -> Tensor:
-    # The lower four bits of 128 weights lie in the lower, then the upper halves of 64 bytes.
+    # The lower four bits of 128 weights are in the lower, then the upper halves of 64 bytes.
     sixes = _fours(planes[:128].view(2, 64, -1)).view(2, 4, 32, -1)
     shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=planes.device)[:, None, None]
     sixes.add_(planes[128:192].view(2, 1, 32, -1) >> shifts & 3, alpha=16).sub_(32)
@@ -103,7 +103,7 @@ def _iq4_nl(planes: Planes) -> Tensor:
 
 
 def _mxfp4(planes: Planes) -> Tensor:
-    # The exponent of a power of two; its two smallest are denormal.
+    # The exponents of powers of two; the two smallest are denormal.
     exponents = planes[0].int()
     bits = torch.where(exponents < 2, 0x00200000 << exponents, exponents - 1 << 23)
     values = torch.tensor(MXFP4_VALUES, device=planes.device)
@@ -111,9 +111,9 @@ def _mxfp4(planes: Planes) -> Tensor:
 
 
 MXFP4_VALUES: Final = tuple(map(float, (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)))
-"""What the sixteen numbers of MXFP4 stand for, doubled, from ggml."""
+"""The sixteen values of MXFP4, doubled, from ggml."""
 IQ4_VALUES: Final = tuple(map(float, (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)))
-"""What the sixteen numbers of IQ4_NL stand for, from ggml."""
+"""The sixteen values of IQ4_NL, from ggml."""
 KINDS: Final[Mapping[str, Callable[[Planes], Tensor]]] = {
     "Q4_0": _q4_0,
     "Q4_1": _q4_1,
@@ -128,4 +128,4 @@ KINDS: Final[Mapping[str, Callable[[Planes], Tensor]]] = {
     "F16": _floats,
     "BF16": lambda planes: _floats(planes, torch.bfloat16),
 }
-"""The kinds of blocks that are known here, by ggml's names."""
+"""The supported block formats by their ggml names."""

@@ -1,4 +1,4 @@
-"""A matrix in ggml's blocks, which is multiplied by and looked up in without ever being numbers as a whole."""
+"""A matrix in ggml's blocks, for products and look-ups that never dequantise it as a whole."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,29 +10,29 @@ from cosine_node.engine.blocks.kinds import KINDS, dequantise
 from cosine_p2p.gguf.header import BLOCKS
 
 SIZES: Final = {name: (weights, size_bytes) for name, weights, size_bytes in BLOCKS.values() if name in KINDS}
-"""Weights and bytes of a block of each kind."""
+"""Weights and bytes of a block of each format."""
 TILE_WEIGHTS: Final = 1 << 19
-"""Of a tile: two megabytes in float32, about the second cache of a CPU. Each of some ninety steps is a call: in
-tiles of a quarter passes of Q4_K took twice as long, of half 1.1 to 1.6 times; twice as large ones are as fast."""
-CPU_WEIGHTS: Final = TILE_WEIGHTS
-"""So many are numbers at a time."""
+"""Number of weights of a tile: two megabytes in float32, about the L2 cache of a CPU. A product has about ninety
+operations per tile: with tiles of a quarter of this size, passes of Q4_K took twice as long, with half of it 1.1 to
+1.6 times; tiles of twice the size are as fast."""
 CARD_WEIGHTS: Final = 1 << 24
-"""The same on a card, where each step costs a launch: 64 MiB in float32."""
+"""Number of weights that are dequantised at once on a GPU, where each operation costs a launch: 64 MiB in float32.
+On a CPU, it is `TILE_WEIGHTS`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BlockLayout:
-    """How a matrix [rows, columns] lies: in tiles of some rows, each with its blocks turned, as `kinds` takes them.
+    """The memory layout of a matrix [rows, columns]: tiles of some rows with transposed blocks (`kinds`).
 
-    The last tile is filled up with rows of nothing, fewer than there are tiles. Each of so many `experts` has such
-    a matrix.
+    The last tile is padded with fewer zero rows than there are tiles. With `experts`, there is one such matrix for
+    each of them.
     """
 
     kind: str
     rows: int
     columns: int
     tile_weights: int = TILE_WEIGHTS
-    """At most so many more than a row are in a tile."""
+    """Maximum number of weights of a tile beyond its first row."""
     experts: int | None = None
 
     @property
@@ -43,7 +43,7 @@ class BlockLayout:
     def shape(self) -> tuple[int, int, int, int]:
         """[tiles, bytes of a block, blocks of a row, rows of a tile]."""
         tile_rows = -(-self.rows // -(-self.rows * self.columns // self.tile_weights))
-        # Of many short rows the last tiles may be empty, and are left out.
+        # With many short rows, the last tiles could be empty; they are left out.
         return -(-self.rows // tile_rows), SIZES[self.kind][1], self.columns // self.block_weights, tile_rows
 
     @property
@@ -52,9 +52,9 @@ class BlockLayout:
         return tiles * block_bytes * blocks * rows * (self.experts or 1)
 
     def laid(self, rows: Tensor) -> Tensor:
-        """The bytes of rows as a file has them, [rows, bytes of a row], in `shape`.
+        """Arrange a file's bytes [rows, bytes of a row] in `shape`.
 
-        Those of experts are [experts, rows, bytes of a row], and come out as one such shape after the other.
+        The bytes of experts, [experts, rows, bytes of a row], become [experts, *shape].
         """
         _, block_bytes, blocks, tile_rows = self.shape
         matrices = rows.view(-1, self.rows, rows.shape[-1])
@@ -65,14 +65,11 @@ class BlockLayout:
         return laid[0] if self.experts is None else laid
 
     def times(self, planes: Tensor, vectors: Tensor) -> Tensor:
-        """Vectors [..., columns] to their products with all rows of one matrix, whose bytes lie so.
-
-        They are [..., rows], in the dtype of the vectors.
-        """
+        """Return the products [..., rows] of vectors [..., columns] with one matrix, in the vectors' dtype."""
         _, _, blocks, tile_rows = self.shape
-        # In a tile the first weights of all blocks of a row come before the second ones.
+        # In a tile, the first weights of all blocks of a row precede the second ones.
         turned = vectors.reshape(-1, blocks, self.block_weights).transpose(1, 2).reshape(-1, self.columns)
-        most_weights = CPU_WEIGHTS if planes.device.type == "cpu" else CARD_WEIGHTS
+        most_weights = TILE_WEIGHTS if planes.device.type == "cpu" else CARD_WEIGHTS
         at_once = max(1, most_weights // (tile_rows * self.columns))
         found = []
         for part in torch.split(planes, at_once):
@@ -85,7 +82,7 @@ class BlockLayout:
 
 
 class BlockMatrix(nn.Module):
-    """Bytes of a matrix [rows, columns], or of one for each expert, as `BlockLayout` has them."""
+    """A matrix [rows, columns], or one for each expert, in a `BlockLayout`."""
 
     planes: Tensor
 
@@ -96,15 +93,15 @@ class BlockMatrix(nn.Module):
         self.register_buffer("planes", torch.empty(shape, dtype=torch.uint8))
 
     def times(self, vectors: Tensor) -> Tensor:
-        """As `BlockLayout.times`."""
+        """Multiply with `BlockLayout.times`."""
         return self.layout.times(self.planes, vectors)
 
     def times_expert(self, expert: int, vectors: Tensor) -> Tensor:
-        """As `BlockLayout.times`, with the matrix of an expert."""
+        """Multiply with the matrix of an expert with `BlockLayout.times`."""
         return self.layout.times(self.planes[expert], vectors)
 
     def rows_of(self, numbers: Tensor) -> Tensor:
-        """The rows of these numbers [...] in float32, [..., columns]."""
+        """Return the rows with these numbers [...] in float32, [..., columns]."""
         layout = self.layout
         _, block_bytes, blocks, tile_rows = layout.shape
         asked = numbers.flatten()
@@ -115,29 +112,29 @@ class BlockMatrix(nn.Module):
 
 
 class BlockLinear(nn.Module):
-    """Stands for a linear layer whose weights are in blocks."""
+    """Replaces a linear layer by one with weights in blocks."""
 
     _like: Tensor
 
     def __init__(self, matrix: BlockMatrix, bias: nn.Parameter | None, *, is_shared: bool = False) -> None:
-        """A matrix that `is_shared` belongs to another module, which stores it."""
+        """`is_shared` means that another module owns the matrix."""
         super().__init__()
         self.in_features, self.out_features = matrix.layout.columns, matrix.layout.rows
         self.bias = bias
         if not is_shared:
             self.matrix = matrix
-        # Not as a module of this one, which would be stored twice.
+        # In a tuple, so that a shared matrix is not a submodule.
         self._matrix = (matrix,)
-        # Has the dtype and the device of the model.
+        # Carries the dtype and device of the model.
         self.register_buffer("_like", torch.empty(0), persistent=False)
 
     @property
     def weight(self) -> Tensor:
-        """Rows of nothing, in the dtype of the model: some ask for that."""
+        """An empty tensor in the dtype of the model, which some modules read."""
         return self._like.expand(self.out_features, 0)
 
     def numbers(self) -> Tensor:
-        """The weights [outputs, inputs] in float32."""
+        """Return the weights [outputs, inputs] in float32."""
         matrix = self._matrix[0]
         return matrix.rows_of(torch.arange(self.out_features, device=matrix.planes.device))
 
@@ -147,26 +144,26 @@ class BlockLinear(nn.Module):
 
 
 class BlockEmbedding(nn.Embedding):
-    """Stands for an embedding whose rows are in blocks; `stand_in` makes one of an embedding, of whatever kind."""
+    """An embedding with rows in blocks; `stand_in` converts an embedding of any class."""
 
     matrix: BlockMatrix
     _like: Tensor
 
     @staticmethod
     def stand_in(embedding: nn.Embedding, matrix: BlockMatrix) -> None:
-        """Let an embedding have its rows in a matrix; what its kind does with them, as scaling, stays."""
+        """Replace an embedding's rows by a matrix; its class's own behaviour, for example scaling, is kept."""
         kind = type(embedding)
         del embedding.weight
-        # Before those of `nn.Embedding`, after those of its kind.
+        # This class's methods replace those of `nn.Embedding`, but not those of the embedding's class.
         bases = (BlockEmbedding,) if kind is nn.Embedding else (kind, BlockEmbedding)
         embedding.__class__ = type(kind.__name__, bases, {"__module__": kind.__module__})
         embedding.matrix = matrix
-        # Has the dtype and the device of the model.
+        # Carries the dtype and device of the model.
         embedding.register_buffer("_like", torch.empty(0), persistent=False)
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]  # there it is a parameter
-        """Rows of nothing, in the dtype of the model: some kinds ask for that."""
+        """An empty tensor in the dtype of the model, which some classes read."""
         return self._like.expand(self.num_embeddings, 0)
 
     def forward(self, numbers: Tensor) -> Tensor:

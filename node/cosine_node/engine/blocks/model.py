@@ -1,4 +1,4 @@
-"""The class of models of transformers that have some of their weights in blocks."""
+"""Classes of transformers models with some weights in blocks."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -10,9 +10,9 @@ from cosine_node.engine.blocks.matrix import BlockEmbedding, BlockLayout, BlockL
 
 
 def block_class(model_class: Any, layouts: Mapping[str, BlockLayout]) -> Any:
-    """The class of causal LMs that have these weights in blocks, by the weights' names in `model_class`.
+    """Return a subclass of `model_class` with these weights, by their names, in blocks.
 
-    An output layer that is the embedding shares its matrix. Without any it is `model_class`.
+    A tied output layer shares the matrix of the embedding. Without layouts, return `model_class`.
     """
     if not layouts:
         return model_class
@@ -22,18 +22,18 @@ def block_class(model_class: Any, layouts: Mapping[str, BlockLayout]) -> Any:
         replace_weights(self, layouts)
 
     members = {"__init__": build, "__module__": model_class.__module__}
-    # transformers looks up what a class can do by its name and its module.
+    # transformers looks up the capabilities of a class by its name and module.
     return type(model_class.__name__, (model_class,), members)
 
 
 def planes_name(name: str) -> str:
-    """What the bytes of a weight of this name are called."""
+    """Return the name of the bytes of a weight with this name."""
     module, dot, last = name.rpartition(".")
     return f"{module}{dot}matrix.planes" if last == "weight" else f"{name}.planes"
 
 
 def replace_weights(model: Any, layouts: Mapping[str, BlockLayout]) -> None:
-    """Let modules of a model have their weights in blocks."""
+    """Replace these weights of a model by blocks."""
     for name, layout in layouts.items():
         matrix = BlockMatrix(layout)
         sharing = [target for target, source in model.all_tied_weights_keys.items() if source == name]
@@ -55,6 +55,6 @@ def replace_weights(model: Any, layouts: Mapping[str, BlockLayout]) -> None:
 def _put(model: Any, name: str, module: nn.Module) -> None:
     path, _, last = name.removesuffix(".weight").rpartition(".")
     parent = model.get_submodule(path)
-    # A parameter would not give way.
+    # A parameter cannot be overwritten by a module.
     delattr(parent, last)
     setattr(parent, last, module)

@@ -1,4 +1,4 @@
-"""Models of transformers, run in packed passes over paged keys and values, by PyTorch.
+"""The PyTorch engine: transformers models in packed passes over paged keys and values.
 
-In come rows of tokens and their trees; out go each node's choices, as `engine.base` says.
+Its input is rows of tokens in their trees; its output is the choices at each node (`engine.base`).
 """

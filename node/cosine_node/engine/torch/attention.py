@@ -1,7 +1,7 @@
 """The attention function of packed passes, registered with transformers' AttentionInterface.
 
-Each call writes the pass's keys and values into the pool, then lets every sequence's queries see the slots of
-its own ancestors. Models reach it unchanged; the plan travels as a forward keyword argument.
+Each call writes the pass's keys and values into the pool, then attends from every sequence's queries to the slots
+of its own ancestors. Models are not changed; they get the plan as a keyword argument of `forward`.
 """
 
 from collections.abc import Sequence
@@ -18,15 +18,15 @@ from cosine_node.engine.torch.row_tiles import FIXED_TILES, RowKernel, RowTiles
 from cosine_node.engine.torch.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
-"""The name under which a model's configuration asks for this attention."""
+"""The name of this attention in a model's configuration."""
 MOST_SCORES: Final = 1 << 24
-"""64 MiB of float32 scores, or of a mask, of which a few copies are alive; 512 queries of 64 heads over
-32,768 keys have 4 GiB."""
+"""Maximum number of elements of scores or of a mask: 64 MiB in float32, of which a few copies are alive. 512
+queries of 64 heads over 32,768 keys would have 4 GiB."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionKernel:
-    """The attention of one layer. With a softcap (Gemma 2, arXiv 2408.00118) or with sinks it goes step by step.
+    """The attention of one layer; with a softcap (Gemma 2, arXiv 2408.00118) or sinks, without a fused kernel.
 
     Query heads that share keys are rows of one product: queries are [sequences, key heads, rows, width], keys and
     values [sequences, key heads, keys, width], `bias` [sequences, 1, rows, keys], `sinks` [1, key heads, rows, 1].
@@ -38,12 +38,11 @@ class AttentionKernel:
     def __call__(
         self, queries: Tensor, keys: Tensor, values: Tensor, *, bias: Tensor | None, sinks: Tensor | None = None
     ) -> Tensor:
-        """[sequences, key heads, rows, value width]."""
-        # PyTorch's kernels know neither a cap on scores nor sinks.
+        """Return outputs [sequences, key heads, rows, value width]."""
+        # PyTorch's kernels support neither softcaps nor sinks.
         if self.softcap is None and sinks is None:
             return F.scaled_dot_product_attention(queries, keys, values, attn_mask=bias, scale=self.scale)
-        # The softmax is float32, as in transformers' own modules: 16 bits would lose the small weights of long
-        # contexts.
+        # The softmax is in float32, as in transformers: 16 bits would lose the small weights of long contexts.
         scores = (queries @ keys.transpose(2, 3)).float() * self.scale
         if self.softcap is not None:
             scores = torch.tanh(scores / self.softcap) * self.softcap
@@ -52,7 +51,7 @@ class AttentionKernel:
         if sinks is None:
             weights = scores.softmax(-1)
         else:
-            # A sink is one more key of each head, whose weight nothing is read for.
+            # A sink is one more key of each head, without a value.
             joined = torch.cat([scores, sinks.float().expand(len(scores), -1, -1, -1)], -1)
             weights = joined.softmax(-1)[..., :-1]
         return weights.to(queries.dtype) @ values
@@ -67,7 +66,7 @@ class AttentionKernel:
         bias: Tensor,
         sinks: Tensor | None,
     ) -> Tensor:
-        """The same in calls of the numbers of rows that `tiles` name; the rows of `bias` are padded already."""
+        """Call the kernel once per tile. The rows of `bias` are already padded."""
         if queries.shape[2] in tiles.sizes:
             return self(queries, keys, values, bias=bias, sinks=sinks)
         sizes = list(tiles.cut(queries.shape[2]))
@@ -82,16 +81,16 @@ class AttentionKernel:
 
 
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) of one layer over the latents themselves.
+    """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434) of one layer directly on the latents.
 
-    Such layers make the keys and values of all heads from one latent of a token and one rotated part of its key.
-    Kept expanded, those of DeepSeek-V3 take 71 times as much memory. The expansion is linear, so it is applied to
-    queries and outputs instead ("absorbed"): all heads then share one key, the latent and the rotated part, and as
-    value too.
+    Such layers expand the keys and values of all heads from one latent per token and a rotated part of the key.
+    Expanded, they take 71 times as much memory in DeepSeek-V3. The expansion is linear, so it is applied to queries
+    and outputs instead ("absorbed"): all heads then share one key, the latent and the rotated part, which is the
+    value as well.
 
-    This stands in for the layer's method `expand_kv`, which transformers calls with the latents
-    [1, 1, tokens, rank] and the rotated parts [1, 1, tokens, rotated width]. What it returns, here these as they
-    are, is handed to the layer's attention.
+    An object replaces the layer's method `expand_kv`, which transformers calls with the latents
+    [1, 1, tokens, rank] and the rotated parts [1, 1, tokens, rotated width], and whose result it passes to the
+    layer's attention. Here the result is the unchanged input.
     """
 
     def __init__(self, module: Any) -> None:
@@ -101,32 +100,32 @@ class LatentAttention:
         projection = module.kv_b_proj
         weight = projection.weight.detach()
         if type(projection) is not nn.Linear or type(projection.weight) is not nn.Parameter:
-            # Quantised weights [outputs, inputs] are read by asking the layer.
+            # Quantised weights [outputs, inputs] are read by multiplying with the identity.
             with torch.no_grad():
                 columns = projection(torch.eye(projection.in_features, dtype=weight.dtype, device=weight.device))
             weight = columns.t().contiguous()
         self._matrix: Tensor = weight.view(-1, self._key_width + module.v_head_dim, self._rank)
 
     def __call__(self, kv_nope: Tensor, k_rot: Tensor) -> tuple[Tensor, Tensor]:
-        """The key and value states that the layer gives to its attention: its own ones under another attention."""
+        """Return the key and value states for the layer's attention; expanded ones under another attention."""
         if self._module.config._attn_implementation == ATTENTION_NAME:
             return kv_nope, k_rot
         expanded: tuple[Tensor, Tensor] = type(self._module).expand_kv(self._module, kv_nope, k_rot)
         return expanded
 
     def absorbed(self, query: Tensor) -> Tensor:
-        """Queries [1, heads, tokens, width] as such of latents, [1, heads, tokens, rank + rotated width]."""
+        """Map queries [1, heads, tokens, width] to queries of latents [1, heads, tokens, rank + rotated width]."""
         plain, rotated = query[0, ..., : self._key_width], query[0, ..., self._key_width :]
         return torch.cat((self._key_product(plain), rotated), -1)[None]
 
     def expanded(self, output: Tensor) -> Tensor:
-        """Outputs [tokens, heads * (rank + rotated width)] as [tokens, heads * value width]."""
+        """Map outputs [tokens, heads * (rank + rotated width)] to [tokens, heads * value width]."""
         heads = len(self._matrix)
         latents = output.view(len(output), heads, -1)[..., : self._rank].transpose(0, 1)
         return _by_row(self._value_product(latents))
 
     def kernels(self) -> list[RowKernel]:
-        """Its products with weights, [rows, width] as the rows of every head to [rows, heads * outputs]."""
+        """Return the products with weights, from [rows, width], used for every head, to [rows, heads * outputs]."""
         heads = len(self._matrix)
         return [
             RowKernel(self._key_width, lambda rows: _by_row(self._key_product(rows.expand(heads, -1, -1)))),
@@ -148,7 +147,7 @@ def _by_row(products: Tensor) -> Tensor:
 
 
 def keep_latents(model: nn.Module, *, are_kept: bool) -> None:
-    """Let all layers of a model that make keys and values from latents hand these to packed attention, or not."""
+    """Set whether the layers of a model that expand latents pass them unexpanded to packed attention."""
     for module in latent_layers(model):
         vars(module).pop("expand_kv", None)
         if are_kept:
@@ -156,13 +155,13 @@ def keep_latents(model: nn.Module, *, are_kept: bool) -> None:
 
 
 def latent_attention_of(module: nn.Module) -> LatentAttention | None:
-    """The object that stands in for the layer's own method, if one does."""
+    """Return the object that replaces a layer's `expand_kv`, if any."""
     found = vars(module).get("expand_kv")
     return found if isinstance(found, LatentAttention) else None
 
 
 def latent_layers(model: nn.Module) -> list[Any]:
-    """The layers that expand latents linearly."""
+    """Return the layers that expand latents linearly."""
     return [
         module
         for module in model.modules()
@@ -185,18 +184,18 @@ def packed_attention(
     s_aux: Tensor | None = None,
     **extra: object,
 ) -> tuple[Tensor, None]:
-    """Attention of one layer: query [1, heads, tokens, width] to [1, tokens, heads, value width].
+    """Compute the attention of one layer: query [1, heads, tokens, width] to [1, tokens, heads, value width].
 
-    Honours grouped-query heads, `scaling`, `softcap`, attention sinks (`s_aux`, one logit a head) and
-    `sliding_window`, given or an attribute of the module. Raises `UnsupportedModel` for what it cannot honour.
+    Supports grouped-query heads, `scaling`, `softcap`, attention sinks (`s_aux`, one logit per head) and
+    `sliding_window`, as an argument or an attribute of the module. Raises `UnsupportedModel` for other arguments.
     """
     if plan is None or attention_mask is not None or extra.get("position_bias") is not None:
         raise UnsupportedModel(
             str(getattr(getattr(module, "config", None), "model_type", type(module).__name__)),
-            "it gives its attention a mask or a bias of its own, or does not pass arguments on to it",
+            "it passes its attention a mask or bias, or does not pass on keyword arguments",
         )
     _, heads, tokens, width = query.shape
-    # A layer that passes None has full attention even where its configuration names a window.
+    # A layer that passes None has full attention even if its configuration has a window.
     window = extra["sliding_window"] if "sliding_window" in extra else getattr(module, "sliding_window", None)
     latents = latent_attention_of(module)
     if latents is not None:
@@ -230,19 +229,20 @@ def attend(
     softcap: float | None = None,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """The attention of one layer, [tokens, heads * value width]; its keys and values are written to the pool first.
+    """Write a layer's keys and values to the pool, and return its attention [tokens, heads * value width].
 
-    Query, key and value are [1, heads, tokens, width]; keys that are values as well are kept once. Raises
-    `PassAbandoned` where nobody wants the pass any more.
+    Query, key and value are [1, heads, tokens, width]. If key and value are the same tensor, it is stored once.
+    Raises `PassAbandoned`.
     """
     plan.check()
     pages = _write(plan, layer, key, value, window)
-    # PyTorch's kernels keep no scores, but for keys as wide as values only.
+    # PyTorch's fused kernels do not materialise scores, but require keys as wide as values.
     is_fused = softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
     dense = plan.dense_calls() if window is None and is_fused else None
     calls, order = (plan.calls(window), plan.order) if dense is None else (dense.calls, dense.order)
     group = query.shape[1] // pages.keys.shape[1]
-    if softcap is None and sinks is None and order is None and all(call.is_run_of_one for call in calls):
+    is_decode = all(call.is_one and call.slots.index is None for call in calls)
+    if softcap is None and sinks is None and order is None and is_decode:
         tiles_of = [plan.attention_tiles(call.slots.count) for call in calls]
         if all(tiles is None or (is_fused and group in tiles.sizes) for tiles in tiles_of):
             return _decode(query, pages, calls, scale)
@@ -252,11 +252,11 @@ def attend(
     for call in calls:
         keys = _read(pages.keys, call)
         values = keys if pages.values is pages.keys else _read(pages.values, call)
-        # The scores of a query of all heads are alive at once, or its mask alone.
-        # Of the products of attention step by step it was not measured which numbers of rows are alike.
+        # Row tiles were measured for the fused kernel only.
         tiles = plan.attention_tiles(keys.shape[2])
         if tiles is not None and not is_fused:
             tiles = FIXED_TILES
+        # Elements that are alive for each query: its mask, or the scores of all heads.
         alive = group * keys.shape[2] * (1 if is_fused else keys.shape[1])
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):
             grouped = _queries(by_token, piece, group)
@@ -277,12 +277,12 @@ def attend(
 
 
 def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: int | None) -> LayerPages:
-    """Write a pass's keys and values into its slots; the pages of the layer."""
+    """Write a pass's keys and values to its slots; return the pages of the layer."""
     pages = plan.store.layer(layer, key, value, window=window)
     slots = plan.written if window is None else plan.window_written
     written = [(pages.keys, key)] if pages.values is pages.keys else [(pages.keys, key), (pages.values, value)]
     for stored, all_new in written:
-        # Rows that pad the pass come last and are not kept.
+        # Padding rows come last and are not stored.
         new = all_new.narrow(2, 0, slots.count)
         if slots.index is None:
             stored.narrow(2, slots.start, slots.count).copy_(new)
@@ -292,7 +292,7 @@ def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: in
 
 
 def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
-    """Attention of a pass that only decodes, each sequence from one run of slots, without a copy."""
+    """Compute a pass that only decodes, where each sequence reads one run of slots, without copies."""
     _, heads, tokens, width = query.shape
     key_heads = pages.keys.shape[1]
     group = heads // key_heads
@@ -311,7 +311,7 @@ def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], sc
 
 
 def _read(pages: Tensor, call: AttentionCall) -> Tensor:
-    """The keys or values of a call, [sequences, key heads, slots, width]."""
+    """Return the keys or values of a call [sequences, key heads, slots, width]."""
     slots = call.slots
     if slots.index is None:
         return pages.narrow(2, slots.start, slots.count)
@@ -321,9 +321,9 @@ def _read(pages: Tensor, call: AttentionCall) -> Tensor:
 
 
 def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
-    """A call's queries by the keys they share, [sequences, key heads, group * queries, width].
+    """Return a call's queries grouped by key head, [sequences, key heads, group * queries, width].
 
-    Heads that share keys become rows of one product: keys need not be repeated for each of them.
+    Heads that share keys become rows of one product, so that keys are not repeated for each of them.
     """
     queries = call.queries
     _, heads, width = by_token.shape
@@ -335,7 +335,7 @@ def _queries(by_token: Tensor, call: AttentionCall, group: int) -> Tensor:
 
 
 def _by_token(output: Tensor, call: AttentionCall, group: int) -> Tensor:
-    """From [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
+    """Map [sequences, key heads, group * queries, width] to [sequences * queries, heads * width]."""
     sequences, key_heads, rows, width = output.shape
     if sequences == 1 and rows == group:
         return output.reshape(1, -1)

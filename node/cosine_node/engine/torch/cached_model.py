@@ -1,4 +1,4 @@
-"""A transformers model that runs passes with its own attention and a cache gathered from the pool, row by row."""
+"""A transformers model that runs passes row by row, with its own attention and a cache gathered from the pool."""
 
 import inspect
 from collections.abc import Callable, Sequence
@@ -26,16 +26,15 @@ from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import Feeds
+from cosine_node.engine.torch.pass_plan import Feeds, separate_feed
 from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import SequenceTree
 from cosine_p2p.storage.memory import Remembered
-from cosine_protocol.request import Sampling
 
 TOKENS_A_STATE: Final = 256
-"""The pool keeps a recurrent state for each so many tokens. Each request needs one of its own."""
+"""Number of pool tokens per stored recurrent state. Each request needs its own state."""
 LEAST_STATES: Final = 16
-"""A node serves so many requests at once unless told otherwise."""
+"""Minimum number of stored states: a node's default number of concurrent requests."""
 STATE_FIELDS: Final = (
     "conv_states",
     "recurrent_states",
@@ -44,17 +43,17 @@ STATE_FIELDS: Final = (
     "has_previous_state",
     "conv_kernel_size",
 )
-"""The attributes that transformers' linear attention layers keep their state in, each by the state's number."""
+"""State attributes of transformers' linear attention layers; each maps state numbers to values."""
 
 LayerState = dict[str, dict[int, Any]]
-"""The attributes of one layer, each by the number of the state."""
+"""The state attributes of one layer."""
 ModelState = dict[int, LayerState]
-"""The state of each layer that has one, by its index; tensors have one row."""
+"""The state of each layer that has one, by layer index; tensors have one row."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathToken:
-    """A token of a path and its slot; `number` is its place in the row, None if an earlier pass fed it."""
+    """A token of a path and its slot. `number` is its place in the row, or None if an earlier pass fed it."""
 
     token: int
     slot: int
@@ -63,21 +62,21 @@ class PathToken:
 
 @dataclass(frozen=True, slots=True)
 class PathBatch:
-    """Paths that follow the same tokens, whose slots `past` are in their order, for models that know no trees.
+    """Paths that follow the same past tokens, in the slots `past`, as a batch for models without tree attention.
 
-    A token that several paths share is computed in each of them, and written to the pool once.
+    A token that several paths share is computed in each of them and written to the pool once.
     """
 
     past: tuple[int, ...]
     paths: tuple[tuple[PathToken, ...], ...]
 
     def padded(self) -> list[list[int]]:
-        """The tokens of all paths, equally long: what follows the end of a path cannot change it."""
+        """Return the token ids of all paths, padded at the end to equal lengths."""
         length = max(len(path) for path in self.paths)
         return [[step.token for step in path] + [0] * (length - len(path)) for path in self.paths]
 
     def places(self) -> dict[int, tuple[int, int]]:
-        """The path, and the place in it, where each token of the row is first."""
+        """Return the first path that contains each token of the row, and the token's place in it."""
         found: dict[int, tuple[int, int]] = {}
         for i, path in enumerate(self.paths):
             for j, step in enumerate(path):
@@ -86,12 +85,12 @@ class PathBatch:
         return found
 
     def slots(self) -> list[int]:
-        """The slots of the row's tokens, in the order of `places`."""
+        """Return the slots of the row's tokens in the order of `places`."""
         return [self.paths[i][j].slot for i, j in self.places().values()]
 
 
 class RowPaths:
-    """A row in its tree: the `stem`, which all its paths share below the kept prefix, and `branches` below it."""
+    """The paths of a row in its tree: their shared `stem` below the kept prefix, and the `branches` below it."""
 
     def __init__(self, tree: SequenceTree, row: Row) -> None:
         numbers = {name: number for number, name in enumerate(row.nodes)}
@@ -113,26 +112,26 @@ class RowPaths:
 
     @property
     def known_slots(self) -> list[int]:
-        """The slots of the prefix and of what earlier passes fed of the stem."""
+        """The slots of the prefix and of the stem's tokens that earlier passes fed."""
         return [*self._tree.slots, *(step.slot for step in self.stem if step.number is None)]
 
     @property
     def stem_end(self) -> int:
-        """The tokens from the beginning of the sequence to the end of the stem."""
+        """The number of tokens from the beginning of the sequence to the end of the stem."""
         return len(self._tree.tokens) + len(self.stem)
 
     def whole(self) -> PathBatch:
-        """All paths in one batch, below what earlier passes fed of the stem."""
+        """Return all paths in one batch, after the tokens that earlier passes fed."""
         fed = [step for step in self.stem if step.number is None]
         rest = self.stem[len(fed) :]
         paths = tuple(rest + branch for branch in self.branches) or (rest,)
         return PathBatch(tuple(self.known_slots), paths)
 
     def split(self, known: int, *, page_tokens: int, most_tokens: int) -> list[PathBatch]:
-        """The stem in pieces from the token after `known` on, one path each, and the branches in one batch.
+        """Return the stem after its first `known` tokens in pieces of one path, and the branches in one batch.
 
-        Pieces have at most `most_tokens` tokens. A long one also ends with the last whole page, where others may
-        begin alike.
+        Pieces have at most `most_tokens` tokens. If the stem is long, a piece ends with its last whole page, up to
+        which other requests may share it.
         """
         tree, end = self._tree, self.stem_end
         again = range(known, len(tree.tokens))
@@ -152,33 +151,12 @@ KNOWN_LAYERS: Final = (
     *(DynamicLayer, DynamicSlidingWindowLayer, LinearAttentionLayer, DummyLayer),
     *(LinearAttentionAndFullAttentionLayer, LinearAttentionAndSlidingWindowAttentionLayer),
 )
-"""The layers of transformers' caches that keep keys and values, a recurrent state, both or nothing."""
-
-
-@dataclass(frozen=True, slots=True)
-class LayerKind:
-    """The cache that transformers has for a layer; `states` is the number of its recurrent states."""
-
-    has_keys: bool
-    is_sliding: bool
-    states: int
-
-
-def layer_kinds(config: Any) -> list[LayerKind]:
-    """The kind of each layer of a model. Raises `UnsupportedModel` for one that is not known here."""
-    kinds = []
-    for layer in DynamicCache(config=config).layers:
-        if type(layer) not in KNOWN_LAYERS:
-            raise UnsupportedModel(config.model_type, f"its cache has layers of the kind {type(layer).__name__}")
-        has_keys = isinstance(layer, DynamicLayer)
-        states = layer.number_of_states if isinstance(layer, LinearAttentionLayer) else 0
-        kinds.append(LayerKind(has_keys, bool(getattr(layer, "is_sliding", False)), states))
-    return kinds
+"""Supported layers of transformers' caches: with keys and values, a recurrent state, both or neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """The slots [tokens] in the pool of what so many paths all begin with; `check` may raise `PassAbandoned`."""
+    """The pool slots [tokens] of the common past of `paths` paths. `check` may raise `PassAbandoned`."""
 
     slots: Tensor
     paths: int
@@ -187,9 +165,9 @@ class Past:
 
 
 class GatheredLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no types
-    """Keys and values of one layer: those in the pool first, for every path the same, then what the model adds.
+    """Keys and values of one layer: those of the past, the same for every path, then those that the model adds.
 
-    A sliding window is left to the model's mask: no key is dropped.
+    No key is dropped: the model's mask implements a sliding window.
     """
 
     is_initialized: bool
@@ -201,7 +179,7 @@ class GatheredLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
         self._seen_tokens = len(past.slots)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Keys and values [paths, heads, tokens, width] of the past and of all that was added, these included."""
+        """Add keys and values; return those of all tokens [paths, heads, tokens, width]."""
         del args, kwargs
         past = self._past
         past.check()
@@ -220,7 +198,7 @@ class GatheredLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
         return self._seen_tokens
 
     def write(self, slots: Tensor, paths: Tensor, tokens: Tensor) -> None:
-        """Write tokens to slots of the pool, by the numbers of their paths and their own after the past."""
+        """Write tokens to pool slots; `tokens` are their places in `paths` after the past."""
         if not self.is_initialized:
             return
         pages = self._past.store.layer(self._index, self.keys, self.values)
@@ -230,7 +208,7 @@ class GatheredLayer(DynamicLayer):  # type: ignore[misc]  # transformers has no 
 
 
 class GatheredHybridLayer(LinearAttentionLayer, GatheredLayer):  # type: ignore[misc]  # transformers has no types
-    """A layer with a recurrent state beside its keys and values."""
+    """A layer with keys, values and a recurrent state."""
 
     is_compileable = False
 
@@ -240,31 +218,29 @@ class GatheredHybridLayer(LinearAttentionLayer, GatheredLayer):  # type: ignore[
 
 
 class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
-    """The cache of one forward of a batch of paths, from the pool's keys and values and the state of their past.
+    """The cache of one forward of a batch of paths, with the pool's keys and values and the state of their past.
 
-    Models read and extend it as any other; what they add is written to the pool once their forward has ended.
+    Models read and extend it as any other. `write` stores what they add in the pool after the forward. `kinds` are
+    the layers of transformers' own cache.
     """
 
-    def __init__(self, kinds: Sequence[LayerKind], past: Past, state: ModelState | None) -> None:
+    def __init__(self, kinds: Sequence[Any], past: Past, state: ModelState | None) -> None:
         layers: list[Any] = []
         for index, kind in enumerate(kinds):
-            if kind.has_keys and kind.states:
-                layers.append(GatheredHybridLayer(index, past, kind.states))
-            elif kind.has_keys:
-                layers.append(GatheredLayer(index, past))
-            elif kind.states:
-                layers.append(LinearAttentionLayer(number_of_states=kind.states))
+            states = kind.number_of_states if isinstance(kind, LinearAttentionLayer) else 0
+            if isinstance(kind, DynamicLayer):
+                layers.append(GatheredHybridLayer(index, past, states) if states else GatheredLayer(index, past))
             else:
-                layers.append(DummyLayer())
+                layers.append(LinearAttentionLayer(number_of_states=states) if states else DummyLayer())
             # Models look for the first layer of each kind of mask.
-            layers[-1].is_sliding = kind.is_sliding
+            layers[-1].is_sliding = bool(getattr(kind, "is_sliding", False))
             if state is not None and index in state:
                 _restore(layers[-1], state[index], rows=past.paths)
         super().__init__(layers=layers)
         self._past = past
 
     def write(self, batch: PathBatch) -> None:
-        """Write the keys and values of the row's own tokens to their slots."""
+        """Write the keys and values of the row's tokens to their slots."""
         places = list(batch.places().values())
         if not places:
             return
@@ -276,7 +252,7 @@ class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
                 layer.write(slots, paths, tokens)
 
     def state(self) -> ModelState:
-        """A copy of the state after all that was added."""
+        """Return a copy of the current state."""
         return {
             index: {name: _each(getattr(layer, name), torch.clone) for name in STATE_FIELDS}
             for index, layer in enumerate(self.layers)
@@ -285,7 +261,7 @@ class GatheredCache(Cache):  # type: ignore[misc]  # transformers has no types
 
 
 def _restore(layer: LinearAttentionLayer, state: LayerState, *, rows: int) -> None:
-    """Give a layer a copy of a state for each of so many paths: models change it in place."""
+    """Set a layer's state to `rows` copies of a state: models change it in place."""
     for name, values in state.items():
         setattr(layer, name, _each(values, lambda value: value.repeat(rows, *(1,) * (value.dim() - 1))))
     tensors = [value for values in state.values() for value in values.values() if isinstance(value, Tensor)]
@@ -298,13 +274,13 @@ def _each(values: dict[int, Any], change: Callable[[Tensor], Tensor]) -> dict[in
 
 
 class CachedModel(PassModel):
-    """Wraps a causal LM for passes over a pool of `slots` token slots: one forward a row, or a few.
+    """Wraps a causal LM for passes over a pool of `slots` token slots, with one or a few forwards per row.
 
-    The paths of a token tree are a batch, which shares the keys and values of what was fed before. Where layers
-    have a recurrent state, the stem that all paths share is fed first, from the last token whose state is known: a
-    state cannot be taken back by a token, nor split among branches (STree, arXiv 2505.14969).
-    With `is_stepped` no more than one token at a time follows a state, for models that would else forget it.
-    Without that it can keep what enters `feature_layers`. Raises `UnsupportedModel`.
+    The paths of a token tree are a batch that shares the keys and values of their past. If layers have a recurrent
+    state, the stem that all paths share is fed first, from the last token whose state is stored: a state cannot be
+    rolled back by a token, nor shared by branches (STree, arXiv 2505.14969).
+    With `is_stepped`, at most one token at a time follows a state, for models that otherwise ignore it. Otherwise
+    the model can keep what enters `feature_layers`. Raises `UnsupportedModel`.
     """
 
     attention_name = "eager"
@@ -314,15 +290,20 @@ class CachedModel(PassModel):
     ) -> None:
         model.set_attn_implementation(self.attention_name)
         super().__init__(model, KvStore(slots=slots), PassFeatures(model, feature_layers, slots=slots))
-        # By the slot of the token that a state follows.
+        # By the slot of the last token of a state.
         self._most_states = max(LEAST_STATES, slots // TOKENS_A_STATE)
         self._states = Remembered[int, ModelState](self._most_states)
         self._is_stepped = is_stepped
-        self._kinds = layer_kinds(model.config)
-        self._has_state = any(kind.states for kind in self._kinds)
+        self._kinds = DynamicCache(config=model.config).layers
+        for layer in self._kinds:
+            if type(layer) not in KNOWN_LAYERS:
+                raise UnsupportedModel(
+                    model.config.model_type, f"its cache has layers of type {type(layer).__name__}"
+                )
+        self._has_state = any(isinstance(layer, LinearAttentionLayer) for layer in self._kinds)
         name = cache_parameter(type(model))
         if name is None:
-            raise UnsupportedModel(model.config.model_type, "it takes no cache of transformers")
+            raise UnsupportedModel(model.config.model_type, "it does not accept a transformers cache")
         self._cache_parameter = name
         parameters = inspect.signature(model.forward).parameters
         self._keeps_logits = "logits_to_keep" in parameters
@@ -330,12 +311,9 @@ class CachedModel(PassModel):
         self.vocab_tokens, self._state_bytes = self._warm_up()
 
     def _warm_up(self) -> tuple[int, int]:
-        """Run one token, which allocates the pool; the width of the vocabulary, and the bytes of a state."""
-        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-        row = Row.chain(0, [0])
-        tree.add(row, [0])
+        """Run one token, which allocates the pool; return the vocabulary size and the bytes of a state."""
         with torch.inference_mode():
-            batch = RowPaths(tree, row).whole()
+            batch = RowPaths(*separate_feed([0])).whole()
             logits, cache = self._forward(batch, None, keep=[0])
             cache.write(batch)
             tensors = [
@@ -348,9 +326,9 @@ class CachedModel(PassModel):
             return logits.shape[-1], sum(tensor.nbytes for tensor in tensors)
 
     def forgets_state(self) -> bool:
-        """True if several tokens at once do not continue the recurrent state of each layer.
+        """True if a forward of several tokens ignores the recurrent state of some layer.
 
-        NaN in a state that is read shows in the logits, in any dtype and however little the state matters.
+        Each state is replaced by NaN in turn: if it is read, NaN appears in the logits.
         """
         first, rest = PathToken(0, 0, 0), (PathToken(0, 1, 1), PathToken(0, 2, 2))
         with torch.inference_mode():
@@ -392,17 +370,17 @@ class CachedModel(PassModel):
             return torch.stack([found[position] for position in wanted])
 
     def _row_logits(self, tree: SequenceTree, row: Row, wanted: set[int]) -> dict[int, Tensor]:
-        """Feed one row; the logits [vocab] after its tokens of these numbers."""
+        """Feed one row; return the logits [vocab] after its tokens with these numbers."""
         paths = RowPaths(tree, row)
         if not self._has_state:
             return self._batch_logits(paths.whole(), None, wanted)[0]
         found: dict[int, Tensor] = {}
         known, state = self._last_state(paths.known_slots)
-        # Bounds memory where tokens are fed again to regain a state: a piece attends to all before it at once.
+        # Bounds memory when tokens are fed again to restore a state: a piece attends to its whole past at once.
         page_tokens, most_tokens = PAGE_TOKENS, 512
         if self._is_stepped:
             page_tokens = most_tokens = max(paths.stem_end, 1)
-            # So many are sooner fed with all before them in one forward than one by one.
+            # From here on, one forward over the whole stem is faster than one per token.
             if paths.stem_end - known > 16:
                 known, state = 0, None
         for batch in paths.split(known, page_tokens=page_tokens, most_tokens=most_tokens):
@@ -414,11 +392,11 @@ class CachedModel(PassModel):
         return found
 
     def _last_state(self, slots: Sequence[int]) -> tuple[int, ModelState | None]:
-        """The last known state, and how many of the first of these tokens it covers; 0 and None without one."""
+        """Return the number of leading tokens that the last stored state covers, and the state; else 0 and None."""
         for count in range(len(slots), 0, -1):
             state = self._states.get(slots[count - 1])
             if state is not None:
-                # Used last.
+                # Mark it as most recently used.
                 self._states.note(slots[count - 1], state)
                 return count, state
         return 0, None
@@ -426,9 +404,9 @@ class CachedModel(PassModel):
     def _batch_logits(
         self, batch: PathBatch, state: ModelState | None, wanted: set[int]
     ) -> tuple[dict[int, Tensor], GatheredCache]:
-        """Feed a batch and write its keys and values; the logits after the wanted tokens of the row."""
+        """Feed a batch and write its keys and values; return the logits after the wanted tokens of the row."""
         places = {number: place for number, place in batch.places().items() if number in wanted}
-        # The output projection is a large share of a small model: it is computed where it is wanted only.
+        # The output projection is a large share of a small model, so it is computed only where it is wanted.
         keep = sorted({token for _, token in places.values()}) or [len(batch.paths[0]) - 1]
         logits, cache = self._forward(batch, state, keep=keep)
         cache.write(batch)
@@ -441,7 +419,7 @@ class CachedModel(PassModel):
     def _forward(
         self, batch: PathBatch, state: ModelState | None, *, keep: list[int]
     ) -> tuple[Tensor, GatheredCache]:
-        """The logits [paths, tokens, vocab] of a batch, of the tokens to keep alone, and the cache after it."""
+        """Return the logits [paths, keep, vocab] of a batch at some tokens, and the cache after it."""
         slots = torch.tensor(batch.past, dtype=torch.int64, device=self.device)
         cache = GatheredCache(self._kinds, Past(slots, len(batch.paths), self.store, self._check), state)
         ids = torch.tensor(batch.padded(), dtype=torch.int64, device=self.device)
@@ -453,7 +431,7 @@ class CachedModel(PassModel):
             self._check()
             arguments: dict[str, Any] = {self._cache_parameter: cache, "use_cache": True}
             if self._takes_positions:
-                # `generate` says the positions, and some models do not count them otherwise.
+                # As `generate` does: some models do not count positions themselves.
                 positions = torch.arange(first, first + part.shape[1], device=self.device)
                 arguments["position_ids"] = positions.expand_as(part)
                 first += part.shape[1]

@@ -1,11 +1,11 @@
 """Passes of few tokens as CUDA graphs: each shape bucket is captured once and then replayed.
 
-A pass over a few tokens launches hundreds of small kernels, which takes longer than they run; a replayed graph is
-one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into those of its
-bucket. Without CUDA the same tensors are computed with directly, which tests use.
+A pass over a few tokens launches hundreds of small kernels, which takes longer than running them; a replayed graph
+is one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into the tensors
+of its bucket. Without CUDA, the pass is computed directly on the same tensors, for tests.
 
-Padding and the copies cost time too, and of 64 tokens a captured pass took longer than one that was not: so the
-first passes of each bucket take turns, and the cheaper way stays.
+Padding and copies take time too: with 64 tokens, a captured pass was slower than an uncaptured one. The first
+passes of each bucket therefore alternate between both, and the faster one is used from then on.
 """
 
 import math
@@ -26,22 +26,20 @@ from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indice
 from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48
-"""Bounds memory: each bucket holds the activations of one pass; the least recently used is dropped."""
+"""Bounds memory: each bucket holds the activations of one pass; the least recently used one is dropped."""
 MAX_TRIALS: Final = 1024
-"""Bounds memory: more than there are buckets up to contexts of a million tokens."""
-
-
+"""Bounds memory: more than the number of buckets for contexts of up to a million tokens."""
 TRIED_PASSES: Final = 2
-"""Timed passes of each way after one that warms it up. With two, one that something held up does not count; with
-three the trial would outlast a cost curve, which feeds each of its lengths six times, and go on in passes of
-requests."""
+"""Number of timed passes of each kind after one warm-up pass. With two, one delayed pass does not count. With
+three, the trial would be longer than the measurement of a cost curve (six passes of each length), and would
+continue in passes of requests."""
 
 
 @dataclass(slots=True)
 class CaptureTrial:
-    """Finds out whether passes of one shape bucket are sooner over when captured, by the least time of each way.
+    """Compares captured and uncaptured passes of one shape bucket by their minimum times.
 
-    What else a machine does only adds to a time.
+    The minimum, because other load on the machine can only add to a time.
     """
 
     _passes: int = 0
@@ -53,11 +51,11 @@ class CaptureTrial:
 
     @property
     def is_captured(self) -> bool:
-        """True if the next pass shall be the captured one."""
+        """True if the next pass is to be captured."""
         return self._least_s[True] <= self._least_s[False] if self.is_over else self._passes % 2 == 0
 
     def note(self, seconds: float) -> None:
-        """Take in how long the next pass took; the first one of each way only warms it up."""
+        """Record the time of the next pass; the first pass of each kind is a warm-up."""
         if self._passes >= 2:
             way = self.is_captured
             self._least_s[way] = min(self._least_s[way], seconds)
@@ -65,10 +63,7 @@ class CaptureTrial:
 
 
 class CudaGraphs:
-    """The captured shape buckets of one decoder.
-
-    `clock` returns seconds.
-    """
+    """The captured shape buckets of one decoder. `clock` returns seconds."""
 
     def __init__(
         self,
@@ -86,13 +81,13 @@ class CudaGraphs:
         self._features = features
         self._device = device
         self._passes = Remembered[BatchShape, BucketPass](MAX_BUCKETS)
-        # Passes run one after the other and their logits are copied out: they can share memory.
+        # Passes run one at a time and their logits are copied out, so they can share memory.
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
     def logits(self, plan: PassPlan, wanted: Sequence[int], *, uncaptured: Callable[[], Tensor]) -> Tensor:
-        """Logits [wanted, vocab] at these positions of a pass.
+        """Return logits [wanted, vocab] at these positions of a pass.
 
-        They are `uncaptured` where it has no shape bucket, or is sooner over so.
+        `uncaptured` computes them if the pass has no shape bucket or is faster that way.
         """
         bucket = bucket_of(BatchShape.around(plan.masks))
         if bucket is None:
@@ -111,7 +106,7 @@ class CudaGraphs:
         return logits
 
     def _wait_for_device(self) -> None:
-        """A pass has only been launched when its logits are returned."""
+        """Synchronise, since passes are asynchronous."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
 
@@ -124,9 +119,9 @@ class CudaGraphs:
 
 
 class BucketPass:
-    """The pass of one shape bucket: implements `DecoderPlan` with fixed tensors, and on CUDA has the graph of it.
+    """The pass of one shape bucket: a `DecoderPlan` with fixed tensors, and on CUDA its graph.
 
-    The tokens that pad a pass are written to the store's spare slot, which nobody reads.
+    The keys and values of padding tokens are written to the store's spare slot, which is never read.
     """
 
     def __init__(
@@ -142,14 +137,14 @@ class BucketPass:
         """`memory` is the handle of a graph pool."""
         self.store = store
         self._features = features
-        # A replay writes where its capture did, so each graph has tensors of its own.
+        # A replay writes to the same addresses as its capture, so each graph has its own tensors.
         self._seen = features.room()
         self._memory = memory
         self._decoder = decoder
         self._shape = shape
         is_cuda = device.type == "cuda"
-        # All integers are one tensor, so that they travel to the device in one copy:
-        # tokens, positions, slots written and wanted rows, one a token, then the slots read.
+        # All integers are in one tensor, so that one copy takes them to the device: tokens, positions, written
+        # slots and wanted rows, one per token each, then the slots to read.
         counts = [shape.tokens] * 4 + [shape.sequences * shape.keys]
         self._staged = torch.zeros(sum(counts), dtype=torch.int64, pin_memory=is_cuda)
         self._staged_hidden = torch.zeros(
@@ -167,7 +162,7 @@ class BucketPass:
         self._captured: Tensor | None = None
 
     def check(self) -> None:
-        """Does nothing: such a pass is too short to be abandoned."""
+        """Do nothing: the pass is too short to be abandoned."""
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
         del window
@@ -177,13 +172,13 @@ class BucketPass:
         return [self._call]
 
     def dense_calls(self) -> None:
-        """None: calls are whole."""
+        return None
 
     def attention_tiles(self, keys: int) -> None:
-        """None: rows are as they are."""
+        return None
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
-        """Logits [wanted, vocab] at these positions of a pass that fits."""
+        """Return logits [wanted, vocab] at these positions of a pass that fits into the bucket."""
         places = self._fill(plan, wanted)
         if self._graph is None:
             logits = self._decode()
@@ -196,7 +191,7 @@ class BucketPass:
         return logits.index_select(0, self._wanted[: len(wanted)])
 
     def _fill(self, plan: PassPlan, wanted: Sequence[int]) -> Integers:
-        """Copy a pass to where this one reads; the places of its tokens there."""
+        """Copy a pass into the fixed tensors; return the places of its tokens there."""
         padded = pad(plan.masks, self._shape)
         tokens, positions, written, rows, slots = np.split(
             self._staged.numpy(), np.cumsum([self._shape.tokens] * 4)
@@ -210,17 +205,17 @@ class BucketPass:
         rows[: len(wanted)] = padded.token_indices[list(wanted)]
         slots[:] = padded.slots.ravel()
         self._staged_hidden.numpy()[:] = padded.hidden
-        # The staging area is free again before the next pass: whoever reads the logits waits for this one.
+        # The staging tensors are free before the next pass: reading the logits waits for this pass.
         self._numbers.copy_(self._staged, non_blocking=True)
         self._hidden.copy_(self._staged_hidden, non_blocking=True)
         return padded.token_indices
 
     def _capture(self, graph: torch.cuda.CUDAGraph) -> Tensor:
-        """Capture the pass; the tensor that each replay writes the logits to."""
+        """Capture the pass; return the tensor that each replay writes the logits to."""
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch gives it no types
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
-            # Libraries initialise themselves in these, as PyTorch asks.
+            # Warm-up passes, in which libraries initialise themselves (required by PyTorch).
             for _ in range(2):
                 self._decode()
         torch.cuda.current_stream().wait_stream(side)
@@ -229,6 +224,6 @@ class BucketPass:
         return logits
 
     def _decode(self) -> Tensor:
-        # The mask is made from the filled tensors by each run, and so by each replay.
+        # Each run, and thus each replay, builds the mask from the filled tensors.
         self._call = None
         return self._decoder(self, None, seen=self._seen)

@@ -1,4 +1,4 @@
-"""The engine on PyTorch, around a Hugging Face causal LM."""
+"""The PyTorch engine around a Hugging Face causal LM."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,12 +22,11 @@ from cosine_protocol.numerics import DETERMINISTIC
 
 
 class TorchEngine(PagedEngine):
-    """Implements `cosine_node.engine.base.Engine` around a model; not thread-safe.
+    """Implements `cosine_node.engine.base.Engine` around a model. Not thread-safe.
 
-    Memory for the keys and values of `pool_tokens` tokens is allocated at construction and never grows; a sequence
-    cannot be longer. The model's attention is switched and it must not be used elsewhere.
-    `cosine_node.engine.torch.load_self_test` finds the way in which passes are exact for a model;
-    `cosine_node.engine.torch.loading.load_engine` asks it.
+    Memory for the keys and values of `pool_tokens` tokens, the maximum length of a sequence, is allocated at
+    construction and never grows. The model's attention is replaced, so it must not be used elsewhere.
+    `load_self_test.find_way` finds the `way` in which a model's passes are exact.
     """
 
     def __init__(
@@ -43,11 +42,10 @@ class TorchEngine(PagedEngine):
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
-        """`pads_rows`, `tiles`, `windows` and `feature_layers` are `PackedModel`'s; with the last,
-        `activations` tells what these layers made of known tokens.
+        """`PackedModel` describes `pads_rows`, `tiles`, `windows` and `feature_layers`.
 
-        `vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`). Without
-        `windows`, which no way but packed passes may have, layers with a sliding window hold all tokens as well.
+        `vocabulary` is a drafter's own vocabulary. Token ids from `known_tokens` on are never chosen. Without
+        `windows`, which require packed passes, layers with a sliding window hold all tokens.
         """
         self._vocabulary, self._known_tokens = vocabulary, known_tokens
         pool = PagePool(tokens=pool_tokens, windows=windows)
@@ -73,17 +71,17 @@ class TorchEngine(PagedEngine):
 
     @property
     def model(self) -> Any:
-        """The model of transformers, whose attention is that of the passes."""
+        """The transformers model, with the attention of the passes."""
         return self._passes.model
 
     @property
     def embedding(self) -> Tensor:
-        """The model's own, [tokens, width], which a draft head reads tokens by."""
+        """The model's input embedding [tokens, width], which a draft head uses."""
         weight: Tensor = self._passes.model.get_input_embeddings().weight
         return weight.detach()
 
     def activations(self, sequence: int, first: int, last: int) -> KeptFeatures:
-        """What the layers that a draft head reads made of the tokens of a prefix from index `first` up to `last`.
+        """Return the features of a prefix's tokens from index `first` up to `last`, for a draft head.
 
         Raises `LocalProtocolError` for a sequence that is not open.
         """
@@ -91,17 +89,20 @@ class TorchEngine(PagedEngine):
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the KV pool, and of the recurrent states and the features beside it."""
+        """Memory of the KV pool, recurrent states and features."""
         return self._passes.pool_bytes
 
     def abandon(self) -> None:
         self._passes.abandon()
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
-        """One pass. Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned`: nothing is fed."""
+        """Run one pass.
+
+        Raises `LocalProtocolError`, `OutOfPages`, `OutOfMemory` or `PassAbandoned` and then feeds nothing.
+        """
         if not rows:
             return []
-        # A pass may die in the device (out of memory); the sequences then stand as before it.
+        # If a pass fails on the device (out of memory), the sequences are restored.
         with self.feeding(rows) as feeds, torch.inference_mode():
             results = row_results(
                 feeds,
@@ -120,12 +121,13 @@ def row_results(
     vocabulary: DraftVocabulary | None = None,
     known_tokens: int | None = None,
 ) -> list[RowResult]:
-    """The results of rows in their trees; `logits_of` runs the pass and gives [wanted, vocab] at these positions.
+    """Run a pass over rows in their trees and return their results.
 
-    `vocabulary` is that of a drafter's own ids, which chooses none from `known_tokens` on (`choose`).
+    `logits_of` runs the pass and returns the logits [wanted, vocab] at these positions. `vocabulary` and
+    `known_tokens` are those of `choose`.
     """
     wanted: list[int] = []
-    # Where the logits of each row lie among those that are wanted: all of them, and those of scored nodes.
+    # The places of each row's logits among the wanted ones: all of them, and those of scored nodes.
     places: list[tuple[slice, slice]] = []
     position = 0
     for _, row in feeds:
@@ -148,7 +150,7 @@ def row_results(
         nll = None
         if row.wants_nll and len(row.tokens) > 1:
             nll = _mean_nll(logits[of_row][:-1], row.tokens[1:])
-        # nll is compared with itself because only NaN differs from itself.
+        # Only NaN differs from itself.
         if len(choices) < len(found) or nll != nll:
             results.append(RowResult(choices=(), error=failure_of(tree, row)))
         else:
@@ -166,7 +168,7 @@ def row_results(
 
 def _mean_nll(logits: Tensor, tokens: Sequence[int]) -> float:
     targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
-    # Bounds memory on long prompts: rows turned into float32 log-probabilities at a time.
+    # Blocks bound the memory of float32 log-probabilities of long prompts.
     blocks = zip(torch.split(logits, 256), torch.split(targets, 256), strict=True)
     losses = [torch.nn.functional.cross_entropy(block.float(), target, reduction="sum") for block, target in blocks]
     return float(torch.stack(losses).sum()) / len(tokens)

@@ -1,8 +1,8 @@
 """The decoder of Llama-like models as straight-line tensor code, for passes of a few tokens.
 
-In a pass over one token of a small model the modules around the tensor code take longer than the tensor code. This
-is the same computation with the same weights: query, key and value projections are one product, and so are gate and
-up; normalisation and rotation are one call each. `load_self_test` compares it with the model's own.
+In a pass over one token of a small model, PyTorch modules have more overhead than the tensor operations take. This
+is the same computation with the same weights: query, key and value projections are one product, as are gate and up;
+normalisation and rotation are one call each. `load_self_test` compares it with the model's own modules.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from cosine_node.engine.torch.row_tiles import VECTOR, RowKernel
 KNOWN_LAYERS: Final = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
 )
-"""Layers whose forward was read and is what `_DecoderLayer` computes; head norms are Qwen3's."""
+"""Layers whose forward was checked to be what `_DecoderLayer` computes; Qwen3 has head norms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,41 +44,41 @@ class _RmsNorm:
     def __call__(self, x: Tensor) -> Tensor:
         if x.is_cuda or x.dtype is not torch.float32:
             return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        # Where it has no kernel of its own these four steps are faster than the seven it is made of.
+        # `torch.rms_norm` has no fused float32 kernel on CPUs: these four operations are faster than its seven.
         norm = torch.linalg.vector_norm(x, 2, -1, True)
         return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
 
 
 SLOW_COLUMNS: Final = range(17, 48)
-"""So many columns take matrix units longer than the next larger number does (oneDNN with AMX: 1.4 times)."""
+"""Numbers of columns that are slower on matrix units than the next larger number (oneDNN with AMX: 1.4 times)."""
 LEAST_COLUMNS: Final = 2 if has_matrix_units() else 1
-"""A single column is no work for matrix units, to PyTorch: with AMX it takes 1.4 times as long as two, and has the
-same bits. Without them two take twice as long as one."""
+"""PyTorch does not use matrix units for a single column: with AMX it takes 1.4 times as long as two columns, with
+the same bits. Without matrix units, two columns take twice as long as one."""
 
 
 def multiplies_columns(weight: Tensor) -> bool:
-    """True where weights are multiplied by columns: faster on CPUs in bfloat16, and no sum depends on their number.
+    """True if inputs are passed as columns: faster on CPUs in bfloat16, and no sum depends on their number.
 
-    The library need not reorder the weights for each product then, but the few columns. Measured with AMX for 1 to
-    512 columns; with AVX-512 alone it is as fast as by rows.
+    The library then reorders the few columns for each product instead of the weights. Measured with AMX for 1 to
+    512 columns; with AVX-512 alone it is as fast as with rows.
     """
     return weight.device.type == "cpu" and weight.dtype is torch.bfloat16
 
 
 def _as_columns(rows: Tensor) -> Tensor:
-    """[rows, width] as columns [width, rows or more]."""
+    """Return [rows, width] as columns [width, at least rows]."""
     count = len(rows)
     columns = SLOW_COLUMNS.stop if count in SLOW_COLUMNS else max(LEAST_COLUMNS, count)
     return F.pad(rows.t(), (0, columns - count)) if columns > count else rows.t()
 
 
 def _as_rows(columns: Tensor, count: int) -> Tensor:
-    """So many of the columns [width, columns] as rows [rows, width]."""
+    """Return the first `count` of the columns [width, columns] as rows [count, width]."""
     return columns[:, :count].t().contiguous()
 
 
 def multiply_columns(weight: Tensor, rows: Tensor) -> Tensor:
-    """Rows [rows, inputs] by a weight [outputs, inputs] that lies so in memory, to [rows, outputs]."""
+    """Multiply rows [rows, inputs] by a contiguous weight [outputs, inputs], to [rows, outputs]."""
     return _as_rows(torch.mm(weight, _as_columns(rows)), len(rows))
 
 
@@ -86,24 +86,23 @@ def multiply_columns(weight: Tensor, rows: Tensor) -> Tensor:
 class _Linear:
     """One or several projections of one input as one product.
 
-    `matrix` is [inputs, outputs]. Where it is multiplied by columns it lies in memory as [outputs, inputs], else as
-    it is: that way round a product with a single row is faster on a CPU.
+    `matrix` is [inputs, outputs]. With `multiplies_columns` its memory layout is [outputs, inputs]. Otherwise it is
+    contiguous, which makes a product with a single row faster on a CPU.
     """
 
     matrix: Tensor
     bias: Tensor | None
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Inputs and outputs."""
-        inputs, outputs = self.matrix.shape
-        return inputs, outputs
+        return self.matrix.shape
 
     @classmethod
     def joining(cls, *modules: nn.Linear) -> "_Linear":
-        """The modules' weights become views of the joined matrix: memory holds them once."""
+        """Join modules; their weights become views of the joined matrix, so that memory holds them once."""
         weights = [module.weight.detach() for module in modules]
-        # A model is wrapped for its self-test, and again to serve.
+        # A model is wrapped for its self-test and again for serving.
         matrix = _joined_before(weights)
         if matrix is None:
             sizes = [len(weight) for weight in weights]
@@ -125,23 +124,25 @@ class _Linear:
 
     @property
     def fills_vectors(self) -> bool:
-        """True if it is multiplied by columns, and each of its inputs fills vectors."""
+        """True if inputs are columns, and their number of elements is a multiple of `VECTOR` for any batch."""
         return multiplies_columns(self.matrix) and len(self.matrix) % VECTOR == 0
 
     def columns(self, x: Tensor) -> Tensor:
-        """[inputs, columns] to [outputs, columns]."""
+        """Map [inputs, columns] to [outputs, columns]."""
         weight = self.matrix.t()
         return torch.mm(weight, x) if self.bias is None else torch.addmm(self.bias[:, None], weight, x)
 
 
 @dataclass(frozen=True, slots=True)
 class _HalfProduct:
-    """One or several projections of one input as one product with weights in float16."""
+    """One or several projections of one input as one product with float16 weights.
+
+    `shape` is the number of inputs and outputs.
+    """
 
     matrix: HalfMatrix
     bias: Tensor | None
-    shape: tuple[int, int]
-    """Inputs and outputs."""
+    shape: tuple[int, ...]
 
     @classmethod
     def joining(cls, *modules: HalfLinear) -> "_HalfProduct":
@@ -156,12 +157,12 @@ class _HalfProduct:
 
 @dataclass(frozen=True, slots=True)
 class _ApartLinears:
-    """Several projections of one input of which only some hold their weights in float16."""
+    """Several projections of one input, of which only some have float16 weights."""
 
     modules: tuple[nn.Linear | HalfLinear, ...]
 
     @property
-    def shape(self) -> tuple[int, int]:
+    def shape(self) -> tuple[int, ...]:
         """Inputs and outputs."""
         return self.modules[0].in_features, sum(module.out_features for module in self.modules)
 
@@ -173,7 +174,7 @@ _Product = _Linear | _HalfProduct | _ApartLinears
 
 
 def _product(*modules: Any) -> _Product:
-    """Projections of one input."""
+    """Join projections of one input."""
     held = [isinstance(module, HalfLinear) for module in modules]
     if all(held):
         return _HalfProduct.joining(*modules)
@@ -182,19 +183,13 @@ def _product(*modules: Any) -> _Product:
 
 @dataclass(frozen=True, slots=True)
 class _OutputProjection:
-    """From hidden states to logits, in the model's own layout: its weight is often the embedding as well."""
+    """Maps hidden states to logits. The weight keeps the model's layout, since it is often also the embedding."""
 
     weight: Tensor
     bias: Tensor | None
 
-    @property
-    def shape(self) -> tuple[int, int]:
-        """Inputs and outputs."""
-        outputs, inputs = self.weight.shape
-        return inputs, outputs
-
     def __call__(self, x: Tensor) -> Tensor:
-        # A CPU multiplies so many rows by a large vocabulary faster as columns (measured with MKL).
+        # On a CPU, 3 to 48 rows times a large vocabulary are faster as columns (measured with MKL).
         if not multiplies_columns(self.weight) and (x.is_cuda or not 3 <= len(x) <= 48):
             return F.linear(x, self.weight, self.bias)
         logits = multiply_columns(self.weight, x)
@@ -203,13 +198,13 @@ class _OutputProjection:
 
 @dataclass(frozen=True, slots=True)
 class _FeedForward:
-    """The gated feed-forward of a layer (SwiGLU, arXiv 2002.05202), [rows, hidden] to the same."""
+    """The gated feed-forward of a layer (SwiGLU, arXiv 2002.05202), from [rows, hidden] to the same."""
 
     gate_and_up: _Product
     down: _Product
 
     def __call__(self, x: Tensor) -> Tensor:
-        # What lies between two products by columns stays columns, where these fill vectors whatever their number.
+        # Activations between two products stay columns if these fill vectors for any number of columns.
         gate_and_up, down = self.gate_and_up, self.down
         if isinstance(gate_and_up, _Linear) and isinstance(down, _Linear) and down.fills_vectors:
             gate, up = gate_and_up.columns(_as_columns(x)).chunk(2)
@@ -220,7 +215,7 @@ class _FeedForward:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _DecoderLayer:
-    """One layer; `width` is that of a head, `window` its sliding window."""
+    """One layer with heads of `width` elements and a sliding window of `window` tokens."""
 
     index: int
     heads: int
@@ -240,7 +235,7 @@ class _DecoderLayer:
     def of(cls, layer: Any) -> "_DecoderLayer":
         attention, mlp = layer.self_attn, layer.mlp
         width: int = attention.head_dim
-        # Mistral's window stands in its configuration only; the others' says nothing about a single layer.
+        # Only Mistral has its window in the configuration alone; other configurations do not describe one layer.
         window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
         return cls(
             index=attention.layer_idx,
@@ -259,18 +254,18 @@ class _DecoderLayer:
         )
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
-        """[tokens, hidden] to the same. `cos` and `sin` are [tokens, 1, width], `sin` negated in its first half."""
+        """Map [tokens, hidden] to the same. `cos` and `sin`, negated in its first half, are [tokens, 1, width]."""
         x = x + self.attention_output(self._attention(self.query_key_value(self.input_norm(x)), cos, sin, plan))
         return x + self.feed_forward(self.mlp_norm(x))
 
     def _attention(self, projected: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
         heads = projected.view(len(projected), -1, self.width)
-        # Queries and keys lie next to each other and are rotated together.
+        # Queries and keys are adjacent and are rotated together.
         rotated, value = torch.split_with_sizes(heads, (self.heads + self.key_heads, self.key_heads), 1)
         if self.query_norm is not None and self.key_norm is not None:
             query, key = torch.split_with_sizes(rotated, (self.heads, self.key_heads), 1)
             rotated = torch.cat((self.query_norm(query), self.key_norm(key)), 1)
-        # Rotary embedding (arXiv 2104.09864) with the halves swapped by a roll; the sign is in `sin`.
+        # Rotary embedding (arXiv 2104.09864) with halves swapped by a roll; the sign is in `sin`.
         rotated = torch.addcmul(rotated * cos, rotated.roll(self.width // 2, -1), sin)
         query, key = torch.split_with_sizes(rotated.transpose(0, 1)[None], (self.heads, self.key_heads), 1)
         return attend(
@@ -285,7 +280,7 @@ class _DecoderLayer:
 
 
 class FlatDecoder:
-    """From tokens to logits; make it with `of`. Of a part of a model, from or to the activations between layers."""
+    """Maps tokens to logits; for a part of a model, from or to activations between layers. Create it with `of`."""
 
     def __init__(
         self,
@@ -303,13 +298,13 @@ class FlatDecoder:
 
     @property
     def is_capturable(self) -> bool:
-        """True if all passes of a shape are the same operations: no window, no rotation that looks at its input."""
+        """True if all passes of a shape are the same operations: no windows, no input-dependent rotation."""
         has_windows = any(layer.window is not None for layer in self._layers)
         return not has_windows and getattr(self._rotary, "rope_type", "default") not in STRETCHED_ROPES
 
     @classmethod
     def of(cls, model: Any) -> "FlatDecoder | None":
-        """The decoder of a causal LM, or None if it is not known to be one of this kind.
+        """Return the decoder of a causal LM, or None if its layers are not supported.
 
         The model stays usable: its projections become views of the joined ones.
         """
@@ -341,14 +336,14 @@ class FlatDecoder:
         )
 
     def kernels(self) -> list[RowKernel]:
-        """Its products with weights, one of each shape; those of the feed-forward together."""
+        """Return the products with weights, one of each shape; a feed-forward counts as one."""
         products: dict[tuple[object, ...], RowKernel] = {}
         for layer in self._layers:
             for product in (layer.query_key_value, layer.attention_output):
                 products.setdefault(product.shape, RowKernel(product.shape[0], product))
             inner = layer.feed_forward.gate_and_up.shape
             products.setdefault((_FeedForward, *inner), RowKernel(inner[0], layer.feed_forward))
-        output = [] if self._output is None else [RowKernel(self._output.shape[0], self._output)]
+        output = [] if self._output is None else [RowKernel(len(self._norm.weight), self._output)]
         return [*products.values(), *output]
 
     def __call__(
@@ -358,11 +353,11 @@ class FlatDecoder:
         entering: Tensor | None = None,
         seen: dict[int, Tensor] | None = None,
     ) -> Tensor:
-        """Logits [wanted, vocab] of a pass at some of its positions, or at all.
+        """Return logits [wanted, vocab] at some positions of a pass. Default: all.
 
-        With activations `entering` [tokens, hidden] those go into the first layer. Without an output layer what
-        leaves the last one is returned in place of logits. The keys of `seen` are layers: what enters each
-        [tokens, hidden] is put there; one more than the last names what leaves it.
+        Activations `entering` [tokens, hidden] replace the embedding. Without an output layer, the output of the
+        last layer is returned instead of logits. The keys of `seen` are layer numbers: the input of each layer
+        [tokens, hidden] is stored there; the number after the last layer means its output.
         """
         x = self._embed(plan.input_ids[0]) if entering is None else entering
         cos, sin = (angles[0, :, None] for angles in self._rotary(x, plan.position_ids))
@@ -380,10 +375,10 @@ class FlatDecoder:
 
 
 def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
-    """The matrix whose columns weights [outputs, inputs] are since an earlier joining, or None if they are not."""
+    """Return the matrix of which weights [outputs, inputs] are views since an earlier joining, else None."""
     first, outputs = weights[0], sum(len(weight) for weight in weights)
     inputs, by_columns = first.shape[1], multiplies_columns(first)
-    # Weights that lie in files are not joined, be it a single one: PyTorch cannot resize their memory.
+    # Weights in mapped files, whose memory PyTorch cannot resize, are not joined, not even a single one.
     if first.device.type == "cpu" and not first.untyped_storage().resizable():
         return None
     offset = first.storage_offset()
@@ -401,7 +396,7 @@ def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
 def _is_known(layer: Any) -> bool:
     if type(layer).__name__ not in KNOWN_LAYERS:
         return False
-    # The two names that transformers has for the activation of these layers.
+    # transformers has two names for the activation of these layers.
     has_silu = type(layer.mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
     return has_silu and all(map(_is_plain, _projections(layer)))
 
@@ -415,7 +410,7 @@ def _projections(layer: Any) -> tuple[Any, ...]:
 
 
 def _is_plain(projection: Any) -> bool:
-    # Quantised weights are tensors of a kind of their own, which cannot be joined.
+    # Quantised weights are other tensor types, which cannot be joined.
     if type(projection) is HalfLinear:
         return True
     return type(projection) is nn.Linear and type(projection.weight) is nn.Parameter

@@ -1,8 +1,8 @@
-"""A self-test for deterministic mode: does every token come out bit for bit as in a pass over its own path alone?
+"""The self-test of deterministic mode: every token's logits must equal bit for bit those of its own path alone.
 
-The row tiles of the computations whose rows can come out differently by their number, which are products, experts
-and attention, are measured first. Then come the passes of the self-test at load, which differ in all that may
-differ while serving, and the whole model as it will serve.
+First the row tiles are measured for the computations whose results can depend on the number of rows: products with
+weights, experts and attention. Then the whole model runs the passes of `load_self_test` with these tiles. These
+passes cover everything that varies while serving.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-from cosine_node.engine.base import Row
 from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.half_linear import HalfLinear
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
@@ -22,7 +21,7 @@ from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
 from cosine_node.engine.torch.load_self_test import SelfTestPasses
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
+from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end, separate_feed
 from cosine_node.engine.torch.row_tiles import (
     FIXED_ROWS,
     KEY_BLOCK,
@@ -34,20 +33,18 @@ from cosine_node.engine.torch.row_tiles import (
     measure_tiles,
 )
 from cosine_node.engine.torch.support import context_tokens
-from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 
 TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 448, 512, 528, 960, 1040)
-"""PyTorch's kernel on CPUs takes blocks of 512 keys, and what is left over in one smaller block."""
+"""Numbers of keys that are measured. PyTorch's CPU kernel processes blocks of 512 keys and a smaller last block."""
 MOST_ATTENTION_ROWS: Final = 256
-"""Rows of a call of attention that are tried out: those of 64 tokens with four heads to a key head."""
+"""Maximum number of rows of an attention call that is measured: 64 tokens with four query heads per key head."""
 HIDDEN_KEYS: Final = (384,)
-"""So many numbers MKL sums at once in float32, as which it has those of float16 too."""
+"""Number of elements that MKL sums at once in float32, which it uses for float16 as well."""
 
 
 def product_kernels(model: nn.Module) -> list[RowKernel]:
-    """The products of a model's modules with their weights, one of each kind and shape."""
+    """Return the products of a model's modules with their weights, one of each type and shape."""
     found: dict[tuple[object, ...], RowKernel] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | BlockLinear | HalfLinear):
@@ -65,13 +62,13 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
                     found.setdefault(
                         (nn.Module, *weight.shape), RowKernel(weight.shape[1], partial(_times, weight.t()))
                     )
-    # The layers that keep latents are alike.
+    # All layers with latents have the same shapes.
     latents = next(filter(None, map(latent_attention_of, model.modules())), None)
     return [*found.values(), *(latents.kernels() if latents is not None else ())]
 
 
 def _expert_kernels(experts: nn.Module) -> Iterator[tuple[tuple[object, ...], RowKernel]]:
-    """The products of an expert with its weights, each with its kind and shape."""
+    """Yield the products of an expert with its weights, each with its type and shape."""
     for child in experts.children():
         if isinstance(child, BlockMatrix):
             layout = child.layout
@@ -90,16 +87,16 @@ def _times(matrix: Tensor, rows: Tensor) -> Tensor:
 def attention_tiles(
     shapes: Collection[tuple[int, int, int]], *, dtype: torch.dtype, device: torch.device
 ) -> tuple[RowTiles, RowTiles]:
-    """The row tiles of attention over layers of these numbers of key heads and widths of keys and values.
+    """Return the row tiles of attention in layers of these `KvStore.shapes`.
 
-    Of calls over any multiple of `KEY_QUANTUM` keys, and of those over a multiple of `KEY_BLOCK`.
+    The first are for calls over any multiple of `KEY_QUANTUM` keys, the second for multiples of `KEY_BLOCK`.
     """
     over_parts, over_blocks = (
         measure_tiles(
             [
                 RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
                 for shape in shapes
-                # Else attention goes step by step, in `FIXED_TILES`.
+                # Otherwise attention does not use the fused kernel, and has `FIXED_TILES`.
                 if shape[1] == shape[2]
                 for keys in TRIED_KEYS
                 if (keys % KEY_BLOCK == 0) is are_blocks
@@ -116,7 +113,7 @@ def attention_tiles(
 def _random_pages(
     shape: tuple[int, int, int], keys: int, dtype: torch.dtype, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    # As in the pool, all heads of a slot come one after the other.
+    # As in the pool, all heads of a slot are adjacent.
     heads, *widths = shape
     generator = torch.Generator().manual_seed(1)
     drawn = [torch.randn((1, keys, heads, width), generator=generator) for width in widths]
@@ -125,7 +122,7 @@ def _random_pages(
 
 
 def _attention(keys: Tensor, values: Tensor, rows: Tensor, bias_row: Tensor | None = None) -> Tensor:
-    """Of rows as queries of all key heads, to [rows, heads * width]; `bias_row` [keys] hides keys of all."""
+    """Return attention [rows, heads * width] of rows as queries of all key heads; `bias_row` is [keys]."""
     _, heads, count, width = keys.shape
     bias = rows.new_zeros((1, 1, len(rows), count))
     if bias_row is not None:
@@ -137,10 +134,10 @@ def _attention(keys: Tensor, values: Tensor, rows: Tensor, bias_row: Tensor | No
 def most_hidden_keys(
     shapes: Iterable[tuple[int, int, int]], tiles: RowTiles, *, dtype: torch.dtype, device: torch.device
 ) -> int:
-    """Up to how many keys of attention over such layers hidden ones change no bit, behind others or between them.
+    """Return the maximum number of keys of a call in which hidden keys, after or between others, change no bit.
 
-    They stand in whole blocks: a query's last block may be any number of blocks further back. `UNBOUNDED_TOKENS`
-    where there are more than PyTorch's kernel takes at once, for it takes all blocks alike.
+    Hidden keys fill whole blocks: a query's last block may be moved back by any number of blocks. The result is
+    `UNBOUNDED_TOKENS` if this holds beyond one block of PyTorch's kernel, which treats all blocks alike.
     """
     if device.type != "cpu":
         return 0
@@ -152,7 +149,7 @@ def most_hidden_keys(
         for keys in range(7, 2 * KERNEL_KEYS, 23):
             blocks = -(-keys // KEY_BLOCK)
             first, moved = (blocks - 1) * KEY_BLOCK, keys % 7 * KEY_BLOCK
-            # The kernel's own blocks stay as they are.
+            # Keys must stay in their block of the kernel.
             if (first + moved) // KERNEL_KEYS != first // KERNEL_KEYS:
                 moved = 0
             count = max(blocks * KEY_BLOCK + moved, quantum_end(keys))
@@ -173,7 +170,7 @@ def most_hidden_keys(
 
 
 def find_row_tiles(model: Any) -> RowTileSet:
-    """The row tiles with which a model is deterministic on its device. Raises `UsageError` if there are none."""
+    """Return the row tiles with which a model is deterministic. Raises `UsageError` if it is not with any."""
     refused = f"--deterministic is not possible for models of type '{model.config.model_type}' on {model.device}"
     with torch.inference_mode():
         tiles = _measured_tiles(model)
@@ -185,13 +182,13 @@ def find_row_tiles(model: Any) -> RowTileSet:
             has_window=True,
             attempt=0,
         )
-        # Tokens at the end of the context follow none that could be fed before them.
+        # Tokens at the end of the context have no past that could be fed first.
         rows = [row for row in SelfTestPasses(packed).run(texts) if row.group is not Group.FAR]
         alone = _logits_alone(packed, [row.text for row in rows])
     for row in rows:
         if not torch.equal(row.logits, alone[row.text]):
             raise UsageError(
-                f"{refused}: in a self-test {row.group} came out otherwise than alone; leave the option out."
+                f"{refused}: in a self-test {row.group} gave other logits than alone; drop the option."
             )
     return tiles
 
@@ -201,10 +198,10 @@ def _measured_tiles(model: Any) -> RowTileSet:
     packed = PackedModel(model, slots=POOL_TOKENS)
     dtype, device, shapes = model.dtype, packed.device, packed.store.shapes
     kernels = product_kernels(model) if packed.flat is None else packed.flat.kernels()
-    # Each expert is given its rows in one tile: large ones would be filled with padding.
+    # Each expert gets its rows in one tile: large tiles would be mostly padding.
     most_rows = 2 * FIXED_ROWS if any(map(is_mixture, model.modules())) else MOST_ROWS
     products = measure_tiles(kernels, dtype=dtype, device=device, most_rows=most_rows)
-    # What else is computed number by number has the width of a head, or of a router or a gate.
+    # Other elementwise computations have the width of a head, a router or a gate.
     outputs = [kernel.compute(torch.zeros((1, kernel.width), dtype=dtype, device=device)) for kernel in kernels]
     narrow = {output.shape[1] for output in outputs if output.shape[1] < VECTOR}
     over_any, over_blocks = attention_tiles(shapes, dtype=dtype, device=device)
@@ -217,13 +214,10 @@ def _measured_tiles(model: Any) -> RowTileSet:
 
 
 def _logits_alone(packed: PackedModel, texts: list[Text]) -> dict[Text, Tensor]:
-    """The logits [vocab] after each text, and after each of its beginnings, from passes over one text."""
+    """Return the logits [vocab] after each text and each of its beginnings, from passes over one text."""
     found: dict[Text, Tensor] = {}
     for text in sorted(texts, key=len, reverse=True):
         if text not in found:
-            tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-            row = Row.chain(0, text)
-            tree.add(row, range(len(text)))
-            logits = packed.logits([(tree, row)], wanted=list(range(len(text)))).float()
+            logits = packed.logits([separate_feed(text)], wanted=list(range(len(text)))).float()
             found |= {text[: i + 1]: logits[i] for i in range(len(text))}
     return found

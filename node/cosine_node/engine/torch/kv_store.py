@@ -1,4 +1,4 @@
-"""The tensors of the KV pool, one pair a layer."""
+"""The tensors of the KV pool, one pair per layer."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from cosine_protocol.errors import LocalProtocolError
 class LayerPages(NamedTuple):
     """Keys [1, heads, slots, key width] and values [1, heads, slots, value width] of one layer.
 
-    In memory all heads of a slot come one after the other: writing and gathering slots copies whole rows.
+    In memory, all heads of a slot are adjacent, so that writing and gathering slots copies whole rows.
     """
 
     keys: Tensor
@@ -24,34 +24,35 @@ class LayerPages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """One layer's pages, and the sliding window that it looks back through, if any."""
+    """One layer's pages and its sliding window, if any."""
 
     pages: LayerPages
     window: int | None
 
 
 class KvStore:
-    """Keys and values of every slot, and a spare one. A layer's shape is known when its attention first runs.
+    """Keys and values of every slot, and of a spare one.
 
-    Layers with a sliding window have the slots of `windows` instead, if that is given, and a spare page. The engine
-    runs one token through the model when it is built, so all memory is taken then and never grows.
+    Layers with a sliding window have the slots of `windows` instead, if given, and a spare page. A layer's tensors
+    are allocated when its attention first runs. The engine runs one token at construction, so that all memory is
+    allocated then and never grows.
     """
 
     def __init__(self, *, slots: int, windows: WindowPages | None = None) -> None:
         self.slots = slots
         self.windows = windows
         self._layers: dict[int, _Layer] = {}
-        # What gave each layer its shape, a token's keys and values: held, for then no other tensor is the same.
+        # The keys and values that each layer was allocated for, kept so that no other tensor gets their identity.
         self._first: list[tuple[Tensor, Tensor, _Layer]] = []
 
     @property
     def spare_slot(self) -> int:
-        """The slot that a pass writes what nobody will read to."""
+        """The slot to which a pass writes keys and values that are never read."""
         return self.slots
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """Memory that a token takes in all layers, and in those with a window."""
+        """Memory of a token in all layers, and in those with a window."""
         windowed = [layer for layer in self._layers.values() if layer.window is not None]
         return TokenBytes(
             _slot_bytes(self._layers.values()),
@@ -64,14 +65,14 @@ class KvStore:
         return sum(tensor.nbytes for tensor in _tensors(self._layers.values()))
 
     def window_slots(self, slots: Integers) -> Integers:
-        """Where layers with a window have these slots."""
+        """Return these slots as numbered in layers with a window."""
         return slots if self.windows is None else self.windows.slots_of(slots)
 
     def layer(self, index: int, key: Tensor, value: Tensor, *, window: int | None = None) -> LayerPages:
-        """One layer's pages; `key` and `value` [1, heads, tokens, width] give their shape the first time.
+        """Return one layer's pages, allocated at first for `key` and `value` [1, heads, tokens, width].
 
-        Keys that are values as well are stored once. So are those of layers that share them (Gemma 3n): the same
-        tensors, when they first come. Raises `LocalProtocolError` if the layer's window has changed.
+        If key and value are the same tensor, it is stored once. Layers that pass the same tensors at first share
+        their pages (Gemma 3n). Raises `LocalProtocolError` if the layer's window has changed.
         """
         layer = self._layers.get(index)
         if layer is None:
@@ -90,16 +91,16 @@ class KvStore:
             self._layers[index] = layer
             self._first.append((key, value, layer))
         if layer.window != window:
-            raise LocalProtocolError(f"Layer {index} looks back {window} tokens, which it did not before.")
+            raise LocalProtocolError(f"Layer {index} has a window of {window} tokens; it was {layer.window}.")
         return layer.pages
 
     def part(self, *, first_slot: int, slots: int) -> "KvStore":
-        """A store of some of the slots, without a spare one, once all layers are known; it counts them from 0.
+        """Return a store over some of the slots, numbered from 0, without a spare slot, once layers are allocated.
 
-        This store has no windows. Raises `LocalProtocolError` for slots that there are not.
+        Raises `LocalProtocolError` for slots that do not exist, and if this store has windows.
         """
         if self.windows is not None or not 0 <= first_slot <= self.slots - slots:
-            raise LocalProtocolError(f"The store has no {slots} slots from {first_slot} on, or has windows.")
+            raise LocalProtocolError(f"The store has no {slots} slots from slot {first_slot}, or it has windows.")
         found = KvStore(slots=slots)
         parts: dict[int, Tensor] = {}
         for index, layer in self._layers.items():
@@ -119,13 +120,13 @@ class KvStore:
 
     @property
     def shapes(self) -> set[tuple[int, int, int]]:
-        """The heads, key width and value width that layers have."""
+        """The key heads, key width and value width of the layers."""
         layers = (layer.pages for layer in self._layers.values())
         return {(keys.shape[1], keys.shape[3], values.shape[3]) for keys, values in layers}
 
 
 def _tensors(layers: Iterable[_Layer]) -> list[Tensor]:
-    """The tensors of layers, each once."""
+    """Return the distinct tensors of layers."""
     return list({id(tensor): tensor for layer in layers for tensor in layer.pages}.values())
 
 

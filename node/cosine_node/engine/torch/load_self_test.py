@@ -1,10 +1,11 @@
-"""A self-test at load: do passes over token trees and shared pages give the logits of the model's own way?
+"""The self-test at load: passes over token trees and shared pages must give the model's own logits.
 
-That way is `generate`'s: a prompt into the model's cache, then token by token. Configurations cannot be trusted to
-say everything, so a few texts are run both ways, in the dtype that will serve. How far rounding moves logits is
-measured on the same model, text by text: after a run of spaces it moves what leaves the first nine layers of Gemma
-3 270M up to 34 times as far as usual. Sliding windows are shortened meanwhile: a text longer than a window of 4096
-tokens would take longer than the whole start, and the modules read the same number.
+The reference is how `generate` runs a model: the prompt into the model's own cache, then token by token.
+Configurations do not describe a model completely, so a few texts are run both ways, in the dtype that will serve.
+The logits may differ by rounding, whose effect is measured on the same model for each text: after a run of spaces,
+rounding moves the output of the first nine layers of Gemma 3 270M up to 34 times as far as usual. During the test,
+sliding windows are shortened: a text longer than a window of 4096 tokens would take longer than the whole start of
+a node, and the modules read the shorter window from the same attribute.
 """
 
 import inspect
@@ -35,6 +36,7 @@ from cosine_node.engine.torch.support import (
     UnsupportedModel,
     cache_parameter,
     context_tokens,
+    first_line,
     numerics,
     packed_obstacle,
 )
@@ -48,7 +50,7 @@ Logits = dict[Text, Tensor]
 
 
 def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
-    """Those of `generate`: a prompt fills the model's own cache, then token by token. `far` needs no cache."""
+    """Return the reference logits: a prompt, then token by token with the model's own cache; `far` without one."""
     first, second = texts.branches
     branches = [(*branch, texts.after_branch) for branch in (first, second)]
     deeper = [
@@ -65,25 +67,27 @@ def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
 
 @dataclass(frozen=True, slots=True)
 class Rounding:
-    """How far rounding moves the logits after a text, once for each of `ROUNDINGS` copies with other rounding.
+    """The errors of the logits after a text due to rounding, for each of `ROUNDINGS` perturbed copies of the text.
 
-    `of_ways` is against the way with a cache, `of_copies` against the same text without one and without copies.
+    `of_ways` are the errors against the pass with a cache, `of_copies` those against the unperturbed text without a
+    cache.
     """
 
     of_ways: tuple[float, ...]
     of_copies: tuple[float, ...]
 
     def without(self, copy: int) -> "Rounding":
-        """What the other copies show."""
+        """Return the errors of the other copies."""
         return Rounding(*(found[:copy] + found[copy + 1 :] for found in (self.of_ways, self.of_copies)))
 
 
 def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, Rounding]:
-    """How far rounding moves the logits after every text, by another exact way: whole texts without a cache.
+    """Measure how far rounding moves the logits after every text, with passes over whole texts without a cache.
 
-    Each element of the embeddings is moved to a neighbouring number of the dtype, otherwise in each of the copies.
-    From there on each copy rounds independently of the text as it is: their difference is the rounding of the whole
-    model in this dtype. A model whose two ways do not give the same logits shows that between its ways alone.
+    In each copy of a text, each element of the embeddings is moved to a neighbouring number of the dtype. All later
+    rounding is then independent of that of the unperturbed text, so that their difference is the rounding error of
+    the whole model in this dtype. If a model computes different logits with and without a cache, only `of_ways`
+    shows it.
     """
     paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
     alike = [
@@ -110,15 +114,15 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
 
 
 def _far(texts: SelfTestTexts) -> tuple[list[Text], Sequence[int] | None]:
-    """The texts that end where the context does, and their positions; None for those from 0 on."""
+    """Return the texts at the end of the context and their positions; None means positions from 0 on."""
     begin, *rest = texts.far
-    # Not every model can be told positions: those from 0 on are its own.
+    # Not every model accepts positions; those from 0 on are its default.
     are_own = texts.far_positions == tuple(range(len(texts.far_positions)))
     return [begin + branch for branch in rest], None if are_own else texts.far_positions
 
 
 def _to_neighbours(module: nn.Module, inputs: object, embeddings: Tensor) -> Tensor:
-    """Move elements up and down in a pattern for each text: a common factor would be lost in normalisation."""
+    """Move elements up and down in a random pattern per text; normalisation would undo a common factor."""
     del module, inputs
     generator = torch.Generator().manual_seed(0)
     texts, *others, width = embeddings.shape
@@ -127,19 +131,19 @@ def _to_neighbours(module: nn.Module, inputs: object, embeddings: Tensor) -> Ten
 
 
 def _stepped(model: Any, prompt: Text, continuations: Sequence[Text]) -> Logits:
-    """A prompt in one pass, then its continuations, equally long, a token of each in one pass."""
+    """Return logits of a prompt in one pass, then of its equally long continuations, one token of each per pass."""
     parameters = inspect.signature(type(model).forward).parameters
     name = cache_parameter(type(model))
     output = model(input_ids=_ids(model, [prompt]), use_cache=True)
     found = dict(_by_text([prompt], output.logits))
     cache = getattr(output, name, None) if name else None
     if name is None or cache is None:
-        raise UnsupportedModel(model.config.model_type, "it keeps no cache of transformers")
+        raise UnsupportedModel(model.config.model_type, "it does not return a transformers cache")
     cache.reorder_cache(torch.zeros(len(continuations), dtype=torch.int64, device=model.device))
     for step in range(len(continuations[0])):
         ids = _ids(model, [(continuation[step],) for continuation in continuations])
         arguments: dict[str, Any] = {name: cache, "use_cache": True}
-        # `generate` says the positions, and some models do not count them otherwise.
+        # As `generate` does: some models do not count positions themselves.
         if "position_ids" in parameters:
             arguments["position_ids"] = torch.full_like(ids, len(prompt) + step)
         output = model(input_ids=ids, **arguments)
@@ -149,11 +153,11 @@ def _stepped(model: Any, prompt: Text, continuations: Sequence[Text]) -> Logits:
 
 
 def _whole(model: Any, texts: Sequence[Text], positions: Sequence[int] | None) -> Iterator[tuple[Text, Tensor]]:
-    """Equally long texts in one pass without a cache, at the positions from 0 or at others."""
+    """Return the logits of equally long texts in one pass without a cache. Default positions: from 0 on."""
     ids = _ids(model, texts)
     placed = {}
     if positions is not None:
-        # With a mask of their own, tokens whose positions do not follow each other still are one text.
+        # Without a mask, transformers would treat a gap in the positions as the start of another text.
         placed = {
             "position_ids": torch.tensor(positions, device=model.device).expand_as(ids),
             "attention_mask": torch.ones_like(ids),
@@ -162,7 +166,7 @@ def _whole(model: Any, texts: Sequence[Text], positions: Sequence[int] | None) -
 
 
 def _by_text(texts: Sequence[Text], logits: Tensor) -> Iterator[tuple[Text, Tensor]]:
-    """The logits [texts, tokens, vocab] of a pass over equally long texts by what each token ends."""
+    """Yield the logits [texts, tokens, vocab] of equally long texts with the beginning of the text they follow."""
     for text, rows in zip(texts, logits.float(), strict=True):
         yield from ((text[: i + 1], row) for i, row in enumerate(rows))
 
@@ -172,7 +176,7 @@ def _ids(model: Any, texts: Sequence[Text]) -> Tensor:
 
 
 class _FarTree(SequenceTree):
-    """A sequence whose tokens stand at given positions by their depth. Its nodes may not be kept."""
+    """A sequence whose tokens have given positions by their depth. Its nodes must not be kept."""
 
     __slots__ = ("positions",)
 
@@ -185,20 +189,20 @@ class _FarTree(SequenceTree):
 
 
 class SelfTestPasses(PagedEngine):
-    """A model of at least `POOL_TOKENS` slots over an empty pool: good for one `run`."""
+    """Runs the self-test's passes on a model with at least `POOL_TOKENS` slots. Its pool serves one `run`."""
 
     def __init__(self, passes: PassModel) -> None:
         self._passes = passes
         super().__init__(
             PagePool(tokens=POOL_TOKENS),
             vocab_tokens=passes.vocab_tokens,
-            # A model whose context is shorter than the self-test says so itself.
+            # A model whose context is shorter than the self-test fails by itself.
             context_tokens=max(context_tokens(passes.model.config), POOL_TOKENS),
             numerics=numerics(passes.model),
         )
 
     def run(self, texts: SelfTestTexts) -> list[SelfTestRow[Tensor]]:
-        """The rows of the self-test, in six passes."""
+        """Return the rows of the self-test, from six passes."""
         far = self.open(sampling=Sampling(), prompt_tokens=0)
         self._trees[far] = _FarTree(texts.far_positions)
         return self_test_rows(self, self._logits, texts, far=far)
@@ -211,38 +215,41 @@ class SelfTestPasses(PagedEngine):
 
 
 SELF_TEST_WINDOW: Final = 4
-"""Shorter than every text of the self-test, so that a model that ignores its window is noticed."""
+"""Shorter than every text of the self-test, so that a model that ignores its window is detected."""
 ROUNDINGS: Final = 2
-"""Where one direction of a text outgrows the others, an error is three times the larger of two in one text of 16,
-and three times a single one in one of 5 (normal errors)."""
+"""Number of perturbed copies of a text. If one direction dominates, an error exceeds three times the larger of two
+copies in one of 16 texts, and three times a single copy in one of 5 (normal errors)."""
 MOST_UNITS: Final = 3.0
-"""In units of the text's rounding: 16-bit rows of dense models reached 1.2 (trained, 7M weights) and 1.1 (tiny),
-rows of Gemma 3 270M in float32 that round 30 times as far as others 2.9."""
+"""Maximum error in units of the text's rounding. 16-bit rows of dense models reached 1.2 (trained, 7M weights) and
+1.1 (tiny), float32 rows of Gemma 3 270M that round 30 times as far as others 2.9."""
 LEAST_TOLERANCE: Final = 1e-4
-"""For float32, in standard deviations of the logits: scores so close count as near-ties in a result."""
+"""Minimum tolerance in standard deviations of the logits, for float32. Scores this close count as near-ties in a
+result."""
 MOST_BETWEEN_WAYS: Final = 1e-3
-"""Up to here, in the same unit, what the two ways differ by in one text is rounding: large numbers that cancel are
-summed in another order, and copies do not show that. Models whose ways are not the same differ by 0.4 and more."""
+"""Maximum difference, in the same unit, between passes with and without a cache that counts as a text's rounding:
+large numbers that cancel are summed in another order, which copies do not show. Models that compute differently
+with a cache differ by 0.4 and more."""
 MOST_TOLERANCE: Final = 2.0
-"""In the same unit: faults in small models move logits by 0.2 to 5: above, few could be told."""
+"""Maximum tolerance in the same unit. Faults in small models move logits by 0.2 to 5; above it, few are found."""
 OUTLIERS_ALLOWED: Final = 3.0
-"""Rounding that moves experts of a mixture strikes rows at random, rarely so many times more."""
+"""Factor on the measured fraction of outliers. Rounding that changes the experts of a mixture affects random rows,
+rarely this many times more."""
 MOST_OUTLIERS: Final = 0.5
-"""Faults strike all rows of a group or nearly all."""
+"""Maximum fraction of outliers: faults affect all or nearly all rows of a group."""
 ATTEMPTS: Final = 4
-"""A group fails with each of so many texts, or by chance; a mixture with 10 % outliers in 1 of 1000."""
+"""A group must fail with the texts of each attempt. By chance, a mixture with 10 % outliers does in 1 of 1000."""
 
 FAILURES: Final = (
     *(TypeError, ValueError, AttributeError, LookupError),
     *(AssertionError, NotImplementedError, RuntimeError),
 )
-"""What models raise that do not follow transformers' attention interface."""
+"""The errors of models that do not follow transformers' attention interface."""
 
 
 def find_way(model: Any) -> PassWay:
-    """The fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none.
+    """Return the fastest way in which a model's passes are exact. Raises `UnsupportedModel` if there is none.
 
-    A part of a model has packed passes only.
+    Parts of a model require packed passes.
     """
     ways = possible_ways(model)
     if part_of(model) is not None:
@@ -261,17 +268,17 @@ def find_way(model: Any) -> PassWay:
 
 
 def possible_ways(model: Any) -> list[PassWay]:
-    """The ways in which a model's passes might be exact, by its configuration and layers; the fastest first."""
+    """Return the ways that a model's configuration and layers allow, the fastest first."""
     if packed_obstacle(type(model), model.config) is not None:
         return [PassWay.CACHED, PassWay.STEPPED]
     return [way for way in PassWay if way is not PassWay.EXPANDED or latent_layers(model)]
 
 
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
-    """Raise `UnsupportedModel` unless passes equal the model's own. Leaves the attention of that way on.
+    """Raise `UnsupportedModel` unless passes equal the model's own. The model keeps the attention of `way`.
 
-    24 passes over 412 tokens, and again with other texts only where a group of rows was off. Of a part of a model,
-    which may have as many weights as fit into a machine, they go through few layers of each kind.
+    The test is 24 passes over 412 tokens, repeated with other texts only if a group of rows was off. Parts of a
+    model, which may be as large as memory allows, are tested with a few layers of each kind.
     """
     model_type: str = model.config.model_type
     suspects: dict[Group, float] = {}
@@ -291,27 +298,26 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     except (torch.OutOfMemoryError, UnsupportedModel):
         raise
     except FAILURES as failure:
-        said = next(iter(str(failure).splitlines()), type(failure).__name__)
-        raise UnsupportedModel(model_type, f"a self-test pass failed ({said})") from failure
+        raise UnsupportedModel(model_type, f"a self-test pass failed ({first_line(failure)})") from failure
     group, units = next(iter(suspects.items()))
     raise UnsupportedModel(
         model_type,
         f"in a self-test {group} gave other logits than its own passes with a cache, "
-        f"{units:,.0f} times as far off as rounding in {_name(model.dtype)} takes them",
+        f"by {units:,.0f} times the effect of rounding in {_name(model.dtype)}",
     )
 
 
 def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: bool) -> dict[Group, float]:
-    """The groups of rows that were off, and how far: their largest error in units of the dtype's rounding.
+    """Return the groups of rows that were off, with their largest error in units of rounding.
 
-    Raises `UnsupportedModel` where that is so large that a fault could not be told from it.
+    Raises `UnsupportedModel` if rounding is too large to detect faults.
     """
     model = passes.model
     longest = context_tokens(model.config)
     texts = SelfTestTexts.of(
         vocab_tokens=passes.vocab_tokens,
-        # Where no end is known, positions far out may be none that the model has. With its own attention its tokens
-        # stand where its cache ends, and nowhere else.
+        # If the context length is unknown, the model may lack far positions. With its own attention, a model only
+        # accepts positions that follow its cache.
         context_tokens=0 if longest == UNBOUNDED_TOKENS or not way.is_packed else longest,
         has_window=has_window,
         attempt=attempt,
@@ -327,20 +333,20 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     least_unit = max(
         median(chain(*(of_text.of_ways for of_text in rounding.values()))), LEAST_TOLERANCE / MOST_UNITS
     )
-    # Written so that NaN is off, here and below.
+    # Written so that NaN fails, here and below.
     if not MOST_UNITS * least_unit <= MOST_TOLERANCE:
         raise UnsupportedModel(
             model.config.model_type,
             f"in a self-test its own passes with and without a cache differed in {_name(model.dtype)} "
-            f"by {least_unit:.2g} standard deviations of the logits, so that no fault could be told from rounding",
+            f"by {least_unit:.2g} standard deviations of the logits, which would hide any fault",
         )
 
     def units(error: float, of_text: Rounding) -> float:
-        """An error in units of how far rounding moves the same text, or most."""
+        """Return an error in units of the rounding of its text, at least that of most texts."""
         between_ways = min(max(of_text.of_ways), MOST_BETWEEN_WAYS)
         return error / min(max(least_unit, between_ways, *of_text.of_copies), MOST_TOLERANCE / MOST_UNITS)
 
-    # What one copy shows between the ways, beside what the others show, is as the error of a sound pass.
+    # The error of one copy, in units of the other copies' rounding, is distributed as that of a correct pass.
     of_sound = [
         units(error, of_text.without(i)) for of_text in rounding.values() for i, error in enumerate(of_text.of_ways)
     ]
@@ -355,10 +361,10 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
 
 
 def error_of(found: Tensor, expected: Tensor) -> float:
-    """The largest error of logits [vocab], in standard deviations of what was expected.
+    """Return the largest error of logits [vocab], in standard deviations of the expected ones.
 
-    A constant added to all logits changes no choice and is no error. Where the best two are further apart than
-    twice this, the same one is best in both.
+    A constant added to all logits changes no choice and does not count. If the best two logits are further apart
+    than twice this error, the best token is the same in both.
     """
     error = found - expected
     return float((error - error.mean()).abs().max() / expected.std().clamp_min(torch.finfo(torch.float32).tiny))
@@ -370,11 +376,11 @@ def _name(dtype: torch.dtype) -> str:
 
 @contextmanager
 def short_windows(model: Any) -> Iterator[bool]:
-    """Make every sliding window `SELF_TEST_WINDOW` tokens long for a while, wherever it stands; is there one?"""
+    """Temporarily set every sliding window to `SELF_TEST_WINDOW` tokens; yield True if there is one."""
     windowed: dict[int, tuple[Any, int]] = {}
     for holder in (model.config, model.config.get_text_config(), *model.modules()):
         window = vars(holder).get("sliding_window")
-        # Some configurations have a flag of that name.
+        # In some configurations this is a flag.
         if isinstance(window, int) and not isinstance(window, bool) and window:
             windowed[id(holder)] = (holder, window)
     try:
@@ -387,12 +393,12 @@ def short_windows(model: Any) -> Iterator[bool]:
 
 
 def token_bytes_of(config: Any, dtype: torch.dtype) -> TokenBytes | None:
-    """The memory of a token slot, from a pass over one token of a model without weights (PyTorch's meta device).
+    """Return the memory of a token slot, from a one-token pass of a model without weights (PyTorch's meta device).
 
-    The fastest way that can be run so is taken to be exact. None if there is none.
+    The fastest way that runs there is assumed to be exact. None if no way runs.
     """
-    # PyTorch has the products of a mixture's experts without weights in bfloat16 alone; the rest of such a model is
-    # then as large as in this dtype but for states that are kept in float32 in any case.
+    # On the meta device, PyTorch has the products of a mixture's experts only in bfloat16. The sizes then scale
+    # with the dtype, except states, which are always float32.
     for run_as in dict.fromkeys((dtype, torch.bfloat16)):
         with torch.device("meta"):
             model = AutoModelForCausalLM.from_config(

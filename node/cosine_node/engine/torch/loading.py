@@ -1,4 +1,4 @@
-"""Loading an engine from a Hugging Face id or a folder; an error is one sentence with the reason."""
+"""Loads an engine from a Hugging Face id or a folder."""
 
 import logging
 import os
@@ -40,8 +40,13 @@ from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.partial_model import copy_out_of_files, part_class
 from cosine_node.engine.torch.pass_features import feature_bytes
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_tiles import RowTileSet
-from cosine_node.engine.torch.support import context_tokens, model_class_of, quantisation_of, refuse_by_config
+from cosine_node.engine.torch.support import (
+    context_tokens,
+    first_line,
+    model_class_of,
+    quantisation_of,
+    refuse_by_config,
+)
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import (
@@ -56,15 +61,15 @@ from cosine_protocol.stage_messages import LayerRange
 LOG = logging.getLogger(__name__)
 
 DAMAGED: Final = (OSError, ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError)
-"""Whatever transformers may raise of a configuration whose values mean nothing."""
+"""The errors that transformers may raise for a configuration with invalid values."""
 STORED: Final = "stored"
-"""The quantisation of a GGUF file itself: its matrices stay as they are, and become numbers in each product."""
+"""The quantisation of a GGUF file itself: matrices keep the file's format and are dequantised in each product."""
 DTYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-"""The names that users give to dtypes."""
+"""Dtypes by their option values."""
 
 
 def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
-    """Raise `UsageError` for options of `load_engine` that suit no model on this machine, before one is fetched."""
+    """Raise `UsageError` for options of `load_engine` that no model can have on this machine."""
     where = resolve_device(device)
     if dtype != "auto":
         resolve_dtype(dtype, device=where, config=None)
@@ -74,13 +79,13 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
         _check_half(dtype, where)
         return
     if quantize not in ("int8", "int4"):
-        raise UsageError(f"'{quantize}' is no supported quantisation; use {HALF}, int8, int4 or {STORED}.")
+        raise UsageError(f"'{quantize}' is not a supported quantisation; use {HALF}, int8, int4 or {STORED}.")
     if quantize == "int4" and where.type != "cuda":
-        raise UsageError(f"Weights in int4 need a CUDA device, not '{where.type}'; use --quantize int8.")
+        raise UsageError(f"--quantize int4 requires a CUDA device, not '{where.type}'; use --quantize int8.")
     if not is_torchao_available():
-        raise UsageError(f"--quantize {quantize} needs the package torchao 0.15 or newer: pip install torchao.")
+        raise UsageError(f"--quantize {quantize} requires torchao 0.15 or newer: pip install torchao.")
     if quantize == "int4" and not is_accelerate_available():
-        raise UsageError("--quantize int4 needs the package accelerate: pip install accelerate.")
+        raise UsageError("--quantize int4 requires the package accelerate: pip install accelerate.")
 
 
 def load_engine(
@@ -96,15 +101,15 @@ def load_engine(
     feature_layers: Sequence[int] = (),
     is_served: bool = False,
 ) -> TorchEngine:
-    """An engine around the model at `source`, with a KV pool of so many tokens, or of a size that is found here.
+    """Load the model at `source` and return an engine with a KV pool of `pool_tokens` tokens.
 
-    `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored one elsewhere.
-    `device` is auto, cpu, cuda, cuda:N or mps. `quantize` is `HALF`, int8, int4, `STORED`, or None for
-    `default_quantisation`. With `is_deterministic` a token's result does not depend on what else is in a pass, bit
-    for bit. `vocabulary` is that of a drafter's own ids, of which it drafts those below `known_tokens`;
-    `feature_layers` are those that a draft head reads. A GGUF file that `is_served` is tried against llama.cpp.
-    Raises `UsageError` for an unknown model or option, and its kind `UnsupportedModel` for a model that cannot be
-    run exactly.
+    `dtype` is auto, float32, bfloat16 or float16; auto means float32 on a CPU and the stored dtype elsewhere.
+    `device` is auto, cpu, cuda, cuda:N or mps. `quantize` is `HALF`, int8, int4 or `STORED`. Default:
+    `default_quantisation`. With `is_deterministic`, a token's result depends bit for bit only on its own path.
+    `vocabulary` is a drafter's own vocabulary, of which it drafts the ids below `known_tokens`. `feature_layers`
+    are the layers that a draft head reads. A GGUF file that `is_served` is compared with llama.cpp.
+    Raises `UsageError` for an unknown model or option, and its subclass `UnsupportedModel` for a model that cannot
+    be run exactly.
     """
     check_options(dtype=dtype, device=device, quantize=quantize)
     where = resolve_device(device)
@@ -114,7 +119,7 @@ def load_engine(
     file = stored_file(source, quantize)
     try:
         if quantize == STORED and feature_layers:
-            raise UsageError("A draft head reads its target's embedding as numbers; drop --quantize stored.")
+            raise UsageError("A draft head needs its target's embedding dequantised; drop --quantize stored.")
         stored = quantisation_of(config)
         if stored is not None and quantize not in (None, STORED):
             raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
@@ -124,7 +129,12 @@ def load_engine(
         way = find_way(model)
         if way is not PassWay.PACKED:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
-        tiles = _row_tiles(model, way) if is_deterministic else None
+            if is_deterministic:
+                raise UsageError(
+                    f"--deterministic is not possible for models of type '{config.model_type}', which run with "
+                    f"{way.value}; drop the option."
+                )
+        tiles = find_row_tiles(model) if is_deterministic else None
         token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
         token = replace(token, total=token.total + feature_bytes(model, feature_layers))
         size = _pool_tokens(model, pool_tokens, token)
@@ -149,10 +159,10 @@ def load_engine(
 def _held_model(
     source: str, tried: GgufFile | None, quantize: str | None, *, dtype: torch.dtype, device: torch.device
 ) -> Any:
-    """A model on its device with its weights as they are to be held; a file may be `tried` against llama.cpp."""
+    """Load a model with its quantisation; the file `tried`, if any, is compared with llama.cpp."""
     if quantize in ("int8", "int4"):
         return _quantised(source, quantize, dtype=dtype, device=device).to(device)
-    # Weights to be held in float16 never are float32 all at once.
+    # With float16 weights, the model is never in memory in float32 as a whole.
     blocks = {STORED: Blocks.ALL, HALF: Blocks.LINEAR}.get(quantize or "", Blocks.NONE)
     load = partial(load_model, source, dtype=dtype, blocks=blocks)
     model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
@@ -166,24 +176,24 @@ def _held_model(
 def _check_half(dtype: str, device: torch.device) -> None:
     if device.type != "cpu" or dtype not in ("auto", "float32"):
         raise UsageError(
-            f"--quantize {HALF} is for a CPU that computes in float32: use --dtype {HALF} or leave out --dtype."
+            f"--quantize {HALF} requires a CPU and float32 activations; use --dtype {HALF} or drop --dtype."
         )
     if not has_half_products():
-        raise UsageError(f"PyTorch has no products with weights in {HALF} for this processor; drop --quantize.")
+        raise UsageError(f"PyTorch does not support {HALF} weights on this processor; drop --quantize.")
 
 
 def stored_file(source: str, quantize: str | None) -> GgufFile | None:
-    """The GGUF file that a folder was made of, if any. Raises `UsageError` where `STORED` asks for one."""
+    """Return the GGUF file of an unfolded folder, if any. Raises `UsageError` if `STORED` requires one."""
     file = GgufFile.in_folder(Path(source))
     if quantize == STORED and file is None:
-        raise UsageError(f"'{source}' is no GGUF file, which alone can stay as it is stored; drop --quantize.")
+        raise UsageError(f"--quantize {STORED} requires a GGUF file, which '{source}' is not; drop --quantize.")
     return file
 
 
 def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, device: torch.device) -> str | None:
-    """The `quantize` of a model if none was chosen: `HALF`, or None for weights in the dtype of the model.
+    """Return the default `quantize` of a model: `HALF`, or None for weights in the model's dtype.
 
-    `HALF` is for weights that have 16 bits or fewer, on a CPU with products for it.
+    `HALF` is for weights of at most 16 bits on a CPU that supports it.
     """
     if device.type != "cpu" or dtype != "auto" or not has_half_products() or quantisation_of(config) is not None:
         return None
@@ -195,23 +205,13 @@ def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, devi
 
 
 def halve(model: Any) -> int:
-    """`hold_in_half`, noted in the model's configuration."""
+    """Call `hold_in_half` and record the quantisation in the model's configuration."""
     model.config.quantization_config = {"quant_method": HALF}
     return hold_in_half(model)
 
 
-def _row_tiles(model: Any, way: PassWay) -> RowTileSet:
-    """Raises `UsageError` where a model cannot be deterministic."""
-    if way is not PassWay.PACKED:
-        raise UsageError(
-            f"--deterministic is not possible for models of type '{model.config.model_type}', which run with "
-            f"{way.value}; leave the option out."
-        )
-    return find_row_tiles(model)
-
-
 def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTokens:
-    """Tokens of a loaded model's pool. Raises `UsageError` where there is too little memory."""
+    """Return the pool size of a loaded model. Raises `UsageError` if there is too little memory."""
     if isinstance(size, int):
         return PoolTokens(tokens=size)
     on_card = model.device.type == "cuda"
@@ -224,15 +224,15 @@ def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTok
 
 
 def resolve_device(name: str) -> torch.device:
-    """The device of that name; `auto` takes the first of CUDA, MPS and CPU. Raises `UsageError` if absent."""
+    """Return the device of a name; `auto` is the first of CUDA, MPS and CPU. Raises `UsageError` if absent."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"'{name}' is no device; use auto, cpu, cuda, cuda:0 or mps.") from error
+        raise UsageError(f"'{name}' is not a device; use auto, cpu, cuda, cuda:0 or mps.") from error
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"'{name}' is no supported device; use auto, cpu, cuda, cuda:0 or mps.")
+        raise UsageError(f"'{name}' is not a supported device; use auto, cpu, cuda, cuda:0 or mps.")
     is_present = device.type == "cpu" or torch.backends.mps.is_available()
     if device.type == "cuda":
         is_present = (device.index or 0) < torch.cuda.device_count()
@@ -242,73 +242,73 @@ def resolve_device(name: str) -> torch.device:
 
 
 def resolve_dtype(name: str, *, device: torch.device, config: Any) -> torch.dtype:
-    """The dtype of that name; `auto` is float32 on a CPU, else as stored. Raises `UsageError` if unknown."""
+    """Return the dtype of a name; `auto` is float32 on a CPU, else as stored. Raises `UsageError` if unknown."""
     if name in DTYPES:
         return DTYPES[name]
     if name != "auto":
-        raise UsageError(f"'{name}' is no supported dtype; use auto, {', '.join(DTYPES)}.")
+        raise UsageError(f"'{name}' is not a supported dtype; use auto, {', '.join(DTYPES)}.")
     stored = config.get_text_config().dtype
-    # CPUs are slower in 16 bits than in 32 unless they have instructions for it.
+    # CPUs are slower in 16 bits than in 32 unless they have 16-bit instructions.
     if device.type == "cpu":
         return torch.float32
     return stored if isinstance(stored, torch.dtype) else DTYPES.get(str(stored), torch.float32)
 
 
 def read_config(source: str) -> Any:
-    """A model's configuration, without its weights. Raises `UsageError` if there is none of a known kind."""
+    """Return a model's configuration. Raises `UsageError` if there is none of a known type."""
     looks_like_a_path = source.startswith((".", "~")) or os.path.isabs(source) or source.count("/") > 1
     if looks_like_a_path and not Path(source).is_dir():
         raise UsageError(f"There is no folder '{source}' to load a model from.")
     file = GgufFile.in_folder(Path(source))
     if file is not None:
-        # The folder has no more than sizes where this cannot be told.
+        # Raises `UsageError` for a file that PyTorch cannot run; the folder's own configuration is incomplete then.
         transformers_config(file)
     try:
         return AutoConfig.from_pretrained(source, trust_remote_code=False)
     except StrictDataclassError as error:
-        # What is wrong stands on its second line.
+        # The reason is on the second line.
         raise UsageError(f"No model can be read from '{source}': {' '.join(str(error).split())}") from error
     except DAMAGED as error:
         raise UsageError(f"No model can be read from '{source}': {first_line(error)}") from error
 
 
 def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.device) -> Any:
-    """A model whose linear layers are quantised one by one as they are read; activations keep their dtype."""
-    # Not an import statement: the package has no types and need not be there.
+    """Load a model whose linear layers are quantised one by one as they are read; activations keep their dtype."""
+    # Not an import statement: the package has no types and is optional.
     schemes, tensors = import_module("torchao.quantization"), import_module("torchao.utils")
-    # With its inductor settings torchao changes how the whole process multiplies float32, other models included.
+    # torchao's inductor settings would change float32 products of other models in the process.
     if kind == "int8":
         scheme = TorchAoConfig(schemes.Int8WeightOnlyConfig(set_inductor_config=False))
         model = load_model(source, dtype=dtype, quantization_config=scheme)
     elif dtype is torch.bfloat16:
-        # So many weights of a row share a scale: one of the sizes of its kernel.
+        # A group size that its kernel supports.
         packed = schemes.Int4WeightOnlyConfig(
             group_size=64, int4_packing_format="tile_packed_to_4d", set_inductor_config=False
         )
-        # This format is made on the device it is for.
+        # This format is created on its device.
         model = load_model(source, dtype=dtype, quantization_config=TorchAoConfig(packed), device_map={"": device})
     else:
-        raise UsageError("Weights in int4 are computed with in bfloat16; add --dtype bfloat16.")
+        raise UsageError("--quantize int4 requires bfloat16 activations; add --dtype bfloat16.")
     if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
         raise UsageError(f"'{source}' has no linear layers that could be held in {kind}; drop --quantize.")
     return model
 
 
 class Blocks(Enum):
-    """The matrices of a GGUF file that stay in blocks, as they are stored."""
+    """The matrices of a GGUF file that keep their stored block format."""
 
     NONE = auto()
     LINEAR = auto()
-    """Those of linear layers; embedding and experts become numbers."""
+    """The matrices of linear layers; embedding and experts are dequantised."""
     ALL = auto()
 
 
 def load_model(source: str, *, dtype: torch.dtype, blocks: Blocks = Blocks.NONE, **quantisation: Any) -> Any:
-    """The model of transformers in a folder, or by a Hugging Face id; `quantisation` is for `from_pretrained`.
+    """Load a transformers model from a folder or by a Hugging Face id.
 
-    `blocks` is for a GGUF file. Raises `UsageError`.
+    `blocks` is for a GGUF file, `quantisation` for `from_pretrained`. Raises `UsageError`.
     """
-    # Neither code nor pickles of strangers are run: weights are safetensors or GGUF, classes those of transformers.
+    # No foreign code or pickle is executed: weights are safetensors or GGUF, classes are those of transformers.
     hide_progress_in_logs()
     try:
         file = GgufFile.in_folder(Path(source))
@@ -342,11 +342,11 @@ def load_gguf_model(
     layers: LayerRange | None = None,
     **options: Any,
 ) -> Any:
-    """A model of `config`, which was unfolded from the file, or some layers of it as `part_class` makes them.
+    """Load the model of `config`, which was unfolded from the file, or some `layers` of it (`part_class`).
 
-    Its weights are dequantised once, or those that stay in `blocks` in each product, to the same numbers. The
-    config is marked with the type of the stored weights, which `numerics` then names. `options` are those of
-    `from_pretrained`. Raises `UsageError` for a file that lacks weights or has others.
+    Weights are dequantised once, those in `blocks` in each product, with equal results. The type of the stored
+    weights is recorded in `config` for `numerics`. `options` are those of `from_pretrained`. Raises `UsageError`
+    for a file with missing or unknown weights.
     """
     config.gguf_weights = file.weights
     model_class = model_class_of(config)
@@ -380,10 +380,10 @@ def load_gguf_model(
 
 
 def block_layouts(file: GgufFile, model: Any, blocks: Blocks, *, dtype: torch.dtype) -> dict[str, BlockLayout]:
-    """How those weights of a model, or of a part of one, lie that stay as the file has them, by their names.
+    """Return the layouts, by name, of the weights of a model or a part of one that keep the file's blocks.
 
-    They are those of linear layers, and with `Blocks.ALL` of experts and the embedding, whose blocks take less than
-    numbers of the dtype.
+    These are linear layers, with `Blocks.ALL` also experts and the embedding, whose blocks are smaller than numbers
+    of the dtype.
     """
     found: dict[str, BlockLayout] = {}
     if blocks is Blocks.NONE:
@@ -402,11 +402,6 @@ def block_layouts(file: GgufFile, model: Any, blocks: Blocks, *, dtype: torch.dt
 
 
 def hide_progress_in_logs() -> None:
-    """Let transformers draw bars on terminals only."""
+    """Disable transformers' progress bars unless stderr is a terminal."""
     if not sys.stderr.isatty():
         disable_progress_bar()
-
-
-def first_line(error: BaseException) -> str:
-    """The first line of what an error says, or its kind."""
-    return next(iter(str(error).splitlines()), type(error).__name__)

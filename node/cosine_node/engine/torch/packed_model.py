@@ -1,4 +1,4 @@
-"""A transformers model that runs packed passes: plan in, logits out."""
+"""A transformers model that runs packed passes over all rows at once."""
 
 import inspect
 from collections.abc import Iterator, Sequence
@@ -17,23 +17,21 @@ from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.partial_model import part_of
 from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
+from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, separate_feed, stale_slots
 from cosine_node.engine.torch.row_tiles import RowTileSet, tile_experts
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
-from cosine_protocol.request import Sampling
 
 
 class PackedModel(PassModel):
     """Wraps a causal LM for packed passes over a pool of `slots` token slots.
 
-    Switches the model to `cosine_packed` attention and eval mode, and runs one token through it, which allocates
-    the pool and shows the width of the vocabulary. With `pads_rows` short rows are computed as one rectangle, and
-    those of known decoders in shape buckets: by default on CUDA. With `tiles` (`invariance_self_test`) it is
-    deterministic: a token's logits depend on its own path only, bit for bit. Rows are then padded as these say, and
-    never to rectangles. With `keeps_latents` the pool holds the latents of layers that make keys and values from
-    some, else what they make. Layers with a sliding window have the pages of `windows`, if given. Raises
-    `UnsupportedModel`.
+    The model is switched to `cosine_packed` attention and eval mode, and one token allocates the pool.
+    With `pads_rows`, short rows are padded to a rectangle, and passes of known decoders to shape buckets with CUDA
+    graphs. Default: on CUDA. With `tiles` (`invariance_self_test`), the model is deterministic: a token's logits
+    depend bit for bit only on its own path; rows are then padded to these tiles and never to rectangles.
+    With `keeps_latents`, the pool holds the latents of layers with latent attention, else expanded keys and values.
+    Layers with a sliding window use the pages of `windows`, if given. Raises `UnsupportedModel`.
     """
 
     attention_name = ATTENTION_NAME
@@ -61,32 +59,29 @@ class PackedModel(PassModel):
         self._tiles = tiles
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        # One token runs through the model: what comes out is as wide as the vocabulary, where it is logits.
-        tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-        row = Row.chain(0, [0])
-        tree.add(row, [0])
+        # One token allocates the pool and gives the width of the logits.
         if windows is not None:
             windows.take(0)
-        width = self.logits([(tree, row)], wanted=[0]).shape[1]
+        width = self.logits([separate_feed([0])], wanted=[0]).shape[1]
         if windows is not None:
             windows.leave(0)
             windows.clear(0)
-        # A part of a model need not have an output layer to tell by.
+        # A part of a model may have no output layer.
         self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
         if tiles is not None:
             tile_experts(self.model, tiles.products)
         elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
-            # Captured passes are from tokens to logits. They hold addresses of the pool, which is allocated by now.
+            # Graphs contain addresses of the pool, which is allocated by now.
             self._graphs = CudaGraphs(self.flat, self.store, self._features, self.device)
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
     ) -> Tensor:
-        """As `PassModel.logits`.
+        """Run a pass as `PassModel.logits` does.
 
-        A part of a model takes the activations `entering` [tokens, hidden] where it has no first layer, and gives
-        those that leave it, of all positions, where it has no last; `store` is the part of the pool that the slots
-        count in.
+        A part of a model without the first layer takes the activations `entering` [tokens, hidden]. One without the
+        last layer returns the activations that leave it at all positions. `store` is the part of the pool to which
+        the slots refer. Default: the whole pool.
         """
         with self._passing():
             if self._tiles is not None:
@@ -100,7 +95,7 @@ class PackedModel(PassModel):
             )
 
             def uncaptured() -> Tensor:
-                # The output projection is a large share of a small model: it is computed where it is wanted only.
+                # The output projection is a large share of a small model, so it is computed only where wanted.
                 logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
                 self._features.keep(plan.slots)
                 return logits
@@ -119,14 +114,14 @@ class PackedModel(PassModel):
                 piece, store=self.store, device=self.device, tiles=tiles, is_abandoned=self._abandoned.is_set
             )
             asked = [number - start for number in wanted if start <= number < start + len(plan.slots)]
-            # The output projection is a product like the others; its padding repeats the last row.
+            # The output projection is a product as well; its padding repeats the last row.
             padding = tiles.products.padded(len(asked)) - len(asked)
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
             self._features.keep(plan.slots)
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _decode(self, plan: DecoderPlan, wanted: list[int] | None, entering: Tensor | None = None) -> Tensor:
-        """Logits [wanted, vocab] of a pass at some of its positions, or at all."""
+        """Return logits [wanted, vocab] at some positions of a pass. Default: all."""
         keep = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=self.device)
         if self.flat is not None:
             return self.flat(plan, keep, entering, self._features.seen)
@@ -140,7 +135,7 @@ class PackedModel(PassModel):
 
 
 def _pieces(feeds: Feeds, sizes: Sequence[int]) -> Iterator[tuple[int, Feeds]]:
-    """A pass in pieces of so many tokens, each with the number of its first token in the pass."""
+    """Cut a pass into pieces of `sizes` tokens; return each with the number of its first token in the pass."""
     start = 0
     piece: list[tuple[SequenceTree, Row]] = []
     coming = iter(sizes)

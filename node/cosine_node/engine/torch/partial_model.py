@@ -1,7 +1,7 @@
-"""A part of a model of transformers: some of its layers, between what stands in for all others.
+"""A part of a transformers model: some of its layers, with placeholders for the others.
 
-The model is built whole, without weights, and layers that the part lacks are replaced before any are read: each of
-the others keeps its number, and with it whatever the configuration says of it.
+The whole model is built without weights, and absent layers are replaced before weights are read. Thus the other
+layers keep their indices, and the configuration of these indices.
 """
 
 import functools
@@ -18,36 +18,36 @@ from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.stage_messages import LayerRange
 
 PLAIN: Final = (bool, int, float, str, type(None))
-"""The types of attributes that layers are told apart by, and that models read of them before they call them."""
+"""The attribute types that distinguish layers, and that models read before they call a layer."""
 FEW_OF_A_KIND: Final = 2
-"""One alone could not be told from one that reads what belongs to another."""
+"""With one layer only, a layer that reads another layer's cache would go unnoticed."""
 
 
 def copy_out_of_files(model: Any, *, but: Collection[torch.nn.Parameter] = ()) -> None:
-    """Copy the weights that lie in files, unless nearly all of a model's do; `but` are those soon replaced.
+    """Copy weights out of mapped files, unless nearly all weights are mapped. `but` will be replaced soon.
 
-    Read on a CPU, tensors are parts of a mapping of their file, all of which stays in memory as long as one of them
-    does. Where copies took the place of some of them, joined or converted, the others are copied as well, so that
+    On a CPU, tensors are read as views of a mapping of their file, and the whole mapping stays in memory as long as
+    one of them exists. If some were replaced by joined or converted copies, the others are copied as well, so that
     memory holds every weight once.
     """
     leaving = {id(weight) for weight in but}
     weights = [*model.parameters(), *model.buffers()]
     mapped = [
-        # Memory that PyTorch has allocated itself can be resized.
+        # Memory that PyTorch itself allocated can be resized.
         weight
         for weight in weights
         if weight.device.type == "cpu" and not weight.untyped_storage().resizable() and id(weight) not in leaving
     ]
-    # Copying takes time, and a small part of the weights may be held twice.
+    # Copying takes time; 5 % of the weights may be in memory twice.
     if sum(weight.nbytes for weight in mapped) < 0.95 * sum(weight.nbytes for weight in weights):
         for weight in mapped:
             weight.data = weight.data.clone()
 
 
 class AbsentLayer(nn.Module):
-    """Stands for a layer that the part lacks: hands on what it gets, and has the layer's plain attributes.
+    """Placeholder for an absent layer: the identity, with the layer's plain attributes.
 
-    Models read such attributes (the kind of a layer's attention) before they call it.
+    Models read such attributes, for example the attention type, before they call a layer.
     """
 
     def __init__(self, layer: nn.Module, index: int) -> None:
@@ -58,14 +58,14 @@ class AbsentLayer(nn.Module):
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         cache = next((each for each in (*args, *kwargs.values()) if isinstance(each, Cache)), None)
         if cache is not None:
-            # Masks and positions follow the length of the first layer's cache.
+            # Masks and positions depend on the length of the first layer's cache.
             nothing = hidden_states.new_zeros(len(hidden_states), 1, hidden_states.shape[1], 1)
             cache.update(nothing, nothing, self._index)
         return hidden_states
 
 
 class LayerBefore(AbsentLayer):
-    """A layer before the part's: activations `entering` [tokens, hidden], where given, replace its input."""
+    """An absent layer before the part. Activations `entering` [tokens, hidden], if given, replace its output."""
 
     def forward(self, hidden_states: Tensor, *args: Any, entering: Tensor | None = None, **kwargs: Any) -> Tensor:
         passed = super().forward(hidden_states, *args, **kwargs)
@@ -73,7 +73,7 @@ class LayerBefore(AbsentLayer):
 
 
 class LayerAfter(AbsentLayer):
-    """A layer after the part's: remembers what came in last, which is what leaves the part."""
+    """An absent layer after the part, which stores its last input: the output of the part."""
 
     def __init__(self, layer: nn.Module, index: int) -> None:
         super().__init__(layer, index)
@@ -84,52 +84,51 @@ class LayerAfter(AbsentLayer):
         return super().forward(hidden_states, *args, **kwargs)
 
     def take(self) -> Tensor:
-        """What left the part in the last pass, once."""
+        """Return and forget the output of the part in the last pass."""
         leaving, self._leaving = self._leaving, None
         return cast(Tensor, leaving)
 
 
 class StandInEmbedding(nn.Module):
-    """Stands for the embedding: in the self-test each token needs activations of its own, any will do."""
+    """Placeholder for the embedding: distinct activations per token, for the self-test."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self._width = width
-        # Has the dtype and the device of the model.
+        # Carries the dtype and device of the model.
         self.register_buffer("_like", torch.empty(0), persistent=False)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """Activations [..., width] of token ids, between -1 and 1."""
+        """Return activations [..., width] of token ids, between -1 and 1."""
         turns = torch.arange(1, self._width + 1, device=ids.device) * (ids[..., None] + 1) % (1 << 20)
-        # Multiples of the golden angle, in radians, lie most evenly on a circle.
+        # Multiples of the golden angle (in radians) are spread most evenly on a circle.
         return torch.sin(turns.double() ** 1.5 * 2.399963).to(cast(Tensor, self._like))
 
 
 class AbsentOutput(nn.Identity):
-    """Stands for the output layer: hands on what it gets, which nobody reads."""
+    """Placeholder for the output layer, whose result is not used."""
 
 
 def decoder_layers(model: Any) -> nn.ModuleList:
-    """The layers of a causal LM. Raises `UnsupportedModel` where they cannot be told from its other parts."""
+    """Return the decoder layers of a causal LM. Raises `UnsupportedModel` if they cannot be identified."""
     count = model.config.get_text_config().num_hidden_layers
-    # What sees beside a model of texts may have as many layers.
+    # The vision part of a multimodal model may have as many layers, so the decoder is searched first.
     for place in (model.get_decoder(), model):
         found = [module for module in place.modules() if isinstance(module, nn.ModuleList) and len(module) == count]
-        # Lists inside of layers, of experts for example, come after the list of layers that they are in.
+        # Lists inside layers, for example of experts, are left out.
         outer = [
             one for one in found if not any(one is not other and one in list(other.modules()) for other in found)
         ]
         if len(outer) == 1:
             return outer[0]
-    raise UnsupportedModel(model.config.model_type, "its layers cannot be told from its other parts")
+    raise UnsupportedModel(model.config.model_type, "its layers cannot be identified")
 
 
 def part_class(model_class: Any, layers: LayerRange) -> Any:
-    """The class of models that have only these layers of a causal LM of that class.
+    """Return the class of models that have only these layers of a causal LM of class `model_class`.
 
-    Where the last layer is missing its forward gives what leaves the part, [1, tokens, hidden], as logits; where
-    the first is missing it takes what enters, [tokens, hidden], as `entering`. Making one raises
-    `UnsupportedModel`.
+    Without the last layer, `forward` returns the part's output [1, tokens, hidden] as logits. Without the first
+    layer, it takes the part's input [tokens, hidden] as `entering`. The constructor raises `UnsupportedModel`.
     """
 
     def build(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -143,20 +142,20 @@ def part_class(model_class: Any, layers: LayerRange) -> Any:
             output.logits = cast(LayerAfter, decoder_layers(self)[layers.end]).take()
         return output
 
-    # transformers looks up what a class can do by its name and its module.
+    # transformers looks up the capabilities of a class by its name and module.
     members = {"__init__": build, "forward": forward, "part": layers, "__module__": model_class.__module__}
     return type(model_class.__name__, (model_class,), members)
 
 
 def part_of(model: Any) -> LayerRange | None:
-    """The layers that a model of a `part_class` has; None for another model."""
+    """Return the layers of a model of a `part_class`; None for other models."""
     found = getattr(model, "part", None)
     return found if isinstance(found, LayerRange) else None
 
 
 @contextmanager
 def few_layers(model: Any) -> Iterator[None]:
-    """Let a model do for a while with the first `FEW_OF_A_KIND` of layers that differ in their weights alone."""
+    """Temporarily keep only the first `FEW_OF_A_KIND` of the layers that differ only in their weights."""
     held = decoder_layers(model)
     counts: Counter[tuple[object, ...]] = Counter()
     left_out = {}
@@ -176,25 +175,20 @@ def few_layers(model: Any) -> Iterator[None]:
 
 
 def _kind(layer: nn.Module) -> tuple[object, ...]:
-    """What a layer is, but for its number and the numbers in its weights."""
+    """Return the layer's structure without its index and the values of its weights."""
     return tuple(
         (
             name,
             type(module),
-            tuple((key, repr(value)) for key, value in vars(module).items() if _tells(key, value)),
+            tuple((k, repr(v)) for k, v in vars(module).items() if isinstance(v, PLAIN) and k != "layer_idx"),
             tuple(weight.shape for weight in (*module.parameters(recurse=False), *module.buffers(recurse=False))),
         )
         for name, module in layer.named_modules()
     )
 
 
-def _tells(key: str, value: object) -> bool:
-    """True for an attribute that may tell layers of two kinds apart: a plain one, and not the layer's number."""
-    return isinstance(value, PLAIN) and key != "layer_idx"
-
-
 def _cut(model: Any, layers: LayerRange) -> None:
-    """Replace what a whole model has besides these layers."""
+    """Replace everything in a whole model except these layers by placeholders."""
     held = decoder_layers(model)
     if getattr(model.config.get_text_config(), "num_kv_shared_layers", 0):
         raise UnsupportedModel(model.config.model_type, "some of its layers share their keys and values")
@@ -206,11 +200,11 @@ def _cut(model: Any, layers: LayerRange) -> None:
     tied = {*model.all_tied_weights_keys, *model.all_tied_weights_keys.values()}
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
     if output is None:
-        raise UnsupportedModel(model.config.model_type, "its output layer cannot be told")
+        raise UnsupportedModel(model.config.model_type, "its output layer cannot be identified")
     is_tied = any(model.get_parameter(name) is embedding.weight for name in tied)
     if not layers.is_last:
         model.set_output_embeddings(AbsentOutput())
-    # An output layer that is the embedding is read under the embedding's name.
+    # A tied output layer is read under the embedding's name.
     if not layers.is_first and not (layers.is_last and is_tied):
         model.set_input_embeddings(StandInEmbedding(embedding.weight.shape[1]))
     left = model.state_dict().keys()

@@ -1,4 +1,4 @@
-"""What a model makes of tokens between its layers, kept for a draft head by the slots of the pool."""
+"""Features: activations between a model's layers, kept by pool slot for a draft head."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from cosine_node.engine.torch.support import UnsupportedModel
 
 
 def feature_bytes(model: Any, layers: Sequence[int]) -> int:
-    """Memory that the features of a token take."""
+    """Return the memory of the features of a token."""
     width: int = model.config.get_text_config().hidden_size if layers else 0
     element_bytes: int = model.dtype.itemsize
     return len(layers) * width * element_bytes
@@ -20,9 +20,9 @@ def feature_bytes(model: Any, layers: Sequence[int]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class KeptFeatures:
-    """`cosine_node.engine.base.Activations` of tokens by their slots among all `kept` [slots, layers * hidden].
+    """`cosine_node.engine.base.Activations` of the tokens in `slots`, out of all `kept` [slots, layers * hidden].
 
-    Nothing is computed before `read`, which a pass calls: other threads compute nothing (`in_ending_thread`).
+    They are gathered only in `read`, which a pass calls: other threads must not compute (`in_ending_thread`).
     """
 
     kept: Tensor
@@ -32,16 +32,16 @@ class KeptFeatures:
         return len(self.slots)
 
     def read(self) -> Tensor:
-        """[tokens, layers * hidden]."""
+        """Return the features [tokens, layers * hidden]."""
         return self.kept[torch.tensor(self.slots, dtype=torch.int64, device=self.kept.device)]
 
 
 class PassFeatures:
-    """Keeps what enters some layers of a model; one more than the last names what leaves that one.
+    """Keeps the inputs of some layers of a model; the number after the last layer means its output.
 
-    What was made of a token lies in its slot, as its keys and values do: so cached prefixes have it too. The flat
-    decoder puts what it sees into `seen` itself, other models are listened to. Raises `UnsupportedModel` where it
-    cannot be told which those layers are.
+    The features of a token are kept by its slot, as are its keys and values, so that cached prefixes have them too.
+    The flat decoder stores them in `seen`; other models get forward hooks. Raises `UnsupportedModel` if the layers
+    cannot be identified.
     """
 
     def __init__(self, model: Any, layers: Sequence[int], *, slots: int, is_flat: bool = False) -> None:
@@ -53,7 +53,7 @@ class PassFeatures:
         if layers and not is_flat:
             body = model.get_decoder()
             if not (hasattr(body, "layers") and hasattr(body, "norm")):
-                raise UnsupportedModel(model.config.model_type, "a draft head cannot tell its layers")
+                raise UnsupportedModel(model.config.model_type, "a draft head cannot identify its layers")
             ends = [*body.layers, body.norm]
             for layer in layers:
                 ends[layer].register_forward_pre_hook(self._note(layer), with_kwargs=True)
@@ -63,7 +63,7 @@ class PassFeatures:
         return self._kept.nbytes
 
     def room(self) -> dict[int, Tensor] | None:
-        """What the flat decoder puts a pass's features into; None where none are asked for."""
+        """Return a new dictionary for a pass's features by layer; None if no features are kept."""
         return dict.fromkeys(self._layers, torch.empty(0)) if self._layers else None
 
     def keep(
@@ -72,9 +72,10 @@ class PassFeatures:
         places: Sequence[int] | Integers | None = None,
         seen: Mapping[int, Tensor] | None = None,
     ) -> None:
-        """Keep what was seen of the tokens that have these slots: those at these places of a pass, or its first.
+        """Keep the features of the tokens with these slots.
 
-        `seen` is a pass's own `room`; without it that of all passes is meant.
+        `places` are the tokens' places in the pass. Default: the first ones. `seen` is the `room` of the pass.
+        Default: that of all passes.
         """
         seen = self.seen if seen is None else seen
         if seen is not None:
@@ -84,7 +85,7 @@ class PassFeatures:
             self._kept[torch.from_numpy(slots).to(made.device)] = made[: len(slots)]
 
     def of(self, slots: Sequence[int]) -> KeptFeatures:
-        """What was made of the tokens in these slots."""
+        """Return the features of the tokens in these slots."""
         return KeptFeatures(self._kept, slots)
 
     def _note(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:

@@ -17,21 +17,21 @@ from cosine_node.engine.torch.pass_features import KeptFeatures, PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
-"""PyTorch says one of these of a CPU's memory, in an error of no kind of its own."""
+"""Texts of the plain `RuntimeError` that PyTorch raises when a CPU's memory is exhausted."""
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """True for what PyTorch and Python raise where memory is short."""
+    """True for an error that PyTorch or Python raises when memory is exhausted."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return type(error) is RuntimeError and any(words in str(error) for words in MEMORY_WORDS)
 
 
 class PassModel(ABC):
-    """A causal LM over a pool of token slots, with what `features` keeps of its layers beside it."""
+    """A causal LM that runs passes over a pool of token slots, and keeps `features` of its layers."""
 
     attention_name: ClassVar[str]
-    """The attention that the model's configuration names in these passes."""
+    """The model's attention implementation in these passes."""
     vocab_tokens: int
 
     def __init__(self, model: Any, store: KvStore, features: PassFeatures) -> None:
@@ -43,33 +43,33 @@ class PassModel(ABC):
 
     @property
     def token_bytes(self) -> TokenBytes:
-        """Memory that a token slot takes, with its share of whatever else grows with the pool."""
+        """Memory per token slot, with its share of everything else that grows with the pool."""
         stored = self.store.token_bytes
         return replace(stored, total=stored.total + self._features.token_bytes)
 
     @property
     def pool_bytes(self) -> int:
-        """Memory of the pool, and of what stands beside it."""
+        """Memory of the pool, features and states."""
         return self.store.bytes + self._features.bytes
 
     @abstractmethod
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
-        """Feed rows already in their trees; logits [wanted, vocab] of these positions of the pass.
+        """Feed rows that are already in their trees; return logits [wanted, vocab] at these positions of the pass.
 
-        Raises `PassAbandoned` once told to, and `OutOfMemory`.
+        Raises `PassAbandoned` after `abandon`, and `OutOfMemory`.
         """
 
     def activations(self, slots: Sequence[int]) -> KeptFeatures:
-        """What some layers made of the tokens in these slots."""
+        """Return the kept features of the tokens in these slots."""
         return self._features.of(slots)
 
     def abandon(self) -> None:
-        """Stop the pass under way between two of its layers; called from another thread."""
+        """Stop the current pass before its next layer. Thread-safe."""
         self._abandoned.set()
 
     @contextmanager
     def _passing(self) -> Iterator[None]:
-        # An earlier call for a pass that had just ended must not stop this one.
+        # A late `abandon` of the previous pass must not stop this one.
         self._abandoned.clear()
         try:
             with torch.inference_mode():

@@ -1,12 +1,12 @@
-"""The index tensors of one packed pass: what each sequence's tokens write, read, and are masked from.
+"""The index tensors of one packed pass: the slots that its tokens write and read, and the attention masks.
 
-Built once a pass and shared by all layers. Without a window every key of a call is an ancestor of one of its
-queries; with one, keys further back than the window are left out as well.
+A plan is built once per pass and shared by all layers. Without a sliding window, every key of a call is an ancestor
+of one of its queries. With a window, keys further back than the window are left out as well.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -16,30 +16,39 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
-from cosine_node.engine.kv_pool import PAGE_TOKENS
+from cosine_node.engine.kv_pool import PAGE_TOKENS, Integers
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.tree import FedNode, SequenceTree
+from cosine_protocol.request import Sampling
 
 Feeds = Sequence[tuple[SequenceTree, Row]]
-"""The rows of a pass, each in its tree already."""
-Integers = npt.NDArray[np.int64]
+"""The rows of a pass, each with the tree that already contains it."""
 Booleans = npt.NDArray[np.bool_]
 
 ALIGNED_KEYS: Final = 64
-"""Kernels want the width of a mask to be a multiple of some power of two."""
+"""Attention kernels require mask widths that are a multiple of a power of two."""
 MAX_PADDED_QUERIES: Final = 16
-"""Rows of up to so many tokens are padded to one rectangle; longer ones keep a GPU busy alone."""
+"""Rows of at most this many tokens are padded to one rectangle; a longer row fills a GPU by itself."""
 KEY_QUANTUM: Final = PAGE_TOKENS
-"""In deterministic mode a query has its keys up to such a multiple: a run of slots may be read to the end of its
-page."""
+"""In deterministic mode, the number of keys of a query is padded to a multiple of this. It is a page, so that a run
+of slots can be read in place to the end of its last page."""
 KERNEL_KEYS: Final = 512
-"""So many keys PyTorch's kernel on CPUs takes at once, and merges: a key must stay among those it is alone with."""
+"""Number of keys that PyTorch's CPU kernel processes per block before it merges partial results. A key must stay in
+the block that it has when its path is alone."""
 CALL_QUERIES: Final = 64
-"""The most tokens of one path in a call: a longer path has calls that leave out the keys after their tokens."""
+"""Maximum number of tokens of one path in a call. A longer path has several calls, without the keys after their
+tokens."""
 FEW_QUERIES: Final = 16
-"""Of more, the heads are more rows than come out alike unless keys are whole blocks. The end of the last one may be
-another's page: keys are then copied."""
+"""With more queries, there are more rows (query heads) than have equal results unless the keys fill whole blocks.
+The end of the last block may be another owner's page: the keys are then copied."""
+
+
+def separate_feed(tokens: Sequence[int]) -> tuple[SequenceTree, Row]:
+    """Return tokens as the only row of a new sequence, in the slots from 0 on."""
+    tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, tokens)
+    tree.add(row, range(len(tokens)))
+    return tree, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +57,8 @@ class AttentionMask:
 
     A token of a tree sees the kept prefix, its ancestors and itself (tree attention, SpecInfer, arXiv 2305.09781).
     `key_slots` and `key_indices` [keys] are pool slots and absolute indices in the sequence, `query_indices`
-    [queries] those of the row's tokens. `visible` [queries, keys] says which keys a query sees; None for a single
-    query that sees all.
+    [queries] the absolute indices of the row's tokens. `visible` [queries, keys] is True for keys that a query
+    sees, or None for a single query that sees all.
     """
 
     key_slots: Integers
@@ -58,7 +67,7 @@ class AttentionMask:
     visible: Booleans | None
 
     def within(self, window: int | None) -> "AttentionMask":
-        """The same with keys further back than `window` tokens hidden; keys nobody sees are left out."""
+        """Return the mask with keys further back than `window` tokens hidden, without keys that no query sees."""
         if window is None or int(self.query_indices.max()) < window:
             return self
         near = self.key_indices[None, :] > self.query_indices[:, None] - window
@@ -74,10 +83,10 @@ class AttentionMask:
 
 
 def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
-    """The mask of a row that is in its tree already.
+    """Return the mask of a row that is already in its tree.
 
-    Its keys are the prefix, then the row's ancestors among the nodes, then the row itself. Other branches of the
-    tree are left out: nobody in the row sees them.
+    Its keys are the prefix, the row's ancestors among the nodes, and the row itself, in this order. Other branches
+    of the tree are left out.
     """
     own = [tree.nodes[name] for name in row.nodes]
     if row.is_chain:
@@ -89,7 +98,10 @@ def mask_of(tree: SequenceTree, row: Row) -> AttentionMask:
 def _mask(
     tree: SequenceTree, nodes: Sequence[FedNode], queries: int, below: Booleans | None = None
 ) -> AttentionMask:
-    """The mask of the last of these nodes: they see the prefix, and of nodes what `below` says, else all before."""
+    """Return the mask of the last `queries` nodes.
+
+    They see the prefix, and the nodes that `below` [queries, nodes] selects. Default: all earlier nodes.
+    """
     prefix = len(tree.slots)
     slots = np.array([*tree.slots, *(node.slot for node in nodes)], dtype=np.int64)
     indices = np.array([node.index for node in nodes], dtype=np.int64)
@@ -104,11 +116,14 @@ def _mask(
 
 
 def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
-    """A branching row's ancestors outside it, and which of them and of the row's own nodes each token sees."""
+    """Return the ancestors of a branching row outside it, and a mask of what each token sees.
+
+    The mask is [tokens, ancestors + tokens].
+    """
     rank = {name: i for i, name in enumerate(row.nodes)}
     outside = [parent for parent in row.parents if parent != PREFIX and parent not in rank]
     paths = {parent: tree.path(parent) for parent in dict.fromkeys(outside)}
-    # Paths share their beginnings; a slot tells a node apart.
+    # Paths share their beginnings; a slot identifies a node.
     ancestors = list({node.slot: node for path in paths.values() for node in path}.values())
     column = {node.slot: i for i, node in enumerate(ancestors)}
     visible = np.zeros((len(row.nodes), len(ancestors) + len(row.nodes)), dtype=np.bool_)
@@ -123,9 +138,9 @@ def _branching(tree: SequenceTree, row: Row) -> tuple[list[FedNode], Booleans]:
 
 @dataclass(frozen=True, slots=True)
 class PathPart:
-    """Tokens of a row that follow each other: the numbers of these queries in their pass, and their mask.
+    """Consecutive tokens of one path of a row: their query numbers in the pass, and their mask.
 
-    Its keys are all tokens from the beginning of the sequence to the last of the queries, in their order.
+    The keys are all tokens of the path from the beginning of the sequence to the last query, in path order.
     """
 
     queries: Integers
@@ -137,17 +152,18 @@ class PathPart:
 
 
 def quantum_end(keys: int) -> int:
-    """Where a part ends that begins with a query of so many keys: no key more would fit into its quantum."""
+    """Return a number of keys rounded up to a multiple of `KEY_QUANTUM`."""
     return -(-keys // KEY_QUANTUM) * KEY_QUANTUM
 
 
 def path_parts(
     tree: SequenceTree, row: Row, *, first_query: int = 0, end_of: Callable[[int], int] = quantum_end
 ) -> list[PathPart]:
-    """A row that is in its tree, cut into parts of paths, in whose order its queries come.
+    """Cut a row that is already in its tree into parts of paths.
 
     A path leads from the beginning of the sequence to a leaf of the row. Its queries are the tokens of the row that
-    no path before has had. It is cut where `end_of` says: the most keys of a part whose first query has so many.
+    no earlier path contains. `end_of` maps the number of keys of a part's first query to the maximum number of keys
+    of the part, where the path is cut.
     """
     number = {name: first_query + i for i, name in enumerate(row.nodes)}
     inner = set(row.parents)
@@ -174,7 +190,7 @@ def path_parts(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:
-    """The numbers of sequences, of queries of each and of keys of each in a rectangle for one call of a kernel."""
+    """The size of a rectangular kernel call: sequences, queries per sequence and keys per sequence."""
 
     sequences: int
     queries: int
@@ -182,7 +198,7 @@ class BatchShape:
 
     @classmethod
     def around(cls, masks: Sequence[AttentionMask]) -> "BatchShape":
-        """The smallest that holds these rows."""
+        """Return the smallest shape that holds these rows."""
         keys = max(len(mask.key_slots) for mask in masks)
         return cls(
             sequences=len(masks),
@@ -196,11 +212,11 @@ class BatchShape:
 
 
 def bucket_of(shape: BatchShape) -> BatchShape | None:
-    """The shape bucket that holds a shape, or None for a pass that is not worth a CUDA graph.
+    """Return the shape bucket that holds a shape, or None for a pass that does not benefit from a CUDA graph.
 
-    A graph is of one shape only, so that a pass of few tokens is padded to the next larger one of a short list.
-    Sequences and queries are rounded up to powers of two. Keys may also be three quarters of one, for they are
-    most of the memory that a pass reads.
+    A CUDA graph has a fixed shape, so a pass of few tokens is padded to the next larger bucket. Sequences and
+    queries are rounded up to powers of two. Keys may also be three quarters of a power of two, since they are most
+    of the memory that a pass reads.
     """
     if shape.queries > MAX_PADDED_QUERIES:
         return None
@@ -212,7 +228,7 @@ def bucket_of(shape: BatchShape) -> BatchShape | None:
         queries=_power_of_two(shape.queries),
         keys=power * 3 // 4 if keys <= power * 3 // 4 else power,
     )
-    # Passes of more tokens are bound by arithmetic; launching them costs little beside it.
+    # Passes of more tokens are compute-bound; launch overhead hardly matters there.
     return bucket if bucket.tokens <= 64 else None
 
 
@@ -222,9 +238,9 @@ def _power_of_two(number: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PaddedRows:
-    """`slots` [sequences, keys] of the pool, and True in `hidden` [sequences, queries, keys] where not to look.
+    """Pool `slots` [sequences, keys], and a mask `hidden` [sequences, queries, keys] that is True for hidden keys.
 
-    `token_indices` [tokens] says where in [sequences * queries] the tokens of the rows are, in their order.
+    `token_indices` [tokens] are the places of the rows' tokens in [sequences * queries].
     """
 
     slots: Integers
@@ -233,10 +249,10 @@ class PaddedRows:
 
 
 def pad(masks: Sequence[AttentionMask], shape: BatchShape) -> PaddedRows:
-    """Rows in a rectangle that is large enough.
+    """Pad rows to a rectangle of a shape that holds them.
 
-    Padding looks at the first key of its sequence only, or of the first sequence: the softmax of a query that sees
-    nothing is NaN.
+    A padding query sees only the first key of its sequence, or of the first sequence: the softmax over no visible
+    key would be NaN.
     """
     slots = np.full((shape.sequences, shape.keys), masks[0].key_slots[0], dtype=np.int64)
     hidden = np.ones((shape.sequences, shape.queries, shape.keys), dtype=np.bool_)
@@ -250,14 +266,14 @@ def pad(masks: Sequence[AttentionMask], shape: BatchShape) -> PaddedRows:
 
 
 def padded_indices(masks: Sequence[AttentionMask], shape: BatchShape) -> Integers:
-    """Where in [sequences * queries] of a shape the tokens of these rows are."""
+    """Return the places [tokens] of the rows' tokens in [sequences * queries] of a shape."""
     rows = [np.arange(len(mask.query_indices)) + number * shape.queries for number, mask in enumerate(masks)]
     return np.concatenate(rows)
 
 
 @dataclass(frozen=True, slots=True)
 class Indices:
-    """Slots, or tokens of a pass: a run where they are one, which is read without a copy, else an index tensor."""
+    """Slots, or tokens of a pass: a contiguous run, which is read without a copy, or else an index tensor."""
 
     start: int
     count: int
@@ -270,43 +286,43 @@ class Indices:
         return cls(first, count, None if is_run else torch.from_numpy(numbers).to(device))
 
     def part(self, first: int, count: int) -> "Indices":
-        """So many of them, from the one of that number on."""
+        """Return `count` of them from number `first` on."""
         if self.index is None:
             return Indices(self.start + first, count)
         return Indices(self.start, count, self.index.narrow(0, first, count))
 
 
+@dataclass(eq=False, slots=True)
 class AttentionCall:
-    """The inputs of one call of the attention kernel: `sequences` of equally many queries and keys.
+    """The inputs of one call of the attention kernel: `sequences` sequences of equally many queries and keys.
 
-    `queries` are tokens of the pass, `slots` those of the keys, sequence after sequence. `hidden` is True where a
-    query must not see a key, [sequences, queries, keys]; None for a single query that sees all.
+    `queries` are tokens of the pass and `slots` the slots of the keys, sequence after sequence. `hidden`
+    [sequences, queries, keys] is True where a query must not see a key, or None for a single query that sees all.
     """
 
-    __slots__ = ("_biases", "_hidden", "is_one", "is_run_of_one", "queries", "sequences", "slots")
+    queries: Indices
+    slots: Indices
+    sequences: int
+    hidden: Tensor | None
+    _biases: dict[tuple[torch.dtype, int], Tensor] = field(default_factory=dict)
 
-    def __init__(self, queries: Indices, slots: Indices, *, sequences: int, hidden: Tensor | None) -> None:
-        self.queries = queries
-        self.slots = slots
-        self.sequences = sequences
-        self.is_one = sequences == 1 and queries.count == 1 and queries.index is None
+    @property
+    def is_one(self) -> bool:
         """True for a single query, as in plain decoding."""
-        self.is_run_of_one = self.is_one and slots.index is None
-        self._hidden = hidden
-        self._biases: dict[tuple[torch.dtype, int], Tensor] = {}
+        return self.sequences == 1 and self.queries.count == 1 and self.queries.index is None
 
     def bias(self, dtype: torch.dtype, group: int, *, tiles: RowTiles | None = None) -> Tensor | None:
-        """The mask as numbers to add to scores, [sequences, 1, group * queries, keys]; None for a decode.
+        """Return the additive mask [sequences, 1, group * queries, keys]; None for a single query that sees all.
 
-        Made once for all layers: `group` is how many query heads share a key head. Rows that pad it for `tiles` see
-        all keys, for the softmax of what sees nothing is NaN.
+        It is made once for all layers. `group` is the number of query heads per key head. Rows that pad the mask
+        for `tiles` see all keys: the softmax over no visible key would be NaN.
         """
-        if self._hidden is None:
+        if self.hidden is None:
             return None
         found = self._biases.get((dtype, group))
         if found is None:
-            bias = torch.zeros(self._hidden.shape, dtype=dtype, device=self._hidden.device)
-            bias.masked_fill_(self._hidden, float("-inf"))
+            bias = torch.zeros(self.hidden.shape, dtype=dtype, device=self.hidden.device)
+            bias.masked_fill_(self.hidden, float("-inf"))
             found = bias.repeat(1, group, 1)[:, None]
             if tiles is not None:
                 found = tiles.pad(found)
@@ -314,11 +330,11 @@ class AttentionCall:
         return found
 
     def pieces(self, most_queries: int) -> "list[tuple[slice, AttentionCall]]":
-        """The call in pieces of at most so many queries, each with its place among the sequences."""
-        if self._hidden is None or self._hidden.shape[0] * self._hidden.shape[1] <= most_queries:
+        """Return the call in pieces of at most `most_queries` queries, each with its range of sequences."""
+        if self.hidden is None or self.hidden.shape[0] * self.hidden.shape[1] <= most_queries:
             return [(slice(0, self.sequences), self)]
-        queries, keys = self._hidden.shape[1:]
-        # Outputs follow each other: whole sequences in one piece, or some queries of one.
+        queries, keys = self.hidden.shape[1:]
+        # A piece is whole sequences, or some queries of one sequence, so that outputs can be concatenated.
         sequences, step = max(1, most_queries // queries), min(most_queries, queries)
         found = []
         for first in range(0, self.sequences, sequences):
@@ -330,7 +346,7 @@ class AttentionCall:
                     self.queries.part(first * queries + start, (count - 1) * queries + length),
                     self.slots.part(first * keys, count * keys),
                     sequences=count,
-                    hidden=self._hidden[place, start : start + length],
+                    hidden=self.hidden[place, start : start + length],
                 )
                 found.append((place, piece))
         return found
@@ -338,71 +354,71 @@ class AttentionCall:
 
 @dataclass(frozen=True, slots=True)
 class DenseCalls:
-    """Calls, and where each token of the pass is in all their queries; None where that is the pass's own order."""
+    """Attention calls, and the place of each token among all their queries; None if that is the pass's order."""
 
     calls: tuple[AttentionCall, ...]
     order: Tensor | None
 
 
 class DecoderPlan(Protocol):
-    """The part of a pass that a decoder and its attention need to know."""
+    """The inputs of a decoder and its attention in one pass."""
+
+    store: KvStore
 
     @property
     def input_ids(self) -> Tensor:
-        """The tokens [1, tokens]."""
+        """Token ids [1, tokens]."""
 
     @property
     def position_ids(self) -> Tensor:
-        """Their positions [1, tokens]."""
-
-    @property
-    def store(self) -> KvStore: ...
+        """Positions of the tokens [1, tokens]."""
 
     @property
     def written(self) -> Indices:
-        """The slots of the pass's tokens in their order."""
+        """Slots of the pass's tokens. The pass may have more tokens, as padding."""
 
     @property
     def window_written(self) -> Indices:
-        """The same in layers with a sliding window."""
+        """Their slots in layers with a sliding window."""
 
     @property
     def order(self) -> Tensor | None:
-        """Where each token is in the queries of all calls together; None where that is the pass's own order."""
+        """The place of each token among the queries of all calls; None if that is the pass's order."""
 
     def attention_tiles(self, keys: int) -> RowTiles | None:
-        """What the rows of a call with so many keys are padded and cut to in deterministic mode; None otherwise."""
+        """Return the row tiles of a call over this many keys in deterministic mode, else None."""
+        del keys
+        return None
 
     def check(self) -> None:
-        """Raise `PassAbandoned` where nobody wants the result any more; every layer asks."""
+        """Raise `PassAbandoned` if the pass was abandoned. Every layer calls this."""
 
     def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        """The calls under a sliding window of that many tokens, or under none."""
+        """Return the calls with a sliding window of this many tokens, or without one."""
 
     def dense_calls(self) -> DenseCalls | None:
-        """What stands for the calls under no window where PyTorch's own kernel runs them; None where they do."""
+        """Return the calls that replace those without a window if PyTorch's fused kernel runs them, else None."""
+        return None
 
 
-class RowsPlan(ABC):
-    """The tokens of a pass over rows that are in their trees already, and its calls, made once for each window.
-
-    `written` are the slots of `tokens`, of which a plan may have more, as padding. With an order, implements
-    `DecoderPlan`.
-    """
+class RowsPlan(DecoderPlan, ABC):
+    """A pass over rows that are already in their trees; its calls are made once for each window."""
 
     def __init__(
         self,
+        feeds: Feeds,
         *,
-        tokens: Sequence[int],
-        positions: Integers,
-        slots: Integers,
         store: KvStore,
         device: torch.device,
         is_abandoned: Callable[[], bool],
+        padding: int = 0,
     ) -> None:
-        self.tokens = tokens
-        self.positions = positions
-        self.slots = slots
+        """`padding` is the number of copies of the last token that follow the tokens."""
+        tokens = [token for _, row in feeds for token in row.tokens]
+        nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
+        self.tokens = tokens + tokens[-1:] * padding
+        self.positions = np.array([node.index for node in nodes + nodes[-1:] * padding], dtype=np.int64)
+        self.slots = np.array([node.slot for node in nodes], dtype=np.int64)
         self.store = store
         self.device = device
         self._is_abandoned = is_abandoned
@@ -434,22 +450,15 @@ class RowsPlan(ABC):
             found = self._calls[window] = self._make_calls(window)
         return found
 
-    def dense_calls(self) -> DenseCalls | None:
-        return None
-
-    def attention_tiles(self, keys: int) -> RowTiles | None:
-        del keys
-        return None
-
     @abstractmethod
     def _make_calls(self, window: int | None) -> list[AttentionCall]: ...
 
 
 class PassPlan(RowsPlan):
-    """Implements `DecoderPlan` for rows that are in their trees already.
+    """The plan of a pass outside deterministic mode.
 
-    With `pads_rows` short rows become one rectangle, which a GPU takes in one kernel; without, each row reads its
-    keys where they are, which on a CPU is faster.
+    With `pads_rows`, short rows are padded to one rectangle, which a GPU computes in one kernel. Without, each row
+    reads its keys in place, which is faster on a CPU.
     """
 
     def __init__(
@@ -461,16 +470,9 @@ class PassPlan(RowsPlan):
         pads_rows: bool = False,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
+        super().__init__(feeds, store=store, device=device, is_abandoned=is_abandoned)
         self.masks = [mask_of(tree, row) for tree, row in feeds]
-        super().__init__(
-            tokens=[token for _, row in feeds for token in row.tokens],
-            positions=np.concatenate([mask.query_indices for mask in self.masks]),
-            slots=np.array([tree.nodes[name].slot for tree, row in feeds for name in row.nodes], dtype=np.int64),
-            store=store,
-            device=device,
-            is_abandoned=is_abandoned,
-        )
-        # Rows by their number in the pass: row i has the tokens from _starts[i] to _starts[i + 1].
+        # Row i has the tokens from _starts[i] to _starts[i + 1].
         self._starts = np.cumsum([0, *(len(mask.query_indices) for mask in self.masks)])
         short = [i for i, mask in enumerate(self.masks) if len(mask.query_indices) <= MAX_PADDED_QUERIES]
         self._padded = short if pads_rows and len(short) > 1 else []
@@ -483,7 +485,7 @@ class PassPlan(RowsPlan):
         padded = [self.masks[i] for i in self._padded]
         shape = BatchShape.around(padded)
         separate = sum(len(self.masks[i].query_indices) for i in self._separate)
-        # The outputs of the rectangle come first, its padding included, then those of the separate rows.
+        # The outputs of the rectangle come first, including its padding, then those of the separate rows.
         outputs = np.concatenate([padded_indices(padded, shape), shape.tokens + np.arange(separate)])
         tokens = np.concatenate([self._tokens_of(i) for i in (*self._padded, *self._separate)])
         order = np.empty_like(outputs)
@@ -501,7 +503,7 @@ class PassPlan(RowsPlan):
     def _padded_call(self, masks: Sequence[AttentionMask]) -> AttentionCall:
         shape = BatchShape.around(masks)
         padded = pad(masks, shape)
-        # The queries of the padding are those of the first token; nobody reads their output.
+        # The first token's query pads the rectangle; that output is not used.
         queries = np.zeros(shape.tokens, dtype=np.int64)
         queries[padded.token_indices] = np.concatenate([self._tokens_of(i) for i in self._padded])
         return AttentionCall(
@@ -518,7 +520,7 @@ class PassPlan(RowsPlan):
         if highest - lowest + 1 != len(slots):
             index = torch.from_numpy(slots).to(self.device)
         elif visible is not None:
-            # The run is read in slot order, which need not be the order of the columns.
+            # The run is read in slot order, which may differ from the order of the columns.
             visible = visible[:, np.argsort(slots)]
         return AttentionCall(
             Indices(int(self._starts[number]), len(mask.query_indices)),
@@ -532,16 +534,16 @@ class PassPlan(RowsPlan):
 
 
 class PathPlan(RowsPlan):
-    """Implements `DecoderPlan` for deterministic mode: a token's result depends on its own path only, bit for bit.
+    """The plan of a pass in deterministic mode: a token's result depends bit for bit only on its own path.
 
-    Every query finds its keys in the order of their positions, as if its path were alone, followed by hidden ones
-    up to the next multiple of `KEY_QUANTUM` and no further: not only the order of its sums but the shape of the
-    kernel that runs them is then the same whatever else is in the pass, but for the number of rows.
-    Tokens are padded to the row tiles of products by repeating the last one, whose keys are not written then and
-    whose attention is the first token's.
+    Every query reads its keys in the order of their positions, as if its path were alone in the pass, followed by
+    hidden keys up to the next multiple of `KEY_QUANTUM`. Thus both the order of summation and the shape of the
+    kernel call, except its number of rows, do not depend on the rest of the pass. `RowTiles` handles the number of
+    rows: the last token is repeated until the tokens fill a tile of the matrix products. The keys of these copies
+    are not written, and their attention output is that of the first token.
 
-    Up to as many keys as `tiles` say hidden ones change nothing, if in whole blocks: there the paths of a tree are
-    keys beside each other in one call.
+    With at most `tiles.hidden_keys` keys, hidden keys in whole blocks of `KEY_BLOCK` do not change a result. There
+    the keys of several paths of a tree are placed side by side in one "dense" call.
     """
 
     def __init__(
@@ -553,25 +555,16 @@ class PathPlan(RowsPlan):
         tiles: RowTileSet,
         is_abandoned: Callable[[], bool] = lambda: False,
     ) -> None:
-        tokens = [token for _, row in feeds for token in row.tokens]
-        nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
-        positions = [node.index for node in nodes]
-        self._padding = tiles.products.padded(len(tokens)) - len(tokens)
-        super().__init__(
-            tokens=tokens + tokens[-1:] * self._padding,
-            positions=np.array(positions + positions[-1:] * self._padding, dtype=np.int64),
-            slots=np.array([node.slot for node in nodes], dtype=np.int64),
-            store=store,
-            device=device,
-            is_abandoned=is_abandoned,
-        )
+        count = sum(len(row.tokens) for _, row in feeds)
+        self._padding = tiles.products.padded(count) - count
+        super().__init__(feeds, store=store, device=device, is_abandoned=is_abandoned, padding=self._padding)
         self._tiles = tiles
         self._feeds = feeds
         self._parts = self._cut(self._dense_end)
         self._dense_calls: DenseCalls | None = None
 
     def _cut(self, end_of: Callable[[int], int]) -> list[list[PathPart]]:
-        """The parts of the paths of each row."""
+        """Cut the paths of each row into parts."""
         found, start = [], 0
         for tree, row in self._feeds:
             found.append(path_parts(tree, row, first_query=start, end_of=end_of))
@@ -579,7 +572,7 @@ class PathPlan(RowsPlan):
         return found
 
     def _dense_end(self, keys: int) -> int:
-        """As `quantum_end`, where hidden keys change nothing."""
+        """Return the end of a part of a dense call; above `hidden_keys`, the `quantum_end`."""
         most = self._tiles.hidden_keys
         return min(keys + CALL_QUERIES - 1, most) if keys <= most else quantum_end(keys)
 
@@ -610,14 +603,14 @@ class PathPlan(RowsPlan):
         return self._dense_calls
 
     def _calls_of_tree(self, parts: Sequence[PathPart]) -> list[tuple[Integers, AttentionCall]]:
-        """The calls of parts of paths of a tree with their queries, as many in each as can stand beside others."""
+        """Join the parts of the paths of a tree in as few calls as possible; return each call and its queries."""
         shared = _shared_keys([part.mask.key_slots for part in parts]) // KEY_BLOCK
         joined: list[list[PathPart]] = []
         end = 0
         for part in parts:
             blocks = -(-part.keys // KEY_BLOCK) - shared
             moved = end - shared
-            # Wherever they stand, the kernel takes its keys together that it takes together alone.
+            # Moving the part's keys must not move them to other blocks of the kernel.
             stays = all(
                 (block + moved) * KEY_BLOCK // KERNEL_KEYS == block * KEY_BLOCK // KERNEL_KEYS
                 for block in range(shared, shared + blocks)
@@ -636,7 +629,10 @@ class PathPlan(RowsPlan):
         ]
 
     def _joint_call(self, parts: Sequence[PathPart], shared: int) -> tuple[Integers, AttentionCall]:
-        """The call of parts that share so many keys: what follows stands beside each other, in whole blocks."""
+        """Return the queries and the call of parts that share their first `shared` keys.
+
+        The other keys of each part follow side by side, padded to whole blocks.
+        """
         queries = np.concatenate([part.queries for part in parts])
         widths = [-(-(part.keys - shared) // KEY_BLOCK) * KEY_BLOCK for part in parts]
         slots = np.full(shared + sum(widths), parts[0].mask.key_slots[0], dtype=np.int64)
@@ -650,7 +646,7 @@ class PathPlan(RowsPlan):
             hidden[rows, :shared] = False if part.mask.visible is None else ~part.mask.visible[:, :shared]
             hidden[rows, columns] = False if part.mask.visible is None else ~part.mask.visible[:, shared:]
             first, row = first + width, rows.stop
-        # In the order of the pass, in which they are a run where one call has the whole tree.
+        # In pass order, the queries are a run if one call has the whole tree.
         order = np.argsort(queries)
         queries, hidden = queries[order], hidden[order]
         return queries, AttentionCall(
@@ -661,7 +657,7 @@ class PathPlan(RowsPlan):
         )
 
     def _page_run(self, slots: Integers, count: int, limit: int | None = None) -> Indices | None:
-        """These slots with the rest of their last page, `count` together; None where they are no run of pages."""
+        """Return these slots and the rest of their last page, `count` slots, or None if they are not contiguous."""
         first = int(slots[0])
         limit = self.store.slots if limit is None else limit
         is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
@@ -681,9 +677,9 @@ class PathPlan(RowsPlan):
         hidden = np.ones((len(part.queries), keys + padding), dtype=np.bool_)
         hidden[:, :keys] = False if mask.visible is None else ~mask.visible
         if window is not None:
-            # Keys outside the window are hidden, not left out: the others must stay where they are.
+            # Keys outside the window are hidden, not left out: the others must keep their places.
             hidden[:, :keys] |= mask.key_indices[None, :] <= mask.query_indices[:, None] - window
-        # A page that was left behind is read as the spare one, which hides as well.
+        # Pages that the window has left behind are read from the spare page; these keys are hidden.
         windows = None if window is None else self.store.windows
         slots = self._page_run(key_slots, keys + padding, None if windows is None else windows.slots)
         if slots is None:
@@ -699,16 +695,16 @@ class PathPlan(RowsPlan):
 
 
 def _shared_keys(slots: Sequence[Integers]) -> int:
-    """The number of leading slots that all have."""
+    """Return the length of the common beginning of these slots."""
     first = slots[0][: min(map(len, slots))]
     is_other = np.logical_or.reduce([each[: len(first)] != first for each in slots])
     return int(is_other.argmax()) if is_other.any() else len(first)
 
 
 def stale_slots(feeds: Feeds) -> Integers:
-    """The slots of pages that a pass begins, apart from those in use.
+    """Return the unused slots of the pages that a pass begins, which must be cleared.
 
-    Hidden keys are multiplied by 0, which what a former owner left there might not survive: it may be NaN.
+    Hidden keys are multiplied by 0, and a previous owner's leftovers may be NaN.
     """
     found = []
     for tree, row in feeds:

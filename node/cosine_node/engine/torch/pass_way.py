@@ -4,16 +4,14 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from cosine_node.engine.kv_pool import WindowPages
 from cosine_node.engine.torch.cached_model import CachedModel
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.row_tiles import RowTileSet
 from cosine_node.engine.torch.support import UnsupportedModel
 
 
 class PassWay(Enum):
-    """A way to run a model's passes, the fastest first; its value names it in a sentence about such models."""
+    """A way to run a model's passes, the fastest first; its value completes the sentence "models run with ..."."""
 
     PACKED = "packed passes"
     EXPANDED = "packed passes over expanded keys and values"
@@ -22,33 +20,17 @@ class PassWay(Enum):
 
     @property
     def is_packed(self) -> bool:
-        """True where one forward serves all rows of a pass."""
+        """True if one forward serves all rows of a pass."""
         return self in (PassWay.PACKED, PassWay.EXPANDED)
 
-    def pass_model(
-        self,
-        model: Any,
-        *,
-        slots: int,
-        pads_rows: bool | None = None,
-        tiles: RowTileSet | None = None,
-        windows: WindowPages | None = None,
-        feature_layers: Sequence[int] = (),
-    ) -> PassModel:
-        """A model that runs its passes this way; the other arguments are `PackedModel`'s, packed ways have them.
+    def pass_model(self, model: Any, *, slots: int, feature_layers: Sequence[int] = (), **packed: Any) -> PassModel:
+        """Wrap a model to run its passes in this way over a pool of `slots` token slots.
 
-        The last also whole requests have. Raises `UnsupportedModel`.
+        `packed` are further arguments of `PackedModel`, which other ways ignore. Raises `UnsupportedModel`.
         """
         if self.is_packed:
-            return PackedModel(
-                model,
-                slots=slots,
-                pads_rows=pads_rows,
-                tiles=tiles,
-                keeps_latents=self is PassWay.PACKED,
-                windows=windows,
-                feature_layers=feature_layers,
-            )
+            latents = self is PassWay.PACKED
+            return PackedModel(model, slots=slots, keeps_latents=latents, feature_layers=feature_layers, **packed)
         is_stepped = self is PassWay.STEPPED
         if feature_layers and is_stepped:
             raise UnsupportedModel(

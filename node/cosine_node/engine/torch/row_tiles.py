@@ -1,7 +1,9 @@
-"""The numbers of rows at which a kernel gives a row the same result bit for bit, measured on the loaded model.
+"""Row tiles: the numbers of rows for which a matrix kernel gives each row the same result bit for bit.
 
-Libraries choose a kernel by the number of rows, and each sums in an order of its own: in 16 bits a token then
-depends on what it is packed with. Hardware and library decide which numbers are alike, so it is tried out.
+Libraries choose a kernel by the number of rows (tokens), and kernels sum in different orders: in 16 bits, the
+result of a token then depends on the other tokens of its pass. In deterministic mode, the rows of a product are
+therefore cut and padded to tiles whose sizes all give equal results. These sizes depend on hardware and libraries,
+so they are measured on the loaded model.
 """
 
 import math
@@ -19,35 +21,36 @@ from cosine_node.engine.blocks.experts import experts_in_blocks
 from cosine_node.engine.blocks.matrix import BlockMatrix
 
 MOST_ROWS: Final = 512
-"""The most rows that are tried out, and so the most that are computed at once."""
+"""Maximum number of rows that is measured, and thus computed at once."""
 TRIED_ROWS: Final = (
     *range(1, 18),
     *(20, 24, 28, 31, 32, 33, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, MOST_ROWS),
 )
-"""All small numbers, and around those at which kernels are known to change, which are powers of two."""
+"""Numbers of rows that are measured: all small ones, and those around powers of two, where kernels change."""
 FIXED_ROWS: Final = 16
-"""The number of rows that all others are compared with, and the only one where none is alike: the rows of a tile of
-the matrix units of CPUs, and about the tokens of a request with its draft."""
+"""The number of rows that all others are compared with, and the only tile size if no other gives equal results. It
+is the number of rows of a tile of CPU matrix units, and about the number of tokens of a request with its draft."""
 
 KEY_BLOCK: Final = 32
-"""So many keys a CPU's matrix units sum at once in 16 bits: where hidden keys change nothing, a key may stand any
-number of such blocks further back."""
+"""Number of keys that CPU matrix units sum at once in 16 bits. If hidden keys do not change a result, a key may be
+moved back by any number of such blocks."""
 
 VECTOR: Final = 64
-"""Numbers of 16 bits in two AVX-512 registers: so many PyTorch's loops take at a time, in float32 half as many."""
+"""Number of 16-bit elements in two AVX-512 registers, which PyTorch's loops process at once; half as many in
+float32."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTiles:
-    """The numbers of rows that are computed at once, rising: at each of these a row has the same result."""
+    """Tile sizes in ascending order: numbers of rows for which each row has the same result."""
 
     sizes: tuple[int, ...]
 
     def in_whole_vectors(self, widths: Iterable[int]) -> "RowTiles":
-        """Those at which a function of each of rows * width numbers does not depend on the place of a row.
+        """Keep the sizes at which an elementwise function over [rows, width] does not depend on a row's place.
 
-        PyTorch's CPU code takes `VECTOR` numbers at a time and the rest, if at all, one by one, with another cosine
-        or exponential for those.
+        PyTorch's CPU loops process `VECTOR` elements at once and the remainder one by one, with a different
+        implementation of functions such as cosine and exponential.
         """
         sizes = self.sizes
         for width in widths:
@@ -60,17 +63,17 @@ class RowTiles:
 
     @property
     def limit(self) -> int:
-        """The most rows at once."""
+        """The largest tile."""
         return self.sizes[-1]
 
     def padded(self, rows: int) -> int:
-        """So many rows, at most the limit, with what pads them to one tile."""
+        """Return the smallest tile that holds this many rows, which are at most `limit`."""
         return self.sizes[bisect_left(self.sizes, rows)]
 
     def cut(self, rows: int) -> tuple[int, ...]:
-        """The sizes of the tiles that hold so many rows; only the last may have padding, of half of it at most.
+        """Return the sizes of the tiles that hold this many rows.
 
-        Unless there is no smaller tile.
+        Only the last one has padding: at most half of it, unless there is no smaller tile.
         """
         found = []
         while rows > 0:
@@ -82,21 +85,21 @@ class RowTiles:
         return tuple(found)
 
     def pad(self, rows: Tensor) -> Tensor:
-        """[..., rows, width] with rows of zeros up to the end of the last tile."""
+        """Pad [..., rows, width] with rows of zeros to the end of the last tile."""
         padding = sum(self.cut(rows.shape[-2])) - rows.shape[-2]
         return F.pad(rows, (0, 0, 0, padding)) if padding else rows
 
 
 FIXED_TILES: Final = RowTiles((FIXED_ROWS,))
-"""What needs no measuring: every computation is of one shape."""
+"""Tiles that need no measurement: every computation has the same shape."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTileSet:
-    """The tiles of a model's products with its weights, and of its attention, where query heads count as rows.
+    """The tiles of a model's products with its weights, and of its attention, whose rows are query heads.
 
-    `attention_over_blocks` are those of a call over a multiple of `KEY_BLOCK` keys. `hidden_keys` is up to how many
-    keys of a call hidden ones change no bit; 0 if it is not known.
+    `attention_over_blocks` are the tiles of calls over a multiple of `KEY_BLOCK` keys. `hidden_keys` is the maximum
+    number of keys of a call in which hidden keys do not change a bit; 0 if unknown.
     """
 
     products: RowTiles
@@ -105,13 +108,13 @@ class RowTileSet:
     hidden_keys: int = 0
 
     def attention_of(self, keys: int) -> RowTiles:
-        """The tiles of a call over so many keys."""
+        """Return the tiles of a call over this many keys."""
         return self.attention if keys % KEY_BLOCK else self.attention_over_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class RowKernel:
-    """A computation that takes [rows, width] to [rows, any], each row by itself but for rounding."""
+    """A function from [rows, width] to [rows, any] that computes each row independently except for rounding."""
 
     width: int
     compute: Callable[[Tensor], Tensor]
@@ -120,21 +123,22 @@ class RowKernel:
 def measure_tiles(
     kernels: Iterable[RowKernel], *, dtype: torch.dtype, device: torch.device, most_rows: int = MOST_ROWS
 ) -> RowTiles:
-    """The numbers of rows up to `most_rows` at which all kernels give each row what it has among `FIXED_ROWS`."""
+    """Return the numbers of rows up to `most_rows` at which all kernels give the same bits as with `FIXED_ROWS`."""
     alike = [count for count in TRIED_ROWS if count <= most_rows]
     for kernel in kernels:
-        # Of their own generator: measuring must not change what others draw.
+        # A separate generator: measuring must not change the global random state.
         noise = torch.randn(alike[-1], kernel.width, generator=torch.Generator().manual_seed(0))
         rows = noise.to(device, dtype)
         expected = torch.cat([kernel.compute(tile) for tile in torch.split(FIXED_TILES.pad(rows), FIXED_ROWS)])
-        # There no row can differ but by what is beside it, which no padding would change.
+        # At `FIXED_ROWS` itself a row could only depend on the other rows' values, which no padding can avoid.
         alike = [count for count in alike if count == FIXED_ROWS or _is_alike(kernel, rows, expected, count)]
     return RowTiles(tuple(alike))
 
 
 def _is_alike(kernel: RowKernel, rows: Tensor, expected: Tensor, count: int) -> bool:
-    """True if rows come out as expected, so many at a time."""
-    # Of two orders of float32 sums about one in 4,000 shows in bfloat16 (2^-23 beside its 2^-9): many are compared.
+    """True if `count` rows at a time give the expected results."""
+    # About one in 4,000 differences in the order of float32 sums is visible in bfloat16 (2^-23 against 2^-9), so
+    # many numbers are compared.
     times = min(len(rows) // count, -(-(1 << 18) // (count * expected.shape[1])))
     return all(
         torch.equal(kernel.compute(rows[start : start + count]), expected[start : start + count])
@@ -143,18 +147,18 @@ def _is_alike(kernel: RowKernel, rows: Tensor, expected: Tensor, count: int) -> 
 
 
 def tile_experts(model: Any, tiles: RowTiles) -> None:
-    """Let a mixture of experts pad the rows that come to each expert; other models are left as they are."""
+    """Let a mixture of experts pad the rows of each expert to a tile. Other models are not changed."""
 
     def experts_in_tiles(
         experts: Any, hidden: Tensor, expert_of: Tensor, weight_of: Tensor, *_: object, **__: object
     ) -> Tensor:
-        """[tokens, hidden] to the same; the experts of each token and their weights are [tokens, experts]."""
+        """Map [tokens, hidden] to the same; each token's experts and their weights are [tokens, experts]."""
         tokens, chosen = expert_of.shape
         rows = torch.bincount(expert_of.flatten(), minlength=experts.num_experts)
         sizes = torch.tensor((0, *tiles.sizes), device=rows.device)
         missing = sizes[torch.searchsorted(sizes, rows)] - rows
         padding = torch.arange(len(rows), device=rows.device).repeat_interleave(missing)
-        # Each pair of a token and an expert is given as a token with one expert; nobody reads what pads them.
+        # Each pair of a token and an expert is passed as a token with one expert; padding outputs are not used.
         pairs = hidden.repeat_interleave(chosen, 0)
         padded = torch.cat([pairs, pairs[:1].expand(len(padding), -1)])
         expert_of_pair = torch.cat([expert_of.flatten(), padding.to(expert_of.dtype)])[:, None]

@@ -1,14 +1,13 @@
 """The keyed sampler: from logits to choices (docs/design.md, "The output is a function of the request").
 
-Constraint, biases, penalties, temperature, top-k, top-p, min-p, renormalise, add noise, argmax; at
-temperature 0 constraint, biases and penalties alone, then argmax. Everything is computed in float32: drafters and
-target must break near-ties alike.
+Its steps are constraint, biases, penalties, temperature, top-k, top-p, min-p, renormalisation, noise and argmax; at
+temperature 0 constraint, biases, penalties and argmax. Everything is computed in float32, because drafters and
+target must resolve near-ties in the same way.
 """
 
 import math
 from collections.abc import Sequence
-from functools import lru_cache
-from typing import Final
+from functools import lru_cache, partial
 
 import torch
 import torch.nn.functional as F
@@ -32,10 +31,10 @@ from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
 
 SeedPosition = tuple[int, int]
-"""A seed and an output position: all that the noise of a token depends on."""
+"""A seed and an output position, which determine the noise of every token."""
 
-# Words of 64 bits live in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with the
-# copied sign bits masked off.
+# 64-bit words are in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with the copied
+# sign bits masked off.
 
 
 def _signed(word: int) -> int:
@@ -59,23 +58,23 @@ def _drawn(
     vocabulary: DraftVocabulary | None,
     device: torch.device,
 ) -> Tensor:
-    """Noise of whole vocabularies, float32 [seed_positions, vocab]; of a reduced one that of the target's ids.
+    """Return the noise of whole vocabularies, float32 [seed_positions, vocab].
 
-    `cosine_protocol.noise` is the reference that it must equal.
+    A reduced `vocabulary` has the noise of the target's ids. The result must equal `cosine_protocol.noise`.
     """
-    # MPS has no float64, so its noise is made on the CPU.
+    # MPS has no float64, so its noise is computed on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
     noise = _noise_after(_token_steps(vocab_tokens, vocabulary, where), seed_positions).to(device)
     return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
 
 
 def noise_of(ids: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
-    """The noise of some tokens of each position, float32 [seed_positions, ids] as `ids` has them."""
+    """Return the noise of some token ids [seed_positions, ids] at each position, as float32 of the same shape."""
     return _noise_after((ids + 1) * _signed(GAMMA), seed_positions)
 
 
 def _noise_after(token_steps: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
-    """Noise, float32 [seed_positions, tokens], of tokens whose steps are [tokens] or [seed_positions, tokens]."""
+    """Return noise, float32 [seed_positions, tokens], from token steps [tokens] or [seed_positions, tokens]."""
     keys = [_signed(position_key(seed=seed, position=position)) for seed, position in seed_positions]
     words = token_steps + torch.tensor(keys, device=token_steps.device)[:, None]
     words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
@@ -85,7 +84,7 @@ def _noise_after(token_steps: Tensor, seed_positions: Sequence[SeedPosition]) ->
     return uniform.log_().neg_().log_().neg_().to(torch.float32)
 
 
-# Bounds memory. The siblings of a tree and the next pass need the same positions again.
+# The limit bounds memory. Siblings in a tree and the next pass use the same positions.
 @lru_cache(maxsize=128)
 def gumbel_noise(
     *,
@@ -95,11 +94,10 @@ def gumbel_noise(
     device: torch.device,
     vocabulary: DraftVocabulary | None = None,
 ) -> Tensor:
-    """Standard Gumbel noise of every token at one output position: float32 [vocab], shared, read-only.
+    """Return the standard Gumbel noise of every token at one output position: float32 [vocab], read-only.
 
-    A drafter's own ids have the noise of the target's ids in its `vocabulary`, reserved ones `RESERVED_NOISE`.
-    The logarithms are the device's own in float64, good to an ulp of theirs, before the one rounding to
-    float32.
+    A drafter's own ids have the noise of the target's ids in its `vocabulary`; reserved ids have `RESERVED_NOISE`.
+    The logarithms are computed by the device in float64, accurate to an ulp, and rounded to float32 once.
     """
     return _drawn([(seed, position)], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
 
@@ -111,7 +109,7 @@ def gumbel_rows(
     device: torch.device,
     vocabulary: DraftVocabulary | None = None,
 ) -> Tensor:
-    """The noise at several output positions, float32 [seed_positions, vocab], as `gumbel_noise` gives it."""
+    """Return the noise at several output positions, float32 [seed_positions, vocab]; see `gumbel_noise`."""
     if device.type == "cuda":
         return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
     rows = [
@@ -128,7 +126,7 @@ def drawn_together(
     device: torch.device,
     vocabulary: DraftVocabulary | None = None,
 ) -> Tensor:
-    """The result of `gumbel_rows`, drawn anew a few rows at a time: few launches rather than a cache."""
+    """Return the same as `gumbel_rows` without a cache, in blocks of rows: this needs few kernel launches."""
     rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
     drawn = list(rank)
     # Bounds memory: intermediates are float64.
@@ -146,31 +144,21 @@ def choose(
     *,
     known_tokens: int | None = None,
 ) -> list[Choice | None]:
-    """One choice for each row of `logits` [rows, vocab]; None where the row holds NaN or infinity.
-
-    Infinity here is +inf, or a row of nothing but -inf: a model may rule out single tokens by -inf. With a
-    `vocabulary`, ids are a drafter's own and have the noise of the target's; reserved ids are never chosen, but
-    their probability lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are
-    no part of the distribution.
-    """
-
-    def choose_alike(block: Tensor, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
-        return _choose_alike(block.float(), asked, recipe, vocabulary)
-
+    """Return one choice per row of `logits` [rows, vocab]: `cosine_node.engine.sampling.choose` on tensors."""
     if known_tokens is not None and known_tokens < logits.shape[1]:
         logits = F.pad(logits[:, :known_tokens], (0, logits.shape[1] - known_tokens), value=-math.inf)
-    return choose_by_recipe(logits, queries, choose_alike)
+    return choose_by_recipe(logits, queries, partial(_choose_alike, vocabulary=vocabulary))
 
 
 def _choose_alike(
-    logits: Tensor, queries: Sequence[Query], recipe: Recipe, vocabulary: DraftVocabulary | None
+    logits: Tensor, queries: Sequence[Query], recipe: Recipe, *, vocabulary: DraftVocabulary | None
 ) -> list[Choice | None]:
-    scores = _constrained(logits, queries)
+    scores = _constrained(logits.float(), queries)
     is_shaped = any(query.sampling.shaping is not None for query in queries)
     if is_shaped:
         scores = _changed(scores, biases(queries, vocab_tokens=scores.shape[1]))
     if recipe.repetition_penalty != 1:
-        # Tokens that were seen are less likely: positive scores are divided, negative ones multiplied.
+        # To make seen tokens less likely, positive scores are divided and negative ones multiplied.
         penalty = recipe.repetition_penalty
         lessened = torch.where(scores < 0, scores * penalty, scores / penalty)
         scores = torch.where(_seen(scores, queries), lessened, scores)
@@ -199,50 +187,45 @@ def _choose_alike(
 def likelihoods_after(
     logits: Tensor, tokens: Sequence[int], *, top: int, known_tokens: int | None = None
 ) -> list[Likelihood]:
-    """How likely each of `tokens` was by its row of `logits` [tokens, vocab], and the `top` likeliest ones there.
+    """Return the likelihood of each token in its row of `logits` [tokens, vocab], with the `top` likeliest tokens.
 
-    Ids from `known_tokens` on are no part of the distribution.
+    Ids from `known_tokens` on are not part of the distribution.
     """
     found = []
-    # Bounds memory: rows turned into float32 log-probabilities at a time.
-    for block, asked in zip(torch.split(logits, TOLD_ROWS), _blocks(tokens), strict=True):
-        # Each row is reduced by itself, so that others beside it change no bit.
+    targets = torch.tensor(tokens, dtype=torch.int64, device=logits.device)
+    # Blocks bound the memory of float32 log-probabilities.
+    for block, asked in zip(torch.split(logits, 64), torch.split(targets, 64), strict=True):
+        # Each row is reduced by itself, so that its bits do not depend on the block.
         log_probs = block[:, :known_tokens].float().log_softmax(-1)
-        own = log_probs.gather(1, torch.tensor(asked, dtype=torch.int64, device=logits.device)[:, None])
+        own = log_probs.gather(1, asked[:, None])
         values, ids = best_tokens(log_probs, min(max(1, top), log_probs.shape[1]))
         for (value, *best), names in _to_host(torch.cat([own, values], 1), ids):
             found.append(likelihood_of(value, list(zip(names, best, strict=True))[:top]))
     return found
 
 
-TOLD_ROWS: Final = 64
-
-
-def _blocks(tokens: Sequence[int]) -> list[Sequence[int]]:
-    return [tokens[start : start + TOLD_ROWS] for start in range(0, len(tokens), TOLD_ROWS)]
-
-
 def _constrained(scores: Tensor, queries: Sequence[Query]) -> Tensor:
-    """Scores [rows, vocab] without those of tokens that constraints rule out."""
+    """Return scores [rows, vocab] with -inf for tokens that constraints exclude."""
     found = allowed_tokens(queries, vocab_tokens=scores.shape[1])
     if found is None:
         return scores
-    # They travel as bits: a byte a token would be eight times as much.
+    # Copied to the device as bits, an eighth of a byte mask.
     packed = torch.from_numpy(found).to(scores.device)
     bits = (packed[:, :, None] >> torch.arange(8, dtype=torch.uint8, device=scores.device)) & 1
     return scores.masked_fill(bits.flatten(1)[:, : scores.shape[1]] == 0, -math.inf)
 
 
 def _changed(scores: Tensor, changes: Changes) -> Tensor:
-    """Scores [rows, vocab] with changes added."""
+    """Return scores [rows, vocab] with changes added."""
     if not len(changes.rows):
         return scores
     places = tuple(torch.from_numpy(each).to(scores.device) for each in (changes.rows, changes.tokens))
-    # Each place is there once, so that nothing depends on an order.
+    # Places are unique, so the order does not matter.
     return scores.index_put(places, scores[places] + torch.from_numpy(changes.values).to(scores.device))
 
 
 def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
+    """Return a mask [rows, vocab] of the tokens in each query's prefix and path."""
     seen = torch.zeros(scores.shape, dtype=torch.bool)
     first_with: dict[int, int] = {}
     for row, query in enumerate(queries):
@@ -251,22 +234,22 @@ def _seen(scores: Tensor, queries: Sequence[Query]) -> Tensor:
             seen[row, torch.tensor(query.prefix, dtype=torch.int64)] = True
         else:
             seen[row] = seen[first]
-    # Paths come last, for they would leak into the rows that copy a prefix.
+    # Paths come last, because other rows copy the mask of a prefix.
     for row, query in enumerate(queries):
         seen[row, torch.tensor(query.path, dtype=torch.int64)] = True
     return seen.to(scores.device)
 
 
 def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
-    """Log of the distribution that is sampled from, [rows, vocab]; -inf where a filter rules a token out."""
-    # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
+    """Return the log of the sampled distribution [rows, vocab]; -inf for tokens that a filter excludes."""
+    # Shifted by the maximum, so that a tiny temperature gives -inf for other tokens and never inf - inf.
     scores = (scores - scores.amax(-1, keepdim=True)) / max(recipe.temperature, COLDEST)
     if recipe.top_k:
         # Ties with the last kept token stay.
         lowest_kept = scores.topk(min(recipe.top_k, scores.shape[-1])).values[..., -1:]
         scores = scores.masked_fill(scores < lowest_kept, -math.inf)
     if recipe.top_p < 1:
-        # The least likely tokens go whose joint probability is at most 1 - `top_p`; the best one stays.
+        # The least likely tokens with a joint probability of at most 1 - `top_p` are excluded; the best one stays.
         rising, ids = scores.sort(dim=-1, stable=True)
         is_tail = rising.softmax(-1).cumsum(-1) <= 1 - recipe.top_p
         is_tail[..., -1] = False
@@ -279,12 +262,12 @@ def log_probabilities(scores: Tensor, recipe: Recipe) -> Tensor:
 
 
 def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` best scores of each row and their ids, both [rows, count]; like `topk`, ties in any order.
+    """Return the `count` best scores of each row and their ids, both [rows, count], with ties in any order.
 
-    Of a large vocabulary split into columns, the best tokens lie in the columns with the best maxima, and
-    maxima are an order of magnitude cheaper than selection.
+    If a large vocabulary is split into columns, its best tokens are in the columns with the best maxima, and maxima
+    are an order of magnitude cheaper than `topk`.
     """
-    # Columns of so many scores are faster from 16,384 scores on (measured on a CPU).
+    # Columns of this size are faster from 16,384 scores on (measured on a CPU).
     column_tokens = 64
     columns = -(-scores.shape[1] // column_tokens)
     if scores.numel() < 1 << 14 or columns < count:
@@ -302,7 +285,7 @@ def best_tokens(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _to_host(floats: Tensor, ids: Tensor) -> list[tuple[list[float], list[int]]]:
     if ids.device.type == "cpu":
         return list(zip(floats.tolist(), ids.tolist(), strict=True))
-    # Both travel as one block of 32-bit words: one synchronisation with the device, not two.
+    # Both are copied as one block of 32-bit words: one synchronisation with the device instead of two.
     words = torch.cat([floats.contiguous().view(torch.int32), ids.to(torch.int32)], 1).cpu()
     width = floats.shape[1]
     float_rows = words[:, :width].contiguous().view(torch.float32).tolist()
@@ -316,7 +299,7 @@ def _choice(scores: Tensor, floats: list[float], ids: list[int], *, count: int) 
     margin = values[0] - values[1] if len(values) > 1 else math.inf
     ranked = list(zip(values, ids, strict=True))
     if margin == 0:
-        # topk orders ties as it likes; the rule is the lowest id.
+        # `topk` returns ties in any order; the rule is the lowest id.
         best = (values[0], int(scores.argmax()))
         others = sorted((pair for pair in ranked if pair != best), key=lambda pair: (-pair[0], pair[1]))
         ranked = [best, *others][: len(ranked)]

@@ -1,4 +1,4 @@
-"""The models that the engine runs exactly, and the way it can run them, as far as configurations tell."""
+"""The models that the engine supports, and the properties that their configurations declare."""
 
 import inspect
 from typing import Any, Final
@@ -10,11 +10,11 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.numerics import QUANTISED
 
 ATTENTION_KINDS: Final = frozenset({"full_attention", "sliding_attention", "attention"})
-"""The names that configurations have for layers whose state is keys and values only."""
+"""Layer types in configurations whose state is keys and values only."""
 
 
 class UnsupportedModel(UsageError):
-    """A model this engine would run wrongly, or cannot run at all."""
+    """A model that this engine cannot run exactly."""
 
     def __init__(self, model_type: str, reason: str) -> None:
         super().__init__(
@@ -25,72 +25,77 @@ class UnsupportedModel(UsageError):
         self.reason = reason
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def refuse_by_config(config: Any) -> None:
-    """Raise `UnsupportedModel` for what a configuration already gives away, before weights are read."""
+    """Raise `UnsupportedModel` if a configuration shows that its model is not supported."""
     if config.is_encoder_decoder:
         raise UnsupportedModel(config.model_type, "it is an encoder-decoder model")
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise UnsupportedModel(config.model_type, "it is no causal language model")
+        raise UnsupportedModel(config.model_type, "it is not a causal language model")
     if cache_parameter(model_class_of(config)) is None:
-        raise UnsupportedModel(config.model_type, "it takes no cache of transformers")
+        raise UnsupportedModel(config.model_type, "it does not accept a transformers cache")
     if getattr(config.get_text_config(), "attention_chunk_size", None):
         raise UnsupportedModel(config.model_type, "its attention works in chunks")
 
 
 def model_class_of(config: Any) -> Any:
-    """The class of a model that is not refused."""
+    """Return the class of a model that `refuse_by_config` accepts."""
     return MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
 
 
 def packed_obstacle(model_class: Any, config: Any) -> str | None:
-    """The reason why a model that is not refused needs its own attention, and a cache; None if nothing tells.
+    """Return the reason why an accepted model needs its own attention and cache; None if there is none.
 
-    The configuration is the model's own, or that of its files, of which it may be a part.
+    `config` is the model's own configuration, or that of its files, of which the model may be a part.
     """
     if getattr(model_class, "_is_stateful", False):
         return "it keeps a recurrent state"
     foreign = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENTION_KINDS)
     if foreign:
-        return f"it has layers of the kind {', '.join(foreign)}"
-    # The model itself asks this before it lets its attention be replaced.
+        return f"it has layers of type {', '.join(foreign)}"
+    # transformers checks this before it replaces a model's attention.
     if not model_class._can_set_attn_implementation():
         return "its attention cannot be replaced"
     return None
 
 
 def cache_parameter(model_class: Any) -> str | None:
-    """The parameter by which a model's forward takes a cache; None if there is none."""
+    """Return the name of the cache parameter of a model's forward; None if there is none."""
     parameters = inspect.signature(model_class.forward).parameters
-    # The last of these names is since transformers 5.24.
+    # "cache" exists since transformers 5.24.
     return next((name for name in ("past_key_values", "cache_params", "cache") if name in parameters), None)
 
 
 def context_tokens(config: Any) -> int:
-    """The longest sequence whose tokens do not depend on the rest of the pass."""
+    """Return the maximum sequence length at which a token does not depend on the rest of the pass."""
     text = config.get_text_config()
     return context_length.context_tokens({name: getattr(text, name, None) for name in context_length.FACTS})
 
 
 def numerics(model: Any) -> str:
-    """The dtype, and the quantisation if there is one, as in `bfloat16/int8`: near-ties depend on them."""
+    """Return a model's dtype and quantisation, for example `bfloat16/int8`. Near-ties depend on both."""
     return numerics_of(model.dtype, getattr(model.config, "gguf_weights", None), quantisation_of(model.config))
 
 
 def numerics_of(dtype: Any, stored: str | None, quantisation: str | None) -> str:
-    """The numerics of a model that computes in a dtype of PyTorch, for example `gguf:Q4_1+float32/float16`.
+    """Return the numerics of a model that computes in a PyTorch dtype, for example `gguf:Q4_1+float32/float16`.
 
-    `stored` is the type of most weights of a GGUF file, which are others than its model's own.
+    `stored` is the type of most weights of a GGUF file, whose values differ from those of the original model.
     """
     name = ("" if stored is None else f"gguf:{stored}+") + str(dtype).removeprefix("torch.")
     return name if quantisation is None else f"{name}{QUANTISED}{quantisation}"
 
 
 def quantisation_of(config: Any) -> str | None:
-    """The quantisation of a configuration's weights: int8 or int4 if done at load time, else the stored method."""
+    """Return the quantisation of a model's weights: int8 or int4 if applied at load, else the stored method."""
     quantisation = getattr(config, "quantization_config", None)
     if quantisation is None:
         return None
-    # The names that torchao has for the quantisations that `cosine_node.engine.torch.loading` applies.
+    # torchao's names for the quantisations that `cosine_node.engine.torch.loading` applies.
     match type(getattr(quantisation, "quant_type", None)).__name__:
         case "Int8WeightOnlyConfig":
             return "int8"

@@ -1,4 +1,4 @@
-"""The number of CPU threads that a node's passes use."""
+"""The number of CPU threads of a node's passes."""
 
 from pathlib import Path
 from typing import Final
@@ -8,11 +8,11 @@ import torch
 from cosine_node.gguf.file import GgufFile
 
 SMALL_MODEL_BYTES: Final = 400_000_000
-"""Some 100 million weights in float32. Smaller models are what several nodes on one machine run."""
+"""About 100 million weights in float32. Several nodes on one machine typically run smaller models."""
 
 
 def limit_threads(threads: int | None, folder: Path) -> None:
-    """Use `threads`, or one for a small model: several nodes on one machine otherwise wait for each other."""
+    """Set the number of CPU threads. Default: one for a small model, so that several nodes can share a machine."""
     unfolded = GgufFile.in_folder(folder)
     if unfolded is None:
         size_bytes = sum(file.stat().st_size for file in folder.glob("*.safetensors"))

@@ -70,7 +70,7 @@ def test_passes_may_be_deterministic(name: str, tmp_path: Path) -> None:
 
 def test_what_is_no_gguf_file_is_refused_in_a_sentence() -> None:
     tiny_gguf()
-    with pytest.raises(UsageError, match="is no GGUF file, which alone can stay as it is stored"):
+    with pytest.raises(UsageError, match="--quantize stored requires a GGUF file"):
         load_engine(str(tiny_folder()), quantize=STORED, device="cpu", pool_tokens=64)
 
 

@@ -79,10 +79,10 @@ def test_a_draft_head_holds_its_weights_so_too() -> None:
 def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match="is for a CPU that computes in float32"):
         check_options(dtype="bfloat16", device="cpu", quantize="float16")
-    with pytest.raises(UsageError, match="use --dtype float16 or leave out --dtype"):
+    with pytest.raises(UsageError, match="use --dtype float16 or drop --dtype"):
         check_options(dtype="float16", device="cpu", quantize="float16")
     monkeypatch.setattr(loading, "has_half_products", lambda: False)
-    with pytest.raises(UsageError, match="no products with weights in float16 for this processor"):
+    with pytest.raises(UsageError, match="does not support float16 weights on this processor"):
         check_options(dtype="auto", device="cpu", quantize="float16")
 
 

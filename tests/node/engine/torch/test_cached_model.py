@@ -172,6 +172,6 @@ def test_a_model_with_a_state_that_is_no_cache_of_transformers_is_refused_in_one
     config = tf.RecurrentGemmaConfig(
         **COMMON, lru_width=64, attention_window_size=16, block_types=["recurrent", "attention"]
     )
-    with pytest.raises(UnsupportedModel, match="'recurrent_gemma' cannot be used: it keeps no cache") as caught:
+    with pytest.raises(UnsupportedModel, match="'recurrent_gemma' cannot be used: it does not return") as caught:
         find_way(build(config))
     assert "\n" not in str(caught.value)

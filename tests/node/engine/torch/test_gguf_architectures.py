@@ -155,7 +155,7 @@ def test_a_setting_that_was_read_wrongly_is_refused(
     name: str, change: Callable[[Any], None], tmp_path: Path
 ) -> None:
     file, folder = write(TINY[name], tmp_path)
-    with pytest.raises(UsageError, match=r"tiny\.gguf cannot be run .* deviations from those that llama\.cpp has"):
+    with pytest.raises(UsageError, match=r"tiny\.gguf cannot be run .* differ from llama\.cpp's"):
         tried(
             file,
             partial(in_torch, file, folder, change),
@@ -169,7 +169,7 @@ def test_a_file_that_llama_cpp_does_not_run_is_served_untried(tmp_path: Path, ca
     load = partial(in_torch, file, unfold(file.path, cache_folder=tmp_path))
     with caplog.at_level(logging.INFO, logger=gguf_trial.LOG.name):
         assert tried(file, load, llama_logits) is not None
-    assert "was not tried against llama.cpp: tiny.gguf cannot be loaded by llama.cpp" in caplog.text
+    assert "was not compared with llama.cpp: tiny.gguf cannot be loaded by llama.cpp" in caplog.text
 
 
 def test_a_file_of_more_than_half_the_free_memory_is_not_tried(

@@ -307,7 +307,7 @@ def _cacheless() -> Any:
 
 @pytest.mark.parametrize(
     ("make", "said"),
-    [(_nan, "no fault could be told"), (_short, "a self-test pass failed"), (_cacheless, "keeps no cache")],
+    [(_nan, "would hide any fault"), (_short, "a self-test pass failed"), (_cacheless, "does not return")],
 )
 def test_a_model_that_cannot_be_compared_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(UnsupportedModel, match=said):

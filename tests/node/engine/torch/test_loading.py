@@ -84,12 +84,12 @@ def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"dtype": "int3"}, "no supported dtype"),
-        ({"device": "abacus"}, "is no device"),
+        ({"dtype": "int3"}, "not a supported dtype"),
+        ({"device": "abacus"}, "is not a device"),
         ({"device": "cuda:99"}, "has no device 'cuda:99'"),
-        ({"device": "meta"}, "no supported device"),
-        ({"quantize": "int3"}, "no supported quantisation; use float16, int8, int4 or stored"),
-        ({"quantize": "int4"}, "need a CUDA device, not 'cpu'; use --quantize int8"),
+        ({"device": "meta"}, "not a supported device"),
+        ({"quantize": "int3"}, "not a supported quantisation; use float16, int8, int4 or stored"),
+        ({"quantize": "int4"}, "requires a CUDA device, not 'cpu'; use --quantize int8"),
     ],
 )
 def test_bad_options_are_one_sentence(llama_folder: str, options: dict[str, Any], sentence: str) -> None:
