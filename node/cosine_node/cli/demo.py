@@ -4,7 +4,6 @@ import asyncio
 import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,9 +50,6 @@ def demo(
             envvar="COSINE_EMULATE", help="Emulated device and link of toy: VERIFIER_MS/DRAFTER_MS@RTT_MS."
         ),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Save the first race as SVG when cosine has finished.")
-    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
@@ -70,11 +66,10 @@ def demo(
     is_seen = sys.stdin.isatty() and sys.stdout.isatty() and not as_json
 
     def run(show: "Show") -> RaceReport:
-        seen = _saving_picture(show, picture) if picture else show
         # Somebody at a terminal can end the page.
         offer = offering(say, model_name=cast.target) if is_seen else None
         return asyncio.run(
-            run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=seen, offer=offer)
+            run_demo(cast, max_new_tokens=tokens, temperatures=temperatures, say=say, show=show, offer=offer)
         )
 
     if as_json:
@@ -105,21 +100,6 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     zoo.require(zoo.Family.SMOL)
     # The default where the processor has AVX2. With llama.cpp texts could differ at near ties.
     return Cast(zoo.Family.SMOL, None, verifier_options=("--engine", "torch", "--threads", "1"))
-
-
-def _saving_picture(show: "Show", path: Path) -> "Show":
-    from cosine_node.demo.screen import save_picture
-
-    is_saved = False
-
-    def seen(shown: "Race | RacedPrompt") -> None:
-        nonlocal is_saved
-        if not is_saved and isinstance(shown, Race) and shown.lanes[Way.COSINE].done is not None:
-            save_picture(shown, path)
-            is_saved = True
-        show(shown)
-
-    return seen
 
 
 def _log_result(shown: "Race | RacedPrompt") -> None:

@@ -1,9 +1,6 @@
 """The demo on a terminal: three lanes with progress bars and coloured text."""
 
-import io
-import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console, Group, RenderableType
@@ -19,7 +16,6 @@ from cosine_node.terminal.printing import printable
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
 
 TEXT_LINES: Final = 8
-PICTURE_COLUMNS: Final = 110
 COLOURS: Final[Mapping[str, str]] = {
     Origin(source=TARGET_SOURCE).name: "default",
     Origin(source=TARGET_SOURCE, is_copied=True).name: "bright_black",
@@ -58,15 +54,6 @@ def _lane_view(way: Way, lane: Lane, max_new_tokens: int, *, width: int) -> Pane
     for row in (bar, body):
         rows.add_row(row)
     return Panel(rows, title=way.value, subtitle=told, border_style="green" if is_done else "default")
-
-
-def save_picture(race: Race, path: Path) -> None:
-    """Save the present state of a race as SVG."""
-    console = Console(record=True, width=PICTURE_COLUMNS, file=io.StringIO(), color_system="truecolor")
-    console.print(race_view(race, columns=PICTURE_COLUMNS))
-    svg = console.export_svg(title="cosine-node demo", unique_id="demo")
-    # Do not load fonts from the web.
-    path.write_text(re.sub(r"@font-face \{.*?\}|<!--.*?-->", "", svg, flags=re.DOTALL), "utf-8")
 
 
 def print_report(report: RaceReport, console: Console) -> None:

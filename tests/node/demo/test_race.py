@@ -3,7 +3,6 @@
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -16,7 +15,7 @@ from cosine_node.demo.report import (
     result_line,
     summary,
 )
-from cosine_node.demo.screen import race_view, save_picture
+from cosine_node.demo.screen import race_view
 from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.prompt_set import Message, Prompt
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin
@@ -157,12 +156,3 @@ def test_a_narrow_terminal_is_enough_and_control_characters_are_not_passed_on() 
     text = shown(race, columns=60)
     assert "\x1b" not in text and max(map(len, text.splitlines())) <= 60
     assert "without drafters" in shown(race, columns=100)
-
-
-def test_a_race_can_be_kept_as_a_picture(tmp_path: Path) -> None:
-    race = Race(prompt=asked("def"), temperature=0.0, max_new_tokens=10)
-    race.lanes[Way.COSINE].add(Chunk("quick", (1,), TARGET_SOURCE), {}, seconds=0.1)
-    save_picture(race, tmp_path / "race.svg")
-    svg = (tmp_path / "race.svg").read_text("utf-8")
-    assert "quick" in svg
-    assert "https://" not in svg
