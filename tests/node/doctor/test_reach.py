@@ -98,7 +98,7 @@ def test_a_node_that_answers_is_told_from_another_one_and_from_what_is_none(tmp_
         "relayed": CheckStatus.OK,
     }
     assert found["other"].found.startswith("another node answers there, 12D3KooW")
-    assert "is no peer" in found["web"].found
+    assert "is not a peer" in found["web"].found
 
 
 ANY, LAN, PUBLIC, HERE = "0.0.0.0", "192.168.1.5", "8.8.8.8", "127.0.0.1"
