@@ -18,7 +18,6 @@ from cosine_node.engine.llama.engine import LlamaEngine
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.ngram import NgramEngine
-from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import Blocks, load_model
@@ -26,6 +25,7 @@ from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.stages.engine import StageEngine
+from cosine_train.learning.replaceable import ReplaceableEngine
 from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
 from tests.node.engine.local_chain import LocalChain
 from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS

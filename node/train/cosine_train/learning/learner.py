@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from cosine_node.drafter.service import DrafterService
 from cosine_node.engine.base import Engine
-from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_node.passes.runner import in_ending_thread
 from cosine_node.terminal.events import Emit
 from cosine_p2p.directory.learned_name import DIGEST_CHARACTERS, LearnedName
@@ -42,6 +41,7 @@ from cosine_train.learning.decision import (
 from cosine_train.learning.domain_texts import NEAR
 from cosine_train.learning.home import LearnerHome
 from cosine_train.learning.learner_report import Activity, LearnerNow, hold
+from cosine_train.learning.replaceable import ReplaceableEngine
 from cosine_train.learning.served_weights import serving_folder
 from cosine_train.learning.stream_store import KeptStreams, StreamStore
 from cosine_train.learning.streams import StreamRecords, VerifiedStream

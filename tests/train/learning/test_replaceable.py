@@ -4,9 +4,9 @@ import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.engine.base import Row
-from cosine_node.engine.replaceable import ReplaceableEngine
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
+from cosine_train.learning.replaceable import ReplaceableEngine
 
 
 def scripted(seed: int, vocab_tokens: int = 64) -> ScriptedEngine:
