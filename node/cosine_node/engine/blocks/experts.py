@@ -50,7 +50,7 @@ def _project(experts: Any, name: str, expert: int, vectors: Tensor) -> Tensor:
     weights = getattr(experts, name)
     if isinstance(weights, BlockMatrix):
         # Its rows are the outputs, even if the layer's own weights would be transposed.
-        found = weights.times_expert(expert, vectors)
+        found = weights.times(vectors, expert=expert)
     else:
         found = vectors @ (weights[expert] if experts.is_transposed else weights[expert].T)
     return found + getattr(experts, f"{name}_bias")[expert] if experts.has_bias else found

@@ -64,22 +64,6 @@ class BlockLayout:
                 tile[..., : len(part)] = part.view(-1, blocks, block_bytes).permute(2, 1, 0)
         return laid[0] if self.experts is None else laid
 
-    def times(self, planes: Tensor, vectors: Tensor) -> Tensor:
-        """Return the products [..., rows] of vectors [..., columns] with one matrix, in the vectors' dtype."""
-        _, _, blocks, tile_rows = self.shape
-        # In a tile, the first weights of all blocks of a row precede the second ones.
-        turned = vectors.reshape(-1, blocks, self.block_weights).transpose(1, 2).reshape(-1, self.columns)
-        most_weights = TILE_WEIGHTS if planes.device.type == "cpu" else CARD_WEIGHTS
-        at_once = max(1, most_weights // (tile_rows * self.columns))
-        found = []
-        for part in torch.split(planes, at_once):
-            weights = dequantise(self.kind, part.transpose(0, 1).flatten(1))
-            matrices = weights.view(self.block_weights, len(part), blocks, tile_rows).transpose(0, 1)
-            matrices = matrices.reshape(len(part), self.columns, tile_rows).to(vectors.dtype)
-            found += [turned @ matrix for matrix in matrices]
-        whole = torch.cat(found, 1) if len(found) > 1 else found[0]
-        return whole[:, : self.rows].reshape(*vectors.shape[:-1], self.rows)
-
 
 class BlockMatrix(nn.Module):
     """A matrix [rows, columns], or one for each expert, in a `BlockLayout`."""
@@ -92,13 +76,22 @@ class BlockMatrix(nn.Module):
         shape = layout.shape if layout.experts is None else (layout.experts, *layout.shape)
         self.register_buffer("planes", torch.empty(shape, dtype=torch.uint8))
 
-    def times(self, vectors: Tensor) -> Tensor:
-        """Multiply with `BlockLayout.times`."""
-        return self.layout.times(self.planes, vectors)
-
-    def times_expert(self, expert: int, vectors: Tensor) -> Tensor:
-        """Multiply with the matrix of an expert with `BlockLayout.times`."""
-        return self.layout.times(self.planes[expert], vectors)
+    def times(self, vectors: Tensor, *, expert: int | None = None) -> Tensor:
+        """Return the products [..., rows] of vectors [..., columns] with the matrix, in the vectors' dtype."""
+        layout, planes = self.layout, self.planes if expert is None else self.planes[expert]
+        _, _, blocks, tile_rows = layout.shape
+        # In a tile, the first weights of all blocks of a row precede the second ones.
+        turned = vectors.reshape(-1, blocks, layout.block_weights).transpose(1, 2).reshape(-1, layout.columns)
+        most_weights = TILE_WEIGHTS if planes.device.type == "cpu" else CARD_WEIGHTS
+        at_once = max(1, most_weights // (tile_rows * layout.columns))
+        found = []
+        for part in torch.split(planes, at_once):
+            weights = dequantise(layout.kind, part.transpose(0, 1).flatten(1))
+            matrices = weights.view(layout.block_weights, len(part), blocks, tile_rows).transpose(0, 1)
+            matrices = matrices.reshape(len(part), layout.columns, tile_rows).to(vectors.dtype)
+            found += [turned @ matrix for matrix in matrices]
+        whole = torch.cat(found, 1) if len(found) > 1 else found[0]
+        return whole[:, : layout.rows].reshape(*vectors.shape[:-1], layout.rows)
 
     def rows_of(self, numbers: Tensor) -> Tensor:
         """Return the rows with these numbers [...] in float32, [..., columns]."""

@@ -412,7 +412,7 @@ class CachedModel(PassModel):
         cache.write(batch)
         length = max(len(path) for path in batch.paths)
         of_row = [path * length + token for path, token in batch.places().values()]
-        self._features.keep(np.array(batch.slots(), np.int64), of_row)
+        self.features.keep(np.array(batch.slots(), np.int64), of_row)
         column = {token: i for i, token in enumerate(keep)}
         return {number: logits[path, column[token]] for number, (path, token) in places.items()}, cache
 

@@ -85,7 +85,7 @@ class TorchEngine(PagedEngine):
 
         Raises `LocalProtocolError` for a sequence that is not open.
         """
-        return self._passes.activations(self.tree(sequence).slots[first:last])
+        return self._passes.features.of(self.tree(sequence).slots[first:last])
 
     @property
     def pool_bytes(self) -> int:

@@ -279,22 +279,15 @@ class _DecoderLayer:
         )
 
 
+@dataclass(slots=True, eq=False)
 class FlatDecoder:
     """Maps tokens to logits; for a part of a model, from or to activations between layers. Create it with `of`."""
 
-    def __init__(
-        self,
-        embed: Callable[[Tensor], Tensor],
-        rotary: nn.Module,
-        layers: tuple[_DecoderLayer, ...],
-        norm: _RmsNorm,
-        output: _OutputProjection | _HalfProduct | None,
-    ) -> None:
-        self._embed = embed
-        self._rotary = rotary
-        self._layers = layers
-        self._norm = norm
-        self._output = output
+    _embed: Callable[[Tensor], Tensor]
+    _rotary: nn.Module
+    _layers: tuple[_DecoderLayer, ...]
+    _norm: _RmsNorm
+    _output: _OutputProjection | _HalfProduct | None
 
     @property
     def is_capturable(self) -> bool:

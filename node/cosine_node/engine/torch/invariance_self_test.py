@@ -72,7 +72,7 @@ def _expert_kernels(experts: nn.Module) -> Iterator[tuple[tuple[object, ...], Ro
     for child in experts.children():
         if isinstance(child, BlockMatrix):
             layout = child.layout
-            product = partial(child.times_expert, 0)
+            product = partial(child.times, expert=0)
             yield (BlockMatrix, layout.rows, layout.columns), RowKernel(layout.columns, product)
     for weight in experts.parameters(recurse=False):
         if weight.ndim == 3:

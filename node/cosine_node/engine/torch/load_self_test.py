@@ -38,6 +38,7 @@ from cosine_node.engine.torch.support import (
     context_tokens,
     first_line,
     numerics,
+    numerics_of,
     packed_obstacle,
 )
 from cosine_node.engine.tree import SequenceTree
@@ -51,18 +52,10 @@ Logits = dict[Text, Tensor]
 
 def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
     """Return the reference logits: a prompt, then token by token with the model's own cache; `far` without one."""
-    first, second = texts.branches
-    branches = [(*branch, texts.after_branch) for branch in (first, second)]
-    deeper = [
-        (*path, texts.after_grandchildren)
-        for path in zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
-    ]
-    far, positions = _far(texts)
-    return {
-        **_stepped(model, texts.long, branches),
-        **_stepped(model, texts.short, deeper),
-        **dict(_whole(model, far, positions)),
-    }
+    found = dict(_whole(model, *_far(texts)))
+    for prompt, continuations in _continued(texts):
+        found |= _stepped(model, prompt, continuations)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +82,10 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
     the whole model in this dtype. If a model computes different logits with and without a cache, only `of_ways`
     shows it.
     """
-    paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
-    alike = [
-        ([(*texts.long, *branch, texts.after_branch) for branch in texts.branches], None),
-        ([(*texts.short, *path, texts.after_grandchildren) for path in paths], None),
-        _far(texts),
+    alike: list[tuple[list[Text], Sequence[int] | None]] = [
+        ([prompt + each for each in continuations], None) for prompt, continuations in _continued(texts)
     ]
+    alike.append(_far(texts))
     as_they_are = dict(chain(*(_whole(model, equally_long, positions) for equally_long, positions in alike)))
     found: dict[Text, list[Tensor]] = {}
     hook = model.get_input_embeddings().register_forward_hook(_to_neighbours)
@@ -111,6 +102,15 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
         )
         for text, copies in found.items()
     }
+
+
+def _continued(texts: SelfTestTexts) -> list[tuple[Text, list[Text]]]:
+    """Return each prompt with its continuations, which are equally long."""
+    paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
+    return [
+        (texts.long, [(*branch, texts.after_branch) for branch in texts.branches]),
+        (texts.short, [(*path, texts.after_grandchildren) for path in paths]),
+    ]
 
 
 def _far(texts: SelfTestTexts) -> tuple[list[Text], Sequence[int] | None]:
@@ -303,7 +303,7 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     raise UnsupportedModel(
         model_type,
         f"in a self-test {group} gave other logits than its own passes with a cache, "
-        f"by {units:,.0f} times the effect of rounding in {_name(model.dtype)}",
+        f"by {units:,.0f} times the effect of rounding in {numerics_of(model.dtype, None, None)}",
     )
 
 
@@ -337,8 +337,8 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
     if not MOST_UNITS * least_unit <= MOST_TOLERANCE:
         raise UnsupportedModel(
             model.config.model_type,
-            f"in a self-test its own passes with and without a cache differed in {_name(model.dtype)} "
-            f"by {least_unit:.2g} standard deviations of the logits, which would hide any fault",
+            f"in a self-test its own passes with and without a cache differed by {least_unit:.2g} standard "
+            f"deviations of the logits in {numerics_of(model.dtype, None, None)}, which would hide any fault",
         )
 
     def units(error: float, of_text: Rounding) -> float:
@@ -368,10 +368,6 @@ def error_of(found: Tensor, expected: Tensor) -> float:
     """
     error = found - expected
     return float((error - error.mean()).abs().max() / expected.std().clamp_min(torch.finfo(torch.float32).tiny))
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
 
 
 @contextmanager

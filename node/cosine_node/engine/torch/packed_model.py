@@ -72,7 +72,7 @@ class PackedModel(PassModel):
             tile_experts(self.model, tiles.products)
         elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:
             # Graphs contain addresses of the pool, which is allocated by now.
-            self._graphs = CudaGraphs(self.flat, self.store, self._features, self.device)
+            self._graphs = CudaGraphs(self.flat, self.store, self.features, self.device)
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
@@ -97,7 +97,7 @@ class PackedModel(PassModel):
             def uncaptured() -> Tensor:
                 # The output projection is a large share of a small model, so it is computed only where wanted.
                 logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
-                self._features.keep(plan.slots)
+                self.features.keep(plan.slots)
                 return logits
 
             return (
@@ -117,14 +117,14 @@ class PackedModel(PassModel):
             # The output projection is a product as well; its padding repeats the last row.
             padding = tiles.products.padded(len(asked)) - len(asked)
             logits.append(self._decode(plan, asked + asked[-1:] * padding)[: len(asked)])
-            self._features.keep(plan.slots)
+            self.features.keep(plan.slots)
         return torch.cat(logits) if len(logits) > 1 else logits[0]
 
     def _decode(self, plan: DecoderPlan, wanted: list[int] | None, entering: Tensor | None = None) -> Tensor:
         """Return logits [wanted, vocab] at some positions of a pass. Default: all."""
         keep = None if wanted is None else torch.tensor(wanted, dtype=torch.int64, device=self.device)
         if self.flat is not None:
-            return self.flat(plan, keep, entering, self._features.seen)
+            return self.flat(plan, keep, entering, self.features.seen)
         extra = {"logits_to_keep": keep} if keep is not None and self._keeps_logits else {}
         if entering is not None:
             extra["entering"] = entering

@@ -2,7 +2,7 @@
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
@@ -13,7 +13,7 @@ from torch import Tensor
 from cosine_node.engine.base import OutOfMemory
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import KeptFeatures, PassFeatures
+from cosine_node.engine.torch.pass_features import PassFeatures
 from cosine_node.engine.torch.pass_plan import Feeds
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
@@ -38,19 +38,19 @@ class PassModel(ABC):
         self.model = model.eval()
         self.device: torch.device = model.device
         self.store = store
-        self._features = features
+        self.features = features
         self._abandoned = threading.Event()
 
     @property
     def token_bytes(self) -> TokenBytes:
         """Memory per token slot, with its share of everything else that grows with the pool."""
         stored = self.store.token_bytes
-        return replace(stored, total=stored.total + self._features.token_bytes)
+        return replace(stored, total=stored.total + self.features.token_bytes)
 
     @property
     def pool_bytes(self) -> int:
         """Memory of the pool, features and states."""
-        return self.store.bytes + self._features.bytes
+        return self.store.bytes + self.features.bytes
 
     @abstractmethod
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
@@ -58,10 +58,6 @@ class PassModel(ABC):
 
         Raises `PassAbandoned` after `abandon`, and `OutOfMemory`.
         """
-
-    def activations(self, slots: Sequence[int]) -> KeptFeatures:
-        """Return the kept features of the tokens in these slots."""
-        return self._features.of(slots)
 
     def abandon(self) -> None:
         """Stop the current pass before its next layer. Thread-safe."""

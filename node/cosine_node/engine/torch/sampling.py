@@ -18,6 +18,7 @@ from cosine_node.engine.sampling import (
     COLDEST,
     NOTHING_KNOWN,
     Changes,
+    NoiseKey,
     Query,
     Recipe,
     allowed_tokens,
@@ -51,21 +52,13 @@ def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None, device: 
     return (torch.tensor(ids, dtype=torch.int64, device=device) + 1) * _signed(GAMMA)
 
 
-def _drawn(
-    seed_positions: Sequence[SeedPosition],
-    *,
-    vocab_tokens: int,
-    vocabulary: DraftVocabulary | None,
-    device: torch.device,
-) -> Tensor:
-    """Return the noise of whole vocabularies, float32 [seed_positions, vocab].
-
-    A reduced `vocabulary` has the noise of the target's ids. The result must equal `cosine_protocol.noise`.
-    """
+def _drawn(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
+    """Return the noise of keys of one vocabulary, float32 [keys, vocab], equal to `cosine_protocol.noise`."""
     # MPS has no float64, so its noise is computed on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
-    noise = _noise_after(_token_steps(vocab_tokens, vocabulary, where), seed_positions).to(device)
-    return F.pad(noise, (0, vocab_tokens - noise.shape[1]), value=RESERVED_NOISE)
+    steps = _token_steps(keys[0].tokens, keys[0].vocabulary, where)
+    noise = _noise_after(steps, [(key.seed, key.position) for key in keys]).to(device)
+    return F.pad(noise, (0, keys[0].tokens - noise.shape[1]), value=RESERVED_NOISE)
 
 
 def noise_of(ids: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
@@ -86,55 +79,29 @@ def _noise_after(token_steps: Tensor, seed_positions: Sequence[SeedPosition]) ->
 
 # The limit bounds memory. Siblings in a tree and the next pass use the same positions.
 @lru_cache(maxsize=128)
-def gumbel_noise(
-    *,
-    seed: int,
-    position: int,
-    vocab_tokens: int,
-    device: torch.device,
-    vocabulary: DraftVocabulary | None = None,
-) -> Tensor:
+def gumbel_noise(key: NoiseKey, device: torch.device) -> Tensor:
     """Return the standard Gumbel noise of every token at one output position: float32 [vocab], read-only.
 
-    A drafter's own ids have the noise of the target's ids in its `vocabulary`; reserved ids have `RESERVED_NOISE`.
+    A drafter's own ids have the noise of the target's ids in its vocabulary; reserved ids have `RESERVED_NOISE`.
     The logarithms are computed by the device in float64, accurate to an ulp, and rounded to float32 once.
     """
-    return _drawn([(seed, position)], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)[0]
+    return _drawn([key], device)[0]
 
 
-def gumbel_rows(
-    seed_positions: Sequence[SeedPosition],
-    *,
-    vocab_tokens: int,
-    device: torch.device,
-    vocabulary: DraftVocabulary | None = None,
-) -> Tensor:
-    """Return the noise at several output positions, float32 [seed_positions, vocab]; see `gumbel_noise`."""
+def gumbel_rows(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
+    """Return the noise at several output positions, float32 [keys, vocab]; see `gumbel_noise`."""
     if device.type == "cuda":
-        return drawn_together(seed_positions, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
-    rows = [
-        gumbel_noise(seed=s, position=p, vocab_tokens=vocab_tokens, device=device, vocabulary=vocabulary)
-        for s, p in seed_positions
-    ]
-    return torch.stack(rows)
+        return drawn_together(keys, device)
+    return torch.stack([gumbel_noise(key, device) for key in keys])
 
 
-def drawn_together(
-    seed_positions: Sequence[SeedPosition],
-    *,
-    vocab_tokens: int,
-    device: torch.device,
-    vocabulary: DraftVocabulary | None = None,
-) -> Tensor:
+def drawn_together(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
     """Return the same as `gumbel_rows` without a cache, in blocks of rows: this needs few kernel launches."""
-    rank = {seed_position: i for i, seed_position in enumerate(dict.fromkeys(seed_positions))}
+    rank = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     drawn = list(rank)
-    # Bounds memory: intermediates are float64.
-    blocks = [
-        _drawn(drawn[start : start + 16], vocab_tokens=vocab_tokens, vocabulary=vocabulary, device=device)
-        for start in range(0, len(drawn), 16)
-    ]
-    return torch.cat(blocks)[[rank[seed_position] for seed_position in seed_positions]]
+    # Blocks bound the memory of float64 intermediates.
+    blocks = [_drawn(drawn[start : start + 16], device) for start in range(0, len(drawn), 16)]
+    return torch.cat(blocks)[[rank[key] for key in keys]]
 
 
 def choose(
@@ -167,11 +134,8 @@ def _choose_alike(
             scores = _changed(scores, changes)
     if recipe.temperature > 0:
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
-        seed_positions = [(query.sampling.seed, query.position) for query in queries]
-        noise = gumbel_rows(
-            seed_positions, vocab_tokens=scores.shape[1], device=scores.device, vocabulary=vocabulary
-        )
-        scores = log_probabilities(scores, recipe) + noise
+        keys = [NoiseKey(each.sampling.seed, each.position, scores.shape[1], vocabulary) for each in queries]
+        scores = log_probabilities(scores, recipe) + gumbel_rows(keys, scores.device)
     known = scores if vocabulary is None else scores[:, : vocabulary.reserved_id]
     most = max(query.candidates for query in queries)
     values, ids = best_tokens(known, min(max(2, most), known.shape[1]))

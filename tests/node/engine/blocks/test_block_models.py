@@ -76,5 +76,5 @@ def test_what_is_no_gguf_file_is_refused_in_a_sentence() -> None:
 
 def test_a_draft_head_needs_numbers(tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf("Q8_0"), cache_folder=tmp_path))
-    with pytest.raises(UsageError, match="reads its target's embedding"):
+    with pytest.raises(UsageError, match="needs its target's embedding"):
         load_engine(folder, quantize=STORED, device="cpu", pool_tokens=64, feature_layers=(1,))

@@ -77,7 +77,7 @@ def test_a_draft_head_holds_its_weights_so_too() -> None:
 
 
 def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UsageError, match="is for a CPU that computes in float32"):
+    with pytest.raises(UsageError, match="requires a CPU and float32 activations"):
         check_options(dtype="bfloat16", device="cpu", quantize="float16")
     with pytest.raises(UsageError, match="use --dtype float16 or drop --dtype"):
         check_options(dtype="float16", device="cpu", quantize="float16")

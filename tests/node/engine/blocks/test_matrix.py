@@ -79,7 +79,7 @@ def test_each_expert_has_a_matrix_of_its_own(tile_weights: int) -> None:
     for expert, rows in enumerate(stored):
         numbers = torch.from_numpy(dequantize(rows, GGMLQuantizationType.Q4_K))
         expected = vectors @ numbers.T
-        found = experts.times_expert(expert, vectors)
+        found = experts.times(vectors, expert=expert)
         assert torch.allclose(found, expected, rtol=1e-4, atol=1e-5 * float(expected.abs().max()))
 
 

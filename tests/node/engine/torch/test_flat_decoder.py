@@ -77,4 +77,4 @@ def test_features_of_padded_passes_lie_in_the_slots_of_their_tokens() -> None:
         _pass(padded, contexts)
         _pass(in_place, contexts)
         fed = range(sum(contexts))
-        torch.testing.assert_close(padded.activations(fed).read(), in_place.activations(fed).read())
+        torch.testing.assert_close(padded.features.of(fed).read(), in_place.features.of(fed).read())

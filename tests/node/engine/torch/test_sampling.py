@@ -14,7 +14,7 @@ from transformers.generation import logits_process as hf
 
 from cosine_node.engine import sampling as numpy_sampling
 from cosine_node.engine.base import Choice
-from cosine_node.engine.sampling import NOTHING_KNOWN, Query, Recipe
+from cosine_node.engine.sampling import NOTHING_KNOWN, NoiseKey, Query, Recipe
 from cosine_node.engine.torch import sampling as keyed
 from cosine_node.engine.torch.sampling import choose, drawn_together, gumbel_noise, gumbel_rows
 from cosine_node.engine.vocabulary import DraftVocabulary
@@ -30,24 +30,22 @@ DRAWS = 6000
 @given(seed=st.integers(0, LAST_SEED), position=st.integers(-1000, 1 << 20))
 @example(seed=LAST_SEED, position=0)
 def test_noise_equals_the_reference_bit_for_bit(seed: int, position: int) -> None:
-    noise = gumbel_noise(seed=seed, position=position, vocab_tokens=80, device=CPU)
+    noise = gumbel_noise(NoiseKey(seed, position, 80), CPU)
     assert noise.dtype == torch.float32
     assert noise.tolist() == [gumbel(seed=seed, position=position, token=token) for token in range(80)]
 
 
 def test_rows_drawn_together_are_those_drawn_one_by_one() -> None:
-    places = [(seed, position) for seed in (0, 7, LAST_SEED) for position in range(-2, 9)]
-    places += places[:5]
-    together = drawn_together(places, vocab_tokens=300, device=CPU)
-    assert torch.equal(together, gumbel_rows(places, vocab_tokens=300, device=CPU))
+    keys = [NoiseKey(seed, position, 300) for seed in (0, 7, LAST_SEED) for position in range(-2, 9)]
+    keys += keys[:5]
+    assert torch.equal(drawn_together(keys, CPU), gumbel_rows(keys, CPU))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_draws_the_same_noise() -> None:
     for seed in (0, 1, 1 << 63, LAST_SEED):
-        here = gumbel_noise(seed=seed, position=5, vocab_tokens=50_000, device=CPU)
-        there = gumbel_noise(seed=seed, position=5, vocab_tokens=50_000, device=torch.device("cuda"))
+        here, there = (gumbel_noise(NoiseKey(seed, 5, 50_000), torch.device(name)) for name in ("cpu", "cuda"))
         assert torch.equal(here, there.cpu())
 
 
