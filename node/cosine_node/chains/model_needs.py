@@ -1,10 +1,70 @@
-"""The memory that a model in parts needs, by its configuration alone."""
+"""The memory that a model in parts needs, by its configuration alone, and the part that fits a machine."""
 
+import asyncio
+import logging
+from collections.abc import Collection
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from cosine_node.chains.planning import ModelNeeds
 from cosine_node.engine.pool_size import AUTO
+from cosine_node.processes.answer import answer_of
+from cosine_node.stages.coverage import lacked_most
+from cosine_node.stages.part_sizes import PartSizes
+from cosine_protocol.errors import UsageError
+from cosine_protocol.stage_messages import LayerRange
+
+LOG = logging.getLogger(__name__)
+POOL_TOKENS: Final = 8192
+"""Enough for a few requests, as in `cosine-node plan`."""
+PROBE_S: Final = 45.0
+"""Long enough to import PyTorch on a slow disk."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The layers that a machine should hold as a stage, None if not even one fits, and the sizes with cache."""
+
+    layers: LayerRange | None
+    bytes: int
+    is_whole: bool
+    whole_bytes: int
+
+
+def fit_of(needs: ModelNeeds, memory_bytes: int, held: Collection[LayerRange]) -> Fit:
+    """The fit of a model for `memory_bytes`, given the layers that others hold."""
+    layers = needs.sizes.layers
+    whole_bytes = needs.bytes_of(LayerRange.whole(layers))
+    part = lacked_most(held, layers=layers, fits=lambda one: needs.bytes_of(one) <= memory_bytes)
+    return Fit(
+        layers=part,
+        bytes=0 if part is None else needs.bytes_of(part),
+        is_whole=whole_bytes <= memory_bytes,
+        whole_bytes=whole_bytes,
+    )
+
+
+async def target_sizes(model: str, dtype: str) -> ModelNeeds | None:
+    """Return the memory that a target needs, found in a child process so that a gateway need not load PyTorch.
+
+    None if PyTorch or the model's configuration is missing.
+    """
+    if find_spec("torch") is None:
+        return None
+    try:
+        answer = await asyncio.to_thread(answer_of, f"{__name__}:needs_of", model, dtype, timeout_s=PROBE_S)
+    except (OSError, TimeoutError, ValueError, UsageError) as error:
+        LOG.info("the sizes of %s are not known here: %s", model, error)
+        return None
+    sizes = answer.pop("sizes")
+    return ModelNeeds(sizes=PartSizes(**sizes | {"layers_bytes": tuple(sizes["layers_bytes"])}), **answer)
+
+
+def needs_of(model: str, dtype: str) -> dict[str, Any]:
+    """Return the fields of `ModelNeeds`; runs in the child process. Raises `UsageError`."""
+    return asdict(model_needs(model, dtype, POOL_TOKENS)[0])
 
 
 def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:

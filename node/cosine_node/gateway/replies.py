@@ -9,11 +9,12 @@ from cosine_node.gateway.body import Body
 from cosine_node.gateway.choices import ChoiceFinished, ChoicePart
 from cosine_node.gateway.event_stream import sent_event
 from cosine_node.gateway.logprobs import ChatLogprobs, CompletionLogprobs
-from cosine_node.gateway.provenance import account_of
 from cosine_node.gateway.reply_writer import Json, MakeWriter, ReplyWriter, reason_of
 from cosine_node.gateway.text_request import TextRequest
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, Reply
 from cosine_p2p.request.results import Generation
+
+PROOF_FORMAT: Final = "cosine-proof/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,3 +232,27 @@ def choices_writer(style: Style) -> MakeWriter:
         return StreamedReplyWriter(style=style, choices=choices, includes_usage=wanted.includes_usage, **about)
 
     return make
+
+
+def account_of(done: Generation) -> Json:
+    """Return the speed of a generation, its authors, and the statements that they signed."""
+    return {
+        "seconds": round(done.seconds, 4),
+        "time_to_first_token_s": round(done.time_to_first_token_s, 4),
+        "tokens": done.tokens,
+        "rounds": done.rounds,
+        "accepted": done.accepted,
+        "offered": done.offered,
+        "plain_pass_s": done.plain_pass_s,
+        "coordinator": done.coordinator,
+        "verifiers": [asdict(each) for each in done.verifiers],
+        "drafters": [asdict(each) for each in done.drafters],
+        "why": list(done.why),
+        "proof": proof_of(done),
+    }
+
+
+def proof_of(done: Generation) -> Json:
+    """Return the signed statements about a text, which anybody can check; `evidence` as in an audit."""
+    evidence = done.audit.evidence if done.audit is not None else ()
+    return {"format": PROOF_FORMAT, "evidence": [asdict(piece) for piece in evidence]}

@@ -12,13 +12,12 @@ from typing import Any, Final
 
 from starlette.requests import Request
 
-from cosine_node.chains.fit import fit_of
+from cosine_node.chains.model_needs import PROBE_S, fit_of, target_sizes
 from cosine_node.doctor.finding import Finding
 from cosine_node.doctor.machine import existing_ancestor, models_folder
 from cosine_node.doctor.packages import missing_packages
 from cosine_node.doctor.reach import Way, connect, judge_reachability
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, free_memory_bytes
-from cosine_node.page.target_sizes import PROBE_S, target_sizes
 from cosine_node.processes.answer import answer_of
 from cosine_p2p.text.target import parse_target
 from cosine_p2p.transport.addresses import Reach, reach_of

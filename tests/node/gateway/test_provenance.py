@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.gateway.provenance import PROOF_FORMAT
+from cosine_node.gateway.replies import PROOF_FORMAT
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
 from tests.node.gateway.gateways import PROMPT, Gateway, Reply, asked, text_of, with_gateway

@@ -9,11 +9,10 @@ from urllib.request import urlopen
 import pytest
 from starlette.requests import Request
 
-from cosine_node.chains.fit import fit_of
+from cosine_node.chains.model_needs import fit_of, target_sizes
 from cosine_node.chains.planning import ModelNeeds
 from cosine_node.page import machine
 from cosine_node.page.machine import OwnMachine, is_here
-from cosine_node.page.target_sizes import target_sizes
 from cosine_node.stages.part_sizes import PartSizes
 from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.stage_messages import LayerRange
@@ -105,7 +104,7 @@ def test_the_page_of_this_machine_is_told_by_its_gateway(monkeypatch: pytest.Mon
 
 def test_sizes_are_unknown_without_pytorch_or_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     answer_of = Mock(side_effect=ValueError("There is no folder '/nowhere/at/all' to load a model from."))
-    monkeypatch.setattr("cosine_node.page.target_sizes.answer_of", answer_of)
+    monkeypatch.setattr("cosine_node.chains.model_needs.answer_of", answer_of)
     assert asyncio.run(target_sizes("/nowhere/at/all", "auto")) is None
-    monkeypatch.setattr("cosine_node.page.target_sizes.find_spec", lambda _: None)
+    monkeypatch.setattr("cosine_node.chains.model_needs.find_spec", lambda _: None)
     assert asyncio.run(target_sizes("zoo:target", "auto")) is None and answer_of.call_count == 1
