@@ -1,19 +1,10 @@
 """Mixtures of experts with weights in blocks, as an experts implementation of transformers."""
 
-from typing import Any, Final
+from typing import Any
 
 from torch import Tensor, nn
-from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
 from cosine_node.engine.blocks.matrix import BlockMatrix
-
-NAME: Final = "cosine_blocks"
-
-
-def compute_in_blocks(model: Any) -> None:
-    """Let `experts_in_blocks` compute all experts of a model."""
-    ALL_EXPERTS_FUNCTIONS.register(NAME, experts_in_blocks)
-    model.set_experts_implementation(NAME)
 
 
 def is_mixture(module: nn.Module) -> bool:

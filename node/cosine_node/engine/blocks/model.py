@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
+from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
-from cosine_node.engine.blocks.experts import compute_in_blocks
+from cosine_node.engine.blocks.experts import experts_in_blocks
 from cosine_node.engine.blocks.matrix import BlockEmbedding, BlockLayout, BlockLinear, BlockMatrix
 
 
@@ -49,7 +50,8 @@ def replace_weights(model: Any, layouts: Mapping[str, BlockLayout]) -> None:
             _put(model, target, BlockLinear(matrix, bias, is_shared=True))
             del model.all_tied_weights_keys[target]
     if any(layout.experts is not None for layout in layouts.values()):
-        compute_in_blocks(model)
+        ALL_EXPERTS_FUNCTIONS.register("cosine_blocks", experts_in_blocks)
+        model.set_experts_implementation("cosine_blocks")
 
 
 def _put(model: Any, name: str, module: nn.Module) -> None:

@@ -58,16 +58,16 @@ class AttentionKernel:
 
     def in_tiles(
         self,
-        tiles: RowTiles,
+        tiles: RowTiles | None,
         queries: Tensor,
         keys: Tensor,
         values: Tensor,
         *,
-        bias: Tensor,
+        bias: Tensor | None,
         sinks: Tensor | None,
     ) -> Tensor:
-        """Call the kernel once per tile. The rows of `bias` are already padded."""
-        if queries.shape[2] in tiles.sizes:
+        """Call the kernel once per tile, or once without tiles. The rows of `bias` are already padded."""
+        if tiles is None or bias is None or queries.shape[2] in tiles.sizes:
             return self(queries, keys, values, bias=bias, sinks=sinks)
         sizes = list(tiles.cut(queries.shape[2]))
         padded, biases = (torch.split(each, sizes, 2) for each in (tiles.pad(queries), bias))
@@ -265,12 +265,8 @@ def attend(
             if sinks is not None:
                 # From [heads] to [1, key heads, group * queries, 1].
                 _, key_heads, rows, _ = grouped.shape
-                by_row = sinks.view(1, key_heads, group, 1).expand(-1, -1, -1, rows // group)
-                sink_rows = by_row.reshape(1, key_heads, rows, 1)
-            if tiles is None or bias is None:
-                output = kernel(grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
-            else:
-                output = kernel.in_tiles(tiles, grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
+                sink_rows = sinks.repeat_interleave(rows // group).view(1, key_heads, rows, 1)
+            output = kernel.in_tiles(tiles, grouped, keys[place], values[place], bias=bias, sinks=sink_rows)
             outputs.append(_by_token(output, piece, group))
     joined = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
     return joined if order is None else joined[order]

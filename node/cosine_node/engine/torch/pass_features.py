@@ -1,7 +1,8 @@
 """Features: activations between a model's layers, kept by pool slot for a draft head."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -56,7 +57,7 @@ class PassFeatures:
                 raise UnsupportedModel(model.config.model_type, "a draft head cannot identify its layers")
             ends = [*body.layers, body.norm]
             for layer in layers:
-                ends[layer].register_forward_pre_hook(self._note(layer), with_kwargs=True)
+                ends[layer].register_forward_pre_hook(partial(self._note, layer), with_kwargs=True)
 
     @property
     def bytes(self) -> int:
@@ -88,10 +89,7 @@ class PassFeatures:
         """Return the features of the tokens in these slots."""
         return KeptFeatures(self._kept, slots)
 
-    def _note(self, layer: int) -> Callable[[nn.Module, tuple[Any, ...], dict[str, Any]], None]:
-        def note(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            assert self.seen is not None
-            entering: Tensor = args[0] if args else kwargs["hidden_states"]
-            self.seen[layer] = entering.flatten(0, -2)
-
-        return note
+    def _note(self, layer: int, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        assert self.seen is not None
+        entering: Tensor = args[0] if args else kwargs["hidden_states"]
+        self.seen[layer] = entering.flatten(0, -2)
