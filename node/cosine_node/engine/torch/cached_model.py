@@ -20,7 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from cosine_node.engine.base import PREFIX, PassAbandoned, Row
+from cosine_node.engine.base import PassAbandoned, Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.kv_store import KvStore
@@ -93,18 +93,14 @@ class RowPaths:
     """The paths of a row in its tree: their shared `stem` below the kept prefix, and the `branches` below it."""
 
     def __init__(self, tree: SequenceTree, row: Row) -> None:
-        numbers = {name: number for number, name in enumerate(row.nodes)}
-        parents = set(row.parents)
-        paths: list[tuple[PathToken, ...]] = []
-        for leaf in row.nodes:
-            if leaf in parents:
-                continue
-            steps, name = list[PathToken](), leaf
-            while name != PREFIX:
-                node = tree.nodes[name]
-                steps.append(PathToken(node.token, node.slot, numbers.get(name)))
-                name = node.parent
-            paths.append(tuple(reversed(steps)))
+        inner = set(row.parents)
+        # A slot identifies a node.
+        numbers = {tree.nodes[name].slot: number for number, name in enumerate(row.nodes)}
+        paths = [
+            tuple(PathToken(node.token, node.slot, numbers.get(node.slot)) for node in tree.path(leaf))
+            for leaf in row.nodes
+            if leaf not in inner
+        ]
         shared = list(takewhile(lambda steps: len(set(steps)) == 1, zip(*paths, strict=False)))
         self._tree = tree
         self.stem = tuple(steps[0] for steps in shared)

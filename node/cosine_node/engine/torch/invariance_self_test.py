@@ -137,7 +137,7 @@ def most_hidden_keys(
     """Return the maximum number of keys of a call in which hidden keys, after or between others, change no bit.
 
     Hidden keys fill whole blocks: a query's last block may be moved back by any number of blocks. The result is
-    `UNBOUNDED_TOKENS` if this holds beyond one block of PyTorch's kernel, which treats all blocks alike.
+    `UNBOUNDED_TOKENS` if this holds beyond one block of PyTorch's kernel, which computes all blocks equally.
     """
     if device.type != "cpu":
         return 0
@@ -194,7 +194,7 @@ def find_row_tiles(model: Any) -> RowTileSet:
 
 
 def _measured_tiles(model: Any) -> RowTileSet:
-    """The row tiles of a model's computations."""
+    """Measure the row tiles of a model's computations."""
     packed = PackedModel(model, slots=POOL_TOKENS)
     dtype, device, shapes = model.dtype, packed.device, packed.store.shapes
     kernels = product_kernels(model) if packed.flat is None else packed.flat.kernels()

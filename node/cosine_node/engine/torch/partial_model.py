@@ -75,9 +75,7 @@ class LayerBefore(AbsentLayer):
 class LayerAfter(AbsentLayer):
     """An absent layer after the part, which stores its last input: the output of the part."""
 
-    def __init__(self, layer: nn.Module, index: int) -> None:
-        super().__init__(layer, index)
-        self._leaving: Tensor | None = None
+    _leaving: Tensor | None = None
 
     def forward(self, hidden_states: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         self._leaving = hidden_states

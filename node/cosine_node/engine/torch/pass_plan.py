@@ -165,19 +165,13 @@ def path_parts(
     no earlier path contains. `end_of` maps the number of keys of a part's first query to the maximum number of keys
     of the part, where the path is cut.
     """
-    number = {name: first_query + i for i, name in enumerate(row.nodes)}
+    # A slot identifies a node.
+    number = {tree.nodes[name].slot: first_query + i for i, name in enumerate(row.nodes)}
     inner = set(row.parents)
     found = []
-    for leaf in row.nodes:
-        if leaf in inner:
-            continue
-        queries: list[int] = []
-        name = leaf
-        while name in number:
-            queries.append(number.pop(name))
-            name = tree.nodes[name].parent
-        queries.reverse()
+    for leaf in (name for name in row.nodes if name not in inner):
         path = tree.path(leaf)
+        queries = [number.pop(node.slot) for node in path if node.slot in number]
         before = len(path) - len(queries)
         first = before
         while first < len(path):
@@ -453,6 +447,11 @@ class RowsPlan(DecoderPlan, ABC):
     @abstractmethod
     def _make_calls(self, window: int | None) -> list[AttentionCall]: ...
 
+    def _one_call(self, queries: Indices, slots: Indices, hidden: Booleans | None) -> AttentionCall:
+        """Return a call of one sequence; `hidden` is [queries, keys]."""
+        mask = None if hidden is None else torch.from_numpy(hidden)[None].to(self.device)
+        return AttentionCall(queries, slots, sequences=1, hidden=mask)
+
 
 class PassPlan(RowsPlan):
     """The plan of a pass outside deterministic mode.
@@ -522,12 +521,8 @@ class PassPlan(RowsPlan):
         elif visible is not None:
             # The run is read in slot order, which may differ from the order of the columns.
             visible = visible[:, np.argsort(slots)]
-        return AttentionCall(
-            Indices(int(self._starts[number]), len(mask.query_indices)),
-            Indices(lowest, len(slots), index),
-            sequences=1,
-            hidden=None if visible is None else torch.from_numpy(~visible)[None].to(self.device),
-        )
+        queries = Indices(int(self._starts[number]), len(mask.query_indices))
+        return self._one_call(queries, Indices(lowest, len(slots), index), None if visible is None else ~visible)
 
     def _tokens_of(self, number: int) -> Integers:
         return np.arange(self._starts[number], self._starts[number + 1], dtype=np.int64)
@@ -587,8 +582,7 @@ class PathPlan(RowsPlan):
         joined = np.concatenate(queries)
         order = np.zeros(len(joined) + self._padding, dtype=np.int64)
         order[joined] = np.arange(len(joined))
-        is_own_order = np.array_equal(order, np.arange(len(joined)))
-        return None if is_own_order else torch.from_numpy(order).to(self.device)
+        return Indices.of(order, self.device).index
 
     def dense_calls(self) -> DenseCalls | None:
         if self._dense_calls is None and self._tiles.hidden_keys:
@@ -649,12 +643,8 @@ class PathPlan(RowsPlan):
         # In pass order, the queries are a run if one call has the whole tree.
         order = np.argsort(queries)
         queries, hidden = queries[order], hidden[order]
-        return queries, AttentionCall(
-            Indices.of(queries, self.device),
-            Indices(0, len(slots), torch.from_numpy(slots).to(self.device)),
-            sequences=1,
-            hidden=torch.from_numpy(hidden)[None].to(self.device),
-        )
+        keys = Indices(0, len(slots), torch.from_numpy(slots).to(self.device))
+        return queries, self._one_call(Indices.of(queries, self.device), keys, hidden)
 
     def _page_run(self, slots: Integers, count: int, limit: int | None = None) -> Indices | None:
         """Return these slots and the rest of their last page, `count` slots, or None if they are not contiguous."""
@@ -686,12 +676,7 @@ class PathPlan(RowsPlan):
             first = int(key_slots[0])
             padded = np.concatenate([key_slots, np.full(padding, first)])
             slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
-        return AttentionCall(
-            Indices.of(part.queries, self.device),
-            slots,
-            sequences=1,
-            hidden=torch.from_numpy(hidden)[None].to(self.device),
-        )
+        return self._one_call(Indices.of(part.queries, self.device), slots, hidden)
 
 
 def _shared_keys(slots: Sequence[Integers]) -> int:
