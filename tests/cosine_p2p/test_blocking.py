@@ -1,9 +1,7 @@
 """Tests of the blocking client and of its event loop in a thread."""
 
 import asyncio
-import os
 import random
-import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from concurrent.futures import CancelledError
@@ -88,14 +86,6 @@ def test_generations_may_be_begun_side_by_side_and_given_up(client: Client) -> N
 NAME = "loop-thread-test"
 
 
-@pytest.fixture
-def _python_interrupts() -> Iterator[None]:
-    """Restore Python's handling of SIGINT, which a parent process may have disabled."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class Context:
     """A context that records events, and leaves a sleeping task behind."""
 
@@ -130,31 +120,3 @@ def test_closing_ends_what_runs_before_the_context_and_says_so() -> None:
         thread.wait(future)
     with pytest.raises(UsageError, match="is closed"):
         thread.submit(context.wait_for_ever)
-
-
-@pytest.mark.usefixtures("_python_interrupts")
-def test_ctrl_c_cancels_what_is_waited_for() -> None:
-    context = Context()
-    thread = LoopThread(context(), name=NAME)
-
-    async def interrupt() -> None:
-        os.kill(os.getpid(), signal.SIGINT)
-        await context.wait_for_ever()
-
-    with pytest.raises(KeyboardInterrupt):
-        thread.wait(thread.submit(interrupt))
-    thread.close()
-    assert context.events == ["entered", "begun", "cancelled", "left"]
-
-
-def test_a_forked_child_can_neither_use_nor_close_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    context = Context()
-    thread = LoopThread(context(), name=NAME)
-    with monkeypatch.context() as child:
-        child.setattr(os, "getpid", lambda: 0)
-        with pytest.raises(UsageError, match="after the fork"):
-            thread.submit(context.wait_for_ever)
-        thread.close()
-    assert context.events == ["entered"]
-    thread.close()
-    assert context.events == ["entered", "left"]

@@ -8,8 +8,7 @@ import pytest
 
 from cosine_p2p import AsyncClient, Client
 from cosine_p2p import network as network_module
-from cosine_p2p.access import Access
-from cosine_p2p.network import TRANSPORT_VARIABLE, choose_transport, joining
+from cosine_p2p.network import TRANSPORT_VARIABLE, choose_transport
 from cosine_protocol.errors import UsageError
 
 NOBODY = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7jiZfxmWzvur8f5g"
@@ -24,11 +23,6 @@ def _no_choice_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
 def install(monkeypatch: pytest.MonkeyPatch, *, full: bool, light: bool = True) -> None:
     present = {"hivemind": full, "libp2p": light}
     monkeypatch.setattr(network_module, "find_spec", lambda name: object() if present[name] else None)
-
-
-def test_no_initial_peers() -> None:
-    with pytest.raises(UsageError, match="--initial-peers"):
-        joining([], access=Access(network="test"))
 
 
 @pytest.mark.parametrize(

@@ -128,16 +128,6 @@ def test_no_room_is_made_for_values_that_an_array_only_claims(array: bytes) -> N
     assert peak_bytes < 1 << 20
 
 
-@pytest.mark.parametrize(
-    "values",
-    [[3, 1, {"a": 2}], [3, msgpack.ExtType(5, b"x")], [3, msgpack.Timestamp(0)], [3, [1] * 200_000]],
-    ids=["map", "extension", "timestamp", "long"],
-)
-def test_msgpack_beyond_what_messages_need_is_refused(values: object) -> None:
-    with pytest.raises(MalformedMessage, match="not msgpack"):
-        decode(msgpack.packb(values))
-
-
 @dataclasses.dataclass(frozen=True)
 class _Grown:
     number: Annotated[int, Whole(9)]

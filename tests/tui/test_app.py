@@ -129,11 +129,6 @@ def on_screen(**options: Any) -> Callable[[Play], Callable[..., None]]:
 BURST = "pquick sort xdmt?[]}1234 jk"
 
 
-@on_screen(early=BURST)
-async def test_what_is_typed_before_the_first_paint_is_text(screen: Screen) -> None:
-    assert screen.line == BURST and screen.feed.cancelled == [] and screen.app.return_code is None
-
-
 @on_screen(early=[*"/tokens 9", "enter", *"pquick sort", "enter", *"two", "backspace", "enter", *"quit"])
 async def test_lines_sent_before_the_first_paint_are_prompts_and_options_in_order(screen: Screen) -> None:
     assert screen.feed.asked == [("pquick sort", Options(max_new_tokens=9)), ("tw", Options(max_new_tokens=9))]

@@ -11,7 +11,6 @@ from rich.console import Console, Group, RenderableType
 from rich.segment import Segment
 
 from cosine_protocol.records import Role, StageOffer
-from cosine_tui.looks.styled_text import Tone
 from cosine_tui.looks.themes import DARK, THEMES
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.help import TYPING, help_page
@@ -186,13 +185,6 @@ def test_the_speed_is_a_line_on_a_small_pane_and_a_plot_on_a_large_one() -> None
     assert re.search(r"speed  ·*▃+▇+█+▆+  1.1 times plain \(16.1\)", small)
     large = text_of(pane(height=PLOT_FROM_HEIGHT))
     assert "tokens/s over time, ╌ plain" in large and PLAIN_LINE * 3 in large and "1.1 times plain (16.1)" in large
-
-
-def test_tokens_have_the_tone_of_their_author() -> None:
-    styles = THEMES[DARK][1].styles
-    pieces = [(segment.text, segment.style) for line in drawn(pane()) for segment in line]
-    assert ("def add", styles[Tone.AUTHOR_1]) in pieces and ("    return a + b", styles[Tone.AUTHOR_2]) in pieces
-    assert ("b", styles[Tone.COPIED]) in pieces and ("(a, ", styles[Tone.PLAIN]) in pieces
 
 
 def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:

@@ -223,25 +223,6 @@ def test_bad_records_are_dropped_and_make_no_cell_full() -> None:
     assert cells.reads == 1
 
 
-def test_reading_is_bounded() -> None:
-    clock = Clock(NOW_S)
-
-    class Endless(LyingCells):
-        """Every cell is full of good records: an attacker with keys enough for each."""
-
-        async def read(self, cells: Sequence[str]) -> Mapping[str, Mapping[str, bytes]]:
-            self.reads += len(cells)
-            return {cell: dict.fromkeys(map(str, range(64)), b"") for cell in cells}
-
-    class Trusting(DhtDirectory):
-        def _opened(self, cell: str, records: Mapping[str, bytes]) -> dict[str, NodeRecord]:
-            return dict.fromkeys(records, GOOD)
-
-    cells = Endless(clock)
-    asyncio.run(Trusting(cells, OWNER, network=NETWORK, clock=clock).find(Role.DRAFTER, TARGET))
-    assert cells.reads == 512
-
-
 class FewHolders(MemoryCells):
     """Of five nodes that are asked, `holders` hold the record."""
 

@@ -76,9 +76,8 @@ def ids(records: Iterable[NodeRecord]) -> set[str]:
     return {record.peer_id for record in records}
 
 
-@pytest.mark.parametrize("coordination", ["auto"])
-def test_where_the_verifier_coordinates_its_neighbours_are_asked(coordination: str) -> None:
-    chosen = Scene(options={"coordination": coordination}).chosen(EVERYBODY)
+def test_where_the_verifier_coordinates_its_neighbours_are_asked() -> None:
+    chosen = Scene(options={"coordination": "auto"}).chosen(EVERYBODY)
     assert chosen <= ids(NEAR_VERIFIER) and len(chosen) == MAX_ASKED_DRAFTERS
 
 

@@ -20,8 +20,7 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.limits import MAX_COMMIT_TOKENS
 from cosine_protocol.nodes import BASE, Node, NodeBlock
-from cosine_protocol.protocols import DRAFT, SHAPING, WINDOWS
-from cosine_protocol.request import Sampling, Shaping
+from cosine_protocol.protocols import DRAFT, WINDOWS
 from tests.cosine_p2p.samples import identity_of, record_of, request_of
 from tests.scenes import in_virtual_time
 
@@ -142,17 +141,6 @@ async def test_one_that_knows_windows_gets_the_end_of_the_prompt_and_the_digest_
     await asyncio.sleep(0.1)
     shown = replace(REQUEST, prompt=(2, 1), nonce=bytes(16))
     assert swarm.link.posted == [m.Start(NUMBER, shown, (), d_0=D_0)]
-
-
-@pytest.mark.parametrize(("names", "is_asked"), [(frozenset[str](), False), (frozenset({SHAPING}), True)])
-@in_virtual_time
-async def test_one_that_would_not_understand_the_request_is_not_asked(
-    names: frozenset[str], is_asked: bool
-) -> None:
-    shaped = replace(REQUEST, sampling=Sampling(shaping=Shaping(presence_penalty=1.0)))
-    swarm = Swarm(FakeLink(names=names), request=shaped)
-    await swarm.follow(1)
-    assert bool(swarm.link.posted) is is_asked is not bool(swarm.delivered)
 
 
 @in_virtual_time

@@ -156,15 +156,6 @@ async def _at_once(check: Callable[[], _T], /) -> _T:
     return check()
 
 
-def test_a_stream_to_its_length() -> None:
-    session, tokens, error = outcome(
-        lambda n: (commit(n, (1,)), commit(n, (2, 3), after=(1,)), final(n, (1, 2, 3)))
-    )
-    assert (tokens, error, session.finish) == ([1, 2, 3], "", m.FinishReason.LENGTH)
-    assert (session.counts.rounds, session.counts.near_ties) == (2, 2)
-    assert session.counts.tokens_by_verifier == {VERIFIER.peer_id: 3}
-
-
 def test_who_signs_nothing_keeps_the_request_and_loses_its_place() -> None:
     ends: tuple[float, Callable[[int], m.Message]] = (0.0, lambda n: final(n, (1, 2, 3)))
     silent = played({1: timed((0.0, lambda n: commit(n, (1, 2, 3))), ends)})

@@ -5,7 +5,6 @@ import random
 
 import pytest
 
-from cosine_p2p.strategy.moving_average import moving_average
 from cosine_p2p.strategy.router import (
     PRIOR_NATS,
     DrafterFacts,
@@ -55,9 +54,3 @@ def test_weights_are_a_distribution_whatever_is_claimed(seed: int) -> None:
         assert not weights or sum(weights.values()) == pytest.approx(1.0), f"seed {seed}"
         assert all(0.0 <= weight <= 1.0 for weight in weights.values()), f"seed {seed}"
         assert set(weights) == present, f"seed {seed}"
-
-
-def test_samples_count_with_their_weight() -> None:
-    assert moving_average(None, 3.0, weight=0.1) == 3.0
-    assert moving_average(2.0, 4.0, weight=0.25) == 2.5
-    assert moving_average(1.0, False, weight=0.5) == 0.5

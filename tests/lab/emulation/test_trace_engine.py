@@ -17,7 +17,6 @@ from cosine_lab.emulation.trace_engine import (
 )
 from cosine_lab.emulation.traces import CANDIDATES, Trace, TraceSet
 from cosine_node.engine.base import Choice, Engine, Row
-from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
 MODEL = "draft-code"
@@ -104,12 +103,3 @@ def test_nll_is_that_of_prompt_and_stream() -> None:
     assert drafter.forward([row])[0].nll == pytest.approx(mean(losses))
     alone = Row(sequence, (5,), (len(row.nodes),), (row.nodes[-1],), wants_nll=True)
     assert drafter.forward([alone])[0].nll is None
-
-
-@pytest.mark.parametrize("prompt", [(77, 77, 1), (3,)])
-def test_prompts_of_no_trace_are_refused_and_not_fed(prompt: tuple[int, ...]) -> None:
-    engine = TraceTarget(TRACES)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt))
-    with pytest.raises(UsageError):
-        engine.forward([chain(sequence, prompt)])
-    assert engine.live_tokens == engine.passes == 0

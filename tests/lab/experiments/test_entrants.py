@@ -5,8 +5,7 @@ from dataclasses import asdict
 import pytest
 
 from cosine_lab.emulation.traces import TraceSet
-from cosine_lab.experiments.entrants import POLICIES, PUBLISHED, RIVALS, SHIPS, Entrant, RequestCase, entrant
-from cosine_protocol.errors import UsageError
+from cosine_lab.experiments.entrants import POLICIES, PUBLISHED, RIVALS, SHIPS, Entrant, RequestCase
 
 CASE = RequestCase(TraceSet.load_shipped().select(split="test", temperature=0.0)[0], (3, 1, 2, 4, 5, 6))
 
@@ -21,11 +20,6 @@ def test_a_start_lies_on_the_grid_and_every_value_of_it_makes_a_strategy(one: En
             assert one.build(bytes(16), {**one.start, name: value}, CASE) is not None
     # Without sampling there is one law.
     assert "law" not in one.grid_at(0.0) and one.grid_at(0.8) == one.grid
-
-
-def test_an_unknown_entrant_is_named() -> None:
-    with pytest.raises(UsageError, match="'sorcery'"):
-        entrant("sorcery")
 
 
 def test_a_policy_lacks_one_thing_or_all_that_is_the_verifier_s_own() -> None:

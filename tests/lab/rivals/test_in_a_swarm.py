@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from functools import cache, partial
+from functools import cache
 from typing import Any, Final
 
 import pytest
@@ -10,7 +10,6 @@ import pytest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.rivals import ALL_STRATEGIES, RIVALS
 from cosine_lab.rivals.rounds import SteppedKind
-from cosine_lab.rivals.speculative import Speculative, SpeculativeOptions
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.verifiers import Policy
 from cosine_p2p.request.results import Generation
@@ -84,10 +83,3 @@ def test_drafters_and_a_verifier_that_vanish_cost_only_time(name: str) -> None:
 @pytest.mark.parametrize("name", ["speculative", "specinfer", "pipeinfer"])
 def test_good_drafters_nearby_pay(name: str) -> None:
     assert speedup(ALL_STRATEGIES[name], 0.001, fidelities=(1.0, 1.0)) > 1.9
-
-
-def test_one_good_drafter_among_bad_ones_is_found() -> None:
-    """Speculation with the best drafter known in advance sets the mark; selection costs some of it."""
-    scene: dict[str, Any] = {"fidelities": (0.0, 0.1, 0.9, 0.0), "one_way_s": 0.001}
-    known = SteppedKind(name="tuned", make=partial(Speculative, options=SpeculativeOptions(author=3)))
-    assert speedup(ALL_STRATEGIES["specinfer"], **scene) > 0.5 * speedup(known, **scene)

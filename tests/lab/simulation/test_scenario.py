@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from cosine_lab.simulation.report import RequestEnding
 from cosine_lab.simulation.running import run_scenario
 from cosine_lab.simulation.scenario import Scenario, read_scenario, scenario_of
 from cosine_lab.simulation.workload import workload_of
@@ -55,15 +54,6 @@ def test_a_file_is_read_like_the_fields_it_names(tmp_path: Path) -> None:
 def test_what_means_nothing_is_refused_in_a_sentence(fields: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UsageError, match=sentence):
         scenario_of(fields)
-
-
-def test_every_request_gets_the_targets_own_stream() -> None:
-    report = run_scenario(replace(SMALL, arrivals_per_s=5.0))
-    assert report.violations() == []
-    assert [result.number for result in report.results] == [0, 1, 2, 3]
-    assert all(result.ending is RequestEnding.FINISHED and result.tokens == 12 for result in report.results)
-    assert report.tokens == 48
-    assert report.tokens_per_s > 0
 
 
 def test_one_scenario_twice_is_one_run_and_another_seed_another() -> None:
