@@ -22,7 +22,15 @@ from cosine_node.engine.kv_pool import Integers
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_plan import AttentionCall, BatchShape, Indices, PassPlan, bucket_of, pad
+from cosine_node.engine.torch.pass_plan import (
+    AttentionCall,
+    BatchShape,
+    Indices,
+    PassCalls,
+    PassPlan,
+    bucket_of,
+    pad,
+)
 from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48
@@ -156,7 +164,6 @@ class BucketPass:
         self.input_ids = tokens[None]
         self.position_ids = positions[None]
         self.written = self.window_written = Indices(0, shape.tokens, written)
-        self.order = None
         self._call: AttentionCall | None = None
         self._graph = torch.cuda.CUDAGraph() if is_cuda else None
         self._captured: Tensor | None = None
@@ -164,15 +171,12 @@ class BucketPass:
     def check(self) -> None:
         """Do nothing: the pass is too short to be abandoned."""
 
-    def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        del window
+    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
+        del window, is_fused
         if self._call is None:
             queries, slots = Indices(0, self._shape.tokens), Indices(0, len(self._slots), self._slots)
             self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
-        return [self._call]
-
-    def dense_calls(self) -> None:
-        return None
+        return PassCalls((self._call,), None)
 
     def attention_tiles(self, keys: int) -> None:
         return None

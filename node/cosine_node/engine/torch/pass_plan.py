@@ -156,9 +156,7 @@ def quantum_end(keys: int) -> int:
     return -(-keys // KEY_QUANTUM) * KEY_QUANTUM
 
 
-def path_parts(
-    tree: SequenceTree, row: Row, *, first_query: int = 0, end_of: Callable[[int], int] = quantum_end
-) -> list[PathPart]:
+def path_parts(tree: SequenceTree, row: Row, *, first_query: int, end_of: Callable[[int], int]) -> list[PathPart]:
     """Cut a row that is already in its tree into parts of paths.
 
     A path leads from the beginning of the sequence to a leaf of the row. Its queries are the tokens of the row that
@@ -347,7 +345,7 @@ class AttentionCall:
 
 
 @dataclass(frozen=True, slots=True)
-class DenseCalls:
+class PassCalls:
     """Attention calls, and the place of each token among all their queries; None if that is the pass's order."""
 
     calls: tuple[AttentionCall, ...]
@@ -375,10 +373,6 @@ class DecoderPlan(Protocol):
     def window_written(self) -> Indices:
         """Their slots in layers with a sliding window."""
 
-    @property
-    def order(self) -> Tensor | None:
-        """The place of each token among the queries of all calls; None if that is the pass's order."""
-
     def attention_tiles(self, keys: int) -> RowTiles | None:
         """Return the row tiles of a call over this many keys in deterministic mode, else None."""
         del keys
@@ -387,12 +381,11 @@ class DecoderPlan(Protocol):
     def check(self) -> None:
         """Raise `PassAbandoned` if the pass was abandoned. Every layer calls this."""
 
-    def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        """Return the calls with a sliding window of this many tokens, or without one."""
+    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
+        """Return the calls with a sliding window of this many tokens, or without one.
 
-    def dense_calls(self) -> DenseCalls | None:
-        """Return the calls that replace those without a window if PyTorch's fused kernel runs them, else None."""
-        return None
+        `is_fused` means that PyTorch's fused kernel runs them.
+        """
 
 
 class RowsPlan(DecoderPlan, ABC):
@@ -416,7 +409,7 @@ class RowsPlan(DecoderPlan, ABC):
         self.store = store
         self.device = device
         self._is_abandoned = is_abandoned
-        self._calls: dict[int | None, list[AttentionCall]] = {}
+        self._calls: dict[tuple[int | None, bool], PassCalls] = {}
 
     @cached_property
     def input_ids(self) -> Tensor:
@@ -438,14 +431,14 @@ class RowsPlan(DecoderPlan, ABC):
         if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
 
-    def calls(self, window: int | None) -> Sequence[AttentionCall]:
-        found = self._calls.get(window)
+    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
+        found = self._calls.get((window, is_fused))
         if found is None:
-            found = self._calls[window] = self._make_calls(window)
+            found = self._calls[window, is_fused] = self._make_calls(window, is_fused)
         return found
 
     @abstractmethod
-    def _make_calls(self, window: int | None) -> list[AttentionCall]: ...
+    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls: ...
 
     def _one_call(self, queries: Indices, slots: Indices, hidden: Booleans | None) -> AttentionCall:
         """Return a call of one sequence; `hidden` is [queries, keys]."""
@@ -478,7 +471,7 @@ class PassPlan(RowsPlan):
         self._separate = [i for i in range(len(self.masks)) if i not in self._padded]
 
     @cached_property
-    def order(self) -> Tensor | None:
+    def _order(self) -> Tensor | None:
         if not self._padded:
             return None
         padded = [self.masks[i] for i in self._padded]
@@ -492,12 +485,13 @@ class PassPlan(RowsPlan):
         is_own_order = np.array_equal(order, np.arange(shape.tokens + separate))
         return None if is_own_order else torch.from_numpy(order).to(self.device)
 
-    def _make_calls(self, window: int | None) -> list[AttentionCall]:
+    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls:
+        del is_fused
         masks = [mask.within(window) for mask in self.masks]
         if window is not None:
             masks = [replace(mask, key_slots=self.store.window_slots(mask.key_slots)) for mask in masks]
         calls = [self._padded_call([masks[i] for i in self._padded])] if self._padded else []
-        return calls + [self._separate_call(i, masks[i]) for i in self._separate]
+        return PassCalls((*calls, *(self._separate_call(i, masks[i]) for i in self._separate)), self._order)
 
     def _padded_call(self, masks: Sequence[AttentionMask]) -> AttentionCall:
         shape = BatchShape.around(masks)
@@ -555,16 +549,6 @@ class PathPlan(RowsPlan):
         super().__init__(feeds, store=store, device=device, is_abandoned=is_abandoned, padding=self._padding)
         self._tiles = tiles
         self._feeds = feeds
-        self._parts = self._cut(self._dense_end)
-        self._dense_calls: DenseCalls | None = None
-
-    def _cut(self, end_of: Callable[[int], int]) -> list[list[PathPart]]:
-        """Cut the paths of each row into parts."""
-        found, start = [], 0
-        for tree, row in self._feeds:
-            found.append(path_parts(tree, row, first_query=start, end_of=end_of))
-            start += len(row.tokens)
-        return found
 
     def _dense_end(self, keys: int) -> int:
         """Return the end of a part of a dense call; above `hidden_keys`, the `quantum_end`."""
@@ -574,27 +558,22 @@ class PathPlan(RowsPlan):
     def attention_tiles(self, keys: int) -> RowTiles:
         return self._tiles.attention_of(keys)
 
-    @cached_property
-    def order(self) -> Tensor | None:
-        return self._order_of([part.queries for parts in self._parts for part in parts])
-
-    def _order_of(self, queries: Sequence[Integers]) -> Tensor | None:
-        joined = np.concatenate(queries)
-        order = np.zeros(len(joined) + self._padding, dtype=np.int64)
-        order[joined] = np.arange(len(joined))
-        return Indices.of(order, self.device).index
-
-    def dense_calls(self) -> DenseCalls | None:
-        if self._dense_calls is None and self._tiles.hidden_keys:
-            joined: list[tuple[Integers, AttentionCall]] = []
-            for parts, (_, row) in zip(self._parts, self._feeds, strict=True):
-                if row.is_chain:
-                    joined += [(part.queries, self._call(part, None)) for part in parts]
-                else:
-                    joined += self._calls_of_tree(parts)
-            order = self._order_of([queries for queries, _ in joined])
-            self._dense_calls = DenseCalls(tuple(call for _, call in joined), order)
-        return self._dense_calls
+    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls:
+        is_dense = is_fused and window is None and self._tiles.hidden_keys > 0
+        joined: list[tuple[Integers, AttentionCall]] = []
+        start = 0
+        for tree, row in self._feeds:
+            end_of = self._dense_end if is_dense else quantum_end
+            parts = path_parts(tree, row, first_query=start, end_of=end_of)
+            if is_dense and not row.is_chain:
+                joined += self._calls_of_tree(parts)
+            else:
+                joined += [(part.queries, self._call(part, window)) for part in parts]
+            start += len(row.tokens)
+        queries = np.concatenate([each for each, _ in joined])
+        order = np.zeros(start + self._padding, dtype=np.int64)
+        order[queries] = np.arange(start)
+        return PassCalls(tuple(call for _, call in joined), Indices.of(order, self.device).index)
 
     def _calls_of_tree(self, parts: Sequence[PathPart]) -> list[tuple[Integers, AttentionCall]]:
         """Join the parts of the paths of a tree in as few calls as possible; return each call and its queries."""
@@ -653,10 +632,6 @@ class PathPlan(RowsPlan):
         is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
         fits = first % PAGE_TOKENS == 0 and first + count <= limit and count == quantum_end(len(slots))
         return Indices(first, count) if is_run and fits else None
-
-    def _make_calls(self, window: int | None) -> list[AttentionCall]:
-        parts = self._cut(quantum_end) if self._tiles.hidden_keys else self._parts
-        return [self._call(part, window) for of_row in parts for part in of_row]
 
     def _call(self, part: PathPart, window: int | None) -> AttentionCall:
         mask, keys = part.mask, part.keys

@@ -255,10 +255,9 @@ def test_a_key_stays_with_those_that_the_kernel_takes_it_with_when_alone(prefix:
     tree.add(row, range(prefix, prefix + 4))
     any_rows = RowTiles((1, 64))
     tiles = RowTileSet(products=any_rows, attention=any_rows, attention_over_blocks=any_rows, hidden_keys=1024)
-    dense = PathPlan(
-        [(tree, row)], store=KvStore(slots=1100), device=torch.device("cpu"), tiles=tiles
-    ).dense_calls()
-    assert dense is not None and len(dense.calls) == calls
+    plan = PathPlan([(tree, row)], store=KvStore(slots=1100), device=torch.device("cpu"), tiles=tiles)
+    dense = plan.calls(None, is_fused=True)
+    assert len(dense.calls) == calls
     for call in dense.calls:
         bias, slots = call.bias(torch.float32, 1), call.slots
         assert bias is not None
