@@ -167,7 +167,7 @@ def _held_model(
     load = partial(load_model, source, dtype=dtype, blocks=blocks)
     model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
     if quantize == HALF and not halve(model):
-        raise UsageError(f"'{source}' has no linear layers that could be held in {HALF}; drop --quantize.")
+        raise UsageError(f"'{source}' has no linear layers to convert to {HALF}; drop --quantize.")
     if quantize is None:
         avoid_emulation(model)
     return model
@@ -290,7 +290,7 @@ def _quantised(source: str, kind: str, *, dtype: torch.dtype, device: torch.devi
     else:
         raise UsageError("--quantize int4 requires bfloat16 activations; add --dtype bfloat16.")
     if not any(isinstance(weight, tensors.TorchAOBaseTensor) for weight in model.parameters()):
-        raise UsageError(f"'{source}' has no linear layers that could be held in {kind}; drop --quantize.")
+        raise UsageError(f"'{source}' has no linear layers to convert to {kind}; drop --quantize.")
     return model
 
 

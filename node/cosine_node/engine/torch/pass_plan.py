@@ -625,14 +625,6 @@ class PathPlan(RowsPlan):
         keys = Indices(0, len(slots), torch.from_numpy(slots).to(self.device))
         return queries, self._one_call(Indices.of(queries, self.device), keys, hidden)
 
-    def _page_run(self, slots: Integers, count: int, limit: int | None = None) -> Indices | None:
-        """Return these slots and the rest of their last page, `count` slots, or None if they are not contiguous."""
-        first = int(slots[0])
-        limit = self.store.slots if limit is None else limit
-        is_run = np.array_equal(slots, np.arange(first, first + len(slots)))
-        fits = first % PAGE_TOKENS == 0 and first + count <= limit and count == quantum_end(len(slots))
-        return Indices(first, count) if is_run and fits else None
-
     def _call(self, part: PathPart, window: int | None) -> AttentionCall:
         mask, keys = part.mask, part.keys
         key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
@@ -646,12 +638,14 @@ class PathPlan(RowsPlan):
             hidden[:, :keys] |= mask.key_indices[None, :] <= mask.query_indices[:, None] - window
         # Pages that the window has left behind are read from the spare page; these keys are hidden.
         windows = None if window is None else self.store.windows
-        slots = self._page_run(key_slots, keys + padding, None if windows is None else windows.slots)
-        if slots is None:
-            first = int(key_slots[0])
-            padded = np.concatenate([key_slots, np.full(padding, first)])
-            slots = Indices(first, keys + padding, torch.from_numpy(padded).to(self.device))
-        return self._one_call(Indices.of(part.queries, self.device), slots, hidden)
+        end = self.store.slots if windows is None else windows.slots
+        first, count = int(key_slots[0]), keys + padding
+        is_run = np.array_equal(key_slots, np.arange(first, first + keys))
+        index = None
+        # Whole pages in a run are read in place to the end of the last one.
+        if not is_run or first % PAGE_TOKENS or first + count > end or count != quantum_end(keys):
+            index = torch.from_numpy(np.concatenate([key_slots, np.full(padding, first)])).to(self.device)
+        return self._one_call(Indices.of(part.queries, self.device), Indices(first, count, index), hidden)
 
 
 def _shared_keys(slots: Sequence[Integers]) -> int:
