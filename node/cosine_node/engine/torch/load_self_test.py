@@ -342,7 +342,7 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
         )
 
     def units(error: float, of_text: Rounding) -> float:
-        """Return an error in units of the rounding of its text, at least that of most texts."""
+        """Return an error in units of its text's rounding, or of the median text's if that is larger."""
         between_ways = min(max(of_text.of_ways), MOST_BETWEEN_WAYS)
         return error / min(max(least_unit, between_ways, *of_text.of_copies), MOST_TOLERANCE / MOST_UNITS)
 
