@@ -1,4 +1,4 @@
-"""An attacker of a real swarm, in a process of its own.
+"""An attacker of a real swarm, in a separate process.
 
 Takes its task as JSON in its argument, prints "attacking" once it has begun, and ends with its stdin.
 """
@@ -32,7 +32,7 @@ FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_re
 
 
 async def flood(client: AsyncClient, peer_id: str, protocol: str, message: m.Message) -> None:
-    """Send the same message for ever, over a new stream whenever one ends."""
+    """Send the same message forever, over a new stream after each end."""
     frame = encode_frame(encode(message))
     hello = encode_frame(encode(m.Hello(VERSION, (), AGENT)))
     while True:

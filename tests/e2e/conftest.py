@@ -62,7 +62,6 @@ def swarm_in(
     drafters: Mapping[str, str] = DRAFTERS,
     emulated: str | None = None,
 ) -> Iterator[Swarm]:
-    """The nodes, which log to a folder."""
     nodes: list[Node] = []
 
     def started(name: str, *arguments: Any) -> Node:

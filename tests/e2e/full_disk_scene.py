@@ -1,4 +1,4 @@
-"""Nodes and a client whose disk is full, and then is not, in a mount namespace: see `test_hardships`."""
+"""Nodes and a client whose disk is full for a while, in a mount namespace: see `test_hardships`."""
 
 import json
 import subprocess
@@ -12,11 +12,10 @@ from tests.e2e.reference import PROMPT, encoded, greedy
 NEW_TOKENS: Final = 96
 DISK: Final = "24m"
 JOIN: Final = ("join", "--threads", "1", "--dtype", "float32", "--emulate", "60/6")
-"""Passes long enough for drafters to pay, or a client with memory would use none."""
+"""With shorter passes a client with memory would use no drafters."""
 
 
 def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
-    """Generate by the command line, and check the text."""
     options = ("--initial-peers", verifier.maddr, "--json", "--dtype", "float32", "--share-feedback")
     done = run("generate", PROMPT, "--max-new-tokens", str(NEW_TOKENS), *options)
     assert done.returncode == 0, done.stderr
@@ -27,7 +26,6 @@ def asked(verifier: Node) -> "subprocess.CompletedProcess[str]":
 
 
 def fill(ballast: Path) -> None:
-    """Fill the disk."""
     with ballast.open("wb", buffering=0) as file:
         for piece_bytes in (1 << 20, 1 << 12, 1):
             try:
@@ -35,11 +33,6 @@ def fill(ballast: Path) -> None:
                     file.write(bytes(piece_bytes))
             except OSError:
                 continue
-
-
-def drafts_in(disk: Path) -> list[Path]:
-    """Temporary files that should have replaced others."""
-    return [path for path in disk.rglob(".*") if path.is_file()]
 
 
 def lines_with(text: str, log: str) -> list[str]:
@@ -75,7 +68,8 @@ def play(folder: Path, disk: Path) -> None:
         assert said and len(set(said)) == len(said), log
         assert verifier.process.poll() is None
         assert {path: path.read_bytes() for path in kept} == kept, "nothing is half written"
-        assert drafts_in(disk) == []
+        # No temporary files are left.
+        assert [path for path in disk.rglob(".*") if path.is_file()] == []
         (disk / "ballast").unlink()
         nodes.append(begin_drafter("again", verifier, folder))
         assert "cannot be written" not in asked(verifier).stderr

@@ -71,7 +71,6 @@ class Node:
         return self
 
     def wait_said(self, words: str, timeout_s: float = READY_TIMEOUT_S) -> None:
-        """Wait until its log has these words."""
         until_s = time.monotonic() + timeout_s
         while words not in (log := self.log.read_text()):
             assert time.monotonic() < until_s and self.process.poll() is None, f"{self.name} said: {log}"
@@ -93,7 +92,6 @@ class Node:
         return "\n".join([f"{self.name} ({self.ready.get('peer_id', 'not ready')}) {state}", *said])
 
     def kill(self) -> None:
-        """Send SIGKILL."""
         self.process.kill()
         self.process.wait()
 
@@ -103,7 +101,6 @@ class Node:
         return self.process.wait(timeout=30)
 
     def close(self) -> None:
-        """End the process in any state."""
         close_all([self])
 
 
@@ -111,7 +108,6 @@ _open: list[Node] = []
 
 
 def open_nodes() -> tuple[Node, ...]:
-    """The nodes that were started and not closed."""
     return tuple(_open)
 
 

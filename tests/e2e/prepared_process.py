@@ -63,7 +63,6 @@ class PreparedProcess:
 def _run(
     arguments: Sequence[str], log: Path, environment: Mapping[str, str], stdin: Path, stdout: Connection
 ) -> None:
-    """Run the command in a forked process."""
     with stdin.open("rb") as given:
         os.dup2(given.fileno(), 0)
     os.dup2(stdout.fileno(), 1)

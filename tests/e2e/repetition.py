@@ -1,7 +1,7 @@
-"""Texts of one verifier, each asked for many times: `python -m tests.e2e.repetition` prints how many are others.
+"""Repeated texts of one verifier: `python -m tests.e2e.repetition` prints how many prompts get several texts.
 
-Every prompt is asked for alone, then beside seven others, with a cached prefix or without, and with the verifier's
-own drafts or without.
+Every prompt is generated alone, then together with seven others, with and without a cached prefix, and with and
+without the verifier's own drafts.
 """
 
 import asyncio
@@ -9,7 +9,6 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Final
@@ -48,23 +47,10 @@ REAL: Final = {
 """The ways to run the real target that are compared, with the options of each."""
 
 
-@dataclass(frozen=True, slots=True)
-class Repetition:
-    """The texts of each prompt, by a verifier with these numerics."""
-
-    numerics: str
-    texts: tuple[frozenset[str], ...]
-
-    @property
-    def several(self) -> int:
-        """Prompts that got more than one text."""
-        return sum(len(texts) > 1 for texts in self.texts)
-
-
 def repetition(
     folder: Path, target: str, options: Sequence[str], *, tokens: int, prompts: Sequence[str] = PROMPTS
-) -> Repetition:
-    """Start a verifier and ask it for each prompt `RUNS` times: greedy, in chats of so many tokens."""
+) -> tuple[str, list[set[str]]]:
+    """Return the numerics of a new verifier, and the greedy texts of `RUNS` chats for each prompt."""
     with ExitStack() as stack:
 
         def start(name: str, *arguments: str) -> Node:
@@ -77,7 +63,7 @@ def repetition(
         return asyncio.run(_asked(peer, target, prompts, tokens))
 
 
-async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) -> Repetition:
+async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) -> tuple[str, list[set[str]]]:
     async with AsyncClient([peer], target=target, max_new_tokens=tokens, temperature=0.0) as client:
         texts: dict[str, set[str]] = {prompt: set() for prompt in prompts}
         numerics = ""
@@ -91,7 +77,7 @@ async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) ->
         alone = [(prompt, way) for way in (PLAIN, ALONE) for prompt in prompts for _ in range(2)]
         for prompt, way in alone:
             await ask(prompt, way)
-        # Others are beside each prompt every time.
+        # Each prompt runs with others every time.
         left = RUNS - len(alone) // len(prompts)
         many = list(islice(cycle(prompts), left * len(prompts)))
         for first in range(0, len(many), AT_ONCE):
@@ -99,16 +85,16 @@ async def _asked(peer: str, target: str, prompts: Sequence[str], tokens: int) ->
             async with asyncio.TaskGroup() as group:
                 for prompt, way in zip(many[first : first + AT_ONCE], ways, strict=False):
                     group.create_task(ask(prompt, way))
-        return Repetition(numerics, tuple(map(frozenset, texts.values())))
+        return numerics, list(texts.values())
 
 
 def main() -> None:
     for name, options in REAL.items():
         with tempfile.TemporaryDirectory() as folder:
-            found = repetition(Path(folder), "zoo:smol-target", options, tokens=48)
-        promise = "the same" if repeats(found.numerics) else "may differ"
-        said = f"{found.several} of {len(found.texts)} prompts got several texts"
-        sys.stdout.write(f"{name} ({found.numerics}, {promise}): {said} in {RUNS} runs\n")
+            numerics, texts = repetition(Path(folder), "zoo:smol-target", options, tokens=48)
+        promise = "the same" if repeats(numerics) else "may differ"
+        said = f"{sum(len(each) > 1 for each in texts)} of {len(texts)} prompts got several texts"
+        sys.stdout.write(f"{name} ({numerics}, {promise}): {said} in {RUNS} runs\n")
         sys.stdout.flush()
 
 

@@ -74,7 +74,6 @@ async def assert_right(client: AsyncClient) -> None:
 
 
 def memory_bytes(swarm: Swarm) -> int:
-    """The memory of the verifier and its daemon."""
     process = psutil.Process(swarm.verifier.process.pid)
     return sum(each.memory_info().rss for each in (process, *process.children()))
 
@@ -125,7 +124,6 @@ def test_what_a_verifier_says_when_it_refuses_steers_no_terminal(swarm: Swarm, t
 
 
 def shown_of(command: Sequence[str]) -> bytes:
-    """The output of a command on a terminal."""
     ours, its = pty.openpty()
     with subprocess.Popen(command, stdout=its, stderr=its, env=os.environ | {"COSINE_TRANSPORT": "full"}):
         os.close(its)

@@ -17,7 +17,6 @@ NOBODY: Final = "/ip4/127.0.0.1/tcp/1/p2p/12D3KooWT3FTL4gp9kXNHAkxymcJGPWvEkBj7j
 
 
 def sentence_of(*arguments: str, code: int, stdin: str = "", **environment: str) -> str:
-    """The one sentence a command ends with."""
     done = run(*arguments, stdin=stdin, environment=environment)
     assert (done.returncode, done.stdout) == (code, ""), done.stderr
     assert "Traceback" not in done.stderr

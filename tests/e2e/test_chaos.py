@@ -1,9 +1,9 @@
-"""Faults of everything, one upon the other: no text is wrong, fails or hangs for who knows two addresses.
+"""Overlapping faults of all nodes: no text of a client that knows two addresses is wrong, fails or hangs.
 
-Two verifiers, two drafters and a bootstrap node serve four clients that ask on and on, each for a text of its own
-seed. Meanwhile nodes and their daemons are killed, stopped and started again, and clients leave and join anew or
-lose their daemons. A seed makes the plan. An event that would leave a client without any address that it knows, or
-all without a verifier, is left out.
+Two verifiers, two drafters and a bootstrap node serve four clients that generate texts repeatedly, each with its
+seed. Meanwhile nodes and their daemons are killed, stopped and restarted, and clients leave and join again or lose
+their daemons. A seed determines the plan. An event that leaves a client without a known address, or all clients
+without a verifier, is skipped.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ import pytest
 
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
+from cosine_p2p.storage.identity_file import load_identity
 from cosine_protocol.errors import CosineError
 from tests.e2e.conftest import EMULATED
 from tests.e2e.nodes import HOST, Node, close_all, daemons_of, free_port
@@ -37,6 +38,12 @@ MINUTES: Final = 2.0
 NEW_TOKENS: Final = 48
 VERIFIERS: Final = frozenset({"first", "second"})
 DRAFTERS: Final = {"draft-literature": "zoo:draft-literature", "ngram": "ngram"}
+_JOIN: Final = ("join", "--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
+ARGUMENTS: Final = {
+    "boot": ("bootstrap",),
+    **dict.fromkeys(VERIFIERS, (*_JOIN, "--role", "verifier", "--model", "zoo:target")),
+    **{name: (*_JOIN, "--role", "drafter", "--model", model) for name, model in DRAFTERS.items()},
+}
 NODES: Final = ("boot", *sorted(VERIFIERS), *DRAFTERS)
 KNOWN: Final = (("boot", "first"), ("boot", "second"), ("boot", "first"), ("first", "second"))
 """The nodes whose addresses each client knows."""
@@ -57,8 +64,6 @@ HUNG_S: Final = 120.0
 
 
 class Deed(StrEnum):
-    """A fault of a node or client."""
-
     KILL = "kill -9"
     STOP = "SIGSTOP"
     RESTART = "SIGTERM"
@@ -67,7 +72,14 @@ class Deed(StrEnum):
     LEAVE = "leaves and joins anew"
 
 
-NODE_DEEDS: Final = (Deed.KILL, Deed.STOP, Deed.RESTART, Deed.KILL_DAEMON, Deed.STOP_DAEMON)
+SIGNALS: Final = {
+    Deed.KILL: signal.SIGKILL,
+    Deed.STOP: signal.SIGSTOP,
+    Deed.RESTART: signal.SIGTERM,
+    Deed.KILL_DAEMON: signal.SIGKILL,
+    Deed.STOP_DAEMON: signal.SIGSTOP,
+}
+"""The faults of nodes."""
 # With its own daemon stopped a client reaches nobody.
 CLIENT_DEEDS: Final = (Deed.LEAVE, Deed.KILL_DAEMON)
 
@@ -83,11 +95,10 @@ class Event:
 
 
 def planned(*, seed: int, minutes: float) -> list[Event]:
-    """The events of a run. Pure."""
     chance, now_s, events = Random(seed), FIRST_S, list[Event]()
     while now_s < 60 * minutes:
         victim = chance.choice(VICTIMS)
-        deed = chance.choice(NODE_DEEDS if victim in NODES else CLIENT_DEEDS)
+        deed = chance.choice(tuple(SIGNALS) if victim in NODES else CLIENT_DEEDS)
         span_s = STOPPED_S if deed in (Deed.STOP, Deed.STOP_DAEMON) else DOWN_S
         events.append(Event(now_s, deed, victim, chance.uniform(*span_s)))
         now_s += chance.uniform(*PAUSE_S)
@@ -113,28 +124,34 @@ class Found:
 
 @dataclass(slots=True)
 class Scene:
-    """The nodes with their arguments and addresses; `whole_s` is the time since when each is whole."""
+    """The nodes by name; `whole_s` is the time since when each is whole."""
 
     folder: Path
-    arguments: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    hosts: dict[str, str] = field(default_factory=dict)
-    maddrs: dict[str, str] = field(default_factory=dict)
+    ports: dict[str, int] = field(default_factory=lambda: {name: free_port() for name in NODES})
     nodes: dict[str, Node] = field(default_factory=dict)
     whole_s: dict[str, float] = field(default_factory=dict)
     starts: int = 0
 
-    def begin(self, name: str) -> Node:
-        """Start a node, which is not ready yet."""
+    def host(self, name: str) -> str:
+        return HOST.replace("/tcp/0", f"/tcp/{self.ports[name]}")
+
+    def key(self, name: str) -> Path:
+        return self.folder / f"{name}.key"
+
+    def maddr(self, name: str) -> str:
+        return f"{self.host(name)}/p2p/{load_identity(self.key(name)).peer_id}"
+
+    def begin(self, name: str) -> None:
         self.starts += 1
-        arguments = (*self.arguments[name], "--identity", str(self.folder / f"{name}.key"))
-        node = Node.start(f"{name}-{self.starts}", arguments, self.folder, host=self.hosts[name])
-        self.nodes[name] = node
-        return node
+        arguments = [*ARGUMENTS[name], "--network", NETWORK, "--identity", str(self.key(name))]
+        # The bootstrap node may be gone when another one restarts.
+        for peer in {"boot", "second" if name == "first" else "first"} - {name}:
+            if peer in self.nodes:
+                arguments += ["--initial-peers", self.maddr(peer)]
+        self.nodes[name] = Node.start(f"{name}-{self.starts}", arguments, self.folder, host=self.host(name))
 
     def note_ready(self, name: str) -> None:
-        """Wait until a node is ready."""
-        node = self.nodes[name].wait_ready()
-        self.maddrs[name] = node.maddr
+        self.nodes[name].wait_ready()
         self.note_back(name)
 
     def note_back(self, name: str) -> None:
@@ -147,7 +164,6 @@ class Scene:
         return {name for name, since_s in self.whole_s.items() if since_s <= time.monotonic()}
 
     def pids_of(self, victim: str, deed: Deed) -> list[int]:
-        """The process ids that a deed affects."""
         if victim in CLIENTS:
             daemons = sorted(daemons_of(os.getpid()))
             return daemons[CLIENTS.index(victim) :][:1]
@@ -159,27 +175,12 @@ class Scene:
 def scene_in(folder: Path) -> Iterator[Scene]:
     """The nodes, all ready and settled."""
     scene = Scene(folder)
-    engine = ("--threads", "1", "--dtype", "float32", "--emulate", EMULATED)
     try:
-        for name in NODES:
-            scene.hosts[name] = HOST.replace("/tcp/0", f"/tcp/{free_port()}")
-        scene.arguments["boot"] = ("bootstrap", "--network", NETWORK)
-        scene.begin("boot")
-        scene.note_ready("boot")
-        join = ("join", *engine, "--network", NETWORK, "--initial-peers", scene.maddrs["boot"])
-        for name in VERIFIERS:
-            scene.arguments[name] = (*join, "--role", "verifier", "--model", "zoo:target")
-        for name, model in DRAFTERS.items():
-            scene.arguments[name] = (*join, "--role", "drafter", "--model", model)
-        for name in NODES[1:]:
-            scene.begin(name)
-        for name in NODES[1:]:
-            scene.note_ready(name)
-        # The bootstrap node may be gone when another one restarts.
-        for name in NODES[1:]:
-            other = "second" if name == "first" else "first"
-            scene.arguments[name] += ("--initial-peers", scene.maddrs[other])
-        scene.arguments["boot"] += ("--initial-peers", scene.maddrs["first"])
+        for names in (NODES[:1], NODES[1:]):
+            for name in names:
+                scene.begin(name)
+            for name in names:
+                scene.note_ready(name)
         scene.whole_s = dict.fromkeys(NODES, time.monotonic())
         yield scene
     finally:
@@ -196,7 +197,6 @@ def signalled(pid: int, number: signal.Signals) -> None:
 
 
 async def carry_out(scene: Scene, event: Event, leaving: dict[str, asyncio.Event]) -> None:
-    """Carry out an event, and undo it."""
     name = event.victim
     if event.deed is Deed.LEAVE:
         leaving[name].set()
@@ -204,18 +204,13 @@ async def carry_out(scene: Scene, event: Event, leaving: dict[str, asyncio.Event
     pids = scene.pids_of(name, event.deed)
     if name in NODES:
         scene.whole_s.pop(name, None)
+    for pid in pids:
+        signalled(pid, SIGNALS[event.deed])
     if event.deed in (Deed.STOP, Deed.STOP_DAEMON):
-        for pid in pids:
-            signalled(pid, signal.SIGSTOP)
         await asyncio.sleep(event.lasts_s)
         for pid in pids:
             signalled(pid, signal.SIGCONT)
-    elif event.deed is Deed.KILL_DAEMON:
-        for pid in pids:
-            signalled(pid, signal.SIGKILL)
-    else:
-        for pid in pids:
-            signalled(pid, signal.SIGKILL if event.deed is Deed.KILL else signal.SIGTERM)
+    elif event.deed in (Deed.KILL, Deed.RESTART):
         await asyncio.to_thread(scene.nodes[name].process.wait)
         await asyncio.sleep(event.lasts_s)
         scene.begin(name)
@@ -229,11 +224,10 @@ async def ask_on(
     scene: Scene, number: int, expected: Sequence[int], leaving: asyncio.Event, over: asyncio.Event, found: Found
 ) -> None:
     """Generate the client's text repeatedly, with a new client whenever it has to leave."""
-    peers = KNOWN[number]
     while not over.is_set():
         leaving.clear()
         try:
-            maddrs = [scene.maddrs[name] for name in peers]
+            maddrs = [scene.maddr(name) for name in KNOWN[number]]
             async with AsyncClient(maddrs, memory=False, network=NETWORK, dtype="float32") as client:
                 while not (over.is_set() or leaving.is_set()):
                     async with asyncio.timeout(HUNG_S):
@@ -255,7 +249,7 @@ def options_of(number: int) -> GenerationOptions:
 async def texts_of(scene: Scene) -> list[tuple[int, ...]]:
     """The text of each client without faults; the greedy one must equal that of transformers."""
     async with AsyncClient(
-        [scene.maddrs["boot"]], memory=False, network=NETWORK, dtype="float32", strategy="plain"
+        [scene.maddr("boot")], memory=False, network=NETWORK, dtype="float32", strategy="plain"
     ) as client:
         texts = [(await client.generate(PROMPT, **options_of(number))).token_ids for number in range(len(CLIENTS))]
     assert texts[0] == greedy(encoded(PROMPT), NEW_TOKENS)
@@ -263,7 +257,6 @@ async def texts_of(scene: Scene) -> list[tuple[int, ...]]:
 
 
 async def play(scene: Scene, events: Sequence[Event], *, minutes: float) -> Found:
-    """Carry out a plan under the clients' load."""
     found, over = Found(), asyncio.Event()
     expected = await texts_of(scene)
     leaving = {name: asyncio.Event() for name in CLIENTS}

@@ -35,7 +35,7 @@ MOST: Final = 1.15
 
 @dataclass(slots=True)
 class Machines:
-    """Processes, each with folders of its own, as on a machine of its own."""
+    """Processes, each with separate folders as on a separate machine."""
 
     folder: Path
     kind: "Kind"
@@ -64,12 +64,12 @@ class Machines:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How a model is stored, and how it is run whole. Without a `gguf` it is the embedded one."""
+    """The format of a model, and the options of a verifier. Without a `gguf` it is the embedded model."""
 
     gguf: str | None
     options: tuple[str, ...]
     spare_bytes: int = 0
-    """Bound of the size of the tokenizer and metadata beside the weights."""
+    """Bound of the size of the tokenizer and metadata."""
 
 
 KINDS: Final = {
@@ -94,7 +94,7 @@ async def texts(machines: Machines, verifier: Node) -> list[tuple[int, ...]]:
 
 @pytest.fixture(scope="module", params=KINDS)
 def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
-    """One machine holds all; two stages and a head begin with nothing. Once they are ready the first is gone."""
+    """One machine has all weights; two stages and a head start without any. It is killed once they are ready."""
     kind, folder = KINDS[request.param], tmp_path_factory.mktemp("machines")
     swarm, model = Machines(folder, kind), "zoo:target"
     if kind.gguf is not None:

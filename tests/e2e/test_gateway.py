@@ -5,7 +5,7 @@ import signal
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any, Final
 from urllib.error import HTTPError
@@ -31,13 +31,9 @@ TOKENS: Final = 24
 @pytest.fixture(scope="module")
 def gateway(swarm: Swarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     folder = tmp_path_factory.mktemp("gateway")
-    node = Node.start(
-        "gateway", ("serve", "--port", "0", *swarm.peers), folder, COSINE_API_KEY=f"{KEY} {OTHER_KEY}"
-    )
-    try:
+    command = ("serve", "--port", "0", *swarm.peers)
+    with closing(Node.start("gateway", command, folder, COSINE_API_KEY=f"{KEY} {OTHER_KEY}")) as node:
         yield node.wait_ready()
-    finally:
-        node.close()
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +43,6 @@ def client(gateway: Node) -> Iterator[OpenAI]:
 
 
 def own_text(prompt: str) -> str:
-    """The greedy text of the target alone."""
     before = encoded(prompt)
     whole: str = target_tokenizer().decode([*before, *greedy(before, TOKENS)])
     return whole.removeprefix(target_tokenizer().decode(list(before)))
@@ -101,8 +96,8 @@ def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_
 
 @pytest.mark.thorough
 def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -> None:
-    node = Node.start("gateway", ("serve", "--port", "0", *swarm.peers), tmp_path).wait_ready()
-    try:
+    with closing(Node.start("gateway", ("serve", "--port", "0", *swarm.peers), tmp_path)) as node:
+        node.wait_ready()
         with OpenAI(base_url=f"{node.ready['url']}/v1", api_key="none", max_retries=0) as openai:
             stream = openai.completions.create(
                 model="zoo:target", prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True
@@ -119,5 +114,3 @@ def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -
         assert {line["request"] for line in lines if "request" in line} == set(told["requests"])
         assert (told["event"], told["path"], told["status"]) == ("request", "/v1/completions", 200)
         assert told["completion_tokens"] == TOKENS
-    finally:
-        node.close()

@@ -27,7 +27,6 @@ def generated(swarm: Swarm, *arguments: str, stdin: str = "") -> dict[str, Any]:
 
 
 async def ask_all(swarm: Swarm, cases: list[Case], strategy: str) -> list[Generation]:
-    """One client, one prompt after the other."""
     async with AsyncClient([swarm.boot.maddr], memory=False, dtype="float32", strategy=strategy) as client:
         return [await client.generate(case.prompt, max_new_tokens=NEW_TOKENS) for case in cases]
 

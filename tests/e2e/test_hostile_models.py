@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import AsyncExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -43,15 +43,11 @@ TOKENIZERS: Final = {
 
 @contextmanager
 def node_of(name: str, folder: Path, *arguments: str, **environment: str) -> Iterator[Node]:
-    node = Node.start(name, (*arguments, "--network", NETWORK), folder, **environment)
-    try:
+    with closing(Node.start(name, (*arguments, "--network", NETWORK), folder, **environment)) as node:
         yield node.wait_ready()
-    finally:
-        node.close()
 
 
 def serving(files: TokenizerFiles, asked: list[str]) -> Any:
-    """Serves these files for any request."""
 
     async def handle(stream: Stream) -> None:
         async with Channel(stream, DISCOVER) as channel:

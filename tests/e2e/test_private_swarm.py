@@ -36,7 +36,7 @@ class Friends:
 
 
 def admitted(founder: Path, name: str) -> Path:
-    """The swarm file of a new member, for a day from now. Its key lies beside it."""
+    """Return the swarm file of a new member, valid for a day. Its key is in the same folder."""
     file, key = founder.parent / f"{name}.swarm", founder.parent / f"{name}.key"
     peer_id = json.loads(run("identity", "--identity", str(key), "--json").stdout)["peer_id"]
     done = run("swarm", "admit", peer_id, "--days", "1", "--folder", str(founder))

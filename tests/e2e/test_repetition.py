@@ -10,8 +10,8 @@ from tests.e2e.repetition import PROMPTS, repetition
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
 
-def test_a_prompt_gets_one_text_however_often_it_is_asked(tmp_path: Path) -> None:
+def test_a_prompt_gets_one_text_in_every_run(tmp_path: Path) -> None:
     options = ("--dtype", "float32", "--threads", "1")
-    found = repetition(tmp_path, "zoo:target", options, tokens=24, prompts=PROMPTS[:4])
-    assert repeats(found.numerics)
-    assert [len(texts) for texts in found.texts] == [1] * 4
+    numerics, texts = repetition(tmp_path, "zoo:target", options, tokens=24, prompts=PROMPTS[:4])
+    assert repeats(numerics)
+    assert [len(each) for each in texts] == [1] * 4

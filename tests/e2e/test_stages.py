@@ -1,4 +1,4 @@
-"""A model in parts, as processes: the texts of the whole model, also if a stage is killed.
+"""Stages as processes: texts are those of the whole model, also if a stage is killed.
 
 The tests that kill stages come last.
 """
@@ -41,7 +41,6 @@ class StageSwarm:
         return self.nodes[name]
 
     def begin_stage(self, name: str, layers: str) -> Node:
-        """Start a stage of the target in float32."""
         options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options)
 
@@ -55,7 +54,7 @@ class StageSwarm:
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StageSwarm]:
-    """Two stages that hold all layers, a spare of the second, a head with a drafter of its own, another drafter."""
+    """Two stages with all layers, a spare of the second, a head with its own drafter, and another drafter."""
     folder = tmp_path_factory.mktemp("parts")
     with own_home(folder / "home"):
         swarm = StageSwarm(folder, Node.start("boot", ("bootstrap", "--network", NETWORK), folder))

@@ -61,5 +61,4 @@ def test_log_lines_of_a_request_join_its_nodes(swarm: Swarm, caplog: pytest.LogC
 
 
 def logged(node: Node) -> list[dict[str, Any]]:
-    """Every line of a node's log is JSON."""
     return [json.loads(line) for line in node.log.read_text().splitlines()]

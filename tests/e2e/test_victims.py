@@ -1,8 +1,8 @@
 """Records with a victim's addresses cause few connections, counted at the victim's sockets.
 
-The test runs this file as a command in a network of its own, which needs root or user namespaces. Swarm and victim
-have public addresses there, the victim a private one and the loopback too. It counts connections and never says a
-word.
+The test runs this file as a command in a separate network, which needs root or user namespaces. Swarm and victim
+have public addresses there, the victim also a private one and the loopback. It counts connections and sends
+nothing.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ FASTEST: Final[dict[str, Any]] = {"pass_us": 1, "load_requests": 0, "capacity_re
 
 
 def command() -> list[str] | None:
-    """This script in a network of its own; None where that is not possible."""
+    """Return the command of this script in a separate network, or None if that is not possible."""
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         return None
     enter = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--map-root-user"])]
@@ -61,7 +61,7 @@ def command() -> list[str] | None:
 
 
 class Victim:
-    """Counts who comes, by kind of address, and keeps all waiting."""
+    """A server that counts connections by kind of address and never answers."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -81,7 +81,7 @@ class Victim:
 
 
 async def announce(boot: Node, victim: Victim, stack: AsyncExitStack, folder: Path) -> None:
-    """Records of strangers, each a verifier's and a drafter's, which the victim seems to serve."""
+    """Announce a verifier and a drafter of each stranger with the victim's addresses."""
     async with client_of(boot, "full") as client:
         directory = client._joined().swarm.directory
         true = [(await directory.find(role, "zoo:target"))[0] for role in (Role.VERIFIER, Role.DRAFTER)]
@@ -95,7 +95,7 @@ async def announce(boot: Node, victim: Victim, stack: AsyncExitStack, folder: Pa
             lie: NodeRecord = replace(record, peer_id=identity.peer_id, addresses=addresses, **FASTEST)
             own = DhtDirectory(node, identity, network=NETWORK, opener=node.opener)
             await own.announce(issued(lie), ["zoo:target"])
-        # Nobody serves at its own address from now on; its records live on.
+        # Its records remain.
         await node.close()
 
 

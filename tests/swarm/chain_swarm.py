@@ -68,8 +68,6 @@ class Conduct:
 
 
 class _ConductedService(StageService):
-    """A stage's service with faults."""
-
     conduct: Conduct
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
@@ -90,8 +88,6 @@ class _ConductedService(StageService):
 
 
 class _ConductedBooks:
-    """`ChainBooks` of a stage with faults."""
-
     def __init__(self, inner: ChainBooks, conduct: Conduct, number: int, close: Callable[[], object]) -> None:
         self._inner = inner
         self.number = number
@@ -113,7 +109,6 @@ class _ConductedBooks:
 
 
 def _other(result: RowResult) -> RowResult:
-    """Return other tokens than the target's."""
     choices = [replace(each, token=(each.token + 1) % VOCAB_TOKENS) for each in result.choices]
     return replace(result, choices=tuple(choices))
 
@@ -195,7 +190,6 @@ class ChainSwarm:
         return stage
 
     async def announce(self, name: str) -> None:
-        """Announce a stage with its announced pass time."""
         stage, digest = self.stages[name], self.swarm.facts.digest()
         pass_us = round(1e6 * stage.conduct.pass_s)
         offer = StageOffer(
@@ -283,7 +277,6 @@ class ChainSwarm:
 
     @property
     def chosen(self) -> list[str]:
-        """The stages of the chain in use, in order."""
         assert self.source is not None and self.source.found is not None
         return [one.place.peer_id for one in self.source.found.stages]
 

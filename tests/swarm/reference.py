@@ -71,7 +71,6 @@ def prompt_of(rng: random.Random, tokens: int = 6) -> str:
 def plain_stream(
     prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[int] = (), vocab_tokens: int = VOCAB_TOKENS
 ) -> tuple[int, ...]:
-    """Return the target's tokens by plain decoding."""
     engine = ScriptedEngine(vocab_tokens=vocab_tokens)
     return workload.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 

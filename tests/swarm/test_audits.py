@@ -112,7 +112,7 @@ def test_a_verifier_that_lies_is_convicted_by_two_others_and_asked_last(lie: str
     assert authors(first) == [SUSPECT.peer_id] and state_of(first) is AuditState.CONVICTED
     assert authors(second) != [SUSPECT.peer_id] and state_of(second) is AuditState.PASSED
     assert second.token_ids == plain_stream(PROMPT, SAMPLED, tokens=TOKENS)
-    # Whoever has the file can check it, and the next run of the client knows.
+    # The file can be checked by anybody, and the next run of the client reads it.
     [kept] = EvidenceFile(file).read()
     assert first.audit is not None and kept == first.audit.evidence[0]
     assert len(kept.open().verdicts) == 2
@@ -124,7 +124,7 @@ def test_where_one_accuses_the_only_other_one_nobody_can_tell_who_lies(lies: boo
     file = tmp_path / "evidence.json"
     engines = (other_model(), target_engine()) if lies else (target_engine(), other_model())
     for done in texts_of(*engines, file=file):
-        # Neither loses its place, nor its voice: an accusation costs nothing to make.
+        # Neither loses its rank or its vote, since accusations are free.
         assert authors(done) == [SUSPECT.peer_id] and state_of(done) is AuditState.SUSPECTED
     assert len(EvidenceFile(file).read()) == 2 and not EvidenceFile(file).convicted()
 
@@ -201,7 +201,7 @@ def test_each_part_of_a_text_that_another_verifier_continued_is_audited_alone() 
 
 def test_nobody_continues_what_one_wrote_who_lies_and_falls_silent() -> None:
     lied, later = continued(other_model, target_engine, is_accused=True)
-    # Nothing was shown that came after the lie.
+    # No token after the lie was yielded.
     assert authors(lied)[0] == SUSPECT.peer_id and lied.tokens < TOKENS // 2
     assert lied.audit is not None
     convicted, *_ = (piece.open() for piece in lied.audit.evidence)

@@ -67,25 +67,6 @@ def test_tokens_are_those_of_plain_decoding(strategy: str, named: str, one_way_s
         assert generation.accepted <= len(expected)
 
 
-def test_several_seeds_of_one_prompt_are_several_texts() -> None:
-    prompt = prompt_of(random.Random("seeds"))
-    texts = set()
-    for seed in range(3):
-        options: dict[str, Any] = {"temperature": 1.0, "seed": seed, "max_new_tokens": TOKENS}
-        generation = generated(prompt, drafters=draft_engines(0.8), **options)
-        assert generation.token_ids == plain_stream(prompt, Sampling(temperature=1.0, seed=seed), tokens=TOKENS)
-        assert generation.seed == seed
-        texts.add(generation.text)
-    assert len(texts) == 3
-
-
-def test_one_request_twice_is_one_text_and_one_time() -> None:
-    options: dict[str, Any] = {"one_way_s": 0.02, "temperature": 0.8, "seed": 5, "max_new_tokens": TOKENS}
-    prompt = prompt_of(random.Random("twice"))
-    one, other = (generated(prompt, drafters=draft_engines(0.9, 0.4), **options) for _ in range(2))
-    assert (one.text, one.seconds, one.drafted) == (other.text, other.seconds, other.drafted)
-
-
 # Shaping: penalties, biases, forbidden words and least lengths.
 
 A_TOKEN = st.integers(0, VOCAB_TOKENS - 1)

@@ -25,7 +25,6 @@ from tests.swarm.reference import (
     in_a_swarm,
     plain_stream,
     prompt_of,
-    slower,
     target_engine,
 )
 from tests.thoroughness import quick_first, quick_rows
@@ -43,24 +42,10 @@ async def later(delay_s: float, act: Callable[[], Coroutine[None, None, None]]) 
 
 
 async def streamed(client: AsyncClient, prompt: str = PROMPT, tokens: int = TOKENS) -> tuple[int, ...]:
-    """Return token ids in the order in which they were yielded."""
     ids: list[int] = []
     async for chunk in client.stream(prompt, max_new_tokens=tokens):
         ids += chunk.token_ids
     return tuple(ids)
-
-
-@BOTH
-@in_a_swarm
-async def test_all_drafters_vanish(swarm: SimulatedSwarm, strategy: str) -> None:
-    await swarm.verifier(target_engine())
-    drafters = [await swarm.drafter(draft_engine(0.9, n), domain=f"d{n}") for n in range(3)]
-    client = await swarm.client(strategy=strategy)
-    kills = [asyncio.ensure_future(later(0.2 + 0.1 * n, drafter.kill)) for n, drafter in enumerate(drafters)]
-    generation = await client.generate(PROMPT, max_new_tokens=TOKENS)
-    await asyncio.gather(*kills)
-    await assert_freed(swarm)
-    assert (generation.token_ids, generation.finish_reason) == (EXPECTED, "length")
 
 
 @BOTH
@@ -93,18 +78,6 @@ async def test_the_only_verifier_vanishes_or_stalls(swarm: SimulatedSwarm, passe
         await client.generate(PROMPT, max_new_tokens=TOKENS)
     assert kill is None or kill.done()
     assert asyncio.get_running_loop().time() < 10
-
-
-@BOTH
-@in_a_swarm
-async def test_another_verifier_takes_over_from_one_that_stalls(swarm: SimulatedSwarm, strategy: str) -> None:
-    for _ in range(2):
-        engine = target_engine()
-        await swarm.verifier(engine, runner=StallingRunner(engine, passes=8))
-    await swarm.verifier(target_engine(), curve=slower(3.0))
-    await swarm.drafter(draft_engine(0.8))
-    assert await streamed(await swarm.client(strategy=strategy)) == EXPECTED
-    assert asyncio.get_running_loop().time() < 25
 
 
 @pytest.mark.parametrize("is_first", quick_first([True, False]))
@@ -156,8 +129,6 @@ async def test_a_long_prefill_after_a_failover_is_no_stall(swarm: SimulatedSwarm
 
 
 class Leaving(Enum):
-    """The way in which a client ends its request."""
-
     STOPS_READING = auto()
     VANISHES = auto()
     IS_CANCELLED = auto()
@@ -187,16 +158,6 @@ async def test_a_client_that_leaves_its_request_frees_everything(swarm: Simulate
         with pytest.raises(asyncio.CancelledError):
             await running
         await assert_freed(swarm)
-
-
-@in_a_swarm
-async def test_an_overloaded_verifier_sends_requests_to_the_next(swarm: SimulatedSwarm) -> None:
-    for _ in range(2):
-        await swarm.verifier(target_engine(), max_requests=1)
-    client = await swarm.client(strategy="plain")
-    generations = await asyncio.gather(*(client.generate(PROMPT, max_new_tokens=TOKENS) for _ in range(2)))
-    assert [generation.token_ids for generation in generations] == [EXPECTED, EXPECTED]
-    assert len({generation.verifiers[0].peer_id for generation in generations}) == 2
 
 
 @in_a_swarm

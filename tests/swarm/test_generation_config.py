@@ -14,11 +14,10 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.ngram import NgramEngine
+from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import load_engine
-from cosine_node.models.engine_kind import EngineChoice
-from cosine_node.models.model import ModelSource, ServedModel, load_served
 from cosine_p2p.request.results import Generation
-from cosine_protocol.records import Role
+from cosine_p2p.text.target import read_target_facts
 from tests.node.engine.tiny_models import COMMON, VOCAB
 from tests.thoroughness import quick_rows
 
@@ -37,23 +36,14 @@ CURVE = CostCurve(((1, 0.02), (64, 0.022)))
 QUICK = CostCurve(((1, 0.001), (64, 0.001)))
 
 
-def save(folder: Path, *, penalty: float, **config: Any) -> Path:
-    """A tiny random Llama whose greedy texts repeat themselves, with this generation config."""
+def save(folder: Path, *, penalty: float) -> None:
+    """Save a tiny random Llama whose greedy texts repeat themselves, with a generation config."""
     torch.manual_seed(7)
     tf.LlamaForCausalLM(tf.LlamaConfig(**COMMON, initializer_range=0.2)).float().save_pretrained(folder)
     Tokenizer(WordLevel({f"w{index}": index for index in range(VOCAB)}, unk_token="w0")).save(
         str(folder / "tokenizer.json")
     )
-    whole = CHAT | {"repetition_penalty": penalty} | config
-    (folder / "generation_config.json").write_text(json.dumps(whole))
-    return folder
-
-
-def served(folder: Path) -> ServedModel:
-    source = ModelSource(
-        model=str(folder), target=str(folder), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
-    )
-    return load_served(source, Role.VERIFIER, lambda event, fields: None, measure_s=0.0)
+    (folder / "generation_config.json").write_text(json.dumps(CHAT | {"repetition_penalty": penalty}))
 
 
 def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
@@ -63,38 +53,35 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
     return tuple(whole[0, len(prompt) :].tolist())
 
 
-def generated(made: ServedModel, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
+def generated(folder: Path, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
+    facts = read_target_facts(folder, name="tiny")
+    assert facts is not None
+
+    def engine() -> TorchEngine:
+        return load_engine(str(folder), dtype="float32", device="cpu", pool_tokens=4096)
+
     async def run() -> Generation:
-        async with SimulatedSwarm(
-            eos=made.names.facts.eos, generation_defaults=made.names.facts.generation_defaults
-        ) as swarm:
-            await swarm.verifier(made.engine, curve=CURVE)
+        async with SimulatedSwarm(eos=facts.eos, generation_defaults=facts.generation_defaults) as swarm:
+            await swarm.verifier(engine(), curve=CURVE)
             if drafts:
                 await swarm.drafter(NgramEngine(vocab_tokens=VOCAB, context_tokens=256), curve=QUICK)
-                # The target itself as a drafter is right wherever it goes by the penalty.
-                same = load_engine(str(made.names.folder), dtype="float32", device="cpu", pool_tokens=4096)
-                await swarm.drafter(same, curve=QUICK)
-            client = await swarm.client(max_new_tokens=TOKENS)
+                # The target itself as a drafter is right if it applies the penalty.
+                await swarm.drafter(engine(), curve=QUICK)
+            client = await swarm.client(max_new_tokens=TOKENS, temperature=0.0)
             return await client.generate(prompt, **options)
 
-    result = run_virtual(run())
-    assert isinstance(result, Generation)
-    return result
+    return run_virtual(run())
 
 
 @pytest.mark.parametrize(("penalty", "prompt"), quick_rows(zip((1.3, 1.05, 0.8), PROMPTS, strict=True)))
 def test_greedy_texts_are_those_of_transformers(tmp_path: Path, penalty: float, prompt: list[int]) -> None:
-    folder = save(tmp_path, penalty=penalty)
-    made, expected = served(folder), in_transformers(folder, prompt)
-    for strategy in ("cosine", "plain"):
-        found = generated(made, prompt, temperature=0.0, strategy=strategy)
-        assert found.token_ids == expected, strategy
+    save(tmp_path, penalty=penalty)
+    expected = in_transformers(tmp_path, prompt)
+    for options in ({"strategy": "cosine"}, {"strategy": "plain"}, {"drafts": False}):
+        found = generated(tmp_path, prompt, **options)
+        assert found.token_ids == expected, options
         assert found.generation_config.options == {"repetition_penalty": penalty}
-        if strategy != "plain":
-            assert found.accepted > 0, strategy
-    copied = generated(made, prompt, temperature=0.0, drafts=False)
-    assert copied.token_ids == expected
-    without = generated(made, prompt, temperature=0.0, generation_config="none")
+        assert found.accepted > 0 or options != {"strategy": "cosine"}
+    without = generated(tmp_path, prompt, generation_config="none")
     assert without.generation_config.options == {}
-    if penalty == 1.3:
-        assert without.token_ids != expected
+    assert without.token_ids != expected or penalty != 1.3

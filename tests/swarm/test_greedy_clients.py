@@ -24,7 +24,6 @@ EXPECTED: Final = plain_stream(PROMPT, Sampling(), tokens=TOKENS)
 
 
 async def take_all(client: AsyncClient, requests: int) -> None:
-    """Request long texts concurrently and repeatedly."""
 
     async def keep_asking() -> None:
         while True:

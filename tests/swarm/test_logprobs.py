@@ -26,7 +26,6 @@ PROMPT = LetterCodec().decode(PROMPT_TOKENS)
 
 
 def log_probabilities(tokens: tuple[int, ...]) -> list[float]:
-    """Return the target's log-probabilities of all tokens after a text."""
     logits = ScriptedEngine().logits_after(tokens)
     total = math.log(math.fsum(math.exp(score) for score in logits))
     return [score - total for score in logits]
@@ -104,7 +103,7 @@ def test_verifiers_without_log_probabilities_say_so() -> None:
 
 
 class Boastful(ScriptedEngine):
-    """An engine that reports its tokens as likelier than they are."""
+    """An engine that reports its tokens as more probable than they are."""
 
     nats = 0.05
     of_prompt = False
@@ -146,7 +145,7 @@ def audited(engine: ScriptedEngine, **options: Any) -> Generation:
     ("liar", "asked"),
     [(Boastful, {"logprobs": 0}), (Liar, {"logprobs": 0}), (LiarAboutPrompts, {"prompt_logprobs": 0})],
 )
-def test_a_verifier_that_lies_about_them_is_convicted_by_two_others(
+def test_a_verifier_that_lies_about_them_is_convicted_by_two_others_and_an_honest_one_is_not(
     liar: type[Boastful], asked: dict[str, int]
 ) -> None:
     done = audited(liar(), **asked)
@@ -157,11 +156,5 @@ def test_a_verifier_that_lies_about_them_is_convicted_by_two_others(
     unasked = audited(liar())
     assert unasked.token_ids == done.token_ids
     assert unasked.audit is not None and unasked.audit.state is AuditState.PASSED
-
-
-@pytest.mark.parametrize(
-    "asked", quick_first([{"logprobs": 20}, {"prompt_logprobs": 3}, {"logprobs": 1, "prompt_logprobs": 0}])
-)
-def test_an_honest_one_is_not_accused(asked: dict[str, int]) -> None:
-    done = audited(ScriptedEngine(), temperature=1.0, **asked)
-    assert done.audit is not None and done.audit.state is AuditState.PASSED
+    honest = audited(ScriptedEngine(), temperature=1.0, **asked)
+    assert honest.audit is not None and honest.audit.state is AuditState.PASSED

@@ -3,9 +3,9 @@
 import asyncio
 import math
 import random
-from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from cosine_lab.emulation.memory_directory import MemoryDirectory
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation import workload
-from cosine_lab.simulation.swarm import Member, SimulatedSwarm
+from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.verifier.service import VerifierService
 from cosine_p2p.session.session import ASK_AGAIN_S, FOUND_AGAIN_S, OTHERS_SERVE_S
 from cosine_p2p.session.warm_spare import EVERY_TOKENS, LEAST_TOKENS
@@ -43,7 +43,14 @@ PATIENCE_S = 60.0
 TOKENS_LEFT_S = 4.0
 """More than the time of the whole text."""
 STILL_S = 15.0
-Then = Callable[[SimulatedSwarm, Member], Coroutine[None, None, Member | None]]
+
+
+class Then(Enum):
+    """The verifier that joins after the loss."""
+
+    SAME = auto()
+    ANOTHER = auto()
+    NONE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +63,6 @@ class Outcome:
     failures: int
 
 
-async def comes_back(swarm: SimulatedSwarm, lost: Member) -> Member:
-    return await swarm.verifier(target_engine(), identity=lost.identity)
-
-
-async def another_comes(swarm: SimulatedSwarm, lost: Member) -> Member:
-    return await swarm.verifier(target_engine())
-
-
-async def nobody_comes(swarm: SimulatedSwarm, lost: Member) -> None:
-    return None
-
-
 def after_a_loss(
     then: Then,
     *,
@@ -78,11 +73,11 @@ def after_a_loss(
     patience_s: float = PATIENCE_S,
     lost_at_s: float = LOST_AT_S,
 ) -> Outcome:
-    """Generate a text whose only verifier vanishes; `then` is called `away_s` later, `times` times."""
+    """Generate a text whose only verifier vanishes `times` times; `away_s` later `then` joins."""
 
     async def run() -> Outcome:
         async with SimulatedSwarm() as swarm:
-            verifier: Member | None = await swarm.verifier(target_engine())
+            verifier = await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.8))
             client = await swarm.client(strategy=strategy, patience_s=patience_s)
 
@@ -90,10 +85,11 @@ def after_a_loss(
                 nonlocal verifier
                 for _ in range(times):
                     await asyncio.sleep(lost_at_s)
-                    assert verifier is not None
                     await verifier.kill()
                     await asyncio.sleep(away_s)
-                    verifier = await then(swarm, verifier)
+                    identity = verifier.identity if then is Then.SAME else None
+                    if then is not Then.NONE:
+                        verifier = await swarm.verifier(target_engine(), identity=identity)
 
             if not lost_at_s:
                 # The client has found it before.
@@ -114,7 +110,7 @@ def after_a_loss(
 
 
 @pytest.mark.parametrize("strategy", quick_first(["cosine", "plain"]))
-@pytest.mark.parametrize("then", [comes_back, another_comes])
+@pytest.mark.parametrize("then", [Then.SAME, Then.ANOTHER])
 def test_a_text_goes_on_soon_after_somebody_is_there_again(then: Then, strategy: str) -> None:
     done = after_a_loss(then, away_s=10.0, strategy=strategy)
     assert done.token_ids == EXPECTED
@@ -144,7 +140,7 @@ async def test_one_that_stands_still_is_waited_for_as_one_that_is_lost_each_time
 
 
 def test_where_nobody_comes_it_ends_with_who_was_lost_and_one_failure() -> None:
-    done = after_a_loss(nobody_comes)
+    done = after_a_loss(Then.NONE)
     assert 0 < len(done.token_ids) < TOKENS and done.token_ids == EXPECTED[: len(done.token_ids)]
     assert "was lost: the stream ended" in str(done.error)
     assert PATIENCE_S <= done.seconds - LOST_AT_S < PATIENCE_S + 2 * ASK_AGAIN_S
@@ -169,15 +165,15 @@ async def test_others_that_cannot_continue_are_named_soon_and_not_waited_beside(
 
 
 def test_a_verifier_that_is_gone_before_the_text_begins_is_looked_for_as_long_as_a_move_takes() -> None:
-    assert after_a_loss(comes_back, lost_at_s=0.0, away_s=5.0).token_ids == EXPECTED
-    done = after_a_loss(nobody_comes, lost_at_s=0.0)
+    assert after_a_loss(Then.SAME, lost_at_s=0.0, away_s=5.0).token_ids == EXPECTED
+    done = after_a_loss(Then.NONE, lost_at_s=0.0)
     assert done.error is not None and FOUND_AGAIN_S <= done.seconds < FOUND_AGAIN_S + 2 * ASK_AGAIN_S
 
 
 def test_the_timeout_is_kept_and_without_patience_it_ends_at_once() -> None:
-    done = after_a_loss(nobody_comes, timeout_s=20.0)
+    done = after_a_loss(Then.NONE, timeout_s=20.0)
     assert done.error is not None and done.seconds <= 20.0
-    done = after_a_loss(nobody_comes, patience_s=0.0)
+    done = after_a_loss(Then.NONE, patience_s=0.0)
     assert done.error is not None and done.seconds < LOST_AT_S + 2 * ASK_AGAIN_S
 
 

@@ -67,17 +67,7 @@ def _played(play: Callable[..., Awaitable[None]]) -> None:
 in_private = as_test(_played, given=4)
 
 
-@in_private
-async def test_members_generate_what_the_target_writes(
-    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
-) -> None:
-    done = await (await swarm.client()).generate(PROMPT, max_new_tokens=TOKENS)
-    assert done.token_ids == EXPECTED
-    assert done.accepted > 0
-
-
 def questions(client: Identity) -> dict[str, m.Message]:
-    """Return a valid request for each protocol."""
     request = request_of(client.peer_id)
     return {
         VERIFY: m.Open(1, request, (), m.Pacing.FREE, ()),
@@ -114,16 +104,6 @@ async def test_a_stranger_gets_one_error_and_nothing_else_on_every_protocol(
 
 
 @in_private
-async def test_a_client_that_is_no_member_generates_nothing_and_reads_why(
-    swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
-) -> None:
-    client = await swarm.client(identity=STRANGER)
-    with pytest.raises(GenerationFailed, match=r"it does not admit us: .*no certificate was shown"):
-        await client.generate(PROMPT, max_new_tokens=TOKENS)
-    assert verifier.service.requests == 0
-
-
-@in_private
 async def test_a_member_is_served_until_its_certificate_ends_and_its_request_ends_with_it(
     swarm: SimulatedSwarm, private: PrivateSwarm, verifier: Member, drafter: Member
 ) -> None:
@@ -145,7 +125,8 @@ async def test_who_is_revoked_loses_its_streams_once_the_list_arrives(
 ) -> None:
     revoked, other = numbered_identity(20), numbered_identity(21)
     client = await swarm.client(identity=revoked)
-    assert (await client.generate(PROMPT, max_new_tokens=TOKENS)).token_ids == EXPECTED
+    done = await client.generate(PROMPT, max_new_tokens=TOKENS)
+    assert done.token_ids == EXPECTED and done.accepted
     # Another member knows the list first, and passes it on with its own request.
     gate = PeerGate(private.member(other.peer_id, revocations=private.revoke(revoked.peer_id)))
     stream = await swarm.network.join(other.peer_id, gate).dial(verifier.identity.peer_id, STATUS)

@@ -8,7 +8,6 @@ import logging
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum, auto
 from itertools import count
 from typing import Any, Final
 
@@ -19,7 +18,6 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.stages import Ring, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm, numbered_identity
 from cosine_protocol.errors import GenerationFailed
-from cosine_protocol.identity import Identity
 from cosine_protocol.request import Sampling
 from tests.swarm.reference import VOCAB_TOKENS, audited, plain_stream, prompt_of, slower, target_engine
 from tests.thoroughness import quick_first, quick_rows
@@ -58,16 +56,6 @@ LIARS: Final[dict[str, Callable[[], ScriptedEngine]]] = {
 }
 
 
-class Shared(Enum):
-    """A common property of verifiers."""
-
-    NOTHING = auto()
-    RANGE = auto()
-    """Liars share an address range, honest verifiers have one each."""
-    STAGE = auto()
-    """Liars are heads with the same last stage."""
-
-
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The wrong and refused texts of one client, the keys that liars used, and the convicted."""
@@ -79,42 +67,41 @@ class Outcome:
     liars_convicted: int
 
 
-def place(swarm: SimulatedSwarm, identity: Identity, shared: Shared, *, own_range: int | None = None) -> None:
-    """Set the address of a verifier, if address ranges are used."""
-    if shared is Shared.RANGE:
-        address = ONE_RANGE if own_range is None else f"/ip4/5.6.{own_range}.1/tcp/4001"
-        swarm.network.addresses[identity.peer_id] = address
-
-
 def outcome(
     *,
     honest: int,
     liars: int,
     texts: int = 12,
     make_liar: Callable[[], ScriptedEngine] = PatientLiar,
-    shared: Shared = Shared.NOTHING,
+    in_one_range: bool = False,
+    over_one_stage: bool = False,
     seed: int = 0,
     audit: float = 1.0,
 ) -> Outcome:
-    """Have one client generate texts in sequence."""
+    """Return the outcome of consecutive texts of one client.
+
+    With `in_one_range` liars share an address range and honest verifiers have one each. With `over_one_stage` liars
+    are heads with the same last stage.
+    """
 
     async def run() -> Outcome:
         async with SimulatedSwarm() as swarm:
+            addresses = swarm.network.addresses if in_one_range else {}
             ring, right, present = None, set[str](), dict[str, Member]()
-            if shared is Shared.STAGE:
+            if over_one_stage:
                 parts = zip(even_parts(2), (target_engine, make_liar), strict=True)
                 stages = [await swarm.stage(part, whole, curve=FAST) for part, whole in parts]
                 ring = Ring(stages=stages, traversal_s=FAST.seconds(1))
             for number in range(honest):
                 identity = numbered_identity(HONEST_NUMBERS + number)
-                place(swarm, identity, shared, own_range=number)
+                addresses[identity.peer_id] = f"/ip4/5.6.{number}.1/tcp/4001"
                 await swarm.verifier(target_engine(), identity=identity)
                 right.add(identity.peer_id)
             keys = count(LIAR_NUMBERS)
 
             async def add_liar() -> None:
                 identity = numbered_identity(next(keys))
-                place(swarm, identity, shared)
+                addresses[identity.peer_id] = ONE_RANGE
                 engine = make_liar() if ring is None else target_engine()
                 present[identity.peer_id] = await swarm.verifier(engine, identity=identity, curve=FAST, ring=ring)
 
@@ -167,7 +154,7 @@ def test_a_liar_that_waits_gets_through_less_than_it_has_worked_for(right_texts:
 
 @pytest.mark.parametrize("seed", quick_first(range(4)))
 def test_twelve_liars_in_one_range_are_outvoted_by_four_honest_verifiers(seed: int) -> None:
-    found = outcome(honest=4, liars=12, shared=Shared.RANGE, seed=seed)
+    found = outcome(honest=4, liars=12, in_one_range=True, seed=seed)
     assert not found.honest_convicted
     assert found.wrong <= found.liars_convicted
 
@@ -176,7 +163,7 @@ def test_twelve_liars_in_one_range_are_outvoted_by_four_honest_verifiers(seed: i
 def test_two_heads_over_one_lying_stage_convict_no_honest_verifier(
     honest: int, seed: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found = outcome(honest=honest, liars=2, shared=Shared.STAGE, seed=seed)
+    found = outcome(honest=honest, liars=2, over_one_stage=True, seed=seed)
     assert not found.honest_convicted
     if honest >= 2:
         assert found.wrong <= found.liars_convicted

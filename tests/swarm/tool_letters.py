@@ -18,8 +18,6 @@ END: Final = len(TEXTS)
 
 
 class ToolTokens(LetterTokens):
-    """The tokenizer of `TEXTS` for llguidance."""
-
     eos_token_id = END
     tokens: Sequence[bytes] = (*(text.encode() for text in TEXTS), b"<end>")
     special_token_ids: ClassVar[Sequence[int]] = [*range(len(LETTERS), END), END]
@@ -56,7 +54,6 @@ class ToolLetters(LetterCodec):
 
 
 def calling_engine(fidelity: float = 1.0, seed: int = 0, *, waits: bool = True) -> ScriptedEngine:
-    """An engine that obeys grammars."""
     engine = ScriptedEngine(vocab_tokens=END + 1, fidelity=fidelity, drafter_seed=seed)
     tokenizer = LLTokenizer(TokenizerWrapper(ToolTokens()))
     engine.grammars = Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)

@@ -22,7 +22,7 @@ from cosine_protocol.request import Request, Sampling
 from tests.cosine_p2p.samples import identity_of
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.node.cli.conftest import Run
-from tests.node.engine.decoding import decoded
+from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import whole_engine
 from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
@@ -72,8 +72,8 @@ def written_text() -> tuple[Request, tuple[int, ...]]:
         nonce=bytes(16),
         max_new_tokens=24,
     )
-    [text] = decoded(engine, [request.prompt], [24], at_once=1, samplings=[request.sampling])
-    return request, tuple(text.tokens)
+    text = serve_alone(engine, Asked([*request.prompt], request.sampling), 24)
+    return request, tuple(token for token, _ in text)
 
 
 def signed_text(*, lie_at: int | None = None, **fields: Any) -> Evidence:

@@ -75,7 +75,6 @@ def chain_engine(pool_tokens: int) -> ChainEngine:
 
 
 def halved_llama() -> Any:
-    """Return `tiny_llama` with its weights held in float16."""
     model = tiny_llama()
     hold_in_half(model)
     return model

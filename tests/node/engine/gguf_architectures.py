@@ -12,14 +12,14 @@ from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
-from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFWriter, quantize
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, GGUFValueType, GGUFWriter, quantize
 
 VOCAB: Final = 200
 WIDTH: Final = 64
 HEADS: Final = 4
 KV_HEADS: Final = 2
 HEAD: Final = 24
-"""The width of a head, where it is no fourth of the model's."""
+"""The width of a head where it is not a quarter of the model's."""
 QUARTER: Final = WIDTH // HEADS
 FEED: Final = 96
 EXPERTS: Final = 5
@@ -30,13 +30,14 @@ CONTEXT: Final = 256
 WINDOW: Final = 8
 """Shorter than all texts."""
 
+UINT32: Final = GGUFValueType.UINT32
 Shapes = Mapping[str, tuple[int, ...]]
-"""By name, in the order of numpy: the dimension whose numbers lie beside each other is the last."""
+"""Shapes by name in NumPy's order: the last dimension is contiguous."""
 
 
 @dataclass(frozen=True, slots=True)
 class TinyGguf:
-    """A file to be written; `metadata` are the keys of its architecture."""
+    """A file to write; `metadata` are the keys of its architecture."""
 
     architecture: str
     metadata: Mapping[str, Any]
@@ -45,21 +46,20 @@ class TinyGguf:
     """The tensors besides the layers'."""
 
     def tensors(self) -> dict[str, tuple[int, ...]]:
-        """All tensors by name."""
         return {
             **self.once,
             **{f"blk.{n}.{name}": shape for n, layer in enumerate(self.layers) for name, shape in layer.items()},
         }
 
     def write(self, file: Path, *, matrices: str = "F32") -> Path:
-        """Write it, matrices in a type of their own."""
+        """Write the file with its matrices in the given type."""
         keys = {"vocab_size": VOCAB, **self.metadata}
         metadata = {f"{self.architecture}.{key}": value for key, value in keys.items()}
         tensors = {name: random_values(name, shape) for name, shape in self.tensors().items()}
         return write_file(file, self.architecture, {**metadata, "tokenizer.ggml.model": "none"}, tensors, matrices)
 
     def told(self, **metadata: Any) -> "TinyGguf":
-        """The same with other metadata; `__` stands for a dot."""
+        """Return a copy with other metadata; `__` stands for a dot."""
         changed = {name.replace("__", "."): value for name, value in metadata.items()}
         return replace(self, metadata={**self.metadata, **changed})
 
@@ -71,9 +71,11 @@ def write_file(
     tensors: Mapping[str, npt.NDArray[np.float32]],
     matrices: str = "F32",
 ) -> Path:
-    """Write a file in float32 but for matrices of whole blocks."""
+    """Write a file in float32 except for matrices of whole blocks."""
     writer = GGUFWriter(str(file), architecture)
-    add_metadata(writer, metadata)
+    for key, value in metadata.items():
+        # As converters write them.
+        writer.add_key_value(key, value, UINT32 if type(value) is int else GGUFValueType.get_type(value))
     for name, values in tensors.items():
         kind = GGMLQuantizationType[matrices]
         if values.ndim < 2 or values.shape[-1] % GGML_QUANT_SIZES[kind][0]:
@@ -86,23 +88,8 @@ def write_file(
     return file
 
 
-def add_metadata(writer: GGUFWriter, metadata: Mapping[str, Any]) -> None:
-    """Add values in the types that converters use."""
-    for key, value in metadata.items():
-        if isinstance(value, bool):
-            writer.add_bool(key, value)
-        elif isinstance(value, int):
-            writer.add_uint32(key, value)
-        elif isinstance(value, float):
-            writer.add_float32(key, value)
-        elif isinstance(value, str):
-            writer.add_string(key, value)
-        else:
-            writer.add_array(key, value)
-
-
 def random_values(name: str, shape: tuple[int, ...]) -> npt.NDArray[np.float32]:
-    """The weights of a tensor, always the same for its name."""
+    """Return the weights of a tensor, which depend on its name only."""
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     values = rng.standard_normal(shape)
     kind = name.split(".", 2)[-1] if name.startswith("blk.") else name
@@ -124,12 +111,8 @@ def weights(**shapes: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
 
 
 def biases(shapes: Shapes, *names: str) -> dict[str, tuple[int, ...]]:
-    """A bias for each of these matrices, norms or experts, as wide as what comes out of it."""
-    found: dict[str, tuple[int, ...]] = {}
-    for name in names:
-        shape = shapes[f"{name}.weight"]
-        found[f"{name}.bias"] = (shape[0], shape[1]) if len(shape) == 3 else (shape[0],)
-    return found
+    """Return a bias for each of these matrices or experts."""
+    return {f"{name}.bias": shapes[f"{name}.weight"][:-1] for name in names}
 
 
 def attention(head: int = QUARTER) -> dict[str, tuple[int, ...]]:
@@ -166,7 +149,7 @@ UNTIED: Final = {**TIED, **weights(output=(VOCAB, WIDTH))}
 
 
 def sizes(*, layers: int = 2, head: int = QUARTER, kv_heads: int = KV_HEADS, **more: Any) -> dict[str, Any]:
-    """The metadata that all models with attention have; `__` stands for a dot."""
+    """Return the metadata that all models with attention have; `__` stands for a dot."""
     return {
         "context_length": CONTEXT,
         "embedding_length": WIDTH,
@@ -252,12 +235,12 @@ YARN: Final[dict[str, Any]] = {
 
 
 def model(architecture: str, layer: Shapes, once: Shapes = UNTIED, *, layers: int = 2, **metadata: Any) -> TinyGguf:
-    """A model whose layers are alike; in the keys of its metadata `__` stands for a dot."""
+    """Return a model of equal layers; in the keys of its metadata `__` stands for a dot."""
     return TinyGguf(architecture, sizes(layers=layers, **metadata), (layer,) * layers, once)
 
 
 def latent(mixed: Shapes, **metadata: Any) -> TinyGguf:
-    """A model that makes the keys and values of all heads from one latent, its first layer without experts."""
+    """Return a model with the keys and values of all heads from one latent; its first layer has no experts."""
     metadata = {key.replace("__", "."): value for key, value in metadata.items()}
     return TinyGguf("deepseek2", {**_LATENT_SIZES, **metadata}, ({**_LATENT_KEYS, **GATED}, mixed, mixed), UNTIED)
 
@@ -346,7 +329,7 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         expert_group_used_count=2,
     ),
     "deepseek2-joined": TinyGguf(
-        # As files had it before the keys and values of a head were apart.
+        # The layout of files before the keys and values of a head were separate tensors.
         "deepseek2",
         {
             **{key: size for key, size in _LATENT_SIZES.items() if not key.endswith("_mla")},
@@ -361,10 +344,10 @@ TINY: Final[Mapping[str, TinyGguf]] = {
         "mistral3",
         GEMMA,
         head=HEAD,
-        # Short, for it counts in steps of it.
+        # Short, because the temperature changes in steps of it.
         **{**YARN, "rope.scaling.original_context_length": 16},
         rope__scaling__yarn_log_multiplier=1.0,
         attention__temperature_scale=0.5,
     ),
 }
-"""The architectures and, of some, what else their files have."""
+"""The architectures, some in several variants."""

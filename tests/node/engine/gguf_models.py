@@ -31,7 +31,6 @@ def tiny_gguf(weights: str = "F32") -> Path:
 
 @lru_cache
 def unfolded_gguf(weights: str) -> Path:
-    """Return the folder that such a file is unfolded to."""
     return unfold(tiny_gguf(weights), cache_folder=Path(_FOLDER.name))
 
 

@@ -30,21 +30,17 @@ class LetterTokens:
 
 
 def text_of(tokens: Sequence[int]) -> str:
-    """Return the text of tokens, up to the end token."""
     return "".join(LETTERS[token] for token in tokens if token != END)
 
 
 def fault(constraint: Constraint) -> str:
-    """Return the fault of a constraint, found in this process."""
     return trial.fault_of(constraint.kind, constraint.text)
 
 
 def tried(constraint: Constraint) -> Tried:
-    """Return the result of a trial in this process."""
     return Tried(fault(constraint))
 
 
 def letter_grammars(*, waits: bool = True, tried: Callable[[Constraint], Tried] = tried) -> Grammars:
-    """Return the constraints of texts of `LETTERS`."""
     tokenizer = LLTokenizer(TokenizerWrapper(LetterTokens()))
     return Grammars(tokenizer, waits=waits, offload=call_at_once, tried=tried)

@@ -3,12 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 
-from torch import Tensor
-
 from cosine_node.engine.base import RowResult
 from cosine_node.stages.engine import StageEngine
 from cosine_node.stages.operations import ChainLost, FeedRows, Operation, apply_to_books
 from cosine_protocol.errors import CosineError
+from tests.node.engine.staged import through
 
 
 class LocalChain:
@@ -39,11 +38,8 @@ class LocalChain:
         raise self._lost
 
     def _through(self, operation: Operation) -> list[RowResult] | None:
-        passed: Tensor | list[RowResult] | None = None
+        if isinstance(operation, FeedRows):
+            return through(self._stages, operation.rows)
         for stage in self._stages:
-            assert not isinstance(passed, list)
-            if isinstance(operation, FeedRows):
-                passed = stage.forward(operation.rows, passed)
-            else:
-                apply_to_books(stage, operation)
-        return passed if isinstance(passed, list) else None
+            apply_to_books(stage, operation)
+        return None

@@ -62,8 +62,6 @@ def serve_alone(engine: Engine, asked: Asked, tokens: int) -> list[Position]:
 
 
 class _Request:
-    """A running request in a shared engine."""
-
     def __init__(self, engine: Engine, asked: Asked, rng: random.Random) -> None:
         self._engine = engine
         self._asked = asked

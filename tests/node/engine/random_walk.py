@@ -1,6 +1,7 @@
 """Random feeding, keeping and pruning of sequences of an engine, each choice checked against a fresh forward."""
 
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,6 +23,15 @@ def fresh_logits(model: Any, tokens: list[int]) -> Tensor:
     with torch.inference_mode():
         logits: Tensor = model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0]
         return logits
+
+
+def generated(model: Any, prompt: Sequence[int], tokens: int) -> list[int]:
+    """Return the greedy text of transformers after a prompt; no token ends it."""
+    output = model.generate(
+        torch.tensor([prompt]), do_sample=False, max_new_tokens=tokens, eos_token_id=None, pad_token_id=0
+    )
+    found: list[int] = output[0, len(prompt) :].tolist()
+    return found
 
 
 class Walk:

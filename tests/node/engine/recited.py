@@ -6,10 +6,10 @@ from typing import Final
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
-from cosine_node.engine.constraints.grammars import Grammars
-from cosine_node.engine.retokenized import TargetText
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.text_alignment import PlainTokens, TextTokens
-from cosine_protocol.request import Sampling
+from cosine_node.engine.tree import SequenceTree
 
 TEXT: Final = (
     "When the ferry finally left the harbour, the children counted gulls: one, two, three, and then too many. "
@@ -39,66 +39,27 @@ PAIRS: Final = PlainTokens(byte_level(400))
 VOCAB_TOKENS: Final = {BYTES: 256, PAIRS: 400}
 
 
-class Reciter:
-    """Implements `cosine_node.engine.base.Engine`: after the beginning of its text it continues the text.
+class Reciter(PagedEngine):
+    """An engine that, after the beginning of its text, continues the text.
 
-    After anything else it writes a question mark; its certainty is always `CERTAINTY`. It never runs out of pages.
+    After anything else it writes a question mark; its certainty is always `CERTAINTY`.
     """
 
-    context_tokens = 4096
-    numerics = "recited"
-    free_tokens = 4096
-    cached_tokens = 0
-    grammars: Grammars | None = None
-    tells_likelihoods = False
-
     def __init__(self, tokens: TextTokens, text: str, *, vocab_tokens: int) -> None:
-        self.vocab_tokens = vocab_tokens
+        super().__init__(PagePool(tokens=4096), vocab_tokens=vocab_tokens, context_tokens=4096, numerics="recited")
         self.passes = 0
         self.fed_tokens = 0
         self._tokens = tokens
         self._text = text
         self._ids = list(tokens.encode(text))
-        self._texts: dict[int, TargetText] = {}
-        self._opened = 0
-
-    @property
-    def open_sequences(self) -> int:
-        return len(self._texts)
-
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        self._opened += 1
-        self._texts[self._opened] = TargetText()
-        return self._opened
-
-    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        return 0
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        return
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         self.passes += 1
         self.fed_tokens += sum(len(row.tokens) for row in rows)
-        return [self._result(row) for row in rows]
+        return [self._result(tree, row) for tree, row in zip(self.feed(rows), rows, strict=True)]
 
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._texts[sequence].keep(path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._texts[sequence].prune(nodes)
-
-    def abandon(self) -> None:
-        return
-
-    def release(self, sequence: int) -> None:
-        del self._texts[sequence]
-
-    def _result(self, row: Row) -> RowResult:
-        text = self._texts[row.sequence]
-        text.check(row, vocab_tokens=self.vocab_tokens, context_tokens=self.context_tokens)
-        text.add(row)
-        said = [self._following(text.tokens_to(name)) for name in row.nodes[row.scored_from :]]
+    def _result(self, tree: SequenceTree, row: Row) -> RowResult:
+        said = [self._following(tree.tokens_to(name)) for name in row.nodes[row.scored_from :]]
         choices = tuple(Choice(token, 1.0, ((token, CERTAINTY),)[: row.candidates]) for token in said)
         return RowResult(choices, nll=1.5 if row.wants_nll else None)
 

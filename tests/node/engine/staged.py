@@ -1,6 +1,7 @@
 """Chains of stages in one process, in step with an engine around the whole model."""
 
 from collections.abc import Sequence
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.loading import Blocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
-from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 
 
@@ -113,16 +113,12 @@ class InStep:
         self.check()
         return found
 
-    def open(self, *, sampling: Sampling, prompt_tokens: int, scope: str | None = None) -> int:
-        number: int = self._all("open", sampling=sampling, prompt_tokens=prompt_tokens, scope=scope)
-        return number
-
-    def reuse_prefix(self, sequence: int, tokens: Sequence[int]) -> int:
-        known: int = self._all("reuse_prefix", sequence, tokens)
-        return known
-
-    def reserve(self, sequence: int, tokens: int) -> None:
-        self._all("reserve", sequence, tokens)
+    open = partialmethod(_all, "open")
+    reuse_prefix = partialmethod(_all, "reuse_prefix")
+    reserve = partialmethod(_all, "reserve")
+    keep = partialmethod(_all, "keep")
+    prune = partialmethod(_all, "prune")
+    release = partialmethod(_all, "release")
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         results = self._whole.forward(rows)
@@ -132,17 +128,8 @@ class InStep:
         self.passes += 1
         return results
 
-    def keep(self, sequence: int, path: Sequence[int]) -> None:
-        self._all("keep", sequence, path)
-
-    def prune(self, sequence: int, nodes: Sequence[int]) -> None:
-        self._all("prune", sequence, nodes)
-
     def abandon(self) -> None:
         return
-
-    def release(self, sequence: int) -> None:
-        self._all("release", sequence)
 
 
 def in_step(source: Path | str, *cuts: Sequence[LayerRange], pool_tokens: int) -> InStep:

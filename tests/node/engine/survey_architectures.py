@@ -29,11 +29,11 @@ DATA: Final = Path(__file__).parents[3] / "docs" / "architectures.json"
 KINDS: Final = tuple(sorted(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES))
 """The `model_type` of every causal language model of the installed transformers."""
 MOST_PARAMETERS: Final = 15_000_000
-"""A choice: what is larger was not made small by the sizes of the survey and takes too long."""
+"""A choice: larger models were not reduced by the sizes of the survey and take too long."""
 REQUESTS: Final = 6
 TEXT_TOKENS: Final = 12
 LONGEST_PROMPT: Final = 48
-"""Choices: enough for a shared prefix of more than a page, and for windows to be left behind."""
+"""Choices: enough for a shared prefix of more than a page, and for texts longer than windows."""
 MARGIN_TOLERANCE: Final = 1e-3
 """In logits: rounding moved the margins of exact models by 8e-6 at most."""
 
@@ -51,7 +51,7 @@ class Outcome(StrEnum):
 
 
 def write_with_generate(model: Any, asked: Asked, tokens: int) -> list[Position]:
-    """The greedy tokens after a prompt and their margins, by transformers' own loop and cache."""
+    """Return the greedy tokens after a prompt and their margins by transformers' loop and cache."""
     # Its own generation config may force the last token of a text, among others.
     model.generation_config = tf.GenerationConfig()
     written = model.generate(
@@ -68,7 +68,7 @@ def write_with_generate(model: Any, asked: Asked, tokens: int) -> list[Position]
 
 
 class Row(NamedTuple):
-    """A kind's outcome, what speaks against it, and of an exact one what speaks against it in bfloat16; else ""."""
+    """The outcome of a kind, and the reasons against it, for an exact one in bfloat16; else ""."""
 
     outcome: Outcome
     reason: str = ""
@@ -76,7 +76,7 @@ class Row(NamedTuple):
 
 
 def survey(model_type: str) -> Row:
-    """The outcome for a kind of model: that of its variants which is worst."""
+    """Return the outcome for a kind of model: the worst of its variants."""
     if model_type in UNTRIED:
         return Row(Outcome.NOT_TRIED, UNTRIED[model_type])
     try:
@@ -128,13 +128,13 @@ def _first_line(error: Exception) -> str:
 
 
 def write_data(rows: dict[str, Row]) -> str:
-    """The data of the page: a line for each kind of model."""
+    """Return the data of the page: a line for each kind of model."""
     kinds = ",\n".join(f"{json.dumps(name)}: {json.dumps(row)}" for name, row in sorted(rows.items()))
     return f'{{"transformers": "{tf.__version__}", "kinds": {{\n{kinds}\n}}}}\n'
 
 
 def read_data(text: str) -> dict[str, Outcome]:
-    """The outcome of each kind of model that the data list."""
+    """Return the outcome of each kind of model in the data."""
     return {name: Outcome(outcome) for name, (outcome, *_) in json.loads(text)["kinds"].items()}
 
 

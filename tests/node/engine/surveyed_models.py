@@ -1,4 +1,4 @@
-"""A tiny configuration of each kind of causal language model that transformers has."""
+"""Tiny configurations of all kinds of causal language models in transformers."""
 
 import inspect
 from typing import Any, Final
@@ -51,7 +51,7 @@ SIZES: Final[dict[str, Any]] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
-"""The fields that configurations have for the size of a model, and those that make one a language model."""
+"""Fields of configurations for the size of a model, and those that select a language model."""
 WINDOW: Final = 8
 """Shorter than the texts of the survey."""
 
@@ -98,7 +98,7 @@ FIELDS: Final[dict[str, dict[str, Any]]] = {
     "zamba": {"num_hidden_layers": 4, "layers_block_type": ["mamba", "hybrid"] * 2, "mamba_d_state": 4},
     "zaya": {"num_experts_per_tok": 1},
 }
-"""What some kinds need besides."""
+"""Additional fields of some kinds."""
 
 
 UNTRIED: Final = {
@@ -106,11 +106,11 @@ UNTRIED: Final = {
     "gemma3n": "its part for images needs the package timm",
     "gemma4_assistant": "it continues the hidden states of another model",
 }
-"""The kinds of which no tiny model is made, and why."""
+"""The kinds without a tiny model, with the reason."""
 
 
 def tiny_configs(model_type: str) -> list[Any]:
-    """Small configurations of a kind: those that the tests have, or one of the sizes it knows."""
+    """Return small configurations of a kind: those of the tests, or one of `SIZES`."""
     made = [make() for make in (*ARCHITECTURES.values(), *WINDOWED.values())]
     made += [make() for make in (OWN_ATTENTION | RECURRENT | STEPPED).values()]
     found = [config for config in made if config.model_type == model_type]
@@ -121,7 +121,7 @@ def tiny_configs(model_type: str) -> list[Any]:
 
 
 def tiny_fields(config_class: Any) -> dict[str, Any]:
-    """The fields of a small configuration, which has a layer of each kind that the usual one has."""
+    """Return the fields of a small configuration with a layer of each kind that the default one has."""
     names = inspect.signature(config_class.__init__).parameters
     usual = config_class()
     fields = {name: size for name, size in SIZES.items() if name in names}
@@ -139,7 +139,7 @@ def tiny_fields(config_class: Any) -> dict[str, Any]:
         fields |= {name: (found * layers)[:layers] for name, found in kinds.items()}
         fields["num_hidden_layers"] = layers
     if "kv_lora_rank" in names and "num_key_value_heads" in names:
-        # Keys that are compressed are of as many heads as queries.
+        # Compressed keys have as many heads as queries.
         fields["num_key_value_heads"] = SIZES["num_attention_heads"]
     for name in config_class.sub_configs:
         # A field may name one of several kinds.

@@ -6,7 +6,6 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -34,12 +33,12 @@ from cosine_node.engine.torch.engine import TorchEngine
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
 from tests.node.engine.engines import llama_engine
+from tests.node.engine.gguf_models import tiny_folder
 from tests.node.engine.letter_grammars import END, LETTERS, fault, letter_grammars, text_of
 from tests.node.engine.random_serving import Asked, serve_alone, serve_together
 from tests.node.engine.schemas import SCHEMAS, check_json
 from tests.node.engine.staged import InStep, in_step, ranges
 from tests.node.engine.tiny_models import tiny_llama
-from tests.node.stages.chains import save_tiny
 from tests.thoroughness import quick_first
 
 SCHEMA, REGEX, GRAMMAR = ConstraintKind
@@ -152,21 +151,20 @@ def test_a_drafted_token_that_the_tokenizer_lacks_cannot_follow_and_ends_no_text
     assert allowed(guide.masks(tokens_of("a"), [()])[0]) == {"b"}
 
 
-@pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine])
+def chain_in_step(*, pool_tokens: int) -> InStep:
+    return in_step(tiny_folder(), ranges(1, 2), pool_tokens=pool_tokens)
+
+
+@pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine, chain_in_step])
 @pytest.mark.parametrize("temperature", quick_first([1.0, 0.0]))
-def test_so_it_is_on_models(make: Callable[..., TorchEngine | LlamaEngine], temperature: float) -> None:
+def test_so_it_is_on_models_and_over_stages(
+    make: Callable[..., TorchEngine | LlamaEngine | InStep], temperature: float
+) -> None:
     engine = make(pool_tokens=512)
     limited = {"a": {"type": "string", "maxLength": 5}, "b": {"enum": [1, 22]}}
     schema = {"type": "object", "properties": limited, "required": ["a", "b"], "additionalProperties": False}
     for seed in range(2):
         check_speculation(engine, json.dumps(schema), seed, temperature, tokens=120)
-
-
-def test_so_it_is_over_stages_of_which_the_last_one_knows_the_grammar(tmp_path: Path) -> None:
-    engine = in_step(save_tiny(tmp_path), ranges(1, 3, 4), pool_tokens=512)
-    schema = json.dumps({"type": "array", "items": {"enum": [1, 22, "ab", None]}, "minItems": 2, "maxItems": 6})
-    for seed in range(2):
-        check_speculation(engine, schema, seed, 1.0, tokens=60)
 
 
 def test_under_a_constraint_that_is_refused_no_text_is_written() -> None:

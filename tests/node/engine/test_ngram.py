@@ -1,10 +1,11 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
-from cosine_node.engine.base import PREFIX, Choice, Row
+from cosine_node.engine.base import Choice, Row
 from cosine_node.engine.ngram import NgramEngine
 from cosine_protocol.request import Sampling
 
@@ -16,14 +17,14 @@ def _engine(pool_tokens: int = 4096) -> NgramEngine:
 
 
 def _chain(sequence: int, tokens: Sequence[int], *, scored_from: int = 0, wants_nll: bool = False) -> Row:
-    names = tuple(range(len(tokens)))
-    return Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), scored_from, VOCAB, wants_nll)
+    row = Row.chain(sequence, tokens, scored_from=scored_from)
+    return replace(row, candidates=VOCAB, wants_nll=wants_nll)
 
 
-def _after(tokens: Sequence[int], sampling: Sampling | None = None) -> Choice:
+def _after(tokens: Sequence[int]) -> Choice:
     """Return the choice of a fresh engine after a text."""
     engine = _engine()
-    sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
+    sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
     return engine.forward([_chain(sequence, tokens, scored_from=len(tokens) - 1)])[0].choices[0]
 
 
@@ -45,10 +46,6 @@ def test_a_copied_passage_is_repeated(sampling: Sampling) -> None:
         engine.keep(sequence, row.nodes)
         row = _chain(sequence, copied[-1:])
     assert copied == passage
-
-
-def test_nothing_known_is_token_0_without_margin() -> None:
-    assert _after([5]) == _after([5, 6, 7]) == Choice(0, 0.0)
 
 
 @pytest.mark.parametrize("seed", range(4))

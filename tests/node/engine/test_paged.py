@@ -116,22 +116,6 @@ def test_owners_that_grow_together_keep_their_slots_in_one_run() -> None:
     assert all(taken == list(range(taken[0], taken[0] + 127)) for taken in slots.values())
 
 
-def test_a_page_is_free_when_its_owner_its_sharers_and_its_cache_uses_are_gone() -> None:
-    pool = PagePool(tokens=64)
-    pool.allocate(1, 20)
-    pool.share(2, [0])
-    pool.cache([0, 1])
-    pool.cache([1])
-    pool.release(1)
-    assert (pool.free_pages, pool.available_pages) == (2, 3)
-    pool.release(2)
-    assert (pool.free_pages, pool.available_pages) == (2, 4)
-    pool.uncache([0, 1])
-    assert pool.free_pages == 3
-    pool.uncache([1])
-    assert pool.free_pages == 4
-
-
 WINDOW = 40
 
 

@@ -1,8 +1,6 @@
 """docs/architectures.json lists every kind of causal language model, with the result of the survey."""
 
 import re
-import warnings
-from collections.abc import Iterator
 
 import pytest
 import transformers as tf
@@ -16,16 +14,10 @@ from tests.node.engine.survey_architectures import (
     survey,
 )
 
+# Models of transformers warn.
+pytestmark = pytest.mark.filterwarnings("ignore")
 TEXT = DATA.read_text("utf-8")
 LISTED = read_data(TEXT)
-
-
-@pytest.fixture(autouse=True)
-def _quiet_models() -> Iterator[None]:
-    """Silence the warnings of transformers' models."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
 
 
 def test_every_kind_is_listed() -> None:

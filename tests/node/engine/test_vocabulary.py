@@ -1,6 +1,7 @@
 """A drafter of fewer tokens: where its vocabulary covers the likely ones, it equals the full drafter."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -84,10 +85,8 @@ def twins() -> tuple[Engine, Engine]:
 
 def fed(engine: Engine, tokens: tuple[int, ...], sampling: Sampling) -> RowResult:
     sequence = engine.open(sampling=sampling, prompt_tokens=4)
-    nodes = tuple(range(len(tokens)))
-    (result,) = engine.forward(
-        [Row(sequence, tokens, nodes, (-1, *nodes[:-1]), len(tokens) // 2, 6, wants_nll=True)]
-    )
+    row = replace(Row.chain(sequence, tokens, scored_from=len(tokens) // 2), candidates=6, wants_nll=True)
+    (result,) = engine.forward([row])
     engine.release(sequence)
     return result
 

@@ -5,15 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-import torch
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_protocol.request import Sampling
-from tests.node.engine.random_walk import Walk, check_walk
+from tests.node.engine.random_walk import Walk, check_walk, generated
 from tests.node.engine.tiny_models import SHARING, VOCAB, WINDOWED, build
 from tests.thoroughness import quick_first, soak_rest
 
@@ -27,21 +25,15 @@ def an_engine(name: str, *, pages: int, **options: Any) -> tuple[TorchEngine, Wi
     return TorchEngine(build(config), pool_tokens=POOL_PAGES * PAGE_TOKENS, windows=windows, **options), windows
 
 
-def forget_what_is_idle(engine: PagedEngine, windows: WindowPages) -> None:
-    """Let a request take all window pages without users, and give them back."""
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
-    engine.reserve(sequence, min(windows.available_pages * PAGE_TOKENS, engine.free_tokens))
-    engine.release(sequence)
-
-
 class ForgetfulWalk(Walk):
-    """An engine whose idle pages are taken before each pass."""
+    """A walk in which another request takes all idle window pages before each pass, and releases them."""
 
-    engine: TorchEngine
     windows: WindowPages
 
     def feed(self) -> None:
-        forget_what_is_idle(self.engine, self.windows)
+        sequence = self.engine.open(sampling=Sampling(), prompt_tokens=1)
+        self.engine.reserve(sequence, min(self.windows.available_pages * PAGE_TOKENS, self.engine.free_tokens))
+        self.engine.release(sequence)
         super().feed()
 
 
@@ -50,30 +42,18 @@ def tokens_of(count: int, seed: int) -> list[int]:
     return [rng.randrange(3, VOCAB) for _ in range(count)]
 
 
-def continued(
-    engine: TorchEngine, sequence: int, fed: Sequence[int], count: int, windows: WindowPages | None = None
-) -> list[int]:
-    """Feed tokens in chunks and decode greedily; with `windows` no idle page is left in them."""
+def continued(engine: TorchEngine, sequence: int, fed: Sequence[int], count: int) -> list[int]:
+    """Feed tokens in chunks, decode greedily and return the output."""
     for start in range(0, len(fed), 24):
         chunk = fed[start : start + 24]
         result = engine.forward([Row.chain(sequence, chunk, scored_from=len(chunk) - 1)])[0]
         engine.keep(sequence, range(len(chunk)))
     output = [result.choices[0].token]
     while len(output) < count:
-        if windows is not None:
-            forget_what_is_idle(engine, windows)
         result = engine.forward([Row.chain(sequence, output[-1:])])[0]
         engine.keep(sequence, [0])
         output.append(result.choices[0].token)
     return output
-
-
-def generated(name: str, prompt: Sequence[int], count: int) -> list[int]:
-    output = build(MODELS[name]()).generate(
-        torch.tensor([list(prompt)]), do_sample=False, max_new_tokens=count, eos_token_id=None, pad_token_id=0
-    )
-    found: list[int] = output[0, len(prompt) :].tolist()
-    return found
 
 
 @pytest.mark.parametrize("pads_rows", [False, True], ids=["in place", "padded"])
@@ -121,14 +101,14 @@ def test_a_chat_goes_on_as_long_as_its_last_window_is_there(name: str) -> None:
     longer = [*prompt, *text, *tokens_of(9, seed=4)]
     known, text = turn(engine, longer, 12)
     assert known == 96
-    assert text == generated(name, longer, 12)
+    assert text == generated(build(MODELS[name]()), longer, 12)
     # Another chat takes the window pages; what the first one had elsewhere is still there and is of no use.
     turn(engine, tokens_of(110, seed=5), 12, scope="b")
     assert engine.cached_tokens > 200
     longest = [*longer, *text, *tokens_of(9, seed=6)]
     known, text = turn(engine, longest, 12)
     assert known == 0
-    assert text == generated(name, longest, 12)
-    # What was fed again took the place of what could not be looked at.
+    assert text == generated(build(MODELS[name]()), longest, 12)
+    # The tokens that were fed again have replaced those outside the window.
     known, text = turn(engine, [*longest, *text, 7], 4)
     assert known >= len(longest) - PAGE_TOKENS

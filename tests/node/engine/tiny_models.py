@@ -11,17 +11,20 @@ VOCAB: Final = 200
 HELD: Final = "/float16" if has_half_products() else ""
 """The end of the numerics of weights of 16 bits or fewer that nobody asked to be held otherwise, on this CPU."""
 
-COMMON: Final[dict[str, Any]] = {
+_SIZES: Final[dict[str, Any]] = {
     "vocab_size": VOCAB,
     "hidden_size": 64,
-    "intermediate_size": 128,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
-    "num_key_value_heads": 2,
     "max_position_embeddings": 256,
+}
+_ENDS: Final[dict[str, Any]] = {"bos_token_id": 1, "eos_token_id": 2}
+COMMON: Final[dict[str, Any]] = {
+    **_SIZES,
+    **_ENDS,
+    "intermediate_size": 128,
+    "num_key_value_heads": 2,
     "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
 }
 _MIXED_LAYERS: Final = ["sliding_attention", "full_attention"]
 
@@ -30,31 +33,14 @@ ARCHITECTURES: Final[dict[str, Any]] = {
     "Qwen3": lambda: tf.Qwen3Config(**COMMON, head_dim=16),
     "Gemma2": lambda: tf.Gemma2Config(**COMMON, head_dim=16),
     "Gemma3": lambda: tf.Gemma3TextConfig(**COMMON, head_dim=16),
-    "GPT2": lambda: tf.GPT2Config(
-        vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=256, bos_token_id=1, eos_token_id=2
-    ),
-    "GPTNeoX": lambda: tf.GPTNeoXConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-    ),
+    "GPT2": lambda: tf.GPT2Config(**_ENDS, vocab_size=VOCAB, n_embd=64, n_layer=2, n_head=4, n_positions=256),
+    "GPTNeoX": lambda: tf.GPTNeoXConfig(**_SIZES, intermediate_size=128),
     "Olmo2": lambda: tf.Olmo2Config(**COMMON),
     "Mixtral": lambda: tf.MixtralConfig(**COMMON, num_local_experts=4),
     "Qwen3Moe": lambda: tf.Qwen3MoeConfig(
         **COMMON, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=64
     ),
-    "OPT": lambda: tf.OPTConfig(
-        vocab_size=VOCAB,
-        hidden_size=64,
-        ffn_dim=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        max_position_embeddings=256,
-        word_embed_proj_dim=64,
-    ),
+    "OPT": lambda: tf.OPTConfig(**_SIZES, ffn_dim=128, word_embed_proj_dim=64),
 }
 
 WINDOWED: Final[dict[str, Any]] = {
@@ -128,14 +114,7 @@ SHARING: Final[dict[str, Any]] = {
 }
 """Models of six layers, the last two of which read the keys and values of those before."""
 
-_OLD: Final[dict[str, Any]] = {"vocab_size": VOCAB, "bos_token_id": 1, "eos_token_id": 2}
-_FALCON: Final[dict[str, Any]] = {
-    **_OLD,
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 256,
-}
+_FALCON: Final[dict[str, Any]] = {**_SIZES, **_ENDS}
 _GATED_DELTA: Final[dict[str, Any]] = {
     **COMMON,
     "head_dim": 16,
@@ -149,9 +128,10 @@ _GATED_DELTA: Final[dict[str, Any]] = {
 OWN_ATTENTION: Final[dict[str, Any]] = {
     "falcon-rotary": lambda: tf.FalconConfig(**_FALCON, alibi=False, new_decoder_architecture=True, num_kv_heads=2),
     "falcon-alibi": lambda: tf.FalconConfig(**_FALCON, alibi=True, multi_query=False),
-    "bloom": lambda: tf.BloomConfig(**_OLD, hidden_size=64, n_layer=2, n_head=4),
+    "bloom": lambda: tf.BloomConfig(**_ENDS, vocab_size=VOCAB, hidden_size=64, n_layer=2, n_head=4),
     "gpt_neo": lambda: tf.GPTNeoConfig(
-        **_OLD,
+        **_ENDS,
+        vocab_size=VOCAB,
         hidden_size=64,
         num_layers=2,
         num_heads=4,

@@ -3,24 +3,18 @@
 import pytest
 
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
-from cosine_node.engine.base import Row
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.request import Sampling
 from cosine_train.learning.replaceable import ReplaceableEngine
+from tests.node.engine.random_serving import Asked, Position, serve_alone
 
 
 def scripted(seed: int, vocab_tokens: int = 64) -> ScriptedEngine:
     return ScriptedEngine(model_seed=seed, vocab_tokens=vocab_tokens)
 
 
-def text_of(engine: ReplaceableEngine | ScriptedEngine) -> list[int]:
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
-    text = [3]
-    for name in range(12):
-        (result,) = engine.forward([Row(sequence, (text[-1],), (name,), (name - 1,))])
-        text.append(result.choices[0].token)
-    engine.release(sequence)
-    return text
+def text_of(engine: ReplaceableEngine | ScriptedEngine) -> list[Position]:
+    return serve_alone(engine, Asked([3], Sampling()), 12)
 
 
 def test_it_is_replaced_while_no_sequence_is_open_by_one_of_the_same_tokens() -> None:

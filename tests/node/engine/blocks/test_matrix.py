@@ -84,7 +84,7 @@ def test_each_expert_has_a_matrix_of_its_own(tile_weights: int) -> None:
 
 
 class Scaled(nn.Embedding):
-    """An embedding of a kind of its own."""
+    """An embedding of an unknown class."""
 
     def forward(self, numbers: Tensor) -> Tensor:
         return super().forward(numbers) * torch.tensor(3.0).to(self.weight.dtype)

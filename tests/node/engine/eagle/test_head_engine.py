@@ -2,13 +2,14 @@
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from cosine_node.engine.base import PREFIX, Row, RowResult
+from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.pass_features import KeptFeatures
@@ -36,10 +37,8 @@ def read_text(engine: HeadEngine, *, first: int = 1, sampling: Sampling | None =
     """Feed the text from the token `first` on with the target's activations of the tokens before."""
     tokens = TEXT[first:]
     sequence = engine.open(sampling=sampling or Sampling(), prompt_tokens=len(tokens))
-    names = tuple(range(len(tokens)))
     seen = kept(made_of(TEXT)[first - 1 : -1])
-    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), candidates=5, activations=seen)
-    (result,) = engine.forward([row])
+    (result,) = engine.forward([replace(Row.chain(sequence, tokens), candidates=5, activations=seen)])
     return sequence, result
 
 
@@ -66,12 +65,11 @@ def test_drafts_give_the_further_steps_of_training() -> None:
     anchor = 15
     tokens = TEXT[1 : anchor + 2]
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
-    names = tuple(range(len(tokens)))
-    row = Row(sequence, tuple(tokens), names, (PREFIX, *names[:-1]), activations=kept(made_of(TEXT)[: len(tokens)]))
+    row = replace(Row.chain(sequence, tokens), activations=kept(made_of(TEXT)[: len(tokens)]))
     drafted = [engine.forward([row])[0].choices[-1].token]
     for step in (1, 2, 3):
         name = len(tokens) + step
-        parent = names[-1] if step == 1 else name - 1
+        parent = len(tokens) - 1 if step == 1 else name - 1
         row = Row(sequence, (TEXT[anchor + 1 + step],), (name,), (parent,))
         drafted.append(engine.forward([row])[0].choices[-1].token)
     assert drafted == [best(output[0, anchor : anchor + 1])[0] for output in steps]
@@ -84,16 +82,11 @@ def test_a_branch_is_drafted_as_if_it_were_alone() -> None:
     siblings = Row(sequence, (5, 9), (100, 101), (last, last), candidates=5)
     together = engine.forward([siblings])[0].choices
     deeper = engine.forward([Row(sequence, (11,), (102,), (101,), candidates=5)])[0].choices
-    alone_engine = head_engine()
-    alone, _ = read_text(alone_engine)
-    assert (
-        alone_engine.forward([Row(alone, (9,), (100,), (last,), candidates=5)])[0].choices[0].token
-        == together[1].token
-    )
-    assert (
-        alone_engine.forward([Row(alone, (11,), (101,), (100,), candidates=5)])[0].choices[0].token
-        == deeper[0].token
-    )
+    engine = head_engine()
+    sequence, _ = read_text(engine)
+    rows = [Row(sequence, (9,), (100,), (last,)), Row(sequence, (11,), (101,), (100,))]
+    alone = [engine.forward([row])[0].choices[0].token for row in rows]
+    assert alone == [together[1].token, deeper[0].token]
 
 
 def test_a_text_may_begin_anywhere_and_needs_no_activations() -> None:

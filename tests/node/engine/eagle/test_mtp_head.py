@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.base import Row
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.eagle.mtp_head import MtpHead, MtpLayer
 from cosine_node.engine.torch.engine import TorchEngine
@@ -24,8 +25,6 @@ TEXT = [(37 * place + 5) % VOCAB for place in range(24)]
 
 
 class NotingHead(MtpHead):
-    """An MTP head that notes its logits."""
-
     def __init__(self, layer: MtpLayer, target: Any) -> None:
         super().__init__(layer, target)
         self.noted = torch.empty(0)
@@ -53,9 +52,8 @@ def read_text(target: TorchEngine, drafter: HeadEngine) -> int:
     target.forward([row])
     target.keep(seen, row.nodes)
     sequence = drafter.open(sampling=Sampling(), prompt_tokens=len(TEXT) - 1)
-    names = tuple(range(len(TEXT) - 1))
     made = target.activations(seen, 0, len(TEXT) - 1)
-    drafter.forward([Row(sequence, tuple(TEXT[1:]), names, (PREFIX, *names[:-1]), activations=made)])
+    drafter.forward([replace(Row.chain(sequence, TEXT[1:]), activations=made)])
     return sequence
 
 

@@ -191,31 +191,21 @@ def test_a_fault_is_refused_in_a_sentence(
         check_exactness(engine, name="tiny", is_exact=weights == "F32")
 
 
-def test_an_abandoned_pass_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [PassAbandoned, OutOfMemory])
+def test_a_pass_that_fails_leaves_nothing_behind(error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = llama_engine(pool_tokens=512)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
     engine.forward([Row.chain(sequence, [9])])
     engine.keep(sequence, [0])
+    tree = Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))
     with monkeypatch.context() as patched:
-        # As by another thread during the pass.
-        patched.setattr(engine._model, "begin", engine.abandon)
-        with pytest.raises(PassAbandoned):
-            engine.forward([Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))])
+        if error is PassAbandoned:
+            # As by another thread during the pass.
+            patched.setattr(engine._model, "begin", engine.abandon)
+        else:
+            patched.setattr(llama_library().c, "llama_decode", lambda *_: -2)
+        with pytest.raises(error):
+            engine.forward([tree])
     assert (engine.live_tokens, engine.free_lanes) == (1, 63)
     engine.abandon()
-    assert len(engine.forward([Row(sequence, (1, 2, 3), (0, 1, 2), (PREFIX, 0, 0))])[0].choices) == 3
-
-
-def test_a_failing_device_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    engine = llama_engine(pool_tokens=512)
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
-
-    def fail(*_: Any) -> int:
-        return -2
-
-    with monkeypatch.context() as patched:
-        patched.setattr(llama_library().c, "llama_decode", fail)
-        with pytest.raises(OutOfMemory):
-            engine.forward([Row.chain(sequence, [1, 2, 3])])
-    assert (engine.live_tokens, engine.free_lanes) == (0, 64)
-    assert engine.forward([Row.chain(sequence, [1, 2, 3])])[0].error is None
+    assert len(engine.forward([tree])[0].choices) == 3

@@ -208,7 +208,6 @@ def fed(row: Row, slots: list[int]) -> tuple[SequenceTree, Row]:
 
 
 def slots_seen(mask: AttentionMask) -> list[set[int]]:
-    """Return the slots that each query sees."""
     if mask.visible is None:
         return [set(mask.key_slots.tolist())]
     return [set(mask.key_slots[row].tolist()) for row in mask.visible]

@@ -16,6 +16,7 @@ from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
+from tests.node.engine.random_walk import generated
 from tests.node.engine.tiny_models import COMMON, OWN_ATTENTION, RECURRENT, STEPPED, VOCAB, build
 from tests.thoroughness import quick_first, soak_rest
 
@@ -40,14 +41,7 @@ def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
     for one in asked:
         one.expected = serve_alone(engine, one, TEXT_TOKENS)
         if one.sampling.is_greedy:
-            text = model.generate(
-                torch.tensor([one.prompt]),
-                do_sample=False,
-                max_new_tokens=TEXT_TOKENS,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-            assert [token for token, _ in one.expected] == text[0, len(one.prompt) :].tolist()
+            assert [token for token, _ in one.expected] == generated(model, one.prompt, TEXT_TOKENS)
     assert serve_together(engine, asked, at_once=3, seed=2, tolerance=1e-3) == 0
     assert engine.live_tokens == 0
 
@@ -64,7 +58,6 @@ def test_requests_whose_states_were_dropped_feed_their_tokens_again(monkeypatch:
 
 
 def feed(engine: TorchEngine, sequence: int, tokens: Sequence[int]) -> int:
-    """Feed and keep tokens; return the choice after them."""
     row = Row.chain(sequence, tokens, scored_from=len(tokens) - 1)
     [result] = engine.forward([row])
     engine.keep(sequence, row.nodes)

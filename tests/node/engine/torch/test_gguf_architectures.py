@@ -48,7 +48,6 @@ def tolerance(name: str) -> float:
 
 
 def llama_cpps(file: GgufFile) -> Any:
-    """Return llama.cpp's logits."""
     return np.array(logits(str(file.path), TEXT, 1))
 
 
@@ -69,7 +68,6 @@ def distance(found: Any, expected: Any) -> float:
 
 
 def write(tiny: TinyGguf, folder: Path) -> tuple[GgufFile, Path]:
-    """Return a file and the folder that it is unfolded to."""
     file = tiny.write(folder / "tiny.gguf")
     return GgufFile.open(file), unfold(file, cache_folder=folder)
 

@@ -1,6 +1,6 @@
 """In deterministic mode a request gives the same bits under any load; otherwise it need not.
 
-Numbers of rows are alike if every row has the same bits as in a tile of fixed height; they are found.
+Numbers of rows are equivalent if every row has the same bits as in a tile of fixed height.
 """
 
 import copy
@@ -85,7 +85,7 @@ def rounding_where(is_other: Callable[[int], bool]) -> RowKernel:
             [rounding_where(lambda rows: rows > 32), rounding_where(lambda rows: rows < 16)],
             (16, 17, 20, 24, 28, 31, 32),
         ),
-        # No numbers are alike, or a row depends on its neighbours.
+        # No numbers of rows are equivalent, or a row depends on its neighbours.
         ([rounding_where(lambda rows: rows == FIXED_ROWS)], [FIXED_ROWS]),
         ([RowKernel(8, lambda rows: rows + rows.mean(0))], [FIXED_ROWS]),
     ],
@@ -115,12 +115,12 @@ def test_rows_are_cut_into_tiles_with_little_padding(rows: int, tiles: tuple[int
     ("widths", "sizes"),
     [
         ([64, 128, 576], (1, 4, 8, 12, 16, 17, 32, 64)),
-        # Of four rows of 16 numbers none is left over.
+        # Four rows of 16 numbers fill whole vectors.
         ([16, 64], (4, 8, 12, 16, 32, 64)),
-        # So few numbers of a gate are taken one by one.
+        # The few numbers of a gate are computed one by one.
         ([1], (1, 4, 8, 12, 16, 17)),
         ([16, 1], (4, 8, 12, 16)),
-        # Whatever the width, so many rows have nothing left over.
+        # For any width 64 rows fill whole vectors.
         ([33], (64,)),
     ],
 )

@@ -62,10 +62,10 @@ def trained(config: Any) -> Any:
 
 
 def uneven() -> Any:
-    """A Gemma that rounds otherwise after some tokens: large neurons of opposite signs come and go with them.
+    """Return a Gemma with other rounding after some tokens, which activate large neurons of opposite signs.
 
-    They stand in no order, so that in whatever order a processor sums, the others are added to large numbers. The
-    self-test has these tokens as siblings alone. In Gemma 3 270M they are runs of spaces.
+    Their order is random, so that in any order of summation other neurons are added to large numbers. The self-test
+    has these tokens as siblings only. In Gemma 3 270M they are runs of spaces.
     """
     model = trained(WINDOWED["Gemma3"]())
     embedding, feed = model.get_input_embeddings(), model.model.layers[-1].mlp
@@ -312,28 +312,6 @@ def _cacheless() -> Any:
 def test_a_model_that_cannot_be_compared_is_refused(make: Callable[[], Any], said: str) -> None:
     with pytest.raises(UnsupportedModel, match=said):
         check_exactness(make())
-
-
-@pytest.mark.parametrize(
-    "make",
-    [ARCHITECTURES["Llama"], ARCHITECTURES["OPT"], WINDOWED["Gemma3"]],
-    ids=["llama", "opt", "gemma3"],
-)
-def test_the_reference_is_what_generate_computes(make: Callable[[], Any]) -> None:
-    model = build(make())
-    text = (*TEXTS.long, *TEXTS.branches[1], TEXTS.after_branch)
-    output = model.generate(
-        torch.tensor([TEXTS.long]),
-        generation_config=tf.GenerationConfig(
-            max_new_tokens=4, do_sample=False, output_logits=True, return_dict_in_generate=True, pad_token_id=0
-        ),
-        # Lets it write the given text.
-        prefix_allowed_tokens_fn=lambda batch, ids: [text[len(ids)]],
-    )
-    with torch.inference_mode():
-        expected = cached_logits(model, TEXTS)
-    for step, logits in enumerate(output.logits):
-        torch.testing.assert_close(expected[text[: len(TEXTS.long) + step]], logits[0], rtol=0, atol=1e-5)
 
 
 MAKES = ARCHITECTURES | {f"{name}-window": make for name, make in WINDOWED.items()}

@@ -180,16 +180,6 @@ def test_reserved_ids_are_never_chosen_but_lessen_what_is(sampling: Sampling) ->
     assert sum(chance for _, chance in choice.candidates) < 0.1
 
 
-def test_own_ids_have_the_noise_of_the_targets() -> None:
-    vocabulary = DraftVocabulary((7, 40, 41))
-    sampling = Sampling(temperature=1.0, seed=2)
-    for position in range(20):
-        noise = [gumbel(seed=2, position=position, token=token) for token in vocabulary.target_ids]
-        (choice,) = choose(torch.zeros(1, 4), [Query(sampling, position)], vocabulary)
-        assert choice is not None
-        assert choice.token == noise.index(max(noise))
-
-
 ROUNDING = 1e-4
 """Scores so close may be told apart by the rounding of a sum."""
 
