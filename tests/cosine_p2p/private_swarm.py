@@ -12,8 +12,6 @@ DAY_S = 86_400.0
 
 @dataclass(slots=True)
 class Clock:
-    """Unix time."""
-
     now_s: float = NOW_S
 
     def __call__(self) -> float:
@@ -21,8 +19,6 @@ class Clock:
 
 
 class PrivateSwarm:
-    """The founder of a swarm, and its clock."""
-
     def __init__(self, seed: int = 77) -> None:
         self.identity = Identity.from_seed(seed.to_bytes(32, "big"))
         self.clock = Clock()
@@ -33,7 +29,6 @@ class PrivateSwarm:
         return self.identity.peer_id
 
     def admit(self, peer_id: str, *, lifetime_s: float = DAY_S) -> bytes:
-        """Return a certificate that starts now."""
         self._serial += 1
         return sign_certificate(
             self.identity,
@@ -45,13 +40,11 @@ class PrivateSwarm:
         )
 
     def revoke(self, *peer_ids: str, sequence: int = 1) -> bytes:
-        """Return a list that revokes all certificates of these peers."""
         return sign_revocations(self.identity, sequence=sequence, serials=dict.fromkeys(peer_ids, self._serial))
 
     def papers(self, *certificates: bytes, revocations: bytes = b"") -> SwarmPapers:
         return SwarmPapers(self.swarm_id, "friends", certificates, (revocations,) if revocations else ())
 
     def member(self, peer_id: str, *, lifetime_s: float = DAY_S, revocations: bytes = b"") -> Membership:
-        """The membership of a peer that is admitted now."""
         papers = self.papers(self.admit(peer_id, lifetime_s=lifetime_s), revocations=revocations)
         return Membership(peer_id, papers, clock=self.clock)

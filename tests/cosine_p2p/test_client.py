@@ -18,12 +18,7 @@ from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.request.results import Generation
-from cosine_protocol.errors import (
-    GenerationFailed,
-    GenerationTimedOut,
-    PeerLost,
-    UsageError,
-)
+from cosine_protocol.errors import GenerationFailed, GenerationTimedOut, PeerLost, UsageError
 from cosine_protocol.records import ALL_TARGETS, GenerationDefaults, NodeRecord, Role
 from cosine_protocol.request import Sampling
 from tests.cosine_p2p.samples import identity_of
@@ -120,8 +115,6 @@ def test_a_client_without_a_target_takes_the_only_one_that_the_network_serves(
 
 
 class Notes:
-    """An observer that remembers."""
-
     def __init__(self) -> None:
         self.done: list[Generation] = []
         self.abandoned: list[Generation] = []
@@ -149,8 +142,6 @@ def test_an_observer_is_told_of_every_generation_once() -> None:
 
 
 class Asked(MemoryDirectory):
-    """A directory that records the wanted number of nodes by role."""
-
     def __init__(self) -> None:
         super().__init__()
         self.wanted: dict[str, int | None] = {}

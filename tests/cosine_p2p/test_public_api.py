@@ -8,11 +8,7 @@ from collections.abc import Callable
 import pytest
 
 import cosine_p2p
-from cosine_p2p import (
-    AsyncClient,
-    Client,
-    GenerationOptions,
-)
+from cosine_p2p import AsyncClient, Client, GenerationOptions
 
 PUBLIC = {
     "AppliedConfig", "AsyncClient", "Chunk", "Client", "ClientOptions", "CosineError", "DrafterReport",

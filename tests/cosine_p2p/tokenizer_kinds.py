@@ -138,11 +138,9 @@ KINDS: Final[dict[str, Callable[[], Tokenizer]]] = {
 
 @cache
 def codec_of(kind: str) -> TextTokenizer:
-    """The codec of one of `KINDS`."""
     return TextTokenizer({"tokenizer.json": KINDS[kind]().to_str().encode()})
 
 
 def ids(codec: TextTokenizer, *names: str) -> list[int]:
-    """Tokens by their names in the vocabulary."""
     vocabulary = codec.library.get_vocab()
     return [vocabulary[name] for name in names]

@@ -23,8 +23,6 @@ HOMES: Final = ("XDG_DATA_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "HOME")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """The place of documented commands, and the values of names in them."""
-
     folder: Path
     environment: dict[str, str]
     names: dict[str, str]

@@ -27,8 +27,6 @@ class Exemption:
 
 @dataclass(frozen=True, slots=True)
 class Substitution:
-    """A replacement of a part of commands."""
-
     pattern: str
     replacement: str
     reason: str

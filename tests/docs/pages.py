@@ -74,7 +74,6 @@ def _is_open(text: str) -> bool:
 
 
 def _without_comment(text: str) -> str:
-    """Remove a shell comment."""
     for found in re.finditer(r"(?:^|\s)#", text):
         if not _is_open(text[: found.start()]):
             return text[: found.start()]
@@ -82,7 +81,6 @@ def _without_comment(text: str) -> str:
 
 
 def all_commands() -> list[Command]:
-    """All distinct commands of all pages, in order."""
     found = [
         command
         for page in PAGES
@@ -94,21 +92,17 @@ def all_commands() -> list[Command]:
 
 
 def python_of(page: Path) -> str:
-    """All Python blocks of a page."""
     return "\n\n".join(block.text for block in blocks_of(page) if block.language == "python")
 
 
 def links_of(page: Path) -> list[str]:
-    """The links of a page outside of its blocks."""
     return [found[1] for found in _LINK.finditer(_FENCED.sub("", page.read_text("utf-8")))]
 
 
 def inline_of(page: Path) -> list[str]:
-    """The inline code of a page."""
     return re.findall(r"`([^`]+)`", _FENCED.sub("", page.read_text("utf-8")))
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The anchors of a page's headings on GitHub."""
     prose = _FENCED.sub("", page.read_text("utf-8"))
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in _HEADING.findall(prose)}

@@ -15,7 +15,6 @@ MODULES: Final = {"cosine-node": "-m cosine_node", "cosine-tui": "-m cosine_tui"
 
 
 def write_programs(folder: Path) -> None:
-    """Write the commands of an installation as scripts."""
     for name, module in MODULES.items():
         program = folder / name
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" {module} "$@"\n')
@@ -49,7 +48,6 @@ class Server:
 
 
 def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Run a command to its end, or until it is ready to serve."""
     if command.startswith(SERVERS):
         serve(command, folder, environment)
     else:
@@ -57,7 +55,6 @@ def work(command: str, folder: Path, environment: Mapping[str, str]) -> None:
 
 
 def run(command: str, folder: Path, environment: Mapping[str, str]) -> None:
-    """Run a command, which must succeed without a traceback."""
     done = subprocess.run(
         ("bash", "-c", command), cwd=folder, env=environment, capture_output=True, text=True, timeout=RUN_TIMEOUT_S
     )

@@ -14,7 +14,6 @@ STEPS: Final = [
 
 
 def names_of(path: str) -> set[str]:
-    """Classes and functions of a module, methods as `Class.method`."""
     found = set()
     for node in ast.parse((ROOT / path).read_text("utf-8")).body:
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -63,7 +63,6 @@ class HostilePeer:
         self._decoder = FrameDecoder()
 
     async def handle(self, stream: Stream) -> None:
-        """Listen to a stream until it ends."""
         self._stream, self._decoder = stream, FrameDecoder()
         while data := await stream.read():
             for message in map(decode, self._decoder.feed(data)):

@@ -78,7 +78,6 @@ class _TooLong(BaseException):
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    """A temporary folder, which also contains caches."""
     memory = Path("/dev/shm")
     with (
         tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name,
@@ -274,7 +273,7 @@ def _folder_seeds() -> list[bytes]:
 
 
 def check_tokenizer(data: bytes) -> None:
-    """A tokenizer.json, and a tokenizer_config.json after a zero byte."""
+    """Read a tokenizer.json, and a tokenizer_config.json after a zero byte."""
     tokenizer, _, config = data.partition(b"\0")
     codec = TextTokenizer({"tokenizer.json": tokenizer, **({"tokenizer_config.json": config} if config else {})})
     tokens = encode_prompt(codec, "Hé 🙂 a b")
@@ -336,7 +335,6 @@ def _confined(*, limit: int = resource.RLIMIT_AS, cpu_s: float = CPU_S) -> Itera
 
 
 def check_template(data: bytes) -> None:
-    """A chat template, rendered to a prompt."""
     text = data.decode()
     # Single steps of long arithmetic cannot be interrupted in this process.
     if "**" in text or re.search(r"\d{6}", text):
@@ -390,7 +388,6 @@ def _codec() -> TextTokenizer:
 
 
 def check_address(data: bytes) -> None:
-    """An address in a record."""
     text = data.decode("utf-8", errors="replace")
     book = AddressBook()
     book.note(OWNER.peer_id, [text, text.partition("/p2p/")[0]])
@@ -422,7 +419,6 @@ def check_schema(data: bytes) -> None:
 
 
 def check_swarm_file(data: bytes) -> None:
-    """A member's swarm file."""
     with _scratch() as folder:
         (folder / "swarm").write_bytes(data)
         papers = read_swarm_file(folder / "swarm")

@@ -86,5 +86,4 @@ def moves(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def script(*steps: tuple[int, bytes]) -> bytes:
-    """The inverse of `moves`."""
     return b"".join(bytes([how]) + len(sent).to_bytes(2) + sent for how, sent in steps)

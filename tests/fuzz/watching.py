@@ -16,8 +16,6 @@ STREAM_BYTES: Final = 6_000
 
 
 class _Errors(logging.Handler):
-    """Keeps the errors that were only logged."""
-
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
         self.found: list[BaseException] = []

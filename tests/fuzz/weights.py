@@ -72,7 +72,6 @@ async def _serve(data: bytes) -> None:
 
 
 def _answer(asked: AskWeights) -> WeightBytes:
-    """The answer of an honest peer."""
     tensors = [placed.tensor for placed in HELD.tensors.values()]
     row = tensors[min(asked.index, 1)]
     whole = {

@@ -49,12 +49,10 @@ SIGNED: Final = 1
 
 @cache
 def frames() -> tuple[bytes, ...]:
-    """The frame of every message, from the protocol's vectors."""
     return tuple(bytes.fromhex(vector["frame"]) for vector in vectors.read("frames"))
 
 
 def bodies() -> list[bytes]:
-    """The body of every message, from the vectors."""
     return [frame[4:] for frame in frames()]
 
 
@@ -128,7 +126,6 @@ def record_seeds() -> list[bytes]:
 
 
 def check_membership(data: bytes) -> None:
-    """Certificates and lists of revoked certificates, as bytes and as lines of text."""
     kind, rest = data[0] if data else 0, data[1:]
     if kind & SIGNED and len(rest) < 400:
         what = m.Certificate.KIND if kind & 2 else m.Revocations.KIND
@@ -181,7 +178,6 @@ def audit_seeds() -> list[bytes]:
 
 
 def check_evidence(data: bytes) -> None:
-    """A file of evidence from a stranger."""
     for piece in evidence_of_json(json.loads(data)):
         piece.open()
 
@@ -194,7 +190,6 @@ def evidence_seeds() -> list[bytes]:
 
 
 def check_manifest(data: bytes) -> None:
-    """The manifest of a model from a peer or a folder."""
     manifest = Manifest.decode(data)
     assert manifest.encode() == data
     for tensor in manifest.tensors:
@@ -202,7 +197,6 @@ def check_manifest(data: bytes) -> None:
 
 
 def check_identity(data: bytes) -> None:
-    """Key files and peer ids."""
     if data[:1] == b"\x08":
         assert Identity.from_file_bytes(data).to_file_bytes() == data
     else:

@@ -37,12 +37,10 @@ class _Mapping:
 
 
 def header_bytes(packet: bytes) -> int:
-    """The length of an IPv4 header."""
     return (packet[0] & 15) * 4
 
 
 def endpoints(packet: bytes) -> tuple[Endpoint, Endpoint]:
-    """The sender and the receiver of a TCP or UDP packet."""
     source_port, target_port = struct.unpack_from("!HH", packet, header_bytes(packet))
     return (packet[12:16], source_port), (packet[16:20], target_port)
 

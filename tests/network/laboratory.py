@@ -171,7 +171,6 @@ class Laboratory:
         return host
 
     def router(self, name: str, kind: RouterKind) -> Router:
-        """A new home router."""
         router = Router(name, self.next_address())
         self.tell(do="router", name=name, public=router.public, kind=kind.name)
         return router

@@ -69,8 +69,6 @@ async def main() -> None:
 
 
 class PeerProcess(JsonProcess):
-    """A transport that is ready, with a config."""
-
     def __init__(self, host: Host, **config: Any) -> None:
         super().__init__(host, sys.executable, "-m", "tests.network.peer", json.dumps(config))
         hello = self.hear()
@@ -83,7 +81,6 @@ class PeerProcess(JsonProcess):
         return self.hear()
 
     def dial(self, other: "PeerProcess", *, timeout_s: float = 10.0) -> dict[str, Any]:
-        """Open a stream to the addresses that the other peer announces."""
         self.say(peer_id=other.peer_id, maddrs=other.reach()["maddrs"], timeout_s=timeout_s)
         return self.hear()
 

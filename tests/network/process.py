@@ -47,7 +47,6 @@ class JsonProcess:
 
 
 async def orders() -> AsyncIterator[dict[str, Any]]:
-    """The orders that a test says to this process."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
@@ -55,6 +54,5 @@ async def orders() -> AsyncIterator[dict[str, Any]]:
 
 
 def tell(**fields: Any) -> None:
-    """Let the test hear a value."""
     sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()

@@ -60,7 +60,6 @@ class Reader(JsonProcess):
         assert self.hear() == {"joined": True}
 
     def follow(self, text: Text, *, within_s: float, tokens: int = sys.maxsize) -> Text:
-        """Wait for a number of tokens of a text, or for its end."""
         while text.error is None and len(text.token_ids) < tokens:
             line = self.hear(within_s)
             text.token_ids += line.get("token_ids", ())

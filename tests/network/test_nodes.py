@@ -34,8 +34,6 @@ ENGINE: Final = ("--model", TARGET, "--threads", "1", "--dtype", "float32", "--e
 
 
 class Change(StrEnum):
-    """What happens in a round."""
-
     RELAY = "relay killed and started again"
     HOME = "verifier moves to another home"
     ADDRESS = "verifier gets another public address"
@@ -43,8 +41,6 @@ class Change(StrEnum):
 
 
 class Swarm:
-    """The nodes and clients of a run."""
-
     def __init__(self, lab: Laboratory, transport: str) -> None:
         lab.way(rtt_s=0.02, loss=LOSS)
         self._lab = lab
@@ -72,7 +68,6 @@ class Swarm:
         return self._lab.router(f"home{self._homes}", kind)
 
     def play(self, change: Change) -> None:
-        """One round."""
         verifier = self.public if change is Change.ADDRESS else self.home
         self.client.say(prompt=PROMPT, verifier=verifier.peer_id, max_new_tokens=TOKENS, timeout_s=HUNG_S)
         text = self.client.follow(Text(), within_s=HUNG_S, tokens=CHANGE_AFTER_TOKENS)

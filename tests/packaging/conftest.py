@@ -86,7 +86,6 @@ class Composed:
 
 @pytest.fixture(scope="module")
 def composed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composed]:
-    """All services, ready."""
     ports = {name: free_port() for name in ("4001", "8000", "verifier", "drafter")}
     place = Composed(tmp_path_factory.mktemp("composed"), ports)
     (place.folder / "swarm").mkdir()

@@ -19,7 +19,6 @@ OWN: Final = re.compile(r"cosine-node (\w+)((?: (?!>|&&|\|)\S+)*)")
 
 
 def own_commands(text: str) -> list[tuple[str, list[str]]]:
-    """The cosine-node commands in a script."""
     plain = re.sub(r"\$\$\(cat /swarm/address\)", "ADDRESS", text)
     return [(name, shlex.split(rest.rstrip(")"))) for name, rest in OWN.findall(plain)]
 

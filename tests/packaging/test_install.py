@@ -22,7 +22,6 @@ UNRESOLVED: Final = ("No matching distribution found", "Could not find a version
 
 @pytest.fixture(scope="module")
 def installed(built: Built, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment with the wheel and its dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     venv.create(folder, with_pip=True)
     constraints = ("--constraint", str(ROOT / "constraints.txt"))

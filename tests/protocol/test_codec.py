@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from cosine_protocol import limits
 from cosine_protocol import messages as m
 from cosine_protocol import stage_messages as s
-from cosine_protocol.codec import (
-    HEADER_BYTES,
-    FrameDecoder,
-    decode,
-    encode,
-    encode_frame,
-)
+from cosine_protocol.codec import HEADER_BYTES, FrameDecoder, decode, encode, encode_frame
 from cosine_protocol.errors import FrameTooLarge, LocalProtocolError, MalformedMessage
 from cosine_protocol.fields import (
     Added,
@@ -41,11 +35,7 @@ from cosine_protocol.fields import (
 )
 from cosine_protocol.limits import MAX_FRAME_BYTES
 from cosine_protocol.nodes import MAX_BLOCK_NODES, NodeBlock
-from cosine_protocol.protocols import (
-    MESSAGES,
-    TAGS,
-    check_allowed,
-)
+from cosine_protocol.protocols import MESSAGES, TAGS, check_allowed
 
 LONG = bytes(m.Mandate.MAX_BYTES + 1)
 

@@ -7,12 +7,7 @@ import pytest
 from cosine_protocol import limits
 from cosine_protocol.codec import encode_body
 from cosine_protocol.errors import MalformedMessage
-from cosine_protocol.manifest import (
-    Manifest,
-    ManifestPart,
-    ManifestTensor,
-    manifest_digest,
-)
+from cosine_protocol.manifest import Manifest, ManifestPart, ManifestTensor, manifest_digest
 
 PART = ManifestPart("config.json", 2, bytes(32))
 TENSOR = ManifestTensor("a", "BF16", (3, 4), 24, bytes(32))

@@ -9,11 +9,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.digests import request_digest, roll_digest
 from cosine_protocol.errors import BadSignature, ErrorCode, MalformedMessage, PeerError
 from cosine_protocol.fields import Signed
-from cosine_protocol.limits import (
-    MAX_MANDATE_S,
-    MAX_RECORD_SKEW_S,
-    TRANSCRIPT_EVERY_TOKENS,
-)
+from cosine_protocol.limits import MAX_MANDATE_S, MAX_RECORD_SKEW_S, TRANSCRIPT_EVERY_TOKENS
 from cosine_protocol.statements import (
     check_length,
     check_live,

@@ -19,7 +19,6 @@ from tests.train.learning.test_versions import make
 
 @pytest.fixture
 def home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """Return the folder of a drafter that has learned once."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     folder = all_homes() / "mine"
     write_about(folder, peer_id="12D3mine", model_name="zoo:draft-code", target_name="zoo:target")

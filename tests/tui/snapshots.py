@@ -210,8 +210,6 @@ LOST = replace(
 
 
 class RecordingFeed(Feed):
-    """A feed that records its commands, and can show another snapshot or fail."""
-
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(snapshot)
         self.asked: list[tuple[str, Options]] = []

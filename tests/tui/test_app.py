@@ -37,7 +37,6 @@ class Screen:
     feed: RecordingFeed
 
     async def settle(self) -> None:
-        """Wait until the latest snapshot is on the screen."""
         self.app.update_snapshot()
         await self.pilot.pause()
         await self.pilot.pause()
@@ -66,7 +65,6 @@ class Screen:
 
     @property
     def line(self) -> str:
-        """The text of the prompt line."""
         return self.app.query_one(PromptInput).value
 
     @property
@@ -75,7 +73,6 @@ class Screen:
 
     @property
     def is_on_prompt(self) -> bool:
-        """True if the prompt line has the focus."""
         return self.app.focused is self.app.query_one(PromptInput)
 
 

@@ -11,8 +11,6 @@ from cosine_tui.state.snapshot import Snapshot
 
 
 class ScriptedSource:
-    """Publishes a flood of snapshots, then waits for commands."""
-
     def __init__(self, *, error: Exception | None = None) -> None:
         self.asked: list[str] = []
         self.cancelled: list[int] = []

@@ -41,8 +41,6 @@ class Weather:
 
 
 class Changed:
-    """Another object with some attributes changed."""
-
     def __init__(self, inner: object, **changes: Any) -> None:
         self._inner = inner
         self._changes = changes

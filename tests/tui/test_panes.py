@@ -15,22 +15,11 @@ from cosine_tui.looks.themes import DARK, THEMES
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.help import TYPING, help_page
 from cosine_tui.panes.node import node_page
-from cosine_tui.panes.request import (
-    PLAIN_LINE,
-    PLOT_FROM_HEIGHT,
-    request_page,
-    request_pane,
-)
+from cosine_tui.panes.request import PLAIN_LINE, PLOT_FROM_HEIGHT, request_page, request_pane
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.swarm import MAX_BANS_SHOWN, MAX_ROWS, swarm_rows
 from cosine_tui.state.prompt_line import COMMANDS, OPTIONS
-from cosine_tui.state.snapshot import (
-    ConnectionState,
-    EventKind,
-    RequestState,
-    Snapshot,
-    SwarmConnection,
-)
+from cosine_tui.state.snapshot import ConnectionState, EventKind, RequestState, Snapshot, SwarmConnection
 from cosine_tui.state.view import ALL, Listing
 from tests.cosine_p2p.samples import TARGET
 from tests.tui.snapshots import (
@@ -53,7 +42,6 @@ NARROW, HALF = 78, 48
 
 
 def drawn(content: RenderableType, width: int = NARROW) -> list[list[Segment]]:
-    """Return the lines of a pane as Rich draws it."""
     console = Console(width=width, theme=THEMES[DARK][1], color_system="truecolor")
     return console.render_lines(content, pad=False)
 
@@ -71,7 +59,6 @@ def requests(snapshot: Snapshot, width: int = NARROW, listing: Listing = ALL) ->
 
 
 def pane(width: int = NARROW, *, has_marks: bool = False, height: int = 0, **changes: Any) -> Group:
-    """Return the whole pane of a request."""
     above, below = request_pane(SNAPSHOT, request_of(**changes), width, has_marks=has_marks, height=height)
     return Group(above) if below is None else Group(above, below)
 
@@ -81,7 +68,6 @@ def row_of(text: str, part: str) -> str:
 
 
 def with_node(index: int, **changes: Any) -> Snapshot:
-    """Return a snapshot with one node changed."""
     nodes = list(SNAPSHOT.nodes)
     nodes[index] = replace(nodes[index], **changes)
     return replace(SNAPSHOT, nodes=tuple(nodes))

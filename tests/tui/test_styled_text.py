@@ -6,16 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.text import Text
 
-from cosine_tui.looks.styled_text import (
-    Tone,
-    clean,
-    clean_text,
-    cut,
-    fit,
-    spread,
-    toned,
-    wrap,
-)
+from cosine_tui.looks.styled_text import Tone, clean, clean_text, cut, fit, spread, toned, wrap
 
 ANY_TEXT = st.text(max_size=60)
 WIDTHS = st.integers(min_value=1, max_value=40)

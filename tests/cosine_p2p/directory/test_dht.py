@@ -126,7 +126,6 @@ def test_a_full_store_takes_from_the_range_that_has_most() -> None:
 
 @pytest.mark.parametrize("seed", soak_rest(range(20)))
 def test_the_store_against_a_plain_model(seed: int) -> None:
-    """Random puts over time, compared with the latest live record of each owner."""
     rng, store, now_s = random.Random(seed), RecordStore(), NOW_S
     said: dict[tuple[bytes, int], Posting] = {}
     for _ in range(400):

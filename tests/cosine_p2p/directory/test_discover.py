@@ -49,8 +49,6 @@ async def never(cell: str) -> Sequence[bytes]:
 
 
 class World:
-    """Nodes that answer discover, and a client that knows some of them."""
-
     def __init__(self) -> None:
         self.network = MemoryNetwork(one_way_s=0.01)
         self.nodes: list[MemoryTransport] = []

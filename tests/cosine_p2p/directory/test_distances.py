@@ -29,8 +29,6 @@ NOW_S = 1000.0
 
 @dataclass(slots=True)
 class MeasuredLinks:
-    """Open links to some peers, with their round-trip times."""
-
     rtts_s: Mapping[tuple[str, str], float] = field(default_factory=dict)
 
     async def get(self, peer_id: str, protocol: str) -> PeerLink:

@@ -14,8 +14,6 @@ from tests.scenes import in_virtual_time
 
 
 class CountedDirectory(MemoryDirectory):
-    """Counts how often it is asked."""
-
     asked = 0
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
@@ -70,8 +68,6 @@ async def test_a_lost_link_ends_the_reuse() -> None:
 
 
 class RememberingDirectory(CountedDirectory):
-    """Recalls records of an earlier run."""
-
     def __init__(self, *recalled: NodeRecord) -> None:
         super().__init__()
         self._recalled = list(recalled)

@@ -138,7 +138,6 @@ def dialect_of(template: str) -> Dialect:
 def read(
     pieces: Iterable[str], dialect: Dialect, *, tools: dict[str, Any] | None = None, **options: Any
 ) -> tuple[list[Part], Reply]:
-    """The parts of a reply that comes in pieces, and the reply that they make."""
     given = TOOLS if tools is None else tools
     reader = ReplyReader(dialect, tools=given, call_id=lambda index: f"id{index}", **options)
     parts = [part for piece in pieces for part in reader.add(piece)]

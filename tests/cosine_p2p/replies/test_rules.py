@@ -51,7 +51,6 @@ MAX_TOKENS: Final = 3000
 
 @cache
 def tokenizer(*, has_special: bool) -> Tokenizer:
-    """Return a tokenizer of bytes, with the marks of formats as special tokens or as letters."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     made = Tokenizer(models.BPE({letter: at for at, letter in enumerate(letters)}, []))
     made.pre_tokenizer, made.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()

@@ -20,7 +20,6 @@ BYTES: Final = LLTokenizer("byte")
 
 
 def takes(grammar: str, text: str) -> bool:
-    """Return whether a grammar of llguidance accepts a text."""
     matcher, tokens = LLMatcher(BYTES, grammar), BYTES.tokenize_str(text)
     return bool(matcher.try_consume_tokens(tokens) == len(tokens) and matcher.is_accepting())
 

@@ -7,11 +7,7 @@ from typing import Any, cast
 import pytest
 
 from cosine_lab.rivals import ALL_STRATEGIES
-from cosine_p2p.session.delegation import (
-    SILENCE_S,
-    Coordinator,
-    Delegation,
-)
+from cosine_p2p.session.delegation import SILENCE_S, Coordinator, Delegation
 from cosine_p2p.session.drafts import MAX_KEPT_NODES, Claim, Drafts, SignedDraft, claims_of
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.upstream import Upstream
@@ -35,8 +31,6 @@ D_0 = request_digest(REQUEST)
 
 @dataclass(slots=True)
 class Scene:
-    """A delegation, and offers to it."""
-
     mandates: Mandates = field(default_factory=lambda: Mandates(CLIENT, lambda: NOW_S))
     coordination: Coordination = Coordination.AUTO
     strategy: str = "cosine"
@@ -72,7 +66,6 @@ class Scene:
 
 
 def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: bytes = D_0) -> m.Credit:
-    """Return a credit for a chain of tokens from the beginning."""
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
     body = encode_body(m.Draft(99, 1, D_0, 0, nodes))
     return m.Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
@@ -211,7 +204,6 @@ def test_a_delegate_whose_drafters_bring_nothing_for_long_is_not_asked_for_a_whi
 def chained(
     tokens: tuple[int, ...], *, author: int = 1, after: tuple[int, ...] = (), is_checked: bool = False
 ) -> SignedDraft:
-    """A chain of tokens after a prefix."""
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
     draft = m.Draft(1, 1, roll_digest(D_0, after), len(after), nodes)
     return SignedDraft(author, m.Fragment(b"", bytes(64)), draft, is_checked=is_checked)

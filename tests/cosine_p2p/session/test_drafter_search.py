@@ -37,8 +37,6 @@ EVERYBODY = [*NEAR_CLIENT, *NEAR_VERIFIER]
 
 @dataclass(slots=True)
 class Scene:
-    """A client at the origin that has measured where it is."""
-
     strategy: str = "cosine"
     options: dict[str, Any] = field(default_factory=dict)
     directory: MemoryDirectory = field(default_factory=MemoryDirectory)

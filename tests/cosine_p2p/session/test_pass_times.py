@@ -5,7 +5,6 @@ from cosine_protocol.messages import PassStats
 
 
 def noted(*passes: tuple[int, int], is_first: bool = False) -> PassTimes:
-    """Passes with so many draft nodes and microseconds."""
     times = PassTimes()
     for nodes, pass_us in passes:
         times.note(PassStats(nodes, 0, pass_us), is_first=is_first)

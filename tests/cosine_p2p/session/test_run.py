@@ -14,8 +14,6 @@ PROMPT = prompt_of(random.Random("run"))
 
 
 def looked_at() -> tuple[list[Progress], Generation]:
-    """The progress at every chunk and at the end, and the result."""
-
     async def run() -> tuple[list[Progress], Generation]:
         async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())

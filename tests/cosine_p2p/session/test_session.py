@@ -41,7 +41,6 @@ def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (),
 
 
 def signed(commit: m.Commit, *, first: int = 0, signer: int = 1, digest: bytes | None = None) -> m.Commit:
-    """A commit that carries a transcript."""
     transcript = Transcript(first, commit.position + len(commit.tokens), digest or commit.digest)
     return replace(commit, transcript=sign(identity_of(signer), transcript, digest=D_0))
 
@@ -117,8 +116,6 @@ def played(
 
 
 def _handler(behave: Behaviour) -> Callable[[Stream], Coroutine[None, None, None]]:
-    """Serve a stream by a behaviour: each message starts a task of its own."""
-
     async def handle(stream: Stream) -> None:
         tasks: set[asyncio.Task[None]] = set()
 

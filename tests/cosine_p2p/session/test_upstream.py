@@ -25,7 +25,6 @@ OUTPUT = (4, 5, 6, 7)
 
 
 def upstream(after: tuple[int, ...] = (), *, number: int = 1, is_opened: bool = True) -> Upstream:
-    """Return a verifier that has committed some tokens."""
     link = SimpleNamespace(peer_id=identity_of(number).peer_id, rtt_s=0.1)
     digest = roll_digest(D_0, after)
     return Upstream(1, cast("PeerLink", link), REQUEST, D_0, digest, len(after), Watch(since_s=0.0), is_opened)
@@ -86,7 +85,6 @@ TELLING_D_0 = request_digest(TELLING)
 
 
 def telling(*, tells_prompt: bool = True) -> Upstream:
-    """Return a verifier with a request for log-probabilities."""
     return replace(upstream(), request=TELLING, d_0=TELLING_D_0, digest=TELLING_D_0, tells_prompt=tells_prompt)
 
 
@@ -150,7 +148,6 @@ def test_a_transcript_signs_all_that_was_told_and_the_claim_holds_it() -> None:
 
 
 def replace_told(verifier: Upstream) -> Upstream:
-    """Return another verifier with the same log-probabilities."""
     other = telling()
     other.take_prompt_likelihoods(of_prompt(*(each.top[0].token for each in verifier.told)))
     return other

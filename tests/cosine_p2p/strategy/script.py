@@ -23,18 +23,15 @@ def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
 def drafted(
     tokens: Sequence[int], *, after: Sequence[int] = (), author: int = 1, confidence: float = 0.8
 ) -> FragmentReceived:
-    """A chain below the output tokens `after`."""
     nodes = tuple(Node(index - 1 if index else BASE, token, confidence) for index, token in enumerate(tokens))
     return FragmentReceived(author, Draft(1, 1, roll_digest(ROOT, after), len(after), NodeBlock.of(nodes)))
 
 
 def tokens_of_trees(actions: Iterable[Action]) -> list[list[int]]:
-    """The tokens of each block of drafts that goes to the verifier."""
     return [[node.token for node in action.block.nodes] for action in actions if isinstance(action, SendTree)]
 
 
 def feed(tree: LiveTree, actions: Iterable[Action]) -> None:
-    """Attach the drafts that a strategy sends."""
     for action in actions:
         if isinstance(action, SendTree):
             block = action.block

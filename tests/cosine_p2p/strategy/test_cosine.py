@@ -15,11 +15,7 @@ from cosine_p2p.strategy.base import (
     SendTree,
     VerifierOpened,
 )
-from cosine_p2p.strategy.cosine import (
-    VERIFIER_CUTS,
-    Cosine,
-    CosineOptions,
-)
+from cosine_p2p.strategy.cosine import VERIFIER_CUTS, Cosine, CosineOptions
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
@@ -77,20 +73,6 @@ def test_drafts_wait_for_a_verifier_and_go_again_to_the_next() -> None:
     assert strategy.on(drafted([1, 2]), 0.0) == []
     for _ in range(2):
         assert sent_tokens(strategy.on(VerifierOpened(0.06, 0.01), 0.0)) == [1, 2]
-
-
-def test_a_drafter_that_is_always_wrong_is_released() -> None:
-    strategy, output = opened(1, 2), [0]
-    strategy.on(committed(output), 0.0)
-    released: list[ReleaseDrafter] = []
-    for _ in range(30):
-        strategy.on(drafted([5], after=output, author=1), 0.0)
-        strategy.on(drafted([6], after=output, author=2), 0.0)
-        actions = strategy.on(committed([5], after=output), 0.0)
-        released += [action for action in actions if isinstance(action, ReleaseDrafter)]
-        output.append(5)
-    assert [action.author for action in released] == [2]
-    assert released[0].why.startswith("its guesses were seldom right (weight ")
 
 
 @pytest.mark.parametrize("seed", range(6))

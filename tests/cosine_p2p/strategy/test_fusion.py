@@ -22,7 +22,6 @@ def tree_of(drafts: Drafts, order: list[int] | None = None) -> LiveTree:
 
 
 def view_of(tree: LiveTree, *authors: int) -> FusedView:
-    """Return a view of a new fusion with equal weights."""
     return Fusion().view(tree, dict.fromkeys(authors, 1.0 / len(authors)))
 
 

@@ -13,7 +13,6 @@ TEXT = tuple(range(100, 160))
 
 
 def chains(nodes: Sequence[Node]) -> list[list[int]]:
-    """The tokens of each chain of a draft."""
     found: list[list[int]] = []
     for node in nodes:
         if node.parent == BASE:

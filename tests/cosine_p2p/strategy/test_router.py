@@ -5,13 +5,7 @@ import random
 
 import pytest
 
-from cosine_p2p.strategy.router import (
-    PRIOR_NATS,
-    DrafterFacts,
-    HedgeRouter,
-    Mixture,
-    Round,
-)
+from cosine_p2p.strategy.router import PRIOR_NATS, DrafterFacts, HedgeRouter, Mixture, Round
 
 
 def test_the_prompt_decides_until_there_is_evidence() -> None:

@@ -5,13 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from cosine_p2p.strategy.tree import (
-    MAX_LIVE_NODES,
-    MAX_WAITING_BLOCKS,
-    LiveTree,
-    block_below,
-    connected,
-)
+from cosine_p2p.strategy.tree import MAX_LIVE_NODES, MAX_WAITING_BLOCKS, LiveTree, block_below, connected
 from cosine_protocol.digests import roll_digest
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node

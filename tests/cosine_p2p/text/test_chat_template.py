@@ -46,8 +46,6 @@ NOON = datetime(2026, 11, 26, 12)
 
 
 class Noon(datetime):
-    """A clock that stands still."""
-
     @classmethod
     def now(cls, tz: Any = None) -> "Noon":
         return cls(2026, 11, 26, 12)

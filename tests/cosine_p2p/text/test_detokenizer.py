@@ -23,13 +23,11 @@ def added_text(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int
 
 
 def streamed(codec: TextTokenizer, prompt: Sequence[int], output: Sequence[int]) -> list[str]:
-    """Return the text that each token and the end give."""
     detokenizer = Detokenizer(codec, prompt)
     return [*(detokenizer.add(token) for token in output), detokenizer.finish()]
 
 
 def bytes_of(codec: TextTokenizer, text: str | bytes) -> list[int]:
-    """A text in tokens of bytes."""
     data = text.encode() if isinstance(text, str) else text
     return ids(codec, *(f"<0x{byte:02X}>" for byte in data))
 

@@ -35,7 +35,6 @@ def held(folder: Path) -> HeldWeights:
 
 @pytest.fixture
 def part(whole: Path) -> Path:
-    """A folder with one of the tensors."""
     known, folder = held(whole), whole.parent / "part"
     folder.mkdir()
     (folder / MANIFEST).write_bytes(known.encoded)

@@ -195,7 +195,6 @@ def test_calls_and_results_of_earlier_turns_are_words_where_tools_are() -> None:
 
 
 def form_of(template: str, chat: Any) -> ReplyForm:
-    """Return the form of the reply to a chat."""
     prompt, codec = read_prompt(chat), tokenizer_with(template)
     assert isinstance(prompt, Chat)
     rendered = render(codec, prompt)

@@ -36,18 +36,6 @@ def test_steps_that_leave_earlier_text_alone_make_it_certain_at_once(decoder: An
 
 
 @pytest.mark.parametrize(
-    "decoder",
-    [
-        decoders.CTC(),
-        decoders.Sequence([FUSE, decoders.Replace(" .", ".")]),
-        decoders.Sequence([LEVEL, decoders.Replace("\ufffd", "?")]),
-    ],
-)
-def test_steps_that_may_change_earlier_text_leave_all_of_it_open(decoder: Any) -> None:
-    assert effects(decoder) == dict.fromkeys([*NAMES, "<tool>"], TokenEffect.OPEN) | {"<s>": TokenEffect.SILENT}
-
-
-@pytest.mark.parametrize(
     ("decoder", "names", "expected"),
     [
         (LEVEL, ["Ġa", "â", "Ĥ¬", "<s>"], [b" a", b"\xe2", b"\x82\xac", b""]),

@@ -67,7 +67,6 @@ def test_files_without_a_tokenizer_and_broken_companions_are_refused(files: Mapp
 
 
 def word_level(**parts: Any) -> bytes:
-    """A tokenizer of one word."""
     model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
     return json.dumps({"version": "1.0", "added_tokens": [], "model": model, **parts}).encode()
 

@@ -8,11 +8,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
+
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
+from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.records import cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, record_of
@@ -22,9 +25,14 @@ HOST: Final = "/ip4/127.0.0.1/tcp/0"
 ROOT: Final = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
 
 
-class Swarm:
-    """Nodes made for one test."""
+async def lost(work: Awaitable[Any]) -> PeerLost:
+    with pytest.raises(PeerLost) as caught:
+        await work
+    assert "\n" not in str(caught.value)
+    return caught.value
 
+
+class Swarm:
     def __init__(self, folder: Path, stack: contextlib.AsyncExitStack) -> None:
         self._folder = folder
         self._stack = stack
@@ -88,7 +96,6 @@ in_swarm: Final = as_test(_among_nodes, given=1)
 
 
 def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
-    """A node's identity, and the directory as it reads and writes it."""
     identity = load_identity(transport.config.identity_file)
     network, membership = transport.config.network, transport.config.gate.membership
     directory = DhtDirectory(transport, identity, network=network, opener=transport.opener, membership=membership)
@@ -96,13 +103,11 @@ def directory_of(transport: HivemindTransport) -> tuple[Identity, DhtDirectory]:
 
 
 def pid_of(transport: HivemindTransport) -> int:
-    """The process id of a running node's daemon."""
     assert transport._running is not None
     return int(transport._running.daemon.p2p._child.pid)
 
 
 def dht_of(transport: HivemindTransport) -> Any:
-    """hivemind's DHT node in a running node."""
     assert transport._running is not None
     return transport._running.dht
 

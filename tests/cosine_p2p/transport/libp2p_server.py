@@ -26,13 +26,11 @@ async def _echo(stream: Any) -> None:
 
 
 async def _who(stream: Any) -> None:
-    """Says who dialled."""
     await stream.write(str(stream.muxed_conn.peer_id).encode())
     await stream.close()
 
 
 async def _hold(_: Any) -> None:
-    """Reads nothing."""
     await trio.sleep_forever()
 
 

@@ -42,8 +42,6 @@ async def dialled(handler: Callable[[Stream], Awaitable[None]], *, one_way_s: fl
 
 
 def saying(*messages: m.Message) -> Callable[[Stream], Awaitable[None]]:
-    """A peer that sends these messages only."""
-
     async def handle(stream: Stream) -> None:
         await stream.write(framed(*messages))
 
@@ -185,7 +183,6 @@ class Server:
         self.transport = self.network.join("server")
 
     async def links(self) -> Links:
-        """The links of a client to this server."""
         for protocol in (VERIFY, DRAFT):
             await self.transport.serve(protocol, partial(self._handle, protocol))
         return Links(self.network.join("client"))

@@ -1,7 +1,7 @@
 """The properties of streams that every transport has (`cosine_p2p/transport/base.py`)."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -13,9 +13,8 @@ from cosine_lab.emulation.delayed_transport import DelayedTransport
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.round_trips import LIGHT
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
-from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
-from tests.cosine_p2p.transport.full_nodes import swarm
+from tests.cosine_p2p.transport.full_nodes import lost, swarm
 
 ECHO: Final = "/test/echo"
 WHO: Final = "/test/who"
@@ -139,13 +138,6 @@ async def read_exactly(stream: Stream, size_bytes: int) -> bytes:
         assert piece, "the stream ended early"
         data += piece
     return data
-
-
-async def lost(work: Awaitable[Any]) -> PeerLost:
-    with pytest.raises(PeerLost) as caught:
-        await work
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 @on_each_transport

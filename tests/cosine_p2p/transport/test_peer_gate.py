@@ -28,8 +28,6 @@ async def echo(stream: Stream) -> None:
 
 
 def between(node: PeerGate | None, client: PeerGate | None, play: Play) -> None:
-    """A stream of a client to a node that echoes."""
-
     async def run() -> None:
         network = MemoryNetwork()
         serving, dialling = network.join(NODE, node), network.join(CLIENT, client)
@@ -44,7 +42,6 @@ def between(node: PeerGate | None, client: PeerGate | None, play: Play) -> None:
 
 
 async def all_of(stream: Stream) -> list[m.Message]:
-    """Every message until the stream ends."""
     data = b""
     while piece := await stream.read():
         data += piece

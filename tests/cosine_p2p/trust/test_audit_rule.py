@@ -194,7 +194,6 @@ def answer_of(claim: AskAudit, auditor: int, *, different: int) -> Audited:
 
 
 def piece_of(*different: int, nonce: int = 0) -> Evidence:
-    """A claim and verdicts with these numbers of differences."""
     claim = claim_of(nonce)
     piece = Evidence.of(claim)
     for auditor, count in enumerate(different, 2):

@@ -38,7 +38,6 @@ def file(tmp_path: Path) -> Path:
 
 
 def disconnected(denied: DeniedPeers, clock: Clock, *, each_s: float = APART_S) -> None:
-    """Disconnect a peer as often as leads to a ban."""
     for _ in range(DISCONNECTED):
         clock.now_s += each_s
         denied.note_disconnected(PEER)

@@ -14,7 +14,6 @@ from tests.lab.experiments.test_here import row
 
 
 def swarm(**told: Any) -> MeasuredSwarm:
-    """Return a running swarm, with changes."""
     running: dict[str, Any] = {
         "initial_peers": ("ADDRESS",),
         "family": None,

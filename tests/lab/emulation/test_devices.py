@@ -19,7 +19,6 @@ LLAMA_2_7B = ModelClass(parameters=6.74e9, layers=32, width=4096, key_width=4096
 
 
 def costs(device: str, model: str, **load: int) -> list[float]:
-    """Seconds of a pass over each number of tokens of the curve."""
     curve = deploy(device, model, load=PassLoad(**load), precision=Precision.INT4).curve()
     assert tuple(tokens for tokens, _ in curve.points) == CURVE_TOKENS
     return [seconds for _, seconds in curve.points]

@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.emulation.links import (
-    PACKET_BYTES,
-    FifoServer,
-    LinkModel,
-    LinkTable,
-    Partition,
-    SeededRoute,
-)
+from cosine_lab.emulation.links import PACKET_BYTES, FifoServer, LinkModel, LinkTable, Partition, SeededRoute
 
 models = st.builds(
     LinkModel,

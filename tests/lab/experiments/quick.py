@@ -7,7 +7,6 @@ from typing import Any, get_type_hints
 
 
 def silent(sentence: str) -> None:
-    """Report no progress."""
     del sentence
 
 

@@ -5,14 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_lab.experiments.here import (
-    HERE,
-    HereOptions,
-    findings_of,
-    measure,
-    questions_of,
-    sentences,
-)
+from cosine_lab.experiments.here import HERE, HereOptions, findings_of, measure, questions_of, sentences
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.demo.race import Way
 from tests.lab.experiments.quick import silent

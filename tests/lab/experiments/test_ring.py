@@ -23,7 +23,6 @@ def test_every_way_gives_the_targets_text_over_the_ring() -> None:
 
 
 def offers(rows: list[list[int]]) -> DrafterTrace:
-    """A drafter that offers these tokens at each position."""
     zeros = np.zeros(len(rows), np.float32)
     return DrafterTrace(np.array(rows, np.int32), np.full((len(rows), 8), 0.1, np.float32), zeros, zeros, 1.0)
 

@@ -40,7 +40,6 @@ def row(strategy: str, speedup: float, **other: Any) -> dict[str, Any]:
 
 
 def tuned(options: RttOptions) -> Mapping[tuple[str, Place], OptionValues]:
-    """Return every rival's start for all places."""
     profiles = (options.profile, *options.side_profiles)
     return {
         (name, place): {**entrant(name).start, "drafter": BY_LABEL}

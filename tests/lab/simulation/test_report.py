@@ -14,7 +14,6 @@ FAILED = {"ending": RequestEnding.FAILED, "error": "No verifier could finish the
 
 @pytest.fixture(scope="module")
 def sound() -> SimulationReport:
-    """Return the report of a run of one request without any fault."""
     return run_scenario(Scenario(verifiers=1, drafters=0, clients=1, requests=1, max_new_tokens=2, vocab_tokens=12))
 
 

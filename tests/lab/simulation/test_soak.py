@@ -27,8 +27,6 @@ def test_a_seed_is_a_scenario_every_seed_another_and_every_fault_is_drawn() -> N
 
 
 class Breaking(Plain):
-    """A strategy with a bug that shows at the third event."""
-
     def __init__(self, d_0: bytes) -> None:
         super().__init__(d_0)
         self._events = 0

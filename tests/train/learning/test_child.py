@@ -13,13 +13,7 @@ from pathlib import Path
 import pytest
 
 from cosine_train.learning import child as module
-from cosine_train.learning.child import (
-    LOG_NAME,
-    ChildFailed,
-    ComparisonOrder,
-    LearningChild,
-    to_line,
-)
+from cosine_train.learning.child import LOG_NAME, ChildFailed, ComparisonOrder, LearningChild, to_line
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
 
@@ -35,8 +29,6 @@ Make = Callable[[str], LearningChild]
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
-    """Return a function that makes a child that runs code."""
-
     def make(code: str) -> LearningChild:
         monkeypatch.setattr(module, "COMMAND", (sys.executable, "-S", "-c", code))
         return LearningChild(tmp_path)

@@ -12,11 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from cosine_node.drafter.observer import NO_GUESS
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling
-from cosine_train.learning.finetuning import (
-    RoundSettings,
-    acceptance_along,
-    train_round,
-)
+from cosine_train.learning.finetuning import RoundSettings, acceptance_along, train_round
 from cosine_train.learning.streams import VerifiedStream
 from cosine_train.training.distilling import drafter_in
 from tests.train.learning.streams import stream
@@ -31,7 +27,6 @@ WORD = 400
 
 
 def model_of(vocab_tokens: int) -> Any:
-    """Return an untrained drafter."""
     torch.manual_seed(5)
     config = LlamaConfig(
         vocab_size=vocab_tokens,
@@ -56,7 +51,6 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(tokens: tuple[int, ...], client: str = "c", **others: Any) -> VerifiedStream:
-    """Return a text without guesses of the drafter, unless given."""
     fields = {"prompt": tokens[:4], "guesses": (NO_GUESS,) * len(tokens)} | others
     return VerifiedStream(client=client, sampling=Sampling(), tokens=tokens, **fields)
 

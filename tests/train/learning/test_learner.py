@@ -63,8 +63,6 @@ def text_of(engine: Any) -> list[int]:
 
 
 class Drafter:
-    """A learner and its service."""
-
     def __init__(self, folder: Path, **script: Any) -> None:
         self.folder = folder / "home"
         shipped = folder / "shipped"
@@ -120,7 +118,6 @@ class Drafter:
             self.learner.keep(stream(f"client {seed % 4}", tokens=40, seed=seed, vocab=64))
 
     def accept(self, right: int, tokens: int) -> None:
-        """Add to the live acceptance."""
         self.service.counts.right_first_choices += right
         self.service.counts.first_choices += tokens
 

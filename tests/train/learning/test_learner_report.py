@@ -5,14 +5,7 @@ from pathlib import Path
 
 from cosine_train.learning.decision import Acceptance
 from cosine_train.learning.home import write_about
-from cosine_train.learning.learner_report import (
-    NAME,
-    Activity,
-    LearnerNow,
-    hold,
-    is_running,
-    reports_by_peer,
-)
+from cosine_train.learning.learner_report import NAME, Activity, LearnerNow, hold, is_running, reports_by_peer
 
 NOW = LearnerNow(activity=Activity.LEARNING, version=3, live_since=Acceptance(90, 150), new_tokens=1200)
 

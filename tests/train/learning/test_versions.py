@@ -45,7 +45,6 @@ print(made.digest)
 
 
 def make(versions: Versions, number: int, *, bytes_each: int = 100) -> WeightVersion:
-    """Return a finished version whose files contain its number."""
     folder = versions.begin(number)
     (folder / "gguf").mkdir()
     for name in ("config.json", "model.safetensors", "gguf/model.gguf"):
@@ -54,7 +53,6 @@ def make(versions: Versions, number: int, *, bytes_each: int = 100) -> WeightVer
 
 
 def numbers_in(folder: Path) -> set[str]:
-    """Return the numbers in the files of a version."""
     return {path.read_bytes().split()[1][:1].decode() for path in folder.rglob("model*") if path.is_file()}
 
 

@@ -29,14 +29,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.learning import served_weights, worker
-from cosine_train.learning.child import (
-    COMMAND,
-    Comparison,
-    ComparisonOrder,
-    RoundOrder,
-    RoundOutcome,
-    to_line,
-)
+from cosine_train.learning.child import COMMAND, Comparison, ComparisonOrder, RoundOrder, RoundOutcome, to_line
 from cosine_train.learning.decision import refreshed_expertise
 from cosine_train.learning.domain_texts import NEAR, domain_nll
 from cosine_train.learning.finetuning import RoundSettings
@@ -52,7 +45,6 @@ NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Iterator[Path]:
-    """Return a learner's folder with plausible texts."""
     files = TokenizerFiles.read(zoo.folder("target"))
     assert files is not None
     codec = TextTokenizer(files.files)

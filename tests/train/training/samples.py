@@ -37,7 +37,6 @@ def answer(
 
 
 def trained(capsys: pytest.CaptureFixture[str], work: Path, out: Path, *arguments: str) -> dict[str, Any]:
-    """Return the record of the command's training for the embedded target."""
     given = ["--target", "zoo:target", "--work", str(work), "--out", str(out), "--device", "cpu", "--threads", "1"]
     with pytest.raises(SystemExit) as exit_:
         main(["zoo", "train", "--json", *given, *arguments])

@@ -13,8 +13,6 @@ KNOWN = DraftVocabulary((1, 2, 3, 40, 41))
 
 
 class Fixed(torch.nn.Module):
-    """A model with the same logits everywhere."""
-
     def __init__(self, logits: list[float]) -> None:
         super().__init__()
         self._head = torch.nn.Linear(1, len(logits), bias=False)

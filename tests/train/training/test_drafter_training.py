@@ -17,7 +17,6 @@ SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-ro
 
 @pytest.fixture(scope="module")
 def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with questions, and with the target's answers once they are requested."""
     folder, chooser = tmp_path_factory.mktemp("work"), random.Random(0)
     pairs = [(chooser.randint(0, 99), chooser.randint(0, 99)) for _ in range(200)]
     asked = [f"{zoo.prompts('math')[0].messages[0].content} And {left} plus {right}?" for left, right in pairs]
@@ -28,7 +27,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Return the sentence that the command ends with."""
     with pytest.raises(SystemExit) as exit_:
         main(["zoo", "train", *arguments])
     assert exit_.value.code == 2

@@ -36,7 +36,6 @@ def prompts(sampling: Sampling) -> list[TargetPrompt]:
 
 
 def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
-    """Return the tokens that a verifier commits without any draft."""
     sequence = engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens))
     row = Row.chain(sequence, prompt.tokens, scored_from=len(prompt.tokens) - 1)
     written: list[int] = []

@@ -15,17 +15,12 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer, TargetPrompt
 from cosine_train.training.local_target import LocalTarget
-from cosine_train.training.own_questions import (
-    opening_of,
-    write_follow_ups,
-    write_own_questions,
-)
+from cosine_train.training.own_questions import opening_of, write_follow_ups, write_own_questions
 from cosine_train.training.questions import Question, read_questions
 
 
 @pytest.fixture(scope="module")
 def codec() -> TextTokenizer:
-    """The tokenizer of the toy target, which has a chat template."""
     files = TokenizerFiles.read(zoo.tokenizer_folder())
     assert files is not None
     return TextTokenizer(files.files)
@@ -46,18 +41,15 @@ class RepeatingTarget:
         self._times = times
 
     def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
-        """Return one first token for every question."""
         return [(self._codec.encode("W")[0], 1.0)]
 
     def answers(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """Yield answers whose question depends on the prompt's number."""
         nothing = np.zeros((1, 0))
         for prompt in prompts:
             said = self._codec.encode(f"hat is the number {prompt.question // self._times} for?")
             yield prompt.answer((*said, 0), nothing.astype(np.int32), nothing.astype(np.float16))
 
     def has_ended(self, answer: Answer) -> bool:
-        """Return True."""
         return True
 
 

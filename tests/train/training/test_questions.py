@@ -9,13 +9,7 @@ import pytest
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_protocol.errors import UsageError
 from cosine_train.training.answers import TargetPrompt
-from cosine_train.training.questions import (
-    OPENING_CHARACTERS,
-    TEMPERATURE,
-    Question,
-    prompts_of,
-    read_questions,
-)
+from cosine_train.training.questions import OPENING_CHARACTERS, TEMPERATURE, Question, prompts_of, read_questions
 
 CHAT = [
     {"role": "user", "content": "Add 1 and 2."},
@@ -79,8 +73,6 @@ def test_lines_without_a_question_are_refused(tmp_path: Path, content: str, reas
 
 
 class Letters(TextTokenizer):
-    """A token for each letter, and no files."""
-
     def __init__(self) -> None:
         pass
 

@@ -19,7 +19,6 @@ from tests.scenes import in_real_time
 
 
 def answer(call_id: UUID, **fields: Any) -> bytes:
-    """A message of p2pd on its connection for calls."""
     from cosine_p2p.transport.full.library import p2pd_pb2
 
     message = p2pd_pb2.PersistentConnectionResponse(callId=call_id.bytes, **fields).SerializeToString()

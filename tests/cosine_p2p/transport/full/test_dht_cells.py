@@ -9,13 +9,7 @@ from typing import Any
 from cosine_p2p.directory.postings import PostingChecker, RecordOpener, RecordStore, dht_key, subkey_bytes
 from cosine_p2p.transport.full.dht_cells import MAX_RECORDS_READ, DhtCells
 from cosine_p2p.transport.full.dht_node import ShownStorage, node_id_of
-from cosine_p2p.transport.full.library import (
-    DHTNode,
-    DictionaryDHTValue,
-    PeerID,
-    RoutingTable,
-    ValueWithExpiration,
-)
+from cosine_p2p.transport.full.library import DHTNode, DictionaryDHTValue, PeerID, RoutingTable, ValueWithExpiration
 from cosine_protocol import limits
 from cosine_protocol.records import Role, cell_name, seal_record
 from tests.cosine_p2p.samples import NETWORK, TARGET, identity_of, record_of
@@ -26,22 +20,17 @@ OPENER = RecordOpener()
 
 
 class Blacklist(set[Any]):
-    """hivemind's blacklist without expiry."""
-
     register_failure = set.add
     register_success = set.discard
 
 
 def sealed(number: int, *, sequence: int = 1, lifetime_s: float = 300.0) -> tuple[str, bytes, float]:
-    """Owner, data and expiry of a record."""
     identity = identity_of(number)
     record = record_of(identity, now_s=time.time(), sequence=sequence, lifetime_s=lifetime_s)
     return identity.peer_id, seal_record(record, identity, key=ROOT), record.expires_at_s
 
 
 class Node:
-    """An honest node that stores and shows checked records."""
-
     def __init__(self, number: int) -> None:
         self.peer_id = PeerID.from_base58(identity_of(number).peer_id)
         self.node_id = node_id_of(self.peer_id)
@@ -64,8 +53,6 @@ class Crowding(Node):
 
 
 class Dht:
-    """Nodes that all know each other."""
-
     def __init__(self, *nodes: Node) -> None:
         self.nodes = {node.peer_id: node for node in nodes}
         for node in nodes:
@@ -74,8 +61,6 @@ class Dht:
                     node.table.add_or_update_node(other.node_id, other.peer_id)
 
     def cells(self, node: Node, *, client_mode: bool = False) -> DhtCells:
-        """The cells as `node` of this network sees them."""
-
         async def call_find(peer_id: Any, keys: Collection[Any]) -> Any:
             other = self.nodes[peer_id]
             return {key: (other.shown(key), dict(other.table.get_nearest_neighbors(key, 20))) for key in keys}

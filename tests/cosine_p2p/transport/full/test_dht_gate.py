@@ -25,7 +25,6 @@ def private() -> PrivateSwarm:
 
 
 async def member(made: Swarm, private: PrivateSwarm, **settings: Any) -> HivemindTransport:
-    """A full node of a private swarm."""
     return await made.node(
         gate_of=lambda peer_id: PeerGate(private.member(peer_id)), network=private.swarm_id, **settings
     )

@@ -31,8 +31,6 @@ ROOT = cell_name(network=NETWORK, role=Role.DRAFTER, target=TARGET, prefix="")
 
 
 class CountingChecker(PostingChecker):
-    """Counts checks of signatures."""
-
     checks = 0
 
     def check(self, **what: Any) -> Posting:
@@ -41,8 +39,6 @@ class CountingChecker(PostingChecker):
 
 
 class Protocol:
-    """hivemind's protocol, which counts the keys that it looks up."""
-
     node_info = dht_pb2.NodeInfo()
     keys = 0
 
@@ -52,8 +48,6 @@ class Protocol:
 
 
 class Service:
-    """A node's service, and peers that call it."""
-
     def __init__(self, addresses: Mapping[str, str] | None = None) -> None:
         self.checker = CountingChecker(NETWORK, RecordOpener())
         self.protocol = Protocol()
@@ -72,7 +66,6 @@ class Service:
     async def bring(
         self, sender: Identity, *items: tuple[str, str, bytes], in_cache: bool = False
     ) -> Sequence[bool]:
-        """Store cells, owners and values."""
         request = dht_pb2.StoreRequest(
             keys=[dht_key(cell) for cell, _, _ in items],
             subkeys=[subkey_bytes(owner) for _, owner, _ in items],

@@ -46,7 +46,6 @@ class Answering:
 
 
 def answering(message: bytes) -> Answering:
-    """A message with its length, in two pieces."""
     whole = varint(len(message)) + message
     return Answering(whole[:3], whole[3:])
 

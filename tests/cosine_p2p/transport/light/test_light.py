@@ -23,9 +23,9 @@ from cosine_p2p.transport.light.light import LightConfig, LightTransport
 from cosine_p2p.transport.light.sockets import EarlySockets
 from cosine_p2p.transport.peer_gate import PeerGate
 from cosine_p2p.trust.denied_peers import DeniedPeers
-from cosine_protocol.errors import LocalProtocolError, PeerLost, UsageError
+from cosine_protocol.errors import LocalProtocolError, UsageError
 from cosine_protocol.identity import Identity
-from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm, pid_of
+from tests.cosine_p2p.transport.full_nodes import Swarm, in_swarm, lost, pid_of
 from tests.cosine_p2p.transport.libp2p_server import ECHO, HANG_UP, Server, serving
 from tests.scenes import as_test, in_real_time
 
@@ -61,13 +61,6 @@ def with_server(play: Play, *, dial_timeout_s: float = 4.0) -> None:
 
 
 served = as_test(with_server, given=2)
-
-
-async def lost(work: Awaitable[Any]) -> PeerLost:
-    with pytest.raises(PeerLost) as caught:
-        await work
-    assert "\n" not in str(caught.value)
-    return caught.value
 
 
 @served
@@ -127,8 +120,6 @@ async def test_joining_needs_one_initial_peer_that_answers_and_closing_leaves_no
 
 
 class SlowConnection:
-    """Takes `pause_s` to write."""
-
     def __init__(self, pause_s: float) -> None:
         self.written = b""
         self._pause_s = pause_s
