@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from cosine_p2p.request.origins import TARGET_SOURCE
-from cosine_p2p.request.results import Generation, VerifierReport
+from cosine_p2p.request.results import DrafterReport, Generation, Progress, VerifierReport
 from cosine_p2p.survey import NodeSight, Survey
 from cosine_p2p.trust.denied_peers import Ban
 from cosine_protocol.records import NodeRecord, Role
@@ -130,6 +130,21 @@ def request_of(number: int = 7, **changes: Any) -> RequestView:
         "why": ("code: asked to draft, 10 ms away", "math: dropped, its guesses were seldom right (weight 1 %)"),
     }
     return RequestView(**(fields | changes))
+
+
+def progress_of(
+    tokens: int = 0, *, serving: tuple[str, ...] = (VERIFIER,), code: tuple[int, int] = (0, 0)
+) -> Progress:
+    return Progress(
+        tokens=tokens,
+        rounds=2,
+        accepted=code[1],
+        serving=serving,
+        tried=(),
+        drafters=(DrafterReport(CODE, "code", *code, 40.0),),
+        why=("code: 15 tokens deep",),
+        decisions=1,
+    )
 
 
 def account_of() -> Generation:

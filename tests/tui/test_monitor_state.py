@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from cosine_p2p.request.results import Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import Chunk
 from cosine_p2p.survey import NodeSight
 from cosine_protocol.records import Role
 from cosine_tui.state.monitor_state import KEPT_REQUESTS, MonitorState, node_events, why_lost
@@ -26,6 +26,7 @@ from tests.tui.snapshots import (
     drafter_of,
     node_of,
     peer_id_of,
+    progress_of,
     sight_of,
     survey_of,
 )
@@ -35,19 +36,6 @@ ASKED = RequestDescription(prompt="Add", strategy="cosine")
 
 def new_state() -> MonitorState:
     return MonitorState(title="network test", target=TARGET)
-
-
-def progress_of(*, tried: tuple[str, ...] = (), serving: tuple[str, ...] = (), accepted: int = 0) -> Progress:
-    return Progress(
-        tokens=accepted,
-        rounds=1,
-        accepted=accepted,
-        serving=serving,
-        tried=tried,
-        drafters=(DrafterReport(peer_id_of(3), "code", 20, accepted, 40.0),),
-        why=(),
-        decisions=0,
-    )
 
 
 def kinds(events: tuple[Event, ...]) -> list[EventKind]:
@@ -86,7 +74,7 @@ def test_the_standing_of_a_drafter_counts_running_and_finished_requests() -> Non
     for _ in range(2):
         log = state.add_request(ASKED, 1.0)
         log.note_chunk(Chunk("x", (1, 2, 3, 4), peer_id_of(3)), rounds=1, now_s=1.5)
-        state.note_progress(log, progress_of(accepted=3), 2.0)
+        state.note_progress(log, progress_of(3, code=(20, 3)), 2.0)
     before = state.snapshot(2.0).nodes[0]
     state.end_request(log, RequestState.FINISHED, 3.0)
     node = state.snapshot(3.0).nodes[0]

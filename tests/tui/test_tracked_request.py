@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from cosine_p2p.request.origins import FORCED_SOURCE, HOME_SOURCE, TARGET_SOURCE
-from cosine_p2p.request.results import Chunk, DrafterReport, Progress
+from cosine_p2p.request.results import Chunk
 from cosine_tui.state.snapshot import Moment, RequestDescription, RequestState, TextRun
 from cosine_tui.state.tracked_request import SpeedHistory, TrackedRequest
-from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER
+from tests.tui.snapshots import CODE, MATH, SPARE, VERIFIER, progress_of
 
 AUTHORS = {CODE: 1, MATH: 2}
 
@@ -16,21 +16,6 @@ AUTHORS = {CODE: 1, MATH: 2}
 def new_log() -> TrackedRequest:
     return TrackedRequest(
         1, RequestDescription(prompt="Add", strategy="cosine"), began_s=10.0, number_of=AUTHORS.__getitem__
-    )
-
-
-def progress_of(
-    tokens: int = 0, *, serving: tuple[str, ...] = (VERIFIER,), code: tuple[int, int] = (0, 0)
-) -> Progress:
-    return Progress(
-        tokens=tokens,
-        rounds=2,
-        accepted=code[1],
-        serving=serving,
-        tried=(),
-        drafters=(DrafterReport(CODE, "code", *code, 40.0),),
-        why=("code: 15 tokens deep",),
-        decisions=1,
     )
 
 

@@ -176,10 +176,7 @@ TOKENS = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"]
 
 def vocabulary(*more: str, kind: str = "gpt2", **keys: Any) -> Vocabulary:
     """Twelve words, then `more`."""
-    given = {"model": kind, "tokens": [*TOKENS, *more], **keys}
-    found = Vocabulary.read("a.gguf", {f"tokenizer.ggml.{key}": value for key, value in given.items()})
-    assert found is not None
-    return found
+    return vocabulary_of({"model": kind, "tokens": [*TOKENS, *more], **keys})
 
 
 def texts_of(found: Vocabulary, tokens: Sequence[int]) -> list[str]:

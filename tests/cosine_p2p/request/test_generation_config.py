@@ -12,29 +12,10 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_NEW_TOKENS
 from cosine_protocol.records import GenerationDefaults
 
-CHAT = {
-    "bos_token_id": 151643,
-    "do_sample": True,
-    "eos_token_id": [151645, 151643],
-    "pad_token_id": 151643,
-    "repetition_penalty": 1.05,
-    "temperature": 0.7,
-    "top_k": 20,
-    "top_p": 0.8,
-    "transformers_version": "4.37.0",
-}
-"""Of the kind that Qwen2.5-Instruct ships."""
-
 
 def read(folder: Path, config: object) -> GenerationDefaults | None:
     (folder / "generation_config.json").write_text(config if isinstance(config, str) else json.dumps(config))
     return read_generation_config(folder)
-
-
-def test_the_config_of_a_chat_model_is_read(tmp_path: Path) -> None:
-    assert read(tmp_path, CHAT) == GenerationDefaults(
-        do_sample=True, temperature=0.7, top_k=20, top_p=0.8, repetition_penalty=1.05
-    )
 
 
 def test_transformers_own_defaults_are_none_but_where_it_would_sample(tmp_path: Path) -> None:
@@ -47,9 +28,10 @@ def test_transformers_own_defaults_are_none_but_where_it_would_sample(tmp_path: 
 
 
 def test_what_vllm_takes_is_taken(tmp_path: Path) -> None:
-    config = {"do_sample": True, "top_k": -1, "min_p": 0.1, "max_new_tokens": 10**9}
-    assert read(tmp_path, config) == GenerationDefaults(
-        do_sample=True, top_k=0, min_p=0.1, max_new_tokens=MAX_NEW_TOKENS
+    honoured = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05}
+    others = {"eos_token_id": [7, 3], "pad_token_id": 3, "transformers_version": "4.37.0"}
+    assert read(tmp_path, {**honoured, **others, "top_k": -1, "max_new_tokens": 10**9}) == GenerationDefaults(
+        **honoured, top_k=0, max_new_tokens=MAX_NEW_TOKENS
     )
 
 

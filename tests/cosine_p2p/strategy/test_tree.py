@@ -96,20 +96,6 @@ def test_what_waits_is_bounded_and_the_oldest_goes() -> None:
     assert len(tree) == 3
 
 
-def test_commits_keep_what_follows_and_drop_the_rest() -> None:
-    tree = LiveTree(ROOT)
-    attach(tree, [1, 2, 3])
-    attach(tree, [5, 6])
-    attach(tree, [4], after=[1])
-    tree.advance([1])
-    assert tree.root.digest == roll_digest(ROOT, [1])
-    assert tree.position == 1
-    assert sorted(node.token for node in tree.walk()) == [2, 3, 4]
-    tree.advance([8])
-    assert len(tree) == 0
-    assert tree.root.digest == roll_digest(ROOT, [1, 8])
-
-
 def test_depth_and_number_are_bounded() -> None:
     deep = LiveTree(ROOT)
     attach(deep, [1] * (MAX_TREE_DEPTH + 10))

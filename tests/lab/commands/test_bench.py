@@ -6,37 +6,30 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.cli import main
 from tests.docs.pages import DOCS
-
-
-def exit_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        main(["bench", *arguments])
-    assert isinstance(exit_.value.code, int)
-    return exit_.value.code
+from tests.node.cli.conftest import Run
 
 
 @pytest.mark.thorough
-def test_an_experiment_writes_its_result_and_the_command_that_repeats_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_experiment_writes_its_result_and_the_command_that_repeats_it(tmp_path: Path, run: Run) -> None:
     out = tmp_path / "deep" / "benchmarks"
-    assert exit_of("ring", "--quick", "--processes", "1", "--prompts", "1", "--out", str(out), "--json") == 0
+    told = run("bench", "ring", "--quick", "--processes", "1", "--prompts", "1", "--out", str(out), "--json")
+    assert told.code == 0
     written = json.loads((out / "ring.json").read_text("utf-8"))
-    assert written == json.loads(capsys.readouterr().out)
+    assert written == json.loads(told.out)
     assert {"name", "what", "command", "setup", "rows", "findings"} <= written.keys()
     assert written["command"] == "cosine-node bench ring --quick --prompts 1"
     assert {row["prompts"] for row in written["rows"]} == {1}
 
 
-def test_the_report_is_written_beside_the_results(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_report_is_written_beside_the_results(tmp_path: Path, run: Run) -> None:
     results = tmp_path / "benchmarks"
     results.mkdir()
     shutil.copy(DOCS / "benchmarks" / "ring.json", results)
-    assert exit_of("report", "--json", "--out", str(results)) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed == {"page": str(tmp_path / "benchmarks.md"), "figures": [str(results / "ring.svg")]}
+    assert json.loads(run("bench", "report", "--json", "--out", str(results)).out) == {
+        "page": str(tmp_path / "benchmarks.md"),
+        "figures": [str(results / "ring.svg")],
+    }
     text = (tmp_path / "benchmarks.md").read_text("utf-8")
     assert text.startswith("# Benchmarks\n") and "## A model in parts" in text and "rtt.json" not in text
     assert (results / "ring.svg").is_file()
@@ -51,9 +44,7 @@ def test_the_report_is_written_beside_the_results(tmp_path: Path, capsys: pytest
     ],
 )
 def test_what_cannot_be_is_one_sentence_and_exit_2(
-    arguments: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], sentence: str, tmp_path: Path, run: Run
 ) -> None:
-    assert exit_of(*arguments, "--out", str(tmp_path)) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"Error: {sentence}")
-    assert told.count("\n") == 1
+    told = run("bench", *arguments, "--out", str(tmp_path))
+    assert told.code == 2 and told.err.startswith(f"Error: {sentence}") and told.err.count("\n") == 1

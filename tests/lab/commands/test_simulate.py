@@ -11,7 +11,7 @@ import pytest
 from cosine_lab.experiments.progress import ProgressLine
 from cosine_lab.simulation import running
 from cosine_lab.simulation.report import SimulationReport
-from cosine_node.cli import main
+from tests.node.cli.conftest import Run
 from tests.thoroughness import quick_first
 
 FIELDS: Final = {
@@ -40,30 +40,23 @@ def small(tmp_path: Path) -> str:
     return str(file)
 
 
-def exit_of(*arguments: str) -> int:
-    with pytest.raises(SystemExit) as exit_:
-        main(["simulate", *arguments])
-    assert isinstance(exit_.value.code, int)
-    return exit_.value.code
+def simulated(run: Run, *arguments: str) -> dict[str, Any]:
+    told = run("simulate", *arguments, "--json")
+    assert told.code == 0
+    return dict(json.loads(told.out))
 
 
-def simulated(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, Any]:
-    assert exit_of(*arguments, "--json") == 0
-    fields: dict[str, Any] = json.loads(capsys.readouterr().out)
-    return fields
-
-
-def test_one_json_object_with_every_promised_field(capsys: pytest.CaptureFixture[str], small: str) -> None:
-    fields = simulated(capsys, "--scenario", small)
+def test_one_json_object_with_every_promised_field(run: Run, small: str) -> None:
+    fields = simulated(run, "--scenario", small)
     assert fields.keys() >= FIELDS
     assert (fields["requests"], fields["tokens"], fields["scenario"]) == (2, 20, "small")
     assert fields["latency_ms"].keys() == {"p50", "p95", "p99"}
     assert (fields["mismatches"], fields["hung"], fields["leaked"], fields["faults"]) == (0, 0, 0, {})
 
 
-def test_options_replace_what_the_scenario_says(capsys: pytest.CaptureFixture[str], small: str) -> None:
+def test_options_replace_what_the_scenario_says(run: Run, small: str) -> None:
     changed = ["--nodes", "3", "--clients", "3", "--strategy", "plain", "--rtt_ms", "80", "--faults", "corrupt=1"]
-    fields = simulated(capsys, "--scenario", small, *changed)
+    fields = simulated(run, "--scenario", small, *changed)
     assert (fields["requests"], fields["strategy"], fields["speedup_vs_plain"]) == (3, "plain", 1.0)
     assert fields["faults"] == {"corrupt": 1}
 
@@ -80,17 +73,15 @@ def test_options_replace_what_the_scenario_says(capsys: pytest.CaptureFixture[st
         (["--scenario", "soak", "--seeds", "three"], "FIRST:END"),
     ],
 )
-def test_bad_usage_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
-    assert exit_of(*arguments) == 2
-    shown = capsys.readouterr()
-    assert sentence in shown.err
-    assert len(shown.err.strip().splitlines()) == 1
-    assert shown.out == ""
+def test_bad_usage_is_one_sentence(run: Run, arguments: list[str], sentence: str) -> None:
+    told = run("simulate", *arguments)
+    assert told.code == 2 and sentence in told.err and len(told.err.strip().splitlines()) == 1
+    assert told.out == ""
 
 
 @pytest.mark.parametrize("requests", quick_first([1, 3]))
 def test_an_interrupt_prints_what_was_measured_and_is_no_success(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str, requests: int
+    run: Run, monkeypatch: pytest.MonkeyPatch, small: str, requests: int
 ) -> None:
     count = iter(range(1, 100))
 
@@ -100,17 +91,14 @@ def test_an_interrupt_prints_what_was_measured_and_is_no_success(
             signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(ProgressLine, "advance", interrupt_at)
-    assert exit_of("--scenario", small, "--json") == 130
-    shown = capsys.readouterr()
-    fields = json.loads(shown.out)
+    told = run("simulate", "--scenario", small, "--json")
+    fields = json.loads(told.out)
     assert (fields["interrupted"], fields["requests"]) == (True, min(2, requests))
     assert fields["speedup_vs_plain"] is None
-    assert shown.err == "Interrupted: the results are partial.\n"
+    assert (told.code, told.err) == (130, "Interrupted: the results are partial.\n")
 
 
-def test_what_must_never_be_ends_with_1(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, small: str
-) -> None:
+def test_what_must_never_be_ends_with_1(run: Run, monkeypatch: pytest.MonkeyPatch, small: str) -> None:
     real = running.run_scenario
 
     def spoilt(*arguments: Any, **options: Any) -> SimulationReport:
@@ -119,6 +107,6 @@ def test_what_must_never_be_ends_with_1(
         return replace(report, results=(wrong,), leaked=("a stream is open",))
 
     monkeypatch.setattr(running, "run_scenario", spoilt)
-    assert exit_of("--scenario", small, "--json") == 1
-    fields = json.loads(capsys.readouterr().out)
-    assert (fields["leaked"], fields["mismatches"]) == (1, 1)
+    told = run("simulate", "--scenario", small, "--json")
+    fields = json.loads(told.out)
+    assert (told.code, fields["leaked"], fields["mismatches"]) == (1, 1, 1)

@@ -52,13 +52,3 @@ def test_a_slow_simulation_does_not_try_to_catch_up() -> None:
     assert run_paced(sleep_and_tell(), speed=1.0, clock=lambda: float(next(leaps))) == pytest.approx(
         [0, 10, 20, 30]
     )
-
-
-def test_another_thread_wakes_a_loop_that_waits_for_nothing() -> None:
-    async def main() -> str:
-        loop = asyncio.get_running_loop()
-        told: asyncio.Future[str] = loop.create_future()
-        await asyncio.to_thread(loop.call_soon_threadsafe, told.set_result, "awake")
-        return await told
-
-    assert run_paced(main(), speed=1.0) == "awake"

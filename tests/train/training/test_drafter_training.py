@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from cosine_node import zoo
-from cosine_node.cli import main
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_train.training.drafter_training import measured_agreement
+from tests.node.cli.conftest import Run
 from tests.train.training.samples import trained
 
 SMALL = "--answers 64 --held-out 4 --new-tokens 16 --known-tokens 800 --batch-rows 8 --slots 16"
@@ -26,13 +26,6 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def refused(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    with pytest.raises(SystemExit) as exit_:
-        main(["zoo", "train", *arguments])
-    assert exit_.value.code == 2
-    return capsys.readouterr().err
-
-
 @pytest.mark.thorough
 def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     texts = ["--texts", str(work / "texts.jsonl"), "--read", "40"]
@@ -44,11 +37,12 @@ def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytes
     assert measured_agreement(tmp_path / "out", [], vocab_tokens=4096, device="cpu") == {}
 
 
-def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, run: Run) -> None:
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "target.txt").write_text("zoo:other", "utf-8")
     given = ["--texts", str(tmp_path), "--work", str(tmp_path / "work"), "--out", str(tmp_path / "out")]
-    assert "zoo:other" in refused(given, capsys)
+    told = run("zoo", "train", *given)
+    assert told.code == 2 and "zoo:other" in told.err
 
 
 @pytest.mark.parametrize(
@@ -63,8 +57,9 @@ def test_answers_of_another_target_are_not_learned_from(tmp_path: Path, capsys: 
     ],
 )
 def test_what_cannot_be_is_refused_in_a_sentence(
-    arguments: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], named: str, tmp_path: Path, run: Run
 ) -> None:
     (tmp_path / "a.jsonl").write_text('{"text": "one"}\n{"text": "two"}\n', "utf-8")
     given = ["--texts", str(tmp_path), "--out", str(tmp_path / "out"), *arguments] if arguments else []
-    assert named in refused(given, capsys)
+    told = run("zoo", "train", *given)
+    assert told.code == 2 and named in told.err
