@@ -28,7 +28,7 @@ def write_sample(
 ) -> Path:
     """Write a file with one matrix and one vector, or neither; metadata of None are omitted.
 
-    With `part_tensors` one file for each so many tensors; returns the first.
+    With `part_tensors`, write a file for each `part_tensors` tensors and return the first.
     """
     architecture = (metadata or {}).get("general.architecture", "llama")
     writer = GGUFWriter(str(file), architecture, split_max_tensors=part_tensors)

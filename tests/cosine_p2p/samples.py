@@ -43,7 +43,7 @@ def record_of(identity: Identity, *, now_s: float, **changes: Any) -> NodeRecord
 
 
 def stage_offer(first: int, end: int, *, layers: int, **changes: Any) -> StageOffer:
-    """Of a stage of these layers that does nothing."""
+    """Return the offer of an idle stage with these layers."""
     fields: dict[str, Any] = {"wide_tokens": 16, "wide_pass_us": 100, "busy_permille": 0, "pool_tokens": 64}
     return StageOffer(first_layer=first, end_layer=end, layers=layers, **fields | changes)
 

@@ -1,9 +1,9 @@
 """Tests of the survey of nodes."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -30,18 +30,11 @@ async def silent(stream: Stream) -> None:
     await asyncio.sleep(100)
 
 
-async def refusing(stream: Stream) -> None:
+def answering(reply: Callable[[m.AskStatus], m.Message]) -> StreamHandler:
     def answer(channel: Channel, message: m.Message) -> None:
-        channel.post(m.Error(getattr(message, "number", 0), 7, "too busy to say", 1.0))
+        channel.post(reply(cast(m.AskStatus, message)))
 
-    await serve_channel(stream, STATUS, answer)
-
-
-async def parroting(stream: Stream) -> None:
-    def answer(channel: Channel, message: m.Message) -> None:
-        channel.post(message)
-
-    await serve_channel(stream, STATUS, answer)
+    return lambda stream: serve_channel(stream, STATUS, answer)
 
 
 async def babbling(stream: Stream) -> None:
@@ -54,8 +47,8 @@ async def babbling(stream: Stream) -> None:
     [
         (None, "no such peer"),
         (silent, "no answer within 4 s"),
-        (refusing, "too busy to say"),
-        (parroting, "it answered with AskStatus"),
+        (answering(lambda asked: m.Error(asked.number, 7, "too busy to say", 1.0)), "too busy to say"),
+        (answering(lambda asked: asked), "it answered with AskStatus"),
         (babbling, "it broke the protocol"),
     ],
 )

@@ -57,7 +57,7 @@ def _letters(words: Iterable[str]) -> list[str]:
 
 
 def byte_level() -> Tokenizer:
-    """As GPT-2, Llama 3 and Qwen: every token is bytes."""
+    """Like GPT-2, Llama 3 and Qwen: every token is bytes."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -65,7 +65,7 @@ def byte_level() -> Tokenizer:
 
 
 def byte_fallback(*steps: Any, normalizer: Any) -> Tokenizer:
-    """As Llama 2, Mistral, Gemma and Phi 3: characters outside the vocabulary are tokens of their bytes."""
+    """Like Llama 2, Mistral, Gemma and Phi 3: characters outside the vocabulary are tokens of their bytes."""
     tokenizer = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     tokenizer.normalizer = normalizer
     tokenizer.decoder = decoders.Sequence(list(steps))
@@ -74,7 +74,7 @@ def byte_fallback(*steps: Any, normalizer: Any) -> Tokenizer:
 
 
 def unigram() -> Tokenizer:
-    """As T5 and XLM-R: pieces with a mark for the space before them."""
+    """Like T5 and XLM-R: pieces with a mark for the space before them."""
     splitter = pre_tokenizers.Metaspace(prepend_scheme="always")
     words = _words(splitter)
     pieces = dict.fromkeys([*words, *(word[:4] for word in words), *_letters(words)], -1.0)
@@ -85,7 +85,7 @@ def unigram() -> Tokenizer:
 
 
 def word_piece(decoder: Any) -> Tokenizer:
-    """As BERT: pieces with a mark where no space is before them."""
+    """Like BERT: pieces with a mark where no space is before them."""
     splitter = pre_tokenizers.BertPreTokenizer()
     words = _words(splitter)
     pieces = [*(word[:4] for word in words), *(f"##{letter}" for letter in _letters(words))]
@@ -97,7 +97,7 @@ def word_piece(decoder: Any) -> Tokenizer:
 
 
 def word_ends() -> Tokenizer:
-    """As the first GPT: a mark where a space is after the piece."""
+    """Like the first GPT: a mark where a space is after the piece."""
     letters = _letters(_words(pre_tokenizers.Whitespace()))
     merges = [("t", "h"), ("th", "e</w>"), ("i", "s</w>")]
     names = ["<unk>", *letters, *(f"{letter}</w>" for letter in letters), *map("".join, merges)]

@@ -209,7 +209,7 @@ POSSESSIVE: Final = re.compile(r"[*+?}]\+")
 def mutated_constraint(data: bytes, random: Random, bytewise: Bytewise, max_bytes: int) -> bytes:
     """Another schema, or an expression or grammar with words put in, doubled or taken out.
 
-    Coverage sees nothing of compiled code, nor of another process, so no input is kept: half of them begin anew.
+    Coverage sees neither compiled code nor other processes, so no input is kept; half of them start from a seed.
     """
     if not data[1:] or random.random() < 0.5:
         data = random.choice(_seeds())

@@ -101,7 +101,7 @@ def check_gguf(data: bytes) -> None:
 
 
 def check_gguf_part(data: bytes) -> None:
-    """The metadata, from a peer, of a GGUF file of which a machine has a part."""
+    """Read the metadata, from a peer, of a GGUF file that is here in part."""
     with _scratch() as folder:
         parts = (ManifestPart(METADATA, len(data), hashlib.sha256(data).digest()),)
         norm = ManifestTensor("output_norm.weight", "F32", (32,), 128, bytes(32))

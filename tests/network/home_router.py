@@ -1,4 +1,4 @@
-"""What a home router does to packets: it puts its public address for private ones and drops what nobody asked for.
+"""A home router: it replaces private addresses by its public one and drops unsolicited packets.
 
 TCP and UDP over IPv4; whole packets in, whole packets out. Pure: times and random numbers are arguments.
 """
@@ -13,7 +13,7 @@ TCP: Final = 6
 UDP: Final = 17
 UDP_IDLE_S: Final = 60.0
 TCP_IDLE_S: Final = 7200.0
-"""How long an unused mapping lives; RFC 4787 asks for two minutes of UDP, many routers give one."""
+"""Lifetime of an unused mapping; RFC 4787 asks for two minutes of UDP, many routers give one."""
 PORTS: Final = range(20_000, 60_000)
 
 Endpoint = tuple[bytes, int]
@@ -21,7 +21,7 @@ Endpoint = tuple[bytes, int]
 
 
 class RouterKind(Enum):
-    """Who is shown which public port, and who may answer there."""
+    """The public port that each peer sees, and the peers that may answer there."""
 
     FULL_CONE = auto()
     PORT_RESTRICTED = auto()
@@ -83,7 +83,7 @@ class HomeRouter:
         self._by_outer: dict[tuple[int, int], _Mapping] = {}
 
     def outwards(self, packet: bytes, *, now_s: float) -> bytes | None:
-        """What leaves for the internet of a packet from inside."""
+        """Return the packet that leaves for the internet, for a packet from inside."""
         protocol = packet[9]
         if protocol not in (TCP, UDP):
             return None
@@ -99,7 +99,7 @@ class HomeRouter:
         return readdress(packet, source=(self.public_ip, mapping.outer_port))
 
     def inwards(self, packet: bytes, *, now_s: float) -> bytes | None:
-        """What reaches a machine inside of a packet from the internet."""
+        """Return the packet that reaches a machine inside, for a packet from the internet."""
         protocol = packet[9]
         if protocol not in (TCP, UDP):
             return None

@@ -25,7 +25,7 @@ from typing import Final
 from tests.network.home_router import RouterKind
 
 TUN: Final = Path("/dev/net/tun")
-# linux/if_tun.h: an interface that carries IP packets without a header of its own.
+# linux/if_tun.h: an interface for IP packets without an additional header.
 _TUNSETIFF: Final = 0x400454CA
 _IFF_TUN_NO_PI: Final = 0x1001
 MTU_BYTES: Final = 1400
@@ -61,7 +61,7 @@ class Router:
 
 @dataclass(slots=True)
 class Host:
-    """A machine of its own: a network namespace, a home folder, and what was started in it."""
+    """A machine: a network namespace, a home folder, and the processes in it."""
 
     lab: "Laboratory"
     name: str
@@ -184,7 +184,7 @@ class Laboratory:
         kind = "v6" if is_v6 else "inside" if behind else "public"
         self._numbers[kind] += 1
         number = self._numbers[kind]
-        # Each public one in a range of its own, as of another provider.
+        # Each public address is in a separate range, as with another provider.
         return {"v6": f"2600:{number:x}::1", "inside": f"192.168.1.{number}", "public": f"45.{10 + number}.0.1"}[
             kind
         ]

@@ -1,4 +1,4 @@
-"""Whole nodes as processes of hosts of a laboratory."""
+"""Nodes as processes on the hosts of a laboratory."""
 
 import sys
 from typing import Final

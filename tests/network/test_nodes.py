@@ -1,4 +1,4 @@
-"""Whole nodes in emulated networks. Texts survive changes of the network, although packets are lost.
+"""Nodes in emulated networks. Texts survive changes of the network, although packets are lost.
 
 A public bootstrap node relays for a verifier at home; another verifier is public. In each round a client, light or
 full, asks one of the two for a text, and in the middle of it one thing changes. Each text must be the target's,

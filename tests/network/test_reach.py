@@ -1,4 +1,4 @@
-"""How nodes are reached behind each kind of router, what they say of it, and how soon again after a change."""
+"""Nodes behind each kind of router: the way to them, their report of it, and the delay after a change."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from tests.network.peer import PeerProcess, wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
 PUNCHED_S = 6.0
-"""libp2p looks every 5 s at most whether it knows an address of its own at which others see it."""
+"""libp2p checks at least every 5 s for an address at which others see it."""
 SOON_S = 10.0
 
 
@@ -60,7 +60,7 @@ def test_peers_behind_two_routers_come_to_a_direct_way(lab: Laboratory, kind: Ro
 
 @pytest.mark.parametrize(("publics", "is_client"), [(1, False), (1, True), (4, False)])
 def test_peers_behind_one_router_meet_inside(lab: Laboratory, publics: int, is_client: bool) -> None:
-    """Those behind another do not."""
+    """Peers behind different routers do not."""
     boot = public_peers(lab, publics)[0]
     home, other_home = (lab.router(name, RouterKind.PORT_RESTRICTED) for name in ("home", "other-home"))
     node = PeerProcess(lab.host("node", router=home), initial_peers=[boot.maddr])

@@ -66,7 +66,7 @@ class Composed:
             text = text.replace(f"/tcp/{container}", f"/tcp/{port}").replace(f":{container}/", f":{port}/")
             for before in ("--port ", "'127.0.0.1', "):
                 text = text.replace(f"{before}{container}", f"{before}{port}")
-        # Each container has a port 9100 of its own.
+        # Each container has a separate port 9100.
         text = text.replace("9100", str(self.ports.get(service)))
         return text.replace("/swarm/", f"{self.folder}/swarm/")
 

@@ -1,6 +1,5 @@
 """The contents of the panes: all important facts on 78 cells, and every state in a word or a sign."""
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +14,7 @@ from cosine_tui.looks.themes import DARK, THEMES
 from cosine_tui.panes.headline import headline
 from cosine_tui.panes.help import TYPING, help_page
 from cosine_tui.panes.node import node_page
-from cosine_tui.panes.request import PLAIN_LINE, PLOT_FROM_HEIGHT, request_page, request_pane
+from cosine_tui.panes.request import request_page, request_pane
 from cosine_tui.panes.requests import request_rows
 from cosine_tui.panes.swarm import MAX_BANS_SHOWN, MAX_ROWS, swarm_rows
 from cosine_tui.state.prompt_line import COMMANDS, OPTIONS
@@ -58,8 +57,8 @@ def requests(snapshot: Snapshot, width: int = NARROW, listing: Listing = ALL) ->
     return "\n".join(row.line.plain for row in request_rows(snapshot, width, listing))
 
 
-def pane(width: int = NARROW, *, has_marks: bool = False, height: int = 0, **changes: Any) -> Group:
-    above, below = request_pane(SNAPSHOT, request_of(**changes), width, has_marks=has_marks, height=height)
+def pane(width: int = NARROW, **changes: Any) -> Group:
+    above, below = request_pane(SNAPSHOT, request_of(**changes), width)
     return Group(above) if below is None else Group(above, below)
 
 
@@ -164,13 +163,6 @@ def test_a_swarm_of_thousands_is_cut_and_counted() -> None:
 def test_an_empty_swarm_says_why_it_is_empty(state: ConnectionState, said: str) -> None:
     snapshot = Snapshot(target=TARGET, connection=SwarmConnection(state=state, reason="no answer " * 20))
     assert said in swarm(snapshot)
-
-
-def test_the_speed_is_a_line_on_a_small_pane_and_a_plot_on_a_large_one() -> None:
-    small = text_of(pane())
-    assert re.search(r"speed  ·*▃+▇+█+▆+  1.1 times plain \(16.1\)", small)
-    large = text_of(pane(height=PLOT_FROM_HEIGHT))
-    assert "tokens/s over time, ╌ plain" in large and PLAIN_LINE * 3 in large and "1.1 times plain (16.1)" in large
 
 
 def test_stages_have_their_layers_and_the_share_of_time_they_are_busy() -> None:

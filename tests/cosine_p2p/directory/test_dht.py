@@ -223,7 +223,7 @@ def test_bad_records_are_dropped_and_make_no_cell_full() -> None:
 
 
 class FewHolders(MemoryCells):
-    """Of five nodes that are asked, `holders` hold the record."""
+    """`holders` of the five nodes that are asked hold the record."""
 
     def __init__(self, clock: Clock) -> None:
         super().__init__(network=NETWORK, clock=clock)

@@ -98,7 +98,7 @@ Lie = Callable[[Random], NetworkCoordinate]
 
 
 def settled(peers: int, rtt: Rtt, *, samples: int, liars: int = 0, lie: Lie = lambda rng: ORIGIN) -> list[Vivaldi]:
-    """The honest peers, of which the first `liars` lie, after `samples` of random others each."""
+    """Return the honest peers after `samples` measurements each, of random others; the first `liars` peers lie."""
     rng = Random(7)
     places = [Vivaldi(rng.random) for _ in range(peers)]
     for _ in range(samples):

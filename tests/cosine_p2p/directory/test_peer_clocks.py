@@ -12,7 +12,7 @@ LIFETIME_S = 300.0
 
 
 def problem(ages_s: Iterable[float], *, off_s: float, fresh_s: float = LIFETIME_S) -> str:
-    """What a clock that is ahead by `off_s` is told by records of these true ages."""
+    """Return the warning for a clock that is `off_s` ahead, from records of these true ages."""
     clocks, now_s = PeerClocks(), NOW_S + off_s
     for number, age_s in enumerate(ages_s):
         clocks.note(f"peer {number}", issued_s=NOW_S - age_s, oldest_s=fresh_s, now_s=now_s)

@@ -19,7 +19,7 @@ def node(number: int, target: str, role: Role = Role.VERIFIER, **changes: Any) -
     [
         ([node(1, "a")], "a"),
         ([node(1, "a"), node(2, "a", target_digest=bytes(32))], "a"),
-        # One target under two names: whoever serves the digest serves either.
+        # One target under two names: its verifiers serve both.
         ([node(1, "a"), node(2, "alias"), node(3, "alias")], "alias"),
     ],
 )

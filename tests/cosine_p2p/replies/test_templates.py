@@ -1,6 +1,6 @@
-"""What real chat templates write of calls and reasoning is read back as it was.
+"""Calls and reasoning that real chat templates write are read back unchanged.
 
-The templates are many makers', under licences of their own, and no part of the repository: `COSINE_CHAT_TEMPLATES`
+The templates have many licences and are not part of the repository: `COSINE_CHAT_TEMPLATES`
 names an archive or a folder of them, such as `models/templates` of llama.cpp.
 """
 
@@ -52,7 +52,7 @@ WRITES_NO_CALLS: Final = frozenset({
     "HuggingFaceTB-SmolLM3-3B", "LFM2-8B-A1B", "LFM2.5-Instruct",
     "ibm-granite-granite-3.3-2B-Instruct", "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
 })  # fmt: skip
-"""Those that leave the calls of earlier turns out: there is nothing to read back."""
+"""Templates that omit the calls of earlier turns."""
 
 UNREAD: Final = {
     "MiniMax-M3": "values are nested tags",
@@ -60,12 +60,12 @@ UNREAD: Final = {
     "muse-glimmer": "recipients stand in headers",
     "NVIDIA-Nemotron-Nano-v2": "it begins reasoning and never ends it",
 }
-"""Those that are not read, with the reason."""
+"""Templates that are not read, with the reason."""
 
 
 @cache
 def templates() -> Mapping[str, str]:
-    """Those that speak of tools, by their names."""
+    """Return the templates with tools, by name."""
     place = Path(PLACE)
     if place.is_dir():
         found = {file.stem: file.read_text("utf-8") for file in place.glob("*.jinja")}

@@ -26,7 +26,7 @@ VOCABULARY: Final = {
         (["the"], ((5,), (9,))),
         ([" the"], ((5,), (9,))),
         (["cat"], ((1, 2), (3, 2))),
-        # A space of its own says nothing about the word, nor does one that is none.
+        # A separate token for the space, or a word without one, adds nothing.
         (["dog"], ((4,),)),
         (["€"], ((8,),)),
         (["the", " the", "dog"], ((5,), (9,), (4,))),

@@ -1,9 +1,9 @@
 """Tests of the progress and the origins of a generation."""
 
 import random
+from collections.abc import Sequence
 from contextlib import aclosing
 
-from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_p2p.request.results import Generation, Progress
@@ -13,24 +13,28 @@ TOKENS = 48
 PROMPT = prompt_of(random.Random("run"))
 
 
-def looked_at() -> tuple[list[Progress], Generation]:
+def generated(stop: Sequence[str] = ()) -> tuple[list[Progress], Generation]:
+    """Return the progress at the beginning, at each chunk and at the end, and the result."""
+
     async def run() -> tuple[list[Progress], Generation]:
         async with SimulatedSwarm() as swarm:
             await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))
             client = await swarm.client()
-            generation = await client.start(PROMPT, max_new_tokens=TOKENS)
-            begun = generation.progress()
+            generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
+            seen = [generation.progress()]
             async with aclosing(generation.chunks()) as chunks:
-                seen = [generation.progress() async for _ in chunks]
-            return [begun, *seen, generation.progress()], generation.result()
+                async for chunk in chunks:
+                    assert chunk.text == "".join(origin.content for origin in chunk.origins)
+                    assert chunk.token_ids == tuple(origin.token for origin in chunk.origins)
+                    seen.append(generation.progress())
+            return [*seen, generation.progress()], generation.result()
 
-    seen, result = run_virtual(run())
-    return seen, result
+    return run_virtual(run())
 
 
 def test_progress_grows_into_the_result() -> None:
-    seen, result = looked_at()
+    seen, result = generated()
     first, last = seen[0], seen[-1]
     assert (first.tokens, first.rounds, first.serving, first.drafters) == (0, 0, (), ())
     assert [p.tokens for p in seen] == sorted(p.tokens for p in seen)
@@ -40,28 +44,9 @@ def test_progress_grows_into_the_result() -> None:
 
 
 def test_the_origins_of_a_text_add_up_to_it_also_where_a_stop_string_cuts_a_commit() -> None:
-    _, whole = looked_at()
+    _, whole = generated()
     assert sum(origin.tokens for origin in whole.origins) == whole.tokens == TOKENS
     assert {origin.name for origin in whole.origins} >= {"code", "target alone"}
     for start in (8, 13):
-        _, cut = texts_of(LetterCodec(), whole.text[start : start + 4], drafters=1)
+        _, cut = generated([whole.text[start : start + 4]])
         assert sum(origin.tokens for origin in cut.origins) == cut.tokens < whole.tokens
-
-
-def texts_of(codec: LetterCodec, stop: str, *, drafters: int = 0) -> tuple[list[str], Generation]:
-    """The texts of the chunks that have any, and the result; all of them are their tokens'."""
-
-    async def run() -> tuple[list[str], Generation]:
-        async with SimulatedSwarm(codec=codec) as swarm:
-            await swarm.verifier(target_engine())
-            for _ in range(drafters):
-                await swarm.drafter(draft_engine(0.9))
-            client = await swarm.client()
-            generation = await client.start(PROMPT, max_new_tokens=TOKENS, stop=stop)
-            chunks = [chunk async for chunk in generation.chunks()]
-            for chunk in chunks:
-                assert chunk.text == "".join(origin.content for origin in chunk.origins)
-                assert chunk.token_ids == tuple(origin.token for origin in chunk.origins)
-            return [chunk.text for chunk in chunks if chunk.text], generation.result()
-
-    return run_virtual(run())

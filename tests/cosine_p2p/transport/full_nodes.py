@@ -12,6 +12,7 @@ import pytest
 
 from cosine_p2p.directory.dht import DhtDirectory
 from cosine_p2p.storage.identity_file import load_identity
+from cosine_p2p.transport.base import Stream
 from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -23,6 +24,12 @@ from tests.scenes import as_test
 
 HOST: Final = "/ip4/127.0.0.1/tcp/0"
 ROOT: Final = cell_name(network=NETWORK, role="drafter", target=TARGET, prefix="")
+
+
+async def echo(stream: Stream) -> None:
+    while data := await stream.read():
+        await stream.write(data)
+    stream.close()
 
 
 async def lost(work: Awaitable[Any]) -> PeerLost:

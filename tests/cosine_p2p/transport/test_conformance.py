@@ -14,7 +14,7 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.round_trips import LIGHT
 from cosine_p2p.transport.base import Stream, StreamHandler, Transport
 from cosine_protocol.identity import Identity
-from tests.cosine_p2p.transport.full_nodes import lost, swarm
+from tests.cosine_p2p.transport.full_nodes import echo, lost, swarm
 
 ECHO: Final = "/test/echo"
 WHO: Final = "/test/who"
@@ -37,12 +37,6 @@ class Joined:
     address: str = ""
     is_bounded: bool = True
     frees_writers: bool = True
-
-
-async def echo(stream: Stream) -> None:
-    while data := await stream.read():
-        await stream.write(data)
-    stream.close()
 
 
 async def who(stream: Stream) -> None:

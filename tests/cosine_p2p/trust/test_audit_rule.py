@@ -132,7 +132,7 @@ def test_near_ties_accuse_where_there_are_more_than_come_by_chance() -> None:
 def test_with_filters_a_few_wide_differences_are_explained() -> None:
     assert not is_accused(MAX_SCORE_GAP, MAX_SCORE_GAP, sampling=FILTERED, numerics="bfloat16")
     assert is_accused(*[MAX_SCORE_GAP] * 20, sampling=FILTERED, numerics="bfloat16")
-    # float32 rounds so much finer that one may be an accident, and two are none.
+    # float32 rounds more finely: one may be an accident, two are not.
     assert not is_accused(MAX_SCORE_GAP, sampling=FILTERED)
     assert is_accused(MAX_SCORE_GAP, MAX_SCORE_GAP, sampling=FILTERED)
     assert is_accused(MAX_SCORE_GAP, sampling=Sampling(temperature=0.0, top_p=0.9))

@@ -1,7 +1,6 @@
 """The in-memory network behaves as a real one, as far as a stream shows."""
 
 import asyncio
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -12,7 +11,6 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.round_trips import FULL, LIGHT, RoundTrips
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_p2p.transport.base import Stream
-from cosine_protocol.errors import PeerLost
 
 
 async def echo(stream: Stream) -> None:
@@ -60,21 +58,6 @@ def test_what_a_route_lets_overtake_still_arrives_in_order(delays_s: list[float]
         await b.close()
 
     run_virtual(run())
-
-
-def test_a_dial_that_gets_no_answer_gives_up() -> None:
-    async def run() -> float:
-        network = MemoryNetwork(
-            routes=lambda *_: Timetable([math.inf]),
-            round_trips=lambda peer_id: RoundTrips(connection=1),
-        )
-        a, b = network.join("a"), network.join("b")
-        await b.serve("/echo", echo)
-        with pytest.raises(PeerLost, match="no answer to our dial within 4 s"):
-            await a.dial("b", "/echo")
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) == pytest.approx(4)
 
 
 async def opened_s(network: MemoryNetwork, dialler: str, *targets: str) -> list[float]:

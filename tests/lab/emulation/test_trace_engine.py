@@ -91,15 +91,3 @@ def test_the_oracle_knows_what_will_be_taken(law: Law) -> None:
         sequence, _ = opened(oracle, trace)
         [off] = oracle.forward([chain(sequence, [trace.stream[0] ^ 1])])[0].choices
         assert {claim for _, claim in off.candidates} == {ORACLE_MISS}
-
-
-def test_nll_is_that_of_prompt_and_stream() -> None:
-    record = TRACE.drafters[MODEL]
-    drafter = TraceDrafter(TRACES, MODEL)
-    prompt = TRACE.prompt()
-    sequence = drafter.open(sampling=Sampling(), prompt_tokens=len(prompt))
-    row = replace(chain(sequence, (*prompt, *TRACE.stream)), wants_nll=True)
-    losses = [record.prompt_nll] * (len(prompt) - 1) + (-record.log_probability).tolist()
-    assert drafter.forward([row])[0].nll == pytest.approx(mean(losses))
-    alone = Row(sequence, (5,), (len(row.nodes),), (row.nodes[-1],), wants_nll=True)
-    assert drafter.forward([alone])[0].nll is None

@@ -1,11 +1,9 @@
 """The rivals' grids: every start lies on its grid, every option is one the strategy has."""
 
-from dataclasses import asdict
-
 import pytest
 
 from cosine_lab.emulation.traces import TraceSet
-from cosine_lab.experiments.entrants import POLICIES, PUBLISHED, RIVALS, SHIPS, Entrant, RequestCase
+from cosine_lab.experiments.entrants import RIVALS, Entrant, RequestCase
 
 CASE = RequestCase(TraceSet.load_shipped().select(split="test", temperature=0.0)[0], (3, 1, 2, 4, 5, 6))
 
@@ -20,9 +18,3 @@ def test_a_start_lies_on_the_grid_and_every_value_of_it_makes_a_strategy(one: En
             assert one.build(bytes(16), {**one.start, name: value}, CASE) is not None
     # Without sampling there is one law.
     assert "law" not in one.grid_at(0.0) and one.grid_at(0.8) == one.grid
-
-
-def test_a_policy_lacks_one_thing_or_all_that_is_the_verifier_s_own() -> None:
-    ours, published, ships = (asdict(POLICIES[name]) for name in ("ours", PUBLISHED, SHIPS))
-    assert not any(published[name] for name, is_on in ours.items() if is_on != published[name])
-    assert len(asdict(POLICIES["ships-no-account"]).items() ^ ships.items()) == 2

@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from numpy.typing import NDArray
 
-from cosine_node.cli import main
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import Answer
+from tests.node.cli.conftest import Run
 
 
 def answer(
@@ -36,11 +35,8 @@ def answer(
     )
 
 
-def trained(capsys: pytest.CaptureFixture[str], work: Path, out: Path, *arguments: str) -> dict[str, Any]:
+def trained(run: Run, work: Path, out: Path, *arguments: str) -> dict[str, Any]:
     given = ["--target", "zoo:target", "--work", str(work), "--out", str(out), "--device", "cpu", "--threads", "1"]
-    with pytest.raises(SystemExit) as exit_:
-        main(["zoo", "train", "--json", *given, *arguments])
-    printed = capsys.readouterr()
-    assert exit_.value.code == 0, printed.err
-    record: dict[str, Any] = json.loads(printed.out)
-    return record
+    told = run("zoo", "train", "--json", *given, *arguments)
+    assert told.code == 0, told.err
+    return dict(json.loads(told.out))

@@ -27,10 +27,10 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.thorough
-def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, run: Run) -> None:
     texts = ["--texts", str(work / "texts.jsonl"), "--read", "40"]
     new = ["--width", "64", "--layers", "0", "--steps", "60"]
-    record = trained(capsys, work, tmp_path / "out", *texts, *new, *SMALL.split())
+    record = trained(run, work, tmp_path / "out", *texts, *new, *SMALL.split())
     assert record["parameters"] < 150_000
     assert record["agreement"]["texts"]["0"]["drafter"] > 0.2
     assert DraftVocabulary.read(tmp_path / "out") is not None

@@ -12,6 +12,7 @@ from cosine_node.models.model import ModelSource
 from cosine_train.training.head_examples import HeadBatch
 from cosine_train.training.head_steps import TargetView, head_loss, unrolled
 from cosine_train.training.head_training import new_head
+from tests.node.cli.conftest import Run
 from tests.node.engine.tiny_models import VOCAB, tiny_llama
 from tests.train.training.samples import trained
 
@@ -21,11 +22,9 @@ SMALL = (
 
 
 @pytest.mark.thorough
-def test_the_agreement_rises_and_the_head_can_be_held_by_a_verifier(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = trained(capsys, tmp_path, tmp_path / "first", "--steps", "1", *SMALL.split())
-    better = trained(capsys, tmp_path, tmp_path / "better", "--steps", "40", "--batch-rows", "4", *SMALL.split())
+def test_the_agreement_rises_and_the_head_can_be_held_by_a_verifier(tmp_path: Path, run: Run) -> None:
+    first = trained(run, tmp_path, tmp_path / "first", "--steps", "1", *SMALL.split())
+    better = trained(run, tmp_path, tmp_path / "better", "--steps", "40", "--batch-rows", "4", *SMALL.split())
     before, after = (record["agreement"]["self"]["0"]["steps"][0] for record in (first, better))
     assert after > before
     assert sorted(file.name for file in (tmp_path / "better").iterdir()) == [

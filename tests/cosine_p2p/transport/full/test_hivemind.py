@@ -20,18 +20,13 @@ from cosine_p2p.trust.denied_peers import BanFile, DeniedPeers
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import TARGET, identity_of
-from tests.cosine_p2p.transport.full_nodes import Swarm, content, directory_of, in_swarm, pid_of, plant, swarm
+from tests.cosine_p2p.transport.full_nodes import Swarm, content, directory_of, echo, in_swarm, pid_of, plant, swarm
 
 pytestmark = pytest.mark.network
 
 ECHO = "/test/echo/1.0.0"
 BACK_S = 60.0
 """Bounds the restart of a killed daemon, which takes seconds."""
-
-
-async def echo(stream: Stream) -> None:
-    while data := await stream.read():
-        await stream.write(data)
 
 
 async def answers(stream: Stream) -> bool:
