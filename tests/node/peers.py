@@ -1,11 +1,9 @@
 """A client that speaks raw messages to one service in virtual time, and what a scripted target would answer."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
-from functools import partial, wraps
-from inspect import Signature, signature
 from typing import Any, Final, Protocol, TypeVar
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
@@ -18,6 +16,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Request, Sampling
+from tests.scenes import Scene, Test, as_test
 
 TARGET: Final = bytes(32)
 TOKENIZER: Final = bytes([1]) * 32
@@ -166,22 +165,9 @@ async def serving(service: Service, engine: Engine, protocol: str) -> AsyncItera
         await transport.close()
 
 
-def played(
-    play: Callable[..., None], *options: Any, **named: Any
-) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
-    """Makes a test of a scene, which `play` runs with its actors; its other arguments are the test's parameters."""
-
-    def made(scene: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-        @wraps(scene)
-        def test(**given: Any) -> None:
-            play(partial(scene, **given), *options, **named)
-
-        arguments = signature(scene).parameters.values()
-        actors = ("bench", "caller", "drafter")
-        test.__signature__ = Signature([one for one in arguments if one.name not in actors])  # type: ignore[attr-defined]
-        return test
-
-    return made
+def played(play: Callable[..., None], *options: Any, **named: Any) -> Callable[[Scene], Test]:
+    """Make a test of a scene with a bench and a caller, which `play` provides."""
+    return as_test(lambda scene: play(scene, *options, **named), given=2)
 
 
 async def is_lost(caller: Caller) -> bool:

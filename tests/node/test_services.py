@@ -14,6 +14,7 @@ from cosine_protocol.request import Request
 from tests.node.drafter import test_service as drafter
 from tests.node.peers import Bench, Caller, SickEngine, is_lost, request_of
 from tests.node.verifier import test_service as verifier
+from tests.scenes import Scene, Test, as_test
 
 LONG: Final = 400
 
@@ -54,7 +55,16 @@ DRAFTER: Final = Kind(
     m.Started(1, 0.5, 1),
 )
 KINDS: Final = {"verifier": VERIFIER, "drafter": DRAFTER}
-of_each: Final = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+
+def of_each(*shared: str, **options: Any) -> Callable[[Scene], Test]:
+    """Make tests of a scene at each service, played with options and the parameters that `shared` names."""
+    each = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+
+    def play(scene: Scene, kind: Kind, **more: Any) -> None:
+        kind.play(scene, **more, **options)
+
+    return lambda scene: each(as_test(play, given=2, shared=("kind", *shared))(scene))
 
 
 async def asked(kind: Kind, bench: Bench, caller: Caller, *numbers: int) -> None:
@@ -65,52 +75,46 @@ async def asked(kind: Kind, bench: Bench, caller: Caller, *numbers: int) -> None
     assert bench.service.requests == before + len(numbers)
 
 
-@of_each
-def test_a_stream_that_ends_frees_its_requests(kind: Kind) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        other = await bench.caller()
-        await asked(kind, bench, other, 1, 2)
-        await bench.hang_up(other)
-        await caller.hear_for(0.1)
-        assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
-
-    kind.play(scene)
+@of_each()
+async def test_a_stream_that_ends_frees_its_requests(bench: Bench, caller: Caller, kind: Kind) -> None:
+    other = await bench.caller()
+    await asked(kind, bench, other, 1, 2)
+    await bench.hang_up(other)
+    await caller.hear_for(0.1)
+    assert (bench.service.requests, bench.engine.open_sequences) == (0, 0)
 
 
-@of_each
-def test_a_request_that_its_client_ends_is_accounted_for_and_gone(kind: Kind) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await asked(kind, bench, caller, 1)
-        caller.post(kind.end(1))
-        final = await caller.until(m.Final)
-        assert decode_body(m.Account, final.body).reason == m.FinishReason.CANCELLED
-        assert bench.service.requests == 0
-
-    kind.play(scene)
-
-
-@of_each
-def test_a_number_in_use_is_refused_and_the_first_request_goes_on(kind: Kind) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await asked(kind, bench, caller, 1)
-        caller.post(kind.ask(caller, 1))
-        assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
-        assert bench.service.requests == 1
-
-    kind.play(scene)
+@of_each()
+async def test_a_request_that_its_client_ends_is_accounted_for_and_gone(
+    bench: Bench, caller: Caller, kind: Kind
+) -> None:
+    await asked(kind, bench, caller, 1)
+    caller.post(kind.end(1))
+    final = await caller.until(m.Final)
+    assert decode_body(m.Account, final.body).reason == m.FinishReason.CANCELLED
+    assert bench.service.requests == 0
 
 
-@of_each
-def test_an_unexpected_message_is_an_error_and_one_of_another_protocol_the_end_of_the_stream(kind: Kind) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        await asked(kind, bench, caller, 1)
-        caller.post(kind.unexpected)
-        assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
-        assert bench.service.requests == 1
-        caller.post(kind.foreign)
-        assert await is_lost(caller)
+@of_each()
+async def test_a_number_in_use_is_refused_and_the_first_request_goes_on(
+    bench: Bench, caller: Caller, kind: Kind
+) -> None:
+    await asked(kind, bench, caller, 1)
+    caller.post(kind.ask(caller, 1))
+    assert (await caller.until(m.Error, number=1)).code == ErrorCode.MALFORMED
+    assert bench.service.requests == 1
 
-    kind.play(scene)
+
+@of_each()
+async def test_an_unexpected_message_is_an_error_and_one_of_another_protocol_the_end_of_the_stream(
+    bench: Bench, caller: Caller, kind: Kind
+) -> None:
+    await asked(kind, bench, caller, 1)
+    caller.post(kind.unexpected)
+    assert (await caller.until(m.Error)).code == ErrorCode.MALFORMED
+    assert bench.service.requests == 1
+    caller.post(kind.foreign)
+    assert await is_lost(caller)
 
 
 def is_refusal(message: m.Message, *, number: int) -> bool:
@@ -118,20 +122,19 @@ def is_refusal(message: m.Message, *, number: int) -> bool:
 
 
 @pytest.mark.parametrize("wanted", [2, 100])
-@of_each
-def test_a_client_that_takes_all_places_gives_one_to_another(kind: Kind, wanted: int) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        greedy = await bench.caller()
-        greedy.post(*(kind.ask(greedy, number) for number in range(1, wanted + 1)))
-        await greedy.hear_for(0.005)
-        caller.post(kind.ask(caller, 1))
-        assert not any(is_refusal(message, number=1) for message in await caller.hear_for(0.005))
-        assert bench.service.requests == 2
-        # Of those that were served the youngest is sent away, and may come again.
-        [told] = [message for message in await greedy.hear_for(0.1) if is_refusal(message, number=2)]
-        assert isinstance(told, m.Busy | m.Error) and told.retry_after_s is not None
-
-    kind.play(scene, max_requests=2)
+@of_each(max_requests=2)
+async def test_a_client_that_takes_all_places_gives_one_to_another(
+    bench: Bench, caller: Caller, kind: Kind, wanted: int
+) -> None:
+    greedy = await bench.caller()
+    greedy.post(*(kind.ask(greedy, number) for number in range(1, wanted + 1)))
+    await greedy.hear_for(0.005)
+    caller.post(kind.ask(caller, 1))
+    assert not any(is_refusal(message, number=1) for message in await caller.hear_for(0.005))
+    assert bench.service.requests == 2
+    # Of those that were served the youngest is sent away, and may come again.
+    [told] = [message for message in await greedy.hear_for(0.1) if is_refusal(message, number=2)]
+    assert isinstance(told, m.Busy | m.Error) and told.retry_after_s is not None
 
 
 @pytest.mark.parametrize(
@@ -142,13 +145,12 @@ def test_a_client_that_takes_all_places_gives_one_to_another(kind: Kind, wanted:
     ],
     ids=["bad logits", "no memory"],
 )
-@of_each
-def test_a_request_that_fails_does_so_alone(kind: Kind, engine: ScriptedEngine, prompt: tuple[int, ...]) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        caller.post(kind.ask(caller, 1, max_new_tokens=20), kind.ask(caller, 2, prompt=prompt, max_new_tokens=20))
-        heard = await caller.hear_for(0.1)
-        assert any(is_refusal(message, number=2) for message in heard)
-        assert not any(is_refusal(message, number=1) for message in heard)
-        assert bench.service.requests == 1
-
-    kind.play(scene, engine)
+@of_each("engine")
+async def test_a_request_that_fails_does_so_alone(
+    bench: Bench, caller: Caller, kind: Kind, prompt: tuple[int, ...]
+) -> None:
+    caller.post(kind.ask(caller, 1, max_new_tokens=20), kind.ask(caller, 2, prompt=prompt, max_new_tokens=20))
+    heard = await caller.hear_for(0.1)
+    assert any(is_refusal(message, number=2) for message in heard)
+    assert not any(is_refusal(message, number=1) for message in heard)
+    assert bench.service.requests == 1

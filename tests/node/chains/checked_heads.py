@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,9 +19,10 @@ from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.stages.engine import StageModel, load_part
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role
 from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
+from tests.cosine_p2p.samples import stage_offer
 from tests.node.chains.liars import CandidService, Lie, lying_hosts
 from tests.node.stages.chains import POOL_TOKENS, TARGET, ServedStages, served
 from tests.protocol.samples import record_of
@@ -32,7 +34,7 @@ TYPES: Final = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16":
 
 
 def load(folder: Path, parts: Sequence[LayerRange], *, holders: int, dtype: torch.dtype) -> list[StageModel]:
-    """Each part so many times, by stages whose numbers go up by the parts."""
+    """Each part `holders` times, in the order of the parts."""
     return [
         StageModel(load_part(str(folder), part, dtype=dtype), part, slots=POOL_TOKENS, way=PassWay.PACKED)
         for _ in range(holders)
@@ -41,20 +43,14 @@ def load(folder: Path, parts: Sequence[LayerRange], *, holders: int, dtype: torc
 
 
 def offered(peer_id: str, model: StageModel, **changes: Any) -> NodeRecord:
-    """What a stage announces; `changes` are fields of its record or of its offer."""
+    """The record of a stage; `changes` are fields of the record or of its offer."""
     layers = model.layers
-    offer: dict[str, Any] = {
-        "first_layer": layers.first,
-        "end_layer": layers.end,
-        "layers": layers.layers,
-        "wide_tokens": 64,
-        "wide_pass_us": 20_000,
-        "busy_permille": 0,
-        "pool_tokens": model.slots,
-    }
-    offer |= {name: changes.pop(name) for name in list(changes) if name in offer}
-    fields = {"numerics": model.numerics} | changes
-    return record_of(peer_id=peer_id, role=Role.STAGE, target_digest=TARGET, stage=StageOffer(**offer), **fields)
+    offer = stage_offer(
+        layers.first, layers.end, layers=layers.layers, wide_tokens=64, wide_pass_us=20_000, pool_tokens=model.slots
+    )
+    of_offer = {name: changes.pop(name) for name in list(changes) if hasattr(offer, name)}
+    fields = {"numerics": model.numerics, "stage": replace(offer, **of_offer), **changes}
+    return record_of(peer_id=peer_id, role=Role.STAGE, target_digest=TARGET, **fields)
 
 
 class Head:
@@ -63,7 +59,7 @@ class Head:
     def __init__(self, stages: ServedStages) -> None:
         self.stages = stages
         self.directory = MemoryDirectory()
-        # That of its source, which goes by how long the machine is up: what is noted by another one is forgotten.
+        # As the clock of its source, because notes of other times would expire.
         self.now_s = asyncio.get_running_loop().time()
         rng = random.Random(0)
         slots = stages.models[0].slots
@@ -88,7 +84,7 @@ class Head:
         self.chain: RemoteChain | None = None
 
     async def announce(self, number: int, **fields: Any) -> None:
-        """The lower its number the faster a stage says to be."""
+        """Announce a stage; lower numbers announce a higher speed."""
         record = offered(
             self.stages.names[number], self.stages.models[number], **{"pass_us": 1000 * (1 + number)} | fields
         )
@@ -98,7 +94,7 @@ class Head:
         await self.stages.network.transports[self.stages.names[number]].close()
 
     async def open(self) -> None:
-        """Go on over the best chain. Raises `NoChain`."""
+        """Open the best chain. Raises `NoChain`."""
         first = self.engine.opened if self.engine is not None else 0
         self.chain = await self.source.open(first_sequence=first)
         assert self.source.pool_tokens is not None and self.source.numerics is not None
@@ -113,7 +109,7 @@ class Head:
         self.engine.witness = self.checks.begin(self.chain)
 
     async def write(self, prompt: Sequence[int] = PROMPT) -> list[int]:
-        """A text, token by token; over another chain first where the one before was given up."""
+        """Write a text token by token, over a new chain if the last was lost."""
         if self.chain is None or self.chain.lost.is_set():
             await self.open()
         assert self.engine is not None and self.chain is not None
@@ -131,7 +127,7 @@ class Head:
         return text
 
     async def checked(self, prompt: Sequence[int] = PROMPT) -> list[int]:
-        """A text, and what its check brings."""
+        """Write a text and finish its check."""
         text = await self.write(prompt)
         await self.checks.idle()
         return text
@@ -153,7 +149,7 @@ async def head_of(
     *,
     holders: Sequence[int] | None = None,
 ) -> AsyncIterator[Head]:
-    """A head among stages, of which all or those of these numbers are announced."""
+    """A head among stages, of which `holders` (all by default) are announced."""
     async with served(models, host_of=lying_hosts(lies or {}), service_of=CandidService) as stages:
         head = Head(stages)
         try:

@@ -12,7 +12,7 @@ from cosine_node.stages.engine import StageModel
 from tests.node.chains.checked_heads import TYPES, head_of, load
 from tests.node.chains.liars import Lie
 from tests.node.engine.staged import ranges
-from tests.node.stages.chains import in_loop
+from tests.scenes import in_real_time
 from tests.thoroughness import quick_first
 
 PARTS: Final = ranges(1, 3, 4)
@@ -47,7 +47,7 @@ CASES: Final = [
 
 
 @pytest.mark.parametrize("case", quick_first(CASES, 2), ids=str)
-@in_loop
+@in_real_time
 async def test_the_first_lie_is_found_and_nobody_else_suffers(
     thrice: list[StageModel], expected: list[int], case: tuple[Lie, int]
 ) -> None:
@@ -62,7 +62,7 @@ async def test_the_first_lie_is_found_and_nobody_else_suffers(
         assert head.rejected == {f"stage {liar}"} and not head.disputes.open(head.now_s)
 
 
-@in_loop
+@in_real_time
 async def test_stages_that_are_honest_are_found_right_and_ever_less_often_checked(thrice: list[StageModel]) -> None:
     async with head_of(thrice) as head:
         for number in range(8):
@@ -75,7 +75,7 @@ async def test_stages_that_are_honest_are_found_right_and_ever_less_often_checke
 
 
 @pytest.mark.parametrize("lie", quick_first([Lie.BLAMES, Lie.HIDDEN]))
-@in_loop
+@in_real_time
 async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(
     thrice: list[StageModel], expected: list[int], lie: Lie
 ) -> None:
@@ -93,7 +93,7 @@ async def test_who_blames_a_neighbour_is_found_once_it_has_blamed_two(
 
 
 @pytest.mark.parametrize("lie", quick_first([Lie.NONSENSE, Lie.OTHER_CLAIM]))
-@in_loop
+@in_real_time
 async def test_who_lies_about_others_texts_is_found_too(
     thrice: list[StageModel], expected: list[int], lie: Lie
 ) -> None:
@@ -107,7 +107,7 @@ async def test_who_lies_about_others_texts_is_found_too(
         assert head.chain is not None and not head.chain.lost.is_set()
 
 
-@in_loop
+@in_real_time
 async def test_a_lie_in_a_prefix_that_others_go_on_from_is_its_own(thrice: list[StageModel]) -> None:
     """What a stage got wrong is in the keys and values of those behind it, who are honest."""
     prompt = tuple(range(3, 3 + 40))
@@ -125,7 +125,7 @@ async def test_a_lie_in_a_prefix_that_others_go_on_from_is_its_own(thrice: list[
         assert head.rejected == {"stage 0"} and not head.disputes.open(head.now_s)
 
 
-@in_loop
+@in_real_time
 async def test_an_auditor_does_not_judge_over_stages_that_were_never_found_right(thrice: list[StageModel]) -> None:
     async with head_of(thrice) as head:
         await head.open()
@@ -138,7 +138,7 @@ async def test_an_auditor_does_not_judge_over_stages_that_were_never_found_right
 
 
 @pytest.mark.parametrize("numerics", quick_first(["bfloat16", "float16"], 0))
-@in_loop
+@in_real_time
 async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, numerics: str) -> None:
     models = load(folder, PARTS, holders=3, dtype=TYPES[numerics])
     async with head_of(models) as head:
@@ -151,7 +151,7 @@ async def test_in_sixteen_bits_liars_are_found_and_nobody_else(folder: Path, num
             assert head.rejected == {"stage 1"} and not head.disputes.open(head.now_s)
 
 
-@in_loop
+@in_real_time
 async def test_who_does_not_say_what_it_computes_is_left_for_others(
     thrice: list[StageModel], expected: list[int]
 ) -> None:

@@ -40,7 +40,8 @@ from cosine_protocol.stage_messages import (
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, in_loop, served
+from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, served
+from tests.scenes import in_real_time
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +60,7 @@ async def until(is_so: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@in_loop
+@in_real_time
 async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, stages: list[StageModel]) -> None:
     whole = whole_engine(folder, pool_tokens=POOL_TOKENS)
     requests = draw_requests(4, vocab_tokens=VOCAB, longest=40, seed=3)
@@ -78,7 +79,7 @@ async def test_requests_over_streams_are_those_of_the_whole_model(folder: Path, 
 
 
 @pytest.mark.parametrize(("number", "layers"), [(0, "0:1"), (1, "1:3"), (2, "3:4")])
-@in_loop
+@in_real_time
 async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel], number: int, layers: str) -> None:
     async with served(stages) as swarm:
         async with open_chain(swarm.network.join("head"), swarm.plan()) as chain:
@@ -100,7 +101,7 @@ async def test_a_stage_that_dies_is_named_by_its_layers(stages: list[StageModel]
 PROBE = Probe(bytes(16), (FeedPart(0, 0, 3), FeedPart(1, 0, 1)))
 
 
-@in_loop
+@in_real_time
 async def test_what_a_stage_sends_is_what_the_next_one_gets(stages: list[StageModel]) -> None:
     async with served(stages) as swarm, open_chain(swarm.network.join("head"), swarm.plan()) as chain:
         engine = head_of(chain)
@@ -116,7 +117,7 @@ async def test_what_a_stage_sends_is_what_the_next_one_gets(stages: list[StageMo
         assert {first[1], second[1], last[1]} == {PartTrace(b"", b"")}
 
 
-@in_loop
+@in_real_time
 async def test_an_older_stage_is_not_asked_and_one_that_does_not_answer_is_left(
     stages: list[StageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,7 +140,7 @@ async def no_answer(*_: object) -> None:
     return
 
 
-@in_loop
+@in_real_time
 async def test_no_chain_whose_last_stage_would_ignore_a_part_of_requests(
     stages: list[StageModel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +152,7 @@ async def test_no_chain_whose_last_stage_would_ignore_a_part_of_requests(
         await until(lambda: swarm.is_idle)
 
 
-@in_loop
+@in_real_time
 async def test_no_chain_over_stages_that_refuse_or_are_not_there(stages: list[StageModel]) -> None:
     async with served(stages) as swarm:
         head = swarm.network.join("head")
@@ -184,7 +185,7 @@ async def joined(channel: Channel) -> bytes:
     return join.chain
 
 
-@in_loop
+@in_real_time
 async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
     """Scopes share prefixes within a chain only, and a stage has no key to guess them."""
     chains: list[tuple[bytes, list[str]]] = []
@@ -234,7 +235,7 @@ async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
     ],
     ids=str,
 )
-@in_loop
+@in_real_time
 async def test_a_last_stage_that_answers_nonsense_or_nothing_loses_the_chain(answer: Any, said: str) -> None:
     async def lie(stream: Any) -> None:
         async with Channel(stream, STAGE) as channel:

@@ -9,7 +9,7 @@ from cosine_node.chains.search import NoChain
 from cosine_node.chains.source import MOST_ANSWER_S, STUCK_FACTOR, ChainSource
 from cosine_node.stages.engine import StageModel
 from tests.node.chains.checked_heads import NAMES, Head, head_of, offered
-from tests.node.stages.chains import in_loop
+from tests.scenes import in_real_time
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def chosen(head: Head) -> list[str]:
     return [one.place.peer_id for one in head.source.found.stages]
 
 
-@in_loop
+@in_real_time
 async def test_who_announces_layers_that_it_does_not_hold_is_gone_round(models: list[StageModel]) -> None:
     async with head_of(models, holders=()) as head:
         for number in range(3):
@@ -36,7 +36,7 @@ async def test_who_announces_layers_that_it_does_not_hold_is_gone_round(models: 
         assert chosen(head) == ["stage 0", "stage 2"]
 
 
-@in_loop
+@in_real_time
 async def test_stages_of_one_data_type_make_a_chain(models: list[StageModel]) -> None:
     async with head_of(models, holders=()) as head:
         await head.announce(0)
@@ -48,7 +48,7 @@ async def test_stages_of_one_data_type_make_a_chain(models: list[StageModel]) ->
         assert (chosen(head), head.source.numerics) == (["stage 0", "stage 2"], "float32")
 
 
-@in_loop
+@in_real_time
 async def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: list[StageModel]) -> None:
     async with head_of(models, holders=()) as head:
         await head.announce(0)
@@ -66,7 +66,7 @@ async def test_a_stage_without_room_is_left_and_a_busy_one_asked_again(models: l
         await other.close()
 
 
-@in_loop
+@in_real_time
 async def test_an_answer_is_waited_for_as_long_as_the_stages_say_that_a_pass_takes(
     models: list[StageModel],
 ) -> None:

@@ -1,4 +1,4 @@
-"""Runs commands in this process, without the user's settings."""
+"""Runs commands in this process, without the user's settings and files."""
 
 import os
 from collections.abc import Callable
@@ -23,6 +23,8 @@ Run = Callable[..., Told]
 def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in [name for name in os.environ if name.startswith("COSINE_")]:
         monkeypatch.delenv(name)
+    for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setattr("cosine_node.cli.configuration.user_config_dir", lambda _: str(tmp_path))
 
 

@@ -24,6 +24,7 @@ from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
 from tests.node.cli.conftest import Run
 from tests.node.engine.random_serving import Asked, serve_alone
 from tests.node.engine.staged import whole_engine
+from tests.node.peers import request_of
 from tests.node.verifier.replaying import claim_of
 from tests.swarm.reference import VOCAB_TOKENS, target_engine
 
@@ -45,10 +46,7 @@ def test_evidence_is_checked_offline_and_what_is_forged_proves_nothing(run: Run,
     assert (told.code, "signature" in json.loads(told.out)["checked"][0]["problem"]) == (1, True)
 
 
-def test_without_a_file_it_reads_what_is_kept_here(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_without_a_file_it_reads_the_stored_evidence(run: Run) -> None:
     told = run("audit", "--offline")
     assert (told.code, "No evidence is kept" in told.err) == (2, True)
     EvidenceFile().add(piece_of(3, 3))
@@ -61,16 +59,14 @@ def written_text() -> tuple[Request, tuple[int, ...]]:
     folder = zoo.location("target")
     facts = read_names("zoo:target", "zoo:target", folder).facts
     engine = whole_engine(folder, pool_tokens=512)
-    request = Request(
+    request = request_of(
+        identity_of(8).peer_id,
+        prompt=(5, 6, 7, 8),
+        max_new_tokens=24,
         target_digest=facts.digest(),
         tokenizer_digest=facts.tokenizer_digest,
         numerics=engine.numerics,
-        prompt=(5, 6, 7, 8),
         sampling=Sampling(temperature=1.0, seed=3),
-        eos=(),
-        client=identity_of(8).peer_id,
-        nonce=bytes(16),
-        max_new_tokens=24,
     )
     text = serve_alone(engine, Asked([*request.prompt], request.sampling), 24)
     return request, tuple(token for token, _ in text)
@@ -110,11 +106,7 @@ def test_a_file_without_evidence_is_refused_in_a_sentence(run: Run, content: str
 
 
 @pytest.mark.parametrize(("is_honest", "state"), [(True, "passed"), (False, "convicted")])
-def test_a_stored_text_is_judged_by_others(
-    is_honest: bool, state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
+def test_a_stored_text_is_judged_by_others(is_honest: bool, state: str) -> None:
     async def scene() -> tuple[Evidence, ...]:
         async with SimulatedSwarm() as swarm:
             model_seed = {} if is_honest else {"model_seed": 9}

@@ -4,12 +4,14 @@ import json
 import random
 import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cosine_lab.emulation.letter_codec import LetterCodec
+from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.cli import asking
 from cosine_node.cli.generate import config_lines
@@ -28,91 +30,78 @@ from tests.swarm.reference import plain_stream, prompt_of, target_engine
 from tests.swarm.tool_letters import END, ToolLetters, calling_engine
 
 PROMPT = prompt_of(random.Random("command"))
+NO_CONFIG = ("--generation-config", "none")
 CHAT = GenerationDefaults(
     do_sample=True, temperature=0.9, repetition_penalty=1.2, max_new_tokens=9, not_honoured=("num_beams",)
 )
 
 
-@pytest.fixture
-def _swarm(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """A simulated swarm whose target has a generation config."""
+def join_swarm(monkeypatch: pytest.MonkeyPatch, engine: ScriptedEngine, **options: Any) -> None:
+    """Let the command join a simulated swarm with one verifier."""
 
     async def join() -> Swarm:
-        swarm = await SimulatedSwarm(one_way_s=0.0, generation_defaults=CHAT).__aenter__()
-        await swarm.verifier(target_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
+        swarm = await SimulatedSwarm(one_way_s=0.0, **options).__aenter__()
+        await swarm.verifier(engine, curve=CostCurve(((1, 0.0005), (32, 0.0006))))
         return InProcess(swarm)
 
-    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_, **__: join)
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr(asking, "joining_once", lambda *_, **__: join)
 
 
-@pytest.mark.usefixtures("_swarm")
-def test_the_models_own_generation_config_is_applied_overridden_and_left_out(run: Run) -> None:
-    def generated(*options: str) -> dict[str, Any]:
-        told = run("generate", PROMPT, "--seed", "5", "--json", *options)
-        assert told.code == 0
-        done: dict[str, Any] = json.loads(told.out)
-        return done
-
-    by_default = generated()
-    sampling = Sampling(temperature=0.9, repetition_penalty=1.2, seed=5)
-    assert by_default["text"] == LetterCodec().decode(plain_stream(PROMPT, sampling, tokens=9))
-    assert by_default["generation_config"] == {
-        "options": {"temperature": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 9},
-        "not_honoured": ["num_beams"],
-    }
-    greedy = generated("--temperature", "0", "--repetition-penalty", "1", "--max-new-tokens", "7")
-    assert greedy["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=7))
-    assert greedy["generation_config"]["options"] == {}
-    without = generated("--generation-config", "none")
-    assert without["text"] == LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=128))
-    assert without["generation_config"] == {"options": {}, "not_honoured": []}
+@pytest.fixture
+def generate(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The command over a target with a generation config."""
+    join_swarm(monkeypatch, target_engine(), generation_defaults=CHAT)
+    return partial(run, "generate", PROMPT)
 
 
-@pytest.mark.usefixtures("_swarm")
-def test_the_summary_counts_every_token_of_the_text_by_whose_it_is(run: Run) -> None:
-    told = run("generate", PROMPT, "--max-new-tokens", "24", "--generation-config", "none").err
+def expected_text(tokens: int, **sampling: Any) -> str:
+    return LetterCodec().decode(plain_stream(PROMPT, Sampling(**sampling), tokens=tokens))
+
+
+def test_the_models_generation_config_is_applied_and_can_be_disabled(generate: Run) -> None:
+    done = json.loads(generate("--seed", "5", "--json").out)
+    assert done["text"] == expected_text(9, temperature=0.9, repetition_penalty=1.2, seed=5)
+    options = {"temperature": 0.9, "repetition_penalty": 1.2, "max_new_tokens": 9}
+    assert done["generation_config"] == {"options": options, "not_honoured": ["num_beams"]}
+    done = json.loads(generate("--seed", "5", "--json", *NO_CONFIG).out)
+    assert done["text"] == expected_text(128)
+    assert done["generation_config"] == {"options": {}, "not_honoured": []}
+
+
+def test_the_summary_counts_all_tokens_by_origin(generate: Run) -> None:
+    told = generate("--max-new-tokens", "24", *NO_CONFIG).err
     found = re.search(r"; tokens by origin: (.*target alone .*); finished by length", told)
     assert found is not None and sum(map(int, re.findall(r"\d+", found[1]))) == 24
 
 
-@pytest.mark.usefixtures("_swarm")
-def test_log_probabilities_are_told_in_json_alone(run: Run) -> None:
-    options = ("--max-new-tokens", "5", "--generation-config", "none", "--logprobs", "2")
-    told = run("generate", PROMPT, *options)
+def test_log_probabilities_are_printed_in_json_only(generate: Run) -> None:
+    options = ("--max-new-tokens", "5", *NO_CONFIG, "--logprobs", "2")
+    told = generate(*options)
     assert (told.code, "--logprobs requires --json" in told.err) == (2, True)
-    done = json.loads(run("generate", PROMPT, *options, "--json").out)
+    done = json.loads(generate(*options, "--json").out)
     assert [each["token_id"] for each in done["logprobs"]] == done["token_ids"]
     assert all(len(each["top"]) == 2 and each["logprob"] < 0 for each in done["logprobs"])
     assert done["prompt_logprobs"] == []
 
 
-@pytest.mark.usefixtures("_swarm")
-def test_what_came_of_a_prediction_is_told(run: Run, tmp_path: Path) -> None:
-    expected = LetterCodec().decode(plain_stream(PROMPT, Sampling(), tokens=24))
+def test_the_accepted_tokens_of_a_prediction_are_reported(generate: Run, tmp_path: Path) -> None:
+    expected = expected_text(24)
     file = tmp_path / "expected.txt"
     file.write_text(expected[:20] + "1234", "utf-8")
-    told = run(
-        "generate", PROMPT, "--max-new-tokens", "24", "--generation-config", "none", "--prediction", str(file)
-    )
+    told = generate("--max-new-tokens", "24", *NO_CONFIG, "--prediction", str(file))
     assert told.out.strip() == expected
     found = re.search(r"of 24 predicted tokens ([0-9]+) came", told.err)
     assert found is not None and int(found[1]) >= 20
 
 
-@pytest.mark.usefixtures("_swarm")
-@pytest.mark.parametrize("is_terminal", [True, False])
-def test_text_that_would_steer_a_terminal_does_not_reach_it(
-    run: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+@pytest.mark.parametrize(("is_terminal", "escape"), [(True, "\ufffd"), (False, "\x1b")])
+def test_control_characters_of_a_text_do_not_reach_a_terminal(
+    generate: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, escape: str
 ) -> None:
     monkeypatch.setattr(LetterCodec, "decode", lambda self, tokens: "\x1b[2J" * len(tokens))
     for stream in (sys.stdout, sys.stderr):
         monkeypatch.setattr(stream, "isatty", lambda: is_terminal)
-    assert (
-        run("generate", PROMPT, "--max-new-tokens", "3", "--generation-config", "none").out
-        == (("\ufffd" if is_terminal else "\x1b") + "[2J") * 3 + "\n"
-    )
+    assert generate("--max-new-tokens", "3", *NO_CONFIG).out == f"{escape}[2J" * 3 + "\n"
 
 
 PEER_ID = identity_of(1).peer_id
@@ -151,14 +140,7 @@ TOOLS = [{"type": "function", "function": {"name": "use", "parameters": {"type":
 def test_tools_of_a_file_are_called_and_the_calls_printed(
     run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, as_json: bool
 ) -> None:
-    async def join() -> Swarm:
-        swarm = await SimulatedSwarm(one_way_s=0.0, codec=ToolLetters(), eos=(END,)).__aenter__()
-        await swarm.verifier(calling_engine(), curve=CostCurve(((1, 0.0005), (32, 0.0006))))
-        return InProcess(swarm)
-
-    monkeypatch.setattr(sys.modules["cosine_node.cli.asking"], "joining_once", lambda *_, **__: join)
-    for name in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(name, str(tmp_path))
+    join_swarm(monkeypatch, calling_engine(), codec=ToolLetters(), eos=(END,))
     file = tmp_path / "tools.json"
     file.write_text(json.dumps(TOOLS), "utf-8")
     asked = ["generate", "a tale", "--chat", "--tools", str(file), "--tool-choice", "use"]
@@ -181,7 +163,7 @@ def test_a_file_without_tools_and_tools_without_a_chat_are_refused(run: Run, tmp
     assert "cannot be read" in run("generate", "a", "--chat", "--tools", str(tmp_path / "none")).err
 
 
-def test_what_was_applied_is_told_in_words() -> None:
+def test_the_applied_config_is_described_in_words() -> None:
     applied = AppliedConfig(options={"temperature": 0.7, "top_k": 20}, not_honoured=("num_beams", "\x1b[2J"))
     given, lost = config_lines(applied)
     assert given.startswith("the model's own generation config gave temperature 0.7, top_k 20;")

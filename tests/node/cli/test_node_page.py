@@ -64,11 +64,7 @@ def test_a_node_goes_on_without_its_page(monkeypatch: pytest.MonkeyPatch, caplog
     assert "the page cannot be shown" in caplog.text
 
 
-def test_in_a_private_swarm_the_page_is_a_member_of_its_own(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for variable in ("XDG_DATA_HOME", "XDG_STATE_HOME"):
-        monkeypatch.setenv(variable, str(tmp_path))
+def test_in_a_private_swarm_the_page_is_a_separate_member(run: Run, tmp_path: Path) -> None:
     founder, file = tmp_path / "founder", tmp_path / "friends.swarm"
     run("swarm", "create", "friends", "--out", str(founder))
     node = json.loads(run("identity", "--json").out)["peer_id"]

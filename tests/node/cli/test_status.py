@@ -105,7 +105,7 @@ def test_of_the_user_s_own_drafters_all_is_shown_and_of_others_nothing_but_their
 def test_stages_are_shown_with_their_layers_and_the_coverage_of_those_that_answer() -> None:
     verifier = sight(role=Role.VERIFIER)
     held = [
-        sight(number, role=Role.STAGE, stage=announced_stage(number, first, 8, layers=8).stage)
+        sight(number, role=Role.STAGE, stage=stage_offer(first, 8, layers=8, busy_permille=200))
         for number, first in ((2, 0), (3, 4))
     ]
     seen = survey(verifier, *held)
@@ -190,10 +190,7 @@ def run_status(run: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     return told
 
 
-def test_the_command_prints_a_table_or_one_object_with_who_is_convicted_or_banned(
-    run_status: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+def test_the_command_prints_a_table_or_one_object_with_convicted_and_banned_peers(run_status: Run) -> None:
     told = run_status()
     assert (told.code, "1 verifier and 0 drafters of someone/model" in told.out) == (0, True)
     assert told.err.startswith("Looking for peers ...\nLooking for nodes of someone/model ...\n")
@@ -234,8 +231,3 @@ def test_watching_tells_again_and_again_until_interrupted(run_status: Run, monke
     told = run_status("--watch", "--json", is_anybody=False)
     assert told.code == 130
     assert [json.loads(line)["target"] for line in told.out.splitlines()] == ["look 1", "look 2", "look 3"]
-
-
-def announced_stage(number: int, first: int, end: int, *, layers: int = 24, **changes: Any) -> NodeRecord:
-    offer = stage_offer(first, end, layers=layers, busy_permille=200)
-    return record_of(identity_of(number), now_s=1000.0, role=Role.STAGE, stage=offer, **changes)

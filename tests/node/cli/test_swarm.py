@@ -13,11 +13,6 @@ from tests.node.cli.conftest import Run
 PEER = Identity.from_seed(b"\x05" * 32).peer_id
 
 
-@pytest.fixture(autouse=True)
-def _own_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-
-
 def test_found_admit_revoke_and_show(run: Run, tmp_path: Path) -> None:
     folder, file = tmp_path / "friends", tmp_path / "friends.swarm"
     swarm_id, note = run("swarm", "create", "friends", "--out", str(folder)).out.splitlines()

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import queue
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
@@ -23,6 +22,7 @@ from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_protocol.errors import PromptRefused
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
+from tests.scenes import Scene, Test, as_test
 from tests.swarm.reference import draft_engine, plain_stream, target_engine
 
 MODEL: Final = "zoo:target"
@@ -93,11 +93,10 @@ class Reply:
 
     @property
     def events(self) -> list[Any]:
-        """The data of server-sent events; [DONE] as it is."""
-        lines = self.body.decode().split("\n\n")
-        assert lines.pop() == "" and all(line.startswith("data: ") for line in lines)
-        data = [line.removeprefix("data: ") for line in lines]
-        return [each if each == "[DONE]" else json.loads(each) for each in data]
+        """The data of server-sent events before [DONE]."""
+        *lines, done, end = self.body.decode().split("\n\n")
+        assert (done, end) == ("data: [DONE]", "") and all(line.startswith("data: ") for line in lines)
+        return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
 async def call(
@@ -154,7 +153,7 @@ class Gateway:
     app: ASGIApp
     swarm: SimulatedSwarm
     closing: asyncio.Event
-    told: list[dict[str, object]]
+    told: list[dict[str, Any]]
 
     async def post(self, path: str, body: Any, **options: Any) -> Reply:
         return await call(self.app, "POST", path, body, **options)
@@ -180,7 +179,7 @@ def with_gateway(
     **options: Any,
 ) -> Any:
     """Run `use` with a gateway in virtual time; `options` are fields of `GatewayOptions`."""
-    told: list[dict[str, object]] = []
+    told: list[dict[str, Any]] = []
 
     def emit(event: str, fields: dict[str, object]) -> None:
         assert event == "request"
@@ -197,6 +196,11 @@ def with_gateway(
     return run_virtual(run())
 
 
+def in_gateway(**options: Any) -> Callable[[Scene], Test]:
+    """Make a test of a coroutine function whose first argument is a gateway in virtual time."""
+    return as_test(lambda scene: with_gateway(scene, **options), given=1)
+
+
 def asked(
     method: str, path: str, body: Any = None, *, headers: dict[str, str] | None = None, **options: Any
 ) -> Reply:
@@ -208,13 +212,12 @@ def asked(
 
 @dataclass(slots=True)
 class ServedGateway:
-    """A gateway on a socket: its URL, its loop, and its emitted events."""
+    """A gateway on a socket: its URL and its loop."""
 
     url: str
     loop: asyncio.AbstractEventLoop
     swarm: SimulatedSwarm
     stop: asyncio.Event
-    events: "queue.SimpleQueue[tuple[str, dict[str, object]]]" = field(default_factory=queue.SimpleQueue)
 
     @property
     def base_url(self) -> str:
@@ -245,14 +248,11 @@ def served(
         async with swarm_of(curve=curve) as swarm:
             loop = asyncio.get_running_loop()
             gateway = ServedGateway(url_of(place, HOST), loop, swarm, asyncio.Event())
-
-            def emit(event: str, fields: dict[str, object]) -> None:
-                gateway.events.put((event, fields))
-
             # With a real clock, drafters of scripted models would not pay off.
             always = {**STRATEGIES, "cosine": replace(STRATEGIES["cosine"], drafter_counts=())}
             client = await letter_client(swarm, strategies=always)
-            app = make_app(client, GatewayOptions(model_name=MODEL, **options), emit=emit, closing=closing)
+            settings = GatewayOptions(model_name=MODEL, **options)
+            app = make_app(client, settings, emit=lambda event, fields: None, closing=closing)
             await serve_app(
                 app,
                 place,

@@ -54,18 +54,22 @@ class Letters(LetterCodec):
 class Player(ScriptedEngine):
     """An engine that writes the prepared reply after the last assistant marker."""
 
-    def __init__(self, play: Play) -> None:
-        super().__init__(vocab_tokens=END + 1, context_tokens=131_072, pool_tokens=524_288)
+    def __init__(self, play: Play, codec: Letters | None = None) -> None:
+        self._codec = codec or Letters()
+        super().__init__(vocab_tokens=self._codec.vocab_tokens, context_tokens=131_072, pool_tokens=524_288)
         self._play = play
-        self._letters = Letters()
 
     def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
-        text = self._letters.decode(tree.tokens_to(name))
-        begun = text.rindex(ASSISTANT) + len(ASSISTANT)
+        text = self._codec.decode(tree.tokens_to(name))
+        begun = text.rfind(ASSISTANT) + len(ASSISTANT)
         begun += len(NO_THOUGHT) if text.startswith(NO_THOUGHT, begun) else 0
         reply = self._play(text[:begun]).removeprefix(text[begun:])
-        (token,) = self._letters.encode(reply[:1]) or (END,)
-        return best_choice([100.0 * (each == token) for each in range(END + 1)], candidates=candidates)
+        (token, *_) = self._codec.encode(reply[:40]) or (END,)
+        return best_choice(self.scores_of(token, text), candidates=candidates)
+
+    def scores_of(self, token: int, text: str) -> list[float]:
+        """The scores of all tokens after a text that the prepared reply continues with a token."""
+        return [100.0 * (each == token) for each in range(self.vocab_tokens)]
 
 
 def played_swarm(play: Play, *, template: str = TEMPLATE) -> Any:

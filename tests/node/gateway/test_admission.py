@@ -6,9 +6,9 @@ from contextlib import ExitStack
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.admission import Admission, Slots
 from cosine_node.gateway.api_errors import ApiError
+from tests.scenes import in_virtual_time
 
 
 async def hold(slots: Slots, name: str, order: list[str]) -> None:
@@ -32,29 +32,27 @@ def test_a_full_line_refuses_whoever_comes_next_but_many_choices_come_in_whole()
         assert counts(admission) == (0, 1)
 
 
-def test_who_leaves_the_line_leaves_no_trace() -> None:
-    async def run() -> None:
-        admission = Admission(max_running=1, max_waiting=3)
-        with admission.admitted(3) as slots:
-            asking = [asyncio.ensure_future(hold(slots, name, [])) for name in "abc"]
-            await asyncio.sleep(0.5)
-            for task in asking:
-                task.cancel()
-            await asyncio.gather(*asking, return_exceptions=True)
-        assert counts(admission) == (0, 0)
-        order: list[str] = []
-        with admission.admitted(3) as slots:
-            first, second, third = (asyncio.ensure_future(hold(slots, name, order)) for name in "abc")
-            await asyncio.sleep(0.5)
-            # The second one is cancelled in the loop iteration in which it gets the slot of the first.
-            first.cancel()
-            await asyncio.sleep(0)
-            second.cancel()
-            await asyncio.gather(first, second, return_exceptions=True)
-            await third
-        assert order == ["a", "c"] and counts(admission) == (0, 0)
-
-    run_virtual(run())
+@in_virtual_time
+async def test_who_leaves_the_line_leaves_no_trace() -> None:
+    admission = Admission(max_running=1, max_waiting=3)
+    with admission.admitted(3) as slots:
+        asking = [asyncio.ensure_future(hold(slots, name, [])) for name in "abc"]
+        await asyncio.sleep(0.5)
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+    assert counts(admission) == (0, 0)
+    order: list[str] = []
+    with admission.admitted(3) as slots:
+        first, second, third = (asyncio.ensure_future(hold(slots, name, order)) for name in "abc")
+        await asyncio.sleep(0.5)
+        # The second one is cancelled in the loop iteration in which it gets the slot of the first.
+        first.cancel()
+        await asyncio.sleep(0)
+        second.cancel()
+        await asyncio.gather(first, second, return_exceptions=True)
+        await third
+    assert order == ["a", "c"] and counts(admission) == (0, 0)
 
 
 def test_a_key_that_fills_its_line_leaves_the_others_theirs() -> None:
@@ -68,58 +66,52 @@ def test_a_key_that_fills_its_line_leaves_the_others_theirs() -> None:
     assert counts(admission) == (0, 0)
 
 
-def test_no_key_has_all_slots_and_keys_come_in_turns() -> None:
-    async def run() -> None:
-        admission = Admission(max_running=4, max_waiting=60, keys=2)
-        order: list[str] = []
-        with admission.admitted(12, key="greedy") as many, admission.admitted(4, key="modest") as few:
-            asking = [asyncio.ensure_future(hold(many, "greedy", order)) for _ in range(12)]
-            await asyncio.sleep(0.5)
-            assert order == ["greedy"] * 3
-            asking += [asyncio.ensure_future(hold(few, "modest", order)) for _ in range(4)]
+@in_virtual_time
+async def test_no_key_has_all_slots_and_keys_come_in_turns() -> None:
+    admission = Admission(max_running=4, max_waiting=60, keys=2)
+    order: list[str] = []
+    with admission.admitted(12, key="greedy") as many, admission.admitted(4, key="modest") as few:
+        asking = [asyncio.ensure_future(hold(many, "greedy", order)) for _ in range(12)]
+        await asyncio.sleep(0.5)
+        assert order == ["greedy"] * 3
+        asking += [asyncio.ensure_future(hold(few, "modest", order)) for _ in range(4)]
+        await asyncio.sleep(0.1)
+        assert order[3:] == ["modest"]
+        await asyncio.gather(*asking)
+    # After one second both keys have two slots.
+    assert order[4:8].count("modest") == 2
+    assert counts(admission) == (0, 0)
+
+
+@in_virtual_time
+async def test_a_keys_first_generation_waits_for_no_other_keys() -> None:
+    admission = Admission(max_running=4, max_waiting=60, keys=3)
+    order: list[str] = []
+    names = ("first", "second", "third")
+    with ExitStack() as stack:
+        slots = {name: stack.enter_context(admission.admitted(4, key=name)) for name in names}
+        asking = []
+        for name in names:
+            asking += [asyncio.ensure_future(hold(slots[name], name, order)) for _ in range(4)]
             await asyncio.sleep(0.1)
-            assert order[3:] == ["modest"]
-            await asyncio.gather(*asking)
-        # After one second both keys have two slots.
-        assert order[4:8].count("modest") == 2
-        assert counts(admission) == (0, 0)
-
-    run_virtual(run())
+        assert Counter(order) == {"first": 3, "second": 1, "third": 1}
+        await asyncio.gather(*asking)
+    assert counts(admission) == (0, 0)
 
 
-def test_a_keys_first_generation_waits_for_no_other_keys() -> None:
-    async def run() -> None:
-        admission = Admission(max_running=4, max_waiting=60, keys=3)
-        order: list[str] = []
-        names = ("first", "second", "third")
-        with ExitStack() as stack:
-            slots = {name: stack.enter_context(admission.admitted(4, key=name)) for name in names}
-            asking = []
-            for name in names:
-                asking += [asyncio.ensure_future(hold(slots[name], name, order)) for _ in range(4)]
-                await asyncio.sleep(0.1)
-            assert Counter(order) == {"first": 3, "second": 1, "third": 1}
-            await asyncio.gather(*asking)
-        assert counts(admission) == (0, 0)
+@in_virtual_time
+async def test_the_next_slot_is_the_keys_that_was_given_the_fewest_tokens() -> None:
+    admission = Admission(max_running=2, max_waiting=60, keys=2)
+    order: list[str] = []
 
-    run_virtual(run())
+    async def spend(slots: Slots, name: str, tokens: int) -> None:
+        async with slots() as spent:
+            order.append(name)
+            await asyncio.sleep(1)
+            spent(tokens)
 
-
-def test_the_next_slot_is_the_keys_that_was_given_the_fewest_tokens() -> None:
-    async def run() -> None:
-        admission = Admission(max_running=2, max_waiting=60, keys=2)
-        order: list[str] = []
-
-        async def spend(slots: Slots, name: str, tokens: int) -> None:
-            async with slots() as spent:
-                order.append(name)
-                await asyncio.sleep(1)
-                spent(tokens)
-
-        with admission.admitted(12, key="long") as long, admission.admitted(12, key="short") as short:
-            asking = [spend(long, "long", 300) for _ in range(12)] + [spend(short, "short", 100) for _ in range(12)]
-            await asyncio.gather(*asking)
-        # Both keys get about the same number of tokens, so the short texts finish first.
-        assert 2 <= order[: order.index("short") + 14].count("long") <= 6
-
-    run_virtual(run())
+    with admission.admitted(12, key="long") as long, admission.admitted(12, key="short") as short:
+        asking = [spend(long, "long", 300) for _ in range(12)] + [spend(short, "short", 100) for _ in range(12)]
+        await asyncio.gather(*asking)
+    # Both keys get about the same number of tokens, so the short texts finish first.
+    assert 2 <= order[: order.index("short") + 14].count("long") <= 6

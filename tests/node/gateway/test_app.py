@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.api_errors import internal, of_failure
 from cosine_node.gateway.http.app import FRESH_S, LOOK_UP_TIMEOUT_S, RETRY_S, VerifierWatch
 from cosine_node.gateway.http.middleware import REQUEST_ID, is_own_name, key_digest, matched_key, request_id
@@ -27,7 +26,8 @@ from cosine_protocol.errors import (
     UsageError,
 )
 from cosine_protocol.records import GenerationDefaults, NodeRecord
-from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, asked, call, with_gateway
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, asked, call, in_gateway, with_gateway
+from tests.scenes import in_virtual_time
 
 BODY = {"model": MODEL, "prompt": PROMPT, "max_tokens": 1}
 ORIGIN = {"Origin": "https://page.example"}
@@ -41,7 +41,8 @@ def test_the_gateway_brings_no_machine_learning_and_no_transport() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_what_is_not_there_is_refused_in_one_shape() -> None:
+@in_gateway()
+async def test_what_is_not_there_is_refused_in_one_shape(running: Gateway) -> None:
     missing = (
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("POST", "/health", 405, "method_not_allowed"),
@@ -49,15 +50,11 @@ def test_what_is_not_there_is_refused_in_one_shape() -> None:
         ("GET", "/nothing", 404, "not_found"),
         ("GET", "/v1/models/gpt-5", 404, "model_not_found"),
     )
-
-    async def use(running: Gateway) -> None:
-        for method, path, status, code in missing:
-            reply = await call(running.app, method, path)
-            found = (reply.status, reply.error["code"], reply.error["type"])
-            assert found == (status, code, "invalid_request_error")
-            assert ("allow" in reply.headers) is (status == 405)
-
-    with_gateway(use)
+    for method, path, status, code in missing:
+        reply = await call(running.app, method, path)
+        found = (reply.status, reply.error["code"], reply.error["type"])
+        assert found == (status, code, "invalid_request_error")
+        assert ("allow" in reply.headers) is (status == 405)
 
 
 def test_keys_guard_the_api_and_nothing_else() -> None:
@@ -189,19 +186,16 @@ def test_health_is_whether_somebody_serves_and_models_are_listed_anyway() -> Non
     ]
 
 
-def test_health_counts_the_verifiers_that_answer() -> None:
-    async def use(running: Gateway) -> list[tuple[int, Any]]:
-        found = []
-        for member in running.swarm.members[:2]:
-            await member.kill()
-            await asyncio.sleep(FRESH_S + 1.0)
-            reply = await running.get("/health")
-            found.append((reply.status, reply.json))
-        return found
-
-    (one, none) = with_gateway(use, verifiers=2)
-    assert one == (200, {"status": "ok", "verifiers": 1})
-    assert none[0] == 503 and "None of 2 announced" in none[1]["reason"]
+@in_gateway(verifiers=2)
+async def test_health_counts_the_verifiers_that_answer(running: Gateway) -> None:
+    replies = []
+    for member in running.swarm.members[:2]:
+        await member.kill()
+        await asyncio.sleep(FRESH_S + 1.0)
+        replies.append(await running.get("/health"))
+    one, none = replies
+    assert (one.status, one.json) == (200, {"status": "ok", "verifiers": 1})
+    assert none.status == 503 and "None of 2 announced" in none.json["reason"]
 
 
 def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
@@ -218,13 +212,11 @@ def test_a_model_is_listed_with_the_defaults_of_its_own() -> None:
         assert described["max_model_len"] == described["meta"]["n_ctx_train"] == 4096
 
 
-def test_metrics_count_what_was_generated() -> None:
-    async def use(running: Gateway) -> str:
-        await running.complete(max_tokens=12)
-        await running.complete(temperature=-1)
-        return (await running.get("/metrics")).body.decode()
-
-    lines = with_gateway(use).splitlines()
+@in_gateway()
+async def test_metrics_count_tokens_requests_and_responses(running: Gateway) -> None:
+    await running.complete(max_tokens=12)
+    await running.complete(temperature=-1)
+    lines = (await running.get("/metrics")).body.decode().splitlines()
     for line in (
         f'cosine:generation_tokens_total{{model_name="{MODEL}"}} 12.0',
         f'cosine:prompt_tokens_total{{model_name="{MODEL}"}} {len(PROMPT)}.0',
@@ -236,12 +228,10 @@ def test_metrics_count_what_was_generated() -> None:
         assert line in lines
 
 
-def test_a_path_cannot_forge_a_line_of_the_log() -> None:
-    async def use(running: Gateway) -> dict[str, object]:
-        await running.get("/v1/\nGET /v1/ 200")
-        return running.told[0]
-
-    assert with_gateway(use)["path"] == "/v1/%0AGET%20/v1/%20200"
+@in_gateway()
+async def test_a_path_cannot_forge_a_line_of_the_log(running: Gateway) -> None:
+    await running.get("/v1/\nGET /v1/ 200")
+    assert running.told[0]["path"] == "/v1/%0AGET%20/v1/%20200"
 
 
 @dataclass
@@ -265,32 +255,28 @@ async def glance(watch: VerifierWatch) -> tuple[int, str]:
     return len(found), reason
 
 
-def test_verifiers_that_were_found_are_remembered_for_a_while_and_none_for_a_moment() -> None:
-    async def run() -> None:
-        network, none = Network(verifiers=2), (0, "No verifier serves this.")
-        watch = VerifierWatch(network.find_verifiers)
-        seen = await asyncio.gather(*(glance(watch) for _ in range(5)))
-        assert (seen, network.look_ups) == ([(2, "")] * 5, 1)
-        network.verifiers = 0
-        assert await glance(watch) == (2, "")
-        await asyncio.sleep(FRESH_S)
-        assert [await glance(watch) for _ in range(3)] == [none] * 3
-        assert network.look_ups == 2
-        network.verifiers = 1
-        await asyncio.sleep(RETRY_S)
-        assert (await glance(watch), network.look_ups) == ((1, ""), 3)
-
-    run_virtual(run())
+@in_virtual_time
+async def test_verifiers_that_were_found_are_remembered_for_a_while_and_none_for_a_moment() -> None:
+    network, none = Network(verifiers=2), (0, "No verifier serves this.")
+    watch = VerifierWatch(network.find_verifiers)
+    seen = await asyncio.gather(*(glance(watch) for _ in range(5)))
+    assert (seen, network.look_ups) == ([(2, "")] * 5, 1)
+    network.verifiers = 0
+    assert await glance(watch) == (2, "")
+    await asyncio.sleep(FRESH_S)
+    assert [await glance(watch) for _ in range(3)] == [none] * 3
+    assert network.look_ups == 2
+    network.verifiers = 1
+    await asyncio.sleep(RETRY_S)
+    assert (await glance(watch), network.look_ups) == ((1, ""), 3)
 
 
-def test_a_silent_network_is_not_waited_for() -> None:
-    async def run() -> float:
-        watch = VerifierWatch(Network(verifiers=1, delay_s=1e6).find_verifiers)
-        found, reason = await watch.look()
-        assert (found, "did not answer" in reason) == ((), True)
-        return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) == pytest.approx(LOOK_UP_TIMEOUT_S)
+@in_virtual_time
+async def test_a_look_up_in_a_silent_network_times_out() -> None:
+    watch = VerifierWatch(Network(verifiers=1, delay_s=1e6).find_verifiers)
+    found, reason = await watch.look()
+    assert (found, "did not answer" in reason) == ((), True)
+    assert asyncio.get_running_loop().time() == pytest.approx(LOOK_UP_TIMEOUT_S)
 
 
 @pytest.mark.parametrize(

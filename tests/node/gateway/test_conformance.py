@@ -16,7 +16,7 @@ from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.results import Chunk
 from cosine_p2p.session.run import Run
 from tests.node.gateway.dialects import DIALECTS, Dialect
-from tests.node.gateway.gateways import MODEL, PROMPT, SLOW, Gateway, Reply, call, text_of, with_gateway
+from tests.node.gateway.gateways import MODEL, PROMPT, SLOW, Gateway, Reply, call, in_gateway, text_of, with_gateway
 from tests.swarm.reference import assert_freed
 
 TOKENS: Final = 24
@@ -50,21 +50,19 @@ def test_a_text_is_the_targets_whole_or_streamed(dialect: Dialect) -> None:
 
 
 @EACH
-def test_samplers_seeds_and_stops_are_honoured(dialect: Dialect) -> None:
-    async def use(running: Gateway) -> None:
-        sampled = await dialect.ask(running, temperature=1, seed=7)
-        assert dialect.text(sampled.json) == text_of(PROMPT, tokens=TOKENS, temperature=1, seed=7)
-        if dialect.stop is not None:
-            stop = GREEDY[9:11]
-            fields: dict[str, Any] = {dialect.stop: [stop, "never"]}
-            cut = await dialect.ask(running, **fields)
-            assert dialect.text(cut.json) == GREEDY[: GREEDY.index(stop)]
-
-    with_gateway(use)
+@in_gateway()
+async def test_samplers_seeds_and_stops_are_honoured(running: Gateway, dialect: Dialect) -> None:
+    sampled = await dialect.ask(running, temperature=1, seed=7)
+    assert dialect.text(sampled.json) == text_of(PROMPT, tokens=TOKENS, temperature=1, seed=7)
+    if dialect.stop is not None:
+        stop = GREEDY[9:11]
+        fields: dict[str, Any] = {dialect.stop: [stop, "never"]}
+        cut = await dialect.ask(running, **fields)
+        assert dialect.text(cut.json) == GREEDY[: GREEDY.index(stop)]
 
 
 @EACH
-def test_whoever_hangs_up_takes_the_generation_along(dialect: Dialect) -> None:
+def test_a_disconnect_cancels_the_generation(dialect: Dialect) -> None:
     choices = 3 if dialect.path.endswith("/completions") else 1
     several: dict[str, Any] = {"n": choices} if choices > 1 else {}
 
@@ -90,19 +88,13 @@ def test_whoever_hangs_up_takes_the_generation_along(dialect: Dialect) -> None:
 
 
 @EACH
-def test_a_closing_gateway_ends_what_is_under_way_with_an_error(dialect: Dialect) -> None:
-    async def use(running: Gateway) -> list[Reply]:
-        asking = [
-            asyncio.ensure_future(dialect.ask(running, tokens=1000, stream=is_streamed))
-            for is_streamed in (False, True)
-        ]
-        await asyncio.sleep(0.4)
-        running.closing.set()
-        replies = await asyncio.gather(*asking)
-        await assert_freed(running.swarm)
-        return replies
-
-    whole, streamed = with_gateway(use, curve=SLOW, client=NO_DRAFTS)
+@in_gateway(curve=SLOW, client=NO_DRAFTS)
+async def test_a_closing_gateway_ends_running_requests_with_an_error(running: Gateway, dialect: Dialect) -> None:
+    asking = [asyncio.ensure_future(dialect.ask(running, tokens=1000, stream=each)) for each in (False, True)]
+    await asyncio.sleep(0.4)
+    running.closing.set()
+    whole, streamed = await asyncio.gather(*asking)
+    await assert_freed(running.swarm)
     assert dialect.error(whole) == (503, None) and "shutting down" in whole.body.decode()
     text, failure = dialect.streamed(streamed)
     assert text and text_of(PROMPT, tokens=200).startswith(text)
@@ -110,7 +102,7 @@ def test_a_closing_gateway_ends_what_is_under_way_with_an_error(dialect: Dialect
 
 
 @EACH
-def test_a_generation_that_takes_too_long_is_504_and_a_stream_that_breaks_says_so(dialect: Dialect) -> None:
+def test_a_timeout_is_504_or_an_error_in_the_stream(dialect: Dialect) -> None:
     whole, streamed = both(dialect, tokens=1000, curve=SLOW, client=NO_DRAFTS | {"timeout_s": 0.5})
     assert dialect.error(whole) == (504, None) and whole.headers["x-should-retry"] == "false"
     text, failure = dialect.streamed(streamed)
@@ -118,7 +110,7 @@ def test_a_generation_that_takes_too_long_is_504_and_a_stream_that_breaks_says_s
 
 
 @EACH
-def test_without_a_verifier_or_a_place_it_is_said_when_to_come_again(dialect: Dialect) -> None:
+def test_a_refusal_without_verifiers_or_places_says_when_to_retry(dialect: Dialect) -> None:
     nobody, _ = both(dialect, verifiers=0)
     assert dialect.error(nobody) == (503, None) and nobody.headers["retry-after"] == "2"
     assert b"No verifier serves" in nobody.body
@@ -137,7 +129,7 @@ def test_without_a_verifier_or_a_place_it_is_said_when_to_come_again(dialect: Di
 
 @EACH
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_a_fault_is_500_without_its_reason_and_in_a_stream_told_in_it(
+def test_a_fault_is_500_or_an_error_in_the_stream_without_its_reason(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, dialect: Dialect, is_streamed: bool
 ) -> None:
     chunks_of = Run.chunks
@@ -169,62 +161,58 @@ def test_a_fault_is_500_without_its_reason_and_in_a_stream_told_in_it(
 
 
 @EACH
-def test_refusals_have_the_status_and_the_shape_of_their_api_on_all_its_paths(dialect: Dialect) -> None:
-    async def use(running: Gateway) -> None:
-        async def error(param: str | None = None, **fields: Any) -> int:
-            status, named = dialect.error(await dialect.ask(running, **fields))
-            assert named in (None, param)
-            return status
+@in_gateway(api_keys=("sesame",), client=NO_DRAFTS)
+async def test_refusals_have_the_status_and_the_shape_of_their_api_on_all_its_paths(
+    running: Gateway, dialect: Dialect
+) -> None:
+    async def error(param: str | None = None, **fields: Any) -> int:
+        status, named = dialect.error(await dialect.ask(running, **fields))
+        assert named in (None, param)
+        return status
 
-        for key in ({"x-api-key": "sesame"}, {"authorization": "Bearer sesame"}):
-            assert (await dialect.ask(running, headers=key)).status == 200
-        assert await error() == 401
-        unknown = await dialect.ask(running, headers=key, model="x" * 1_000_000)
-        assert dialect.error(unknown) in ((404, None), (404, "model")) and len(unknown.body) < 400
-        assert await error("temperature", headers=key, temperature=-1) == 400
-        for is_streamed in (False, True):
-            long: Any = {"prompt": PROMPT * 600, "headers": key, "stream": is_streamed}
-            assert await error(dialect.prompt_field, **long) == 400
-        assert await error(headers={**key, "host": "evil.example"}) == 421
-        assert dialect.error(await running.get(dialect.path, headers=key))[0] == 405
-        for body, status in ((b"{", 400), (b" " * (5 << 20), 413)):
-            assert dialect.error(await running.post(dialect.path, body, headers=key))[0] == status
-
-    with_gateway(use, api_keys=("sesame",), client=NO_DRAFTS)
+    for key in ({"x-api-key": "sesame"}, {"authorization": "Bearer sesame"}):
+        assert (await dialect.ask(running, headers=key)).status == 200
+    assert await error() == 401
+    unknown = await dialect.ask(running, headers=key, model="x" * 1_000_000)
+    assert dialect.error(unknown) in ((404, None), (404, "model")) and len(unknown.body) < 400
+    assert await error("temperature", headers=key, temperature=-1) == 400
+    for is_streamed in (False, True):
+        long: Any = {"prompt": PROMPT * 600, "headers": key, "stream": is_streamed}
+        assert await error(dialect.prompt_field, **long) == 400
+    assert await error(headers={**key, "host": "evil.example"}) == 421
+    assert dialect.error(await running.get(dialect.path, headers=key))[0] == 405
+    for body, status in ((b"{", 400), (b" " * (5 << 20), 413)):
+        assert dialect.error(await running.post(dialect.path, body, headers=key))[0] == status
 
 
 @EACH
-def test_a_stream_that_waits_for_a_place_is_never_silent_for_long(dialect: Dialect) -> None:
-    async def use(running: Gateway) -> tuple[Reply, list[float]]:
-        first = asyncio.ensure_future(running.complete(max_tokens=12))
-        loop = asyncio.get_running_loop()
-        await asyncio.sleep(0)
-        times_s = [loop.time()]
+@in_gateway(curve=CRAWLING, max_requests=1, client=NO_DRAFTS)
+async def test_a_stream_that_waits_for_a_place_is_never_silent_for_long(running: Gateway, dialect: Dialect) -> None:
+    first = asyncio.ensure_future(running.complete(max_tokens=12))
+    loop = asyncio.get_running_loop()
+    await asyncio.sleep(0)
+    times_s = [loop.time()]
 
-        async def app(scope: Scope, receive: Receive, send: Send) -> None:
-            async def send_timed(message: Message) -> None:
-                times_s.append(loop.time())
-                await send(message)
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_timed(message: Message) -> None:
+            times_s.append(loop.time())
+            await send(message)
 
-            await running.app(scope, receive, send_timed)
+        await running.app(scope, receive, send_timed)
 
-        reply = await call(app, "POST", dialect.path, dialect.body(tokens=4, stream=True))
-        await first
-        return reply, [later - earlier for earlier, later in pairwise(times_s)]
-
-    reply, silences_s = with_gateway(use, curve=CRAWLING, max_requests=1, client=NO_DRAFTS)
+    reply = await call(app, "POST", dialect.path, dialect.body(tokens=4, stream=True))
+    await first
+    silences_s = [later - earlier for earlier, later in pairwise(times_s)]
     assert reply.status == 200 and reply.is_complete and reply.body.startswith(WAITING)
     assert SILENCE_S <= max(silences_s) < SILENCE_S + 0.1
 
 
 @EACH
-def test_what_the_log_says_of_a_request_is_not_what_it_said(dialect: Dialect) -> None:
-    async def use(running: Gateway) -> list[dict[str, object]]:
-        await dialect.ask(running, headers={"X-Request-Id": "mine", "Authorization": "Bearer something"})
-        await dialect.ask(running, temperature=-1)
-        return running.told
-
-    served, refused = with_gateway(use)
+@in_gateway()
+async def test_the_log_of_a_request_contains_none_of_its_text(running: Gateway, dialect: Dialect) -> None:
+    await dialect.ask(running, headers={"X-Request-Id": "mine", "Authorization": "Bearer something"})
+    await dialect.ask(running, temperature=-1)
+    served, refused = running.told
     assert served.pop("seconds") > 0
     (name,) = served.pop("requests")
     assert re.fullmatch("[0-9a-f]{8}", name)

@@ -11,14 +11,14 @@ from cosine_lab.emulation.letter_codec import LetterCodec
 from cosine_node.engine.curve import CostCurve
 from cosine_protocol.records import GenerationDefaults
 from cosine_protocol.request import Sampling
-from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, text_of, with_gateway
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, in_gateway, text_of, with_gateway
 from tests.swarm.reference import plain_stream
 
 TOKENS: Final = 24
 GREEDY: Final = text_of(PROMPT, tokens=TOKENS)
 
 
-def test_a_seed_is_drawn_told_and_exact_in_every_json(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_drawn_seed_is_reported_and_exact_in_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(secrets, "randbits", lambda bits: (1 << bits) - 1)
     body = with_gateway(lambda running: running.complete(max_tokens=TOKENS, temperature=1.0)).json
     seed = body["metrics"]["speculative_decoding"]["seed"]
@@ -41,9 +41,7 @@ def answered(body: dict[str, Any], **options: Any) -> tuple[str, dict[str, Any]]
     return reply["choices"][0]["text"], reply["metrics"]["generation_config"]
 
 
-def test_the_models_own_generation_config_is_the_default_that_a_body_overrides_and_a_gateway_may_leave_out() -> (
-    None
-):
+def test_the_models_generation_config_is_a_default_that_a_gateway_can_disable() -> None:
     text, said = answered({"seed": 5})
     sampling = Sampling(temperature=0.9, repetition_penalty=1.2, seed=5)
     assert text == LetterCodec().decode(plain_stream(PROMPT, sampling, tokens=9))
@@ -56,20 +54,18 @@ def test_the_models_own_generation_config_is_the_default_that_a_body_overrides_a
     assert said == {"options": {}, "not_honoured": []}
 
 
-def test_prompts_and_tokens_that_the_target_cannot_have_are_the_askers_fault() -> None:
+@in_gateway()
+async def test_prompts_and_tokens_that_the_target_does_not_accept_are_400(running: Gateway) -> None:
     strange: dict[str, Any] = {
         "logit_bias": {"1073741824": 1},
         "stop_token_ids": [1 << 30],
         "bad_words": ["a" * 65],
     }
 
-    async def use(running: Gateway) -> list[Reply]:
-        chat = {"model": MODEL, "messages": [{"role": "wizard", "content": PROMPT}]}
-        replies = [await running.complete(""), await running.complete(PROMPT * 600)]
-        replies.append(await running.post("/v1/chat/completions", chat))
-        return replies + [await running.complete(**{name: value}) for name, value in strange.items()]
-
-    replies = with_gateway(use)
+    chat = {"model": MODEL, "messages": [{"role": "wizard", "content": PROMPT}]}
+    replies = [await running.complete(""), await running.complete(PROMPT * 600)]
+    replies.append(await running.post("/v1/chat/completions", chat))
+    replies += [await running.complete(**{name: value}) for name, value in strange.items()]
     assert [(reply.status, reply.error["code"], reply.error["param"]) for reply in replies] == [
         (400, "invalid_value", "prompt"),
         (400, "context_length_exceeded", "prompt"),
@@ -83,22 +79,21 @@ def by_key(key: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("salts", [("", "", "", ""), ("a", "a", "b", "b")])
-def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(salts: Sequence[str]) -> None:
+@in_gateway(api_keys=("one", "two"))
+async def test_the_prompts_of_one_key_or_salt_do_not_show_in_the_times_of_another(
+    running: Gateway, salts: Sequence[str]
+) -> None:
     """A guess of another key's prompt takes as long as any other prompt."""
     keys = ("one", "one", *(("one", "one") if salts[0] else ("two", "two")))
-
-    async def use(running: Gateway) -> tuple[list[float], list[int]]:
-        loop, took_s, cached_tokens = asyncio.get_running_loop(), [], []
-        for key, salt in zip(keys, salts, strict=True):
-            began_s = loop.time()
-            options: dict[str, Any] = {"max_tokens": 1, "headers": by_key(key), "cache_salt": salt or None}
-            reply = await running.complete("0123456789" * 60, **options)
-            assert reply.status == 200
-            took_s.append(loop.time() - began_s)
-            cached_tokens.append(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"])
-        return took_s, cached_tokens
-
-    (new, known, guessed, known_too), cached_tokens = with_gateway(use, api_keys=("one", "two"))
+    loop, took_s, cached_tokens = asyncio.get_running_loop(), [], []
+    for key, salt in zip(keys, salts, strict=True):
+        began_s = loop.time()
+        options: dict[str, Any] = {"max_tokens": 1, "headers": by_key(key), "cache_salt": salt or None}
+        reply = await running.complete("0123456789" * 60, **options)
+        assert reply.status == 200
+        took_s.append(loop.time() - began_s)
+        cached_tokens.append(reply.json["usage"]["prompt_tokens_details"]["cached_tokens"])
+    new, known, guessed, known_too = took_s
     assert (cached_tokens[0], cached_tokens[2]) == (0, 0) < (cached_tokens[1], cached_tokens[3]) < (600, 600)
     assert known < 0.7 * new and known_too < 0.7 * guessed
     assert guessed == pytest.approx(new, rel=0.2)
@@ -136,14 +131,11 @@ def test_sixteen_long_texts_of_one_key_leave_anothers_first_tokens_time_and_a_pl
     assert beside_s < 2 * quiet_s
 
 
-def test_a_prediction_changes_no_text_and_its_tokens_are_counted() -> None:
+@in_gateway(client={"max_drafters": 0})
+async def test_a_prediction_changes_no_text_and_its_tokens_are_counted(running: Gateway) -> None:
     whole = {"type": "content", "content": GREEDY}
     parts = {"type": "content", "content": [{"type": "text", "text": GREEDY[:7]}, {"type": "text", "text": "1111"}]}
-
-    async def use(running: Gateway) -> list[Any]:
-        return [(await running.complete(max_tokens=TOKENS, prediction=each)).json for each in (None, whole, parts)]
-
-    replies = with_gateway(use, client={"max_drafters": 0})
+    replies = [(await running.complete(max_tokens=TOKENS, prediction=each)).json for each in (None, whole, parts)]
     assert [reply["choices"][0]["text"] for reply in replies] == [GREEDY] * 3
     details = [reply["usage"]["completion_tokens_details"] for reply in replies]
     told = [(each["accepted_prediction_tokens"], each["rejected_prediction_tokens"]) for each in details]

@@ -41,7 +41,7 @@ def test_a_chat_has_those_of_its_tokens_whole_and_streamed() -> None:
     (choice,) = chat(logprobs=True, top_logprobs=2).json["choices"]
     check_chat(choice["logprobs"]["content"], top=2)
     assert choice["logprobs"]["refusal"] is None
-    told = [piece["choices"][0]["logprobs"] for piece in chat(logprobs=True, stream=True).events[:-1]]
+    told = [piece["choices"][0]["logprobs"] for piece in chat(logprobs=True, stream=True).events]
     check_chat([each for one in told if one for each in one["content"]], top=0)
     # The role before the first token, and the end, have none.
     assert told[0] is told[-1] is None
@@ -52,7 +52,7 @@ def test_a_completion_has_those_of_an_echoed_prompt_too(tokens: int, is_streamed
     body = {"prompt": PROMPT, "temperature": 0, "max_tokens": tokens, "logprobs": 1, "echo": True}
     reply = asked("POST", "/v1/completions", {**body, "stream": is_streamed})
     if is_streamed:
-        choices = [piece["choices"][0] for piece in reply.events[:-1]]
+        choices = [piece["choices"][0] for piece in reply.events]
         text = "".join(choice["text"] for choice in choices)
         parts = [choice["logprobs"] for choice in choices if choice["logprobs"]]
         told = {name: [value for part in parts for value in part[name]] for name in parts[0]}

@@ -10,7 +10,7 @@ import pytest
 from anthropic import Anthropic
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_openai import ChatOpenAI
-from openai import NotFoundError, OpenAI
+from openai import OpenAI
 from pydantic import BaseModel, SecretStr
 
 from cosine_lab.emulation.letter_codec import LetterCodec
@@ -66,22 +66,7 @@ def player() -> Iterator[Clients]:
         yield made
 
 
-def test_a_chat_is_the_targets_text_whole_or_in_pieces(clients: Clients) -> None:
-    done = clients.chat()
-    (choice,) = done.choices
-    assert (choice.message.content, choice.message.role, choice.finish_reason) == (GREEDY, "assistant", "length")
-    assert done.usage.total_tokens == 28 and done.system_fingerprint.startswith("fp_")
-    for models in (clients.openai.models.list(), clients.anthropic.models.list()):
-        assert [model.id for model in models] == [MODEL, "cosine"]
-    with pytest.raises(NotFoundError):
-        clients.chat(model="gpt-5")
-    *chunks, last = clients.chat(model="cosine", stream=True, stream_options={"include_usage": True})
-    assert "".join(choice.delta.content or "" for chunk in chunks for choice in chunk.choices) == GREEDY
-    assert chunks[0].choices[0].delta.role == "assistant" and chunks[-1].choices[0].finish_reason == "length"
-    assert last.choices == [] and (last.usage.prompt_tokens, last.usage.completion_tokens) == (8, TOKENS)
-
-
-def test_a_completion_is_of_one_prompt_or_several_in_text_or_tokens_told_again_or_alone(clients: Clients) -> None:
+def test_a_completion_takes_several_prompts_in_text_or_tokens_and_echoes_them(clients: Clients) -> None:
     def completed(prompt: Any, **options: Any) -> Any:
         settings = {"model": MODEL, "max_tokens": TOKENS, "temperature": 0, **options}
         return clients.openai.completions.create(prompt=prompt, **settings)
@@ -152,7 +137,8 @@ def test_a_response_goes_on_with_the_items_that_came_back_and_is_streamed_or_par
             assert stream.get_final_response().output_parsed == parsed.output_parsed
 
 
-def test_a_message_is_streamed_stopped_counted_and_refused_as_anthropics_package_has_it(clients: Clients) -> None:
+def test_a_message_is_streamed_stopped_counted_and_refused_as_anthropics_package_expects(clients: Clients) -> None:
+    assert [model.id for model in clients.anthropic.models.list()] == [MODEL, "cosine"]
     with clients.anthropic.messages.stream(**MESSAGE) as stream:
         assert "".join(stream.text_stream) == GREEDY
         done = stream.get_final_message()

@@ -8,7 +8,7 @@ import pytest
 from cosine_node.gateway.replies import PROOF_FORMAT
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_p2p.trust.evidence import evidence_of_json
-from tests.node.gateway.gateways import PROMPT, Gateway, Reply, asked, text_of, with_gateway
+from tests.node.gateway.gateways import PROMPT, asked, text_of
 from tests.node.gateway.played import played_swarm
 
 TOKENS = 40
@@ -20,10 +20,10 @@ BODY = {"messages": [{"role": "user", "content": PROMPT}], "temperature": 0, "ma
 def choices_of(**more: Any) -> list[Any]:
     """The choices of all pieces of a streamed chat."""
     reply = asked("POST", "/v1/chat/completions", {**BODY, "stream": True, **more})
-    return [choice for event in reply.events if event != "[DONE]" for choice in event["choices"]]
+    return [choice for event in reply.events for choice in event["choices"]]
 
 
-def test_each_token_comes_with_its_origin_beside_its_text() -> None:
+def test_each_token_has_its_origin() -> None:
     choices = choices_of(provenance=True)
     tokens = [token for choice in choices for token in choice["provenance"]]
     assert len(tokens) == TOKENS
@@ -39,7 +39,7 @@ def test_each_token_comes_with_its_origin_beside_its_text() -> None:
     assert [token["round"] for token in tokens] == sorted(token["round"] for token in tokens)
 
 
-def test_the_account_in_the_end_says_who_wrote_it_and_proves_it() -> None:
+def test_the_final_account_names_the_authors_and_has_a_proof() -> None:
     *_, last = choices_of(provenance=True)
     account = last["account"]
     assert account["tokens"] == TOKENS > account["rounds"] and account["seconds"] > 0
@@ -62,23 +62,25 @@ def test_the_account_in_the_end_says_who_wrote_it_and_proves_it() -> None:
         ("<think>Hm</think> Ah <thi", {"max_tokens": 22}),
     ],
 )
-def test_what_was_held_to_the_end_is_its_last_tokens(said: str, more: dict[str, Any]) -> None:
+def test_text_held_until_the_end_belongs_to_its_last_tokens(said: str, more: dict[str, Any]) -> None:
     def told(*choices: Any) -> list[str]:
         tokens = [token for choice in choices for token in choice["provenance"]]
         return ["".join(token[field] for token in tokens) for field in ("content", "reasoning")]
 
     body = {"messages": [{"role": "user", "content": "go"}], "temperature": 0, "provenance": True, **more}
 
-    async def use(gateway: Gateway) -> list[Reply]:
-        return [await gateway.post("/v1/chat/completions", body | {"stream": each}) for each in (False, True)]
-
-    whole_reply, streamed = with_gateway(use, swarm_of=played_swarm(lambda _: said))
-    reply = whole_reply.json
-    (whole,) = reply["choices"]
+    reply, streamed = (
+        asked("POST", "/v1/chat/completions", body | {"stream": each}, swarm_of=played_swarm(lambda _: said))
+        for each in (False, True)
+    )
+    (whole,) = reply.json["choices"]
     message = whole["message"]
     assert told(whole) == [message["content"], message.get("reasoning_content", "")] and any(told(whole))
-    assert len(whole["provenance"]) == reply["usage"]["completion_tokens"] and whole["account"]["proof"]["evidence"]
-    pieces = [choice for event in streamed.events if event != "[DONE]" for choice in event["choices"]]
+    assert (
+        len(whole["provenance"]) == reply.json["usage"]["completion_tokens"]
+        and whole["account"]["proof"]["evidence"]
+    )
+    pieces = [choice for event in streamed.events for choice in event["choices"]]
     assert told(*pieces) == told(whole)
     shown = [
         "".join(piece["delta"].get(name) or "" for piece in pieces) for name in ("content", "reasoning_content")
@@ -86,7 +88,7 @@ def test_what_was_held_to_the_end_is_its_last_tokens(said: str, more: dict[str, 
     assert told(*pieces) == shown
 
 
-def test_who_does_not_ask_sees_nothing_of_it() -> None:
+def test_provenance_is_omitted_unless_requested() -> None:
     assert not any({"provenance", "account"} & set(choice) for choice in choices_of())
     refused = asked("POST", "/v1/chat/completions", {**BODY, "provenance": 1})
     assert refused.status == 400 and refused.error["param"] == "provenance"

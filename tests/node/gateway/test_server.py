@@ -14,6 +14,7 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
 from cosine_protocol.errors import UsageError
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, ServedGateway, served, text_of
+from tests.scenes import in_virtual_time
 
 pytestmark = pytest.mark.network
 
@@ -86,16 +87,14 @@ def written(wire: Mock) -> bytes:
 
 
 @pytest.mark.parametrize("pieces", [[], [REQUEST[:10]], [REQUEST[:10], REQUEST[10:20], REQUEST[20:-1]]])
-def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
-    async def run() -> None:
-        protocol, wire = connected()
-        for piece in pieces:
-            protocol.data_received(piece)
-            await asyncio.sleep(HEADER_S / 4)
-        await asyncio.sleep(HEADER_S)
-        assert wire.close.called and not wire.write.called
-
-    run_virtual(run())
+@in_virtual_time
+async def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
+    protocol, wire = connected()
+    for piece in pieces:
+        protocol.data_received(piece)
+        await asyncio.sleep(HEADER_S / 4)
+    await asyncio.sleep(HEADER_S)
+    assert wire.close.called and not wire.write.called
 
 
 def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pytest.LogCaptureFixture) -> None:
@@ -112,22 +111,20 @@ def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pyt
     assert said.startswith("5 of ")
 
 
-def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_deadline_too() -> None:
-    async def run() -> None:
-        protocol, wire = connected(answer_s=10 * HEADER_S)
+@in_virtual_time
+async def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_deadline_too() -> None:
+    protocol, wire = connected(answer_s=10 * HEADER_S)
+    protocol.data_received(REQUEST)
+    await asyncio.sleep(9 * HEADER_S)
+    assert not wire.close.called
+    await asyncio.sleep(1.5 * HEADER_S)
+    assert written(wire).startswith(b"HTTP/1.1 200")
+    protocol, wire = connected()
+    for answers in (1, 2):
         protocol.data_received(REQUEST)
-        await asyncio.sleep(9 * HEADER_S)
-        assert not wire.close.called
-        await asyncio.sleep(1.5 * HEADER_S)
-        assert written(wire).startswith(b"HTTP/1.1 200")
-        protocol, wire = connected()
-        for answers in (1, 2):
-            protocol.data_received(REQUEST)
-            await asyncio.sleep(0.1)
-            assert written(wire).count(b"HTTP/1.1 200") == answers and not wire.close.called
-        protocol.data_received(REQUEST[:10])
-        await asyncio.sleep(HEADER_S)
-        assert wire.close.called
-        protocol.connection_lost(None)
-
-    run_virtual(run())
+        await asyncio.sleep(0.1)
+        assert written(wire).count(b"HTTP/1.1 200") == answers and not wire.close.called
+    protocol.data_received(REQUEST[:10])
+    await asyncio.sleep(HEADER_S)
+    assert wire.close.called
+    protocol.connection_lost(None)

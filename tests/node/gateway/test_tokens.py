@@ -12,24 +12,15 @@ from cosine_p2p.request.chat import Chat
 from cosine_p2p.text.tokenizer import BLOCKING_CHARACTERS, load_tokenizer
 from cosine_protocol.errors import PromptTooLong
 from cosine_protocol.limits import MAX_PROMPT_TOKENS
-from tests.node.gateway.gateways import MODEL, ChatLetters, Gateway, Reply, asked, with_gateway
+from tests.node.gateway.gateways import MODEL, ChatLetters, Gateway, asked, in_gateway
 
 TOKENS = [17, 18, 19]
 TEXT = "ABC"
 CHAT = [{"role": "user", "content": "AB"}, {"role": "assistant", "content": "C"}]
 
 
-def replies(*questions: tuple[str, Any]) -> list[Reply]:
-    """The replies of one gateway to bodies posted to paths."""
-
-    async def use(running: Gateway) -> list[Reply]:
-        return [await running.post(path, body) for path, body in questions]
-
-    found: list[Reply] = with_gateway(use)
-    return found
-
-
-def test_texts_and_tokens() -> None:
+@in_gateway()
+async def test_texts_and_tokens(running: Gateway) -> None:
     three = {"tokens": TOKENS, "count": 3, "max_model_len": 4096}
     answers: list[tuple[str, Any, Any]] = [
         ("/tokenize", {"prompt": TEXT, "return_token_strs": False}, three),
@@ -40,19 +31,21 @@ def test_texts_and_tokens() -> None:
         ("/detokenize", {"tokens": []}, {"content": "", "prompt": ""}),
         ("/apply-template", {"messages": CHAT}, {"prompt": TEXT}),
     ]
-    for base in ("", "/v1"):
-        found = replies(*((base + path, body) for path, body, _ in answers))
-        assert [(reply.status, reply.json) for reply in found] == [(200, expected) for *_, expected in answers]
+    for path, body, expected in answers:
+        for base in ("", "/v1"):
+            reply = await running.post(base + path, body)
+            assert (reply.status, reply.json) == (200, expected)
 
 
-def test_a_tokenizer_says_what_its_special_tokens_are_called() -> None:
+def test_the_special_tokens_of_a_tokenizer_are_described() -> None:
     reply = asked("GET", "/v1/tokenizer_info")
     assert (reply.status, reply.json) == (200, {"bos_token": None, "eos_token": None, "chat_template": None})
     told = described(load_tokenizer(zoo.tokenizer_folder()))
     assert told["eos_token"] and "messages" in told["chat_template"]
 
 
-def test_what_means_nothing_is_refused_by_name() -> None:
+@in_gateway()
+async def test_invalid_values_are_refused_by_name(running: Gateway) -> None:
     refusals: list[tuple[str, Any, str]] = [
         ("/tokenize", {}, "prompt"),
         ("/tokenize", {"prompt": 5}, "prompt"),
@@ -65,11 +58,12 @@ def test_what_means_nothing_is_refused_by_name() -> None:
         ("/apply-template", {"messages": []}, "messages"),
         ("/apply-template", {"messages": CHAT, "chat_template": "{{ 1 }}"}, "chat_template"),
     ]
-    found = replies(*((path, body) for path, body, _ in refusals))
-    assert [(reply.status, reply.error["param"]) for reply in found] == [(400, param) for *_, param in refusals]
+    for path, body, param in refusals:
+        reply = await running.post(path, body)
+        assert (reply.status, reply.error["param"]) == (400, param)
 
 
-def test_keys_and_names_are_asked_for_here_too() -> None:
+def test_keys_and_names_are_checked() -> None:
     assert asked("POST", "/tokenize", {"prompt": TEXT}, api_keys=("sesame",)).status == 401
     assert asked("POST", "/tokenize", {"prompt": TEXT}, headers={"host": "evil.example"}).status == 421
     assert asked("POST", "/tokenize", {"prompt": TEXT, "model": "other"}).status == 404
@@ -95,7 +89,7 @@ class Thinking(ChatLetters):
         ({"documents": [{"title": "a", "text": "b"}]}, "documents"),
     ],
 )
-def test_what_the_template_does_not_read_is_refused_unless_it_asks_for_nothing(
+def test_options_that_the_template_does_not_read_are_refused_unless_neutral(
     options: dict[str, Any], field: str | None
 ) -> None:
     (chat,) = parse_chat({"messages": CHAT, **options}).prompts
@@ -108,13 +102,13 @@ def test_what_the_template_does_not_read_is_refused_unless_it_asks_for_nothing(
     assert (refused.value.status, refused.value.param) == (400, field)
 
 
-def test_a_wish_is_left_out_where_the_template_does_not_read_it() -> None:
+def test_a_wish_that_the_template_does_not_read_is_omitted() -> None:
     wishes = {"enable_thinking": False, "reasoning_effort": "high"}
     chat = fitted(Chat(CHAT, template_options={"other": ""}), Thinking(), wishes=wishes, fields=OWN_FIELDS)
     assert chat.template_options == {"other": "", "enable_thinking": False}
 
 
-def test_a_text_is_refused_by_its_length_and_a_long_one_has_the_tokens_of_its_library() -> None:
+def test_a_text_is_refused_by_its_length_and_a_long_one_is_tokenized_as_by_its_library() -> None:
     codec = load_tokenizer(zoo.tokenizer_folder())
     with pytest.raises(PromptTooLong, match=f"that {MAX_PROMPT_TOKENS} tokens have at most"):
         codec.encode("a" * (MAX_PROMPT_TOKENS * codec.longest_token + 1))

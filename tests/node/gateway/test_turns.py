@@ -49,22 +49,21 @@ def call(call_id: str, name: str, arguments: str) -> dict[str, Any]:
     return {"id": call_id, "type": "function", "function": {"name": name, "arguments": arguments}}
 
 
-def test_blocks_of_messages_are_turns_that_alternate() -> None:
+def text(content: str, kind: str = "text", **fields: Any) -> dict[str, Any]:
+    return {"type": kind, "text": content, **fields}
+
+
+def test_blocks_of_messages_become_alternating_turns() -> None:
+    cached: dict[str, Any] = {"cache_control": {"type": "ephemeral"}}
     messages = [
-        {
-            "role": "user",
-            "content": [
-                {"type": "text", "text": "Where?", "cache_control": {"type": "ephemeral"}},
-                {"type": "text", "text": "Say it."},
-            ],
-        },
+        {"role": "user", "content": [text("Where?", **cached), text("Say it.")]},
         {"role": "system", "content": "There are agents."},
         {
             "role": "assistant",
             "content": [
                 {"type": "thinking", "thinking": "Hm.", "signature": "s"},
                 {"type": "redacted_thinking", "data": "gAAA"},
-                {"type": "text", "text": "I look."},
+                text("I look."),
                 {"type": "tool_use", "id": "t1", "name": "look_up", "input": {"city": "Köln"}},
                 {"type": "tool_use", "id": "t2", "name": "stop", "input": {}},
             ],
@@ -72,18 +71,14 @@ def test_blocks_of_messages_are_turns_that_alternate() -> None:
         {
             "role": "user",
             "content": [
-                {"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "text", "text": "on the Rhine"}]},
+                {"type": "tool_result", "tool_use_id": "t1", "content": [text("on the Rhine")]},
                 {"type": "tool_result", "tool_use_id": "t2", "content": "no", "is_error": True},
-                {"type": "text", "text": "Well?"},
+                text("Well?"),
             ],
         },
         {"role": "assistant", "content": "It is"},
     ]
-    system = [
-        {"type": "text", "text": "x-anthropic-billing-header: cc_version=1.2.3;"},
-        {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}},
-        {"type": "text", "text": "Be kind."},
-    ]
+    system = [text("x-anthropic-billing-header: cc_version=1.2.3;"), text("Be brief.", **cached), text("Be kind.")]
     assert chat_of(MESSAGES, system=system, messages=messages).messages == [
         {"role": "system", "content": "Be brief.\nBe kind."},
         {"role": "user", "content": "Where?\nSay it.\nThere are agents."},
@@ -100,24 +95,19 @@ def test_blocks_of_messages_are_turns_that_alternate() -> None:
     ]
 
 
-def test_items_of_responses_are_turns_that_alternate() -> None:
+def test_items_of_responses_become_alternating_turns() -> None:
     items = [
-        {"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "Be brief."}]},
+        {"type": "message", "role": "developer", "content": [text("Be brief.", "input_text")]},
         {"role": "system", "content": "Be kind."},
-        {"type": "message", "id": "msg_1", "role": "user", "content": [{"type": "input_text", "text": "Where?"}]},
+        {"type": "message", "id": "msg_1", "role": "user", "content": [text("Where?", "input_text")]},
         {"role": "user", "content": "Say it."},
-        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [{"type": "reasoning_text", "text": "Hm."}]},
+        {"type": "reasoning", "id": "rs_1", "summary": [], "content": [text("Hm.", "reasoning_text")]},
         {"type": "reasoning", "id": "rs_2", "summary": [], "encrypted_content": "gAAA"},
-        {
-            "type": "message",
-            "role": "assistant",
-            "status": "completed",
-            "content": [{"type": "output_text", "text": "I look.", "annotations": []}],
-        },
+        {"type": "message", "role": "assistant", "content": [text("I look.", "output_text", annotations=[])]},
         {"type": "function_call", "id": "fc_1", "call_id": "c1", "name": "look_up", "arguments": '{"city": "K"}'},
         {"type": "function_call", "call_id": "c2", "namespace": "agents", "name": "ask", "arguments": "{}"},
         {"type": "function_call_output", "call_id": "c1", "output": "on the Rhine"},
-        {"type": "function_call_output", "call_id": "c2", "output": [{"type": "input_text", "text": "far"}]},
+        {"type": "function_call_output", "call_id": "c2", "output": [text("far", "input_text")]},
         {"type": "custom_tool_call", "call_id": "c3", "name": "patch", "input": "a\nb"},
         {"type": "custom_tool_call_output", "call_id": "c3", "output": "done"},
         {"role": "developer", "content": "Now in German."},
@@ -144,7 +134,7 @@ def test_items_of_responses_are_turns_that_alternate() -> None:
     ]
 
 
-def test_all_kinds_of_tools_are_told_as_functions_and_the_servers_own_are_left_out() -> None:
+def test_all_kinds_of_tools_become_functions_and_server_tools_are_omitted() -> None:
     web = {"type": "web_search", "external_web_access": False}
     look_up, patch, ask = (
         each["function"] for each in chat_of(RESPONSES, tools=[LOOK_UP, PATCH, AGENTS, web]).tools or ()
@@ -197,12 +187,13 @@ def test_a_choice_says_which_tools_may_be_called(dialect: Dialect, choice: Any, 
     ("fields", "wishes"),
     [
         ({"thinking": {"type": "adaptive"}}, {}),
+        ({"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}, {}),
         ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"enable_thinking": True, "thinking": True}),
         ({"thinking": {"type": "disabled"}}, {"enable_thinking": False, "thinking": False}),
         ({"output_config": {"effort": "max"}}, {"reasoning_effort": "high"}),
     ],
 )
-def test_thinking_is_a_wish_that_a_template_need_not_read(fields: dict[str, Any], wishes: dict[str, Any]) -> None:
+def test_thinking_is_optional_for_a_template(fields: dict[str, Any], wishes: dict[str, Any]) -> None:
     assert MESSAGES.parse(MESSAGES.body(**fields)).wishes == wishes
     assert chat_of(MESSAGES, **fields).template_options == {}
 
@@ -231,18 +222,7 @@ def test_lengths_samplers_efforts_and_schemas_are_options_of_the_text() -> None:
     assert "schema" in MESSAGES.parse(MESSAGES.body(output_format=form)).asked
 
 
-def test_what_claude_code_sends_with_every_request_is_taken() -> None:
-    body = MESSAGES.body(
-        thinking={"type": "adaptive"},
-        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
-        output_config={"effort": "high"},
-        metadata={"user_id": "u"},
-        stream=True,
-    )
-    assert MESSAGES.parse(body).is_streamed
-
-
-def test_a_message_goes_on_with_what_was_begun_and_its_tokens_are_counted() -> None:
+def test_a_message_continues_the_assistants_text_and_its_tokens_are_counted() -> None:
     greedy = text_of(PROMPT, tokens=24)
     begun = [{"role": "user", "content": PROMPT}, {"role": "assistant", "content": greedy[:3]}]
     rest = with_gateway(lambda running: MESSAGES.ask(running, messages=begun)).json
@@ -256,7 +236,7 @@ def test_a_message_goes_on_with_what_was_begun_and_its_tokens_are_counted() -> N
 
 
 @pytest.mark.parametrize("method", ["GET", "DELETE", "POST"])
-def test_no_response_can_be_asked_for_again(method: str) -> None:
+def test_responses_are_not_stored(method: str) -> None:
     reply = asked(method, "/v1/responses/resp_1")
     assert reply.status == 404
     assert reply.error["message"] == "Nothing is stored here: send the whole conversation as input."

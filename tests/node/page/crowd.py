@@ -1,9 +1,15 @@
 """Fake states of swarms: thousands of nodes, and nodes with hostile texts in every field."""
 
 import random
+from collections.abc import Iterable
 from typing import Any, Final
 
 from cosine_lab.simulation.swarm import numbered_identity
+from cosine_node.page.swarm_facts import swarm_facts
+from cosine_p2p.survey import NodeSight, Survey
+from cosine_protocol.messages import NetworkCoordinate
+from cosine_protocol.records import Role
+from tests.cosine_p2p.samples import record_of
 
 HOSTILE: Final = {
     "a script": "<script>window.hit=1</script><img src=x onerror=window.hit=1>",
@@ -21,49 +27,34 @@ TURNING: Final = "[\\u200e\\u200f\\u202a-\\u202e\\u2066-\\u2069\\u0000-\\u0008\\
 """A JavaScript pattern of characters that must not appear on a page."""
 
 
-def told_node(number: int, **fields: Any) -> dict[str, Any]:
-    """One node as sent to the page."""
+def node_sight(number: int, *, rtt_s: float = 0.02) -> NodeSight:
+    """One node; every twentieth is a verifier."""
     rng = random.Random(number)
-    role = "verifier" if number % 20 == 0 else "drafter"
-    peer_id = numbered_identity(number + 1).peer_id
-    return {
-        "peer_id": peer_id,
-        "role": role,
-        "target": "zoo:target",
-        "target_digest": "ab" * 32,
-        "model": "zoo:target" if role == "verifier" else f"zoo:draft-{rng.choice(('code', 'prose', 'math'))}",
-        "numerics": "bfloat16",
-        "expertise": [] if role == "verifier" else [rng.choice(("code", "prose", "math", "law", "medicine"))],
-        "learns": False,
-        "software": "cosine-p2p/0.9",
-        "emulated": "",
-        "capacity": 16,
-        "load": rng.randrange(17),
-        "pass_ms": round(rng.uniform(5, 90), 1),
-        "context_tokens": 8192,
-        "addresses": [f"/ip4/203.0.113.{number % 250}/tcp/31337/p2p/{peer_id}"],
-        "way": rng.choice(("direct", "direct", "relayed")),
-        "coordinate": {
-            "x_ms": rng.gauss(rng.choice((-60, 0, 45)), 9),
-            "y_ms": rng.gauss(rng.choice((-20, 25)), 8),
-            "z_ms": 0.0,
-            "height_ms": 4.0,
-            "error": 0.1,
-        },
-        "layers": None,
-        "busy": None,
-        "rtt_ms": round(rng.uniform(4, 190), 1),
-        "passes": 1000,
-        "reason": "no answer within 4 s" if rng.random() < 0.04 else "",
-        "checks": rng.randrange(64) if role == "verifier" else None,
-        "is_convicted": False,
-        **fields,
-    }
+    identity, is_verifier = numbered_identity(number + 1), number % 20 == 0
+    subject = rng.choice(("code", "prose", "math", "law", "medicine"))
+    x_us, y_us = (int(1000 * rng.gauss(rng.choice(centres), 9)) for centres in ((-60, 0, 45), (-20, 25)))
+    record = record_of(
+        identity,
+        now_s=0.0,
+        role=Role.VERIFIER if is_verifier else Role.DRAFTER,
+        target="zoo:target",
+        model="zoo:target" if is_verifier else f"zoo:draft-{subject}",
+        numerics="bfloat16",
+        expertise=() if is_verifier else (subject,),
+        capacity_requests=16,
+        load_requests=rng.randrange(17),
+        pass_us=rng.randrange(5_000, 90_000),
+        addresses=(f"/ip4/203.0.113.{number % 250}/tcp/31337/p2p/{identity.peer_id}",),
+        coordinate=NetworkCoordinate(x_us, y_us, 0, 4_000, 100),
+    )
+    reason = "no answer within 4 s" if rng.random() < 0.04 else ""
+    return NodeSight(record=record, rtt_s=rtt_s, passes=1000, reason=reason)
 
 
-def told_swarm(nodes: list[dict[str, Any]]) -> dict[str, Any]:
-    empty: dict[str, Any] = {"coverage": [], "outlook": [], "entrance": [], "trend": []}
-    return {"target": "zoo:target", "problem": "", "nodes": nodes, **empty}
+def told_swarm(nodes: Iterable[NodeSight]) -> dict[str, Any]:
+    """A swarm as sent to the page."""
+    survey = Survey(target="zoo:target", nodes=tuple(nodes), problem="")
+    return {**swarm_facts(survey), "entrance": [], "trend": []}
 
 
 def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:20") -> dict[str, Any]:
@@ -93,41 +84,30 @@ def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:2
     }
 
 
-def told_outlook(**fields: Any) -> dict[str, Any]:
-    """The expected speed of a chain of two stages."""
-    peers = [numbered_identity(number).peer_id for number in (1, 2)]
-    stages = [{"peer_id": peer, "layers": "0:14", "pass_s": 0.04} for peer in peers]
-    expected = {"tokens_per_s": 8.3, "acceptance": 0.6, "drafted_tokens_per_s": 20.6}
-    times = {"way_s": 0.04, "pass_s": 0.12}
-    kind = {"target_digest": "ab" * 32, "numerics": "bfloat16"}
-    return {**kind, "stages": stages, **times, **expected, "problem": "", **fields}
-
-
 def crowd(nodes: int, *, turn: int = 0) -> dict[str, Any]:
     """A swarm whose round-trip times change with every turn."""
-    return told_swarm(
-        [told_node(number, rtt_ms=round(5 + (7 * number + turn) % 180, 1)) for number in range(nodes)]
-    )
+    return told_swarm(node_sight(number, rtt_s=(5 + (7 * number + turn) % 180) / 1e3) for number in range(nodes))
 
 
 def hostile_swarm() -> dict[str, Any]:
     """A node for each hostile text, which fills every field that a peer controls."""
-    nodes = []
-    for number, text in enumerate(HOSTILE.values()):
-        said = dict.fromkeys(("model", "target", "numerics", "software", "emulated", "reason", "role"), text)
-        lists = {"expertise": [text, text], "addresses": [text]}
-        peer_id = text if number % 2 else numbered_identity(number + 1).peer_id
-        nodes.append(told_node(number, **said, **lists, peer_id=peer_id))
-    coverage = [{"target_digest": text, "numerics": text, "holders": [1, 0, 1]} for text in HOSTILE.values()]
-    coverage += [{**kind, "holders": [1, 1, 1]} for kind in coverage]
-    stages = [{"peer_id": text, "layers": text, "pass_s": 0.1} for text in HOSTILE.values()]
-    outlook = [
-        told_outlook(target_digest=kind["target_digest"], numerics=kind["numerics"], stages=stages)
-        for kind in coverage
-    ]
-    entrance = ["--network", *HOSTILE.values()]
-    told = {"coverage": coverage[::-1], "outlook": outlook, "entrance": entrance, "problem": HOSTILE["a script"]}
-    return told_swarm(nodes) | told
+    texts = HOSTILE.values()
+    swarm = told_swarm(map(node_sight, range(len(HOSTILE))))
+    for number, (node, text) in enumerate(zip(swarm["nodes"], texts, strict=True)):
+        node |= dict.fromkeys(("model", "target", "numerics", "software", "emulated", "reason", "role"), text)
+        node |= {"expertise": [text, text], "addresses": [text]}
+        if number % 2:
+            node["peer_id"] = text
+    kinds = [{"target_digest": text, "numerics": text} for text in texts]
+    stages = [{"peer_id": text, "layers": text, "pass_s": 0.1} for text in texts]
+    speeds = {"tokens_per_s": 8.3, "acceptance": 0.6, "drafted_tokens_per_s": 20.6, "way_s": 0.04, "pass_s": 0.12}
+    return {
+        **swarm,
+        "coverage": [{**kind, "holders": holders} for holders in ([1, 1, 1], [1, 0, 1]) for kind in kinds],
+        "outlook": [{**kind, "stages": stages, **speeds, "problem": ""} for kind in kinds],
+        "entrance": ["--network", *texts],
+        "problem": HOSTILE["a script"],
+    }
 
 
 def hostile_reply() -> list[dict[str, Any]]:

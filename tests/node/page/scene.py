@@ -9,17 +9,15 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, Final
 
-from cosine_lab.emulation.scripted_engine import best_choice
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.engine.base import Choice
 from cosine_node.engine.curve import CostCurve
-from cosine_node.engine.tree import SequenceTree
 from cosine_node.serving.status_service import StatusService
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import STATUS
-from cosine_protocol.records import NodeRecord, Role, StageOffer
+from cosine_protocol.records import NodeRecord, Role
+from tests.cosine_p2p.samples import stage_offer
 from tests.node.gateway.gateways import MODEL
-from tests.node.gateway.played import ASSISTANT, END, Letters, Player
+from tests.node.gateway.played import END, Letters, Play, Player
 
 REPLY: Final = """A text is written by **one** model, the target. Others only guess what comes next:
 
@@ -84,47 +82,20 @@ class Words(Letters):
         return self.decode([token]).encode()
 
 
-class Teller(Player):
-    """An engine that writes its reply after the last assistant marker."""
-
-    def __init__(self, codec: Words, reply: Callable[[str], str]) -> None:
-        super().__init__(reply)
-        self.vocab_tokens = codec.vocab_tokens
-        self._words = codec
-        self._reply = reply
-
-    def next_token(self, text: str) -> int:
-        begun = text.rfind(ASSISTANT) + len(ASSISTANT)
-        rest = self._reply(text[:begun]).removeprefix(text[begun:])
-        (token, *_) = self._words.encode(rest[:40]) or (END,)
-        return token
-
-    def _choice(self, tree: SequenceTree, name: int, candidates: int) -> Choice:
-        text = self._words.decode(tree.tokens_to(name))
-        return self._choice_after(text, candidates)
-
-    def _choice_after(self, text: str, candidates: int) -> Choice:
-        scores = [0.0] * self.vocab_tokens
-        scores[self.next_token(text)] = 50.0
-        return best_choice(scores, candidates=candidates)
-
-
-class Guesser(Teller):
+class Guesser(Player):
     """A drafter that knows some parts of the reply better than others, with calibrated confidence."""
 
-    def __init__(
-        self, codec: Words, reply: Callable[[str], str], *, knows: Callable[[str], bool], seed: int
-    ) -> None:
-        super().__init__(codec, reply)
+    def __init__(self, codec: Words, reply: Play, *, knows: Callable[[str], bool], seed: int) -> None:
+        super().__init__(reply, codec)
         self._knows = knows
         self._seed = seed
 
-    def _choice_after(self, text: str, candidates: int) -> Choice:
+    def scores_of(self, token: int, text: str) -> list[float]:
         chance = sha256(f"{self._seed} {text[-60:]}".encode()).digest()[0] / 256
         scores = [0.0] * self.vocab_tokens
-        scores[self.next_token(text)] = 12.0 if self._knows(text) and chance < 0.93 else 3.5 + 5 * chance
+        scores[token] = 12.0 if self._knows(text) and chance < 0.93 else 3.5 + 5 * chance
         scores[END - 1 - int(40 * chance)] = 8.0
-        return best_choice(scores, candidates=candidates)
+        return scores
 
 
 def in_code(text: str) -> bool:
@@ -172,7 +143,7 @@ async def join_honest(swarm: SimulatedSwarm, *, count: int) -> None:
     """Add honest verifiers."""
     assert isinstance(swarm.codec, Words)
     for _ in range(count):
-        await swarm.verifier(Teller(swarm.codec, lambda _: REPLY), curve=VERIFY)
+        await swarm.verifier(Player(lambda _: REPLY, swarm.codec), curve=VERIFY)
     await place(swarm)
 
 
@@ -182,7 +153,7 @@ def scene(
     liars: int = 0,
     stages: Sequence[tuple[int, int]] = (),
     curve: CostCurve = VERIFY,
-    reply: Callable[[str], str] = lambda _: REPLY,
+    reply: Play = lambda _: REPLY,
 ) -> Any:
     """Makes swarms for `served`."""
     codec = Words(REPLY, LIE, reply(""))
@@ -191,22 +162,15 @@ def scene(
     async def swarm_of(**__: Any) -> AsyncIterator[SimulatedSwarm]:
         async with SimulatedSwarm(one_way_s=0.002, codec=codec, eos=(END,)) as swarm:
             for _ in range(liars):
-                await swarm.verifier(Teller(codec, lambda _: LIE), curve=CostCurve(((1, 0.005), (64, 0.006))))
+                await swarm.verifier(Player(lambda _: LIE, codec), curve=CostCurve(((1, 0.005), (64, 0.006))))
             for _ in range(verifiers):
-                await swarm.verifier(Teller(codec, reply), curve=curve)
+                await swarm.verifier(Player(reply, codec), curve=curve)
             for seed, (domain, knows) in enumerate(EXPERTS.items()):
                 guesser = Guesser(codec, reply, knows=knows, seed=seed)
                 await swarm.drafter(guesser, curve=DRAFT, domain=domain)
             for number, (first, end) in enumerate(stages):
-                offer = StageOffer(
-                    first_layer=first,
-                    end_layer=end,
-                    layers=28,
-                    wide_tokens=64,
-                    wide_pass_us=9000,
-                    busy_permille=130 + 90 * number,
-                    pool_tokens=4096,
-                )
+                room = {"wide_tokens": 64, "wide_pass_us": 9000, "pool_tokens": 4096}
+                offer = stage_offer(first, end, layers=28, busy_permille=130 + 90 * number, **room)
                 await listener(swarm, 900 + number, role=Role.STAGE, numerics="bfloat16", stage=offer)
             await place(swarm)
             yield swarm

@@ -4,6 +4,7 @@ import asyncio
 import json
 from dataclasses import asdict
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -14,7 +15,7 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import PeerLost
 from cosine_protocol.records import Role
 from tests.cosine_p2p.trust.test_audit_rule import FORGERIES, piece_of
-from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, asked, call, with_gateway
+from tests.node.gateway.gateways import MODEL, PROMPT, Gateway, Reply, asked, call, in_gateway
 
 KEY = {"authorization": "Bearer k1"}
 LOCKED: dict[str, Any] = {"api_keys": ("k1",)}
@@ -44,18 +45,16 @@ def test_the_page_is_served_without_a_key_and_loads_nothing_from_elsewhere() -> 
     assert "unsafe" not in POLICY and "http" not in POLICY and "*" not in POLICY
 
 
-def test_each_file_is_served_compressed_where_the_browser_takes_that() -> None:
-    async def use(gateway: Gateway) -> None:
-        for name, asset in read_assets().items():
-            path = "/" if name == "index.html" else f"/page/{name}"
-            plain = await gateway.get(path)
-            small = await gateway.get(path, headers={"accept-encoding": "gzip, br"})
-            assert (plain.body, small.body) == (asset.body, asset.compressed)
-            assert small.headers["content-encoding"] == "gzip"
-            again = await gateway.get(path, headers={"if-none-match": plain.headers["etag"]})
-            assert (again.status, again.body) == (304, b"")
-
-    with_gateway(use)
+@in_gateway()
+async def test_each_file_is_served_compressed_where_the_browser_takes_that(gateway: Gateway) -> None:
+    for name, asset in read_assets().items():
+        path = "/" if name == "index.html" else f"/page/{name}"
+        plain = await gateway.get(path)
+        small = await gateway.get(path, headers={"accept-encoding": "gzip, br"})
+        assert (plain.body, small.body) == (asset.body, asset.compressed)
+        assert small.headers["content-encoding"] == "gzip"
+        again = await gateway.get(path, headers={"if-none-match": plain.headers["etag"]})
+        assert (again.status, again.body) == (304, b"")
 
 
 def test_no_other_file_is_served() -> None:
@@ -68,18 +67,16 @@ def test_the_swarm_is_told_with_its_nodes() -> None:
     assert swarm["problem"] == "" and swarm["trend"] == [] and swarm["coverage"] == []
 
 
-def test_a_node_that_dies_and_a_generation_that_ends_are_told_to_who_watches() -> None:
-    async def watch(gateway: Gateway) -> list[tuple[str, Any]]:
-        left = asyncio.Event()
-        watching = asyncio.ensure_future(call(gateway.app, "GET", "/v1/swarm/events", hang_up=left))
-        await asyncio.sleep(1.0)
-        await gateway.post("/v1/chat/completions", CHAT)
-        await gateway.swarm.members[1].kill()
-        await asyncio.sleep(30.0)
-        left.set()
-        return events_of(await watching)
-
-    (first, swarm), *later = with_gateway(watch)
+@in_gateway()
+async def test_watchers_see_a_node_that_dies_and_a_generation_that_ends(gateway: Gateway) -> None:
+    left = asyncio.Event()
+    watching = asyncio.ensure_future(call(gateway.app, "GET", "/v1/swarm/events", hang_up=left))
+    await asyncio.sleep(1.0)
+    await gateway.post("/v1/chat/completions", CHAT)
+    await gateway.swarm.members[1].kill()
+    await asyncio.sleep(30.0)
+    left.set()
+    (first, swarm), *later = events_of(await watching)
     assert first == "swarm" and {name for name, _ in later} == {"change"}
     dead = swarm["nodes"][1]["peer_id"]
     assert any(
@@ -89,16 +86,15 @@ def test_a_node_that_dies_and_a_generation_that_ends_are_told_to_who_watches() -
     assert point["tokens"] == 40 and point["tokens_per_pass"] > 1 and point["acceptance"] > 0.5
 
 
-def test_what_a_verifier_signed_is_judged_by_the_others() -> None:
-    async def audit(gateway: Gateway) -> Any:
-        # Auditors are found by the digest of their target.
-        for record in await gateway.swarm.directory.find(Role.VERIFIER, MODEL):
-            await gateway.swarm.directory.announce(record, [record.target_digest.hex()])
-        done = await gateway.post("/v1/chat/completions", CHAT)
-        proof = done.json["choices"][0]["account"]["proof"]
-        return (await gateway.post("/v1/audits", {"evidence": proof["evidence"]})).json
-
-    (piece,) = evidence_of_json(with_gateway(audit, verifiers=3)["evidence"])
+@in_gateway(verifiers=3)
+async def test_the_signed_text_of_a_verifier_is_judged_by_the_others(gateway: Gateway) -> None:
+    # Auditors are found by the digest of their target.
+    for record in await gateway.swarm.directory.find(Role.VERIFIER, MODEL):
+        await gateway.swarm.directory.announce(record, [record.target_digest.hex()])
+    done = await gateway.post("/v1/chat/completions", CHAT)
+    proof = done.json["choices"][0]["account"]["proof"]
+    audited = await gateway.post("/v1/audits", {"evidence": proof["evidence"]})
+    (piece,) = evidence_of_json(audited.json["evidence"])
     opened = piece.open()
     assert opened.state is AuditState.PASSED and opened.verdicts[0].different == 0
 
@@ -110,18 +106,19 @@ def test_what_is_no_evidence_is_refused(evidence: Any, path: str) -> None:
     assert reply.status == 400 and reply.error["param"] == "evidence"
 
 
-def test_proofs_beyond_what_may_wait_are_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+@in_gateway()
+async def test_proofs_beyond_the_limit_are_refused_unread(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def check_slowly(check: Any, *given: Any) -> Any:
         await asyncio.sleep(1.0)
         return check(*given)
 
-    async def use(gateway: Gateway) -> list[int]:
-        monkeypatch.setattr(asyncio, "to_thread", check_slowly)
-        body = {"evidence": [asdict(piece_of())]}
-        many = [gateway.post("/v1/proofs", body) for _ in range(60)]
-        return [reply.status for reply in await asyncio.gather(*many, gateway.post("/v1/proofs", b"{"))]
-
-    *statuses, last = with_gateway(use)
+    monkeypatch.setattr(asyncio, "to_thread", check_slowly)
+    body = {"evidence": [asdict(piece_of())]}
+    many = [gateway.post("/v1/proofs", body) for _ in range(60)]
+    replies = await asyncio.gather(*many, gateway.post("/v1/proofs", b"{"))
+    *statuses, last = (reply.status for reply in replies)
     assert 0 < statuses.count(503) == 60 - statuses.count(200) and last == 503
 
 
@@ -148,18 +145,16 @@ def test_a_proof_that_does_not_hold_says_why(pieces: list[Evidence]) -> None:
     assert list(checked(*pieces)) == ["problem"]
 
 
-def test_an_audit_whose_look_up_fails_is_answered_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def audit(gateway: Gateway) -> tuple[Reply, dict[str, object]]:
-        done = await gateway.post("/v1/chat/completions", CHAT)
-
-        async def nobody_answers(*_: Any, **__: Any) -> Any:
-            raise PeerLost("peer", "no node of the network answered a look-up")
-
-        monkeypatch.setattr(gateway.swarm.directory, "find", nobody_answers)
-        proof = done.json["choices"][0]["account"]["proof"]
-        return await gateway.post("/v1/audits", {"evidence": proof["evidence"]}), gateway.told[-1]
-
-    reply, told = with_gateway(audit)
+@in_gateway()
+async def test_an_audit_whose_look_up_fails_is_answered_with_the_reason(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = await gateway.post("/v1/chat/completions", CHAT)
+    lost = PeerLost("peer", "no node of the network answered a look-up")
+    monkeypatch.setattr(gateway.swarm.directory, "find", AsyncMock(side_effect=lost))
+    proof = done.json["choices"][0]["account"]["proof"]
+    reply = await gateway.post("/v1/audits", {"evidence": proof["evidence"]})
+    told = gateway.told[-1]
     assert reply.status == 503 and reply.error["code"] == "no_verifier" and "retry-after" in reply.headers
     assert told["status"] == 503 and told["error"] == reply.error["message"]
 

@@ -3,8 +3,8 @@
 import asyncio
 from typing import Any
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.page.watch import SwarmWatch
+from tests.scenes import in_virtual_time
 
 
 class Looks:
@@ -23,43 +23,37 @@ class Looks:
         self.rests += 1
 
 
-def test_all_of_it_comes_first_and_then_what_changed() -> None:
-    async def watch() -> None:
-        looks = Looks()
-        events = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0).watch()
-        assert await anext(events) == ("swarm", {"target": "t", "nodes": [{"peer_id": "a", "load": 1}]})
-        assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 2}]})
-        # The third poll failed, and the next one followed.
-        assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 4}]})
-        await events.aclose()
-
-    run_virtual(watch())
+@in_virtual_time
+async def test_all_of_it_comes_first_and_then_what_changed() -> None:
+    looks = Looks()
+    events = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0).watch()
+    assert await anext(events) == ("swarm", {"target": "t", "nodes": [{"peer_id": "a", "load": 1}]})
+    assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 2}]})
+    # The third poll failed, and the next one followed.
+    assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": 4}]})
+    await events.aclose()
 
 
-def test_nobody_is_asked_anything_once_nobody_watches() -> None:
-    async def watch() -> None:
-        looks = Looks()
-        watch = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0)
-        one, other = watch.watch(), watch.watch()
-        await anext(one)
-        await anext(other)
-        await one.aclose()
-        assert looks.rests == 0
-        await other.aclose()
-        seen = looks.looks
-        await asyncio.sleep(10.0)
-        assert (looks.looks, looks.rests) == (seen, 1)
-
-    run_virtual(watch())
+@in_virtual_time
+async def test_nobody_is_asked_anything_once_nobody_watches() -> None:
+    looks = Looks()
+    watch = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0)
+    one, other = watch.watch(), watch.watch()
+    await anext(one)
+    await anext(other)
+    await one.aclose()
+    assert looks.rests == 0
+    await other.aclose()
+    seen = looks.looks
+    await asyncio.sleep(10.0)
+    assert (looks.looks, looks.rests) == (seen, 1)
 
 
-def test_a_slow_reader_is_told_the_sum_of_what_changed() -> None:
-    async def watch() -> None:
-        looks = Looks()
-        events = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0).watch()
-        await anext(events)
-        await asyncio.sleep(6.5)
-        assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": looks.looks}]})
-        await events.aclose()
-
-    run_virtual(watch())
+@in_virtual_time
+async def test_a_slow_reader_is_told_the_sum_of_what_changed() -> None:
+    looks = Looks()
+    events = SwarmWatch(looks.look, rest=looks.rest, every_s=1.0).watch()
+    await anext(events)
+    await asyncio.sleep(6.5)
+    assert await anext(events) == ("change", {"nodes": [{"peer_id": "a", "load": looks.looks}]})
+    await events.aclose()

@@ -15,6 +15,7 @@ from cosine_protocol.errors import PeerLost
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.records import NodeRecord, Role, open_record
 from tests.cosine_p2p.samples import TARGET, identity_of, record_of
+from tests.scenes import as_test
 
 IDENTITY = identity_of(1)
 START_S = 1_000_000.0
@@ -55,10 +56,10 @@ class Scene(MemoryDirectory):
         return [record.issued_at_s - START_S for record in self.records]
 
 
-def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
-    """Run `act` while a node is announced, and return the scene."""
+def play(act: Callable[[Scene], Awaitable[None]]) -> None:
+    """Run `act` while a node is announced."""
 
-    async def run() -> Scene:
+    async def run() -> None:
         scene = Scene()
         announcing = asyncio.ensure_future(scene.announcer.run())
         # The first announcement is over before anything happens.
@@ -67,20 +68,19 @@ def play(act: Callable[[Scene], Awaitable[None]]) -> Scene:
         await act(scene)
         announcing.cancel()
         await asyncio.gather(announcing, return_exceptions=True)
-        return scene
 
-    return run_virtual(run())
+    run_virtual(run())
 
 
-def test_renewed_every_third_of_the_lifetime_with_rising_sequence_and_the_place_where_it_is_by_then() -> None:
+announced = as_test(play, given=1)
+
+
+@announced
+async def test_a_record_is_renewed_every_third_of_its_lifetime_with_the_current_coordinate(scene: Scene) -> None:
     place = NetworkCoordinate(1, 2, 3, 4, 500)
-
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(10)
-        scene.change(coordinate=place)
-        await asyncio.sleep(291)
-
-    scene = play(act)
+    await asyncio.sleep(10)
+    scene.change(coordinate=place)
+    await asyncio.sleep(291)
     assert scene.times_s == [0, 100, 200, 300]
     assert [record.coordinate for record in scene.records[:2]] == [None, place]
     sequences = [record.sequence for record in scene.records]
@@ -88,62 +88,54 @@ def test_renewed_every_third_of_the_lifetime_with_rising_sequence_and_the_place_
     assert sequences[0] == START_S * 1000
 
 
-def test_a_change_is_told_soon_and_not_too_often_and_no_change_is_not_told() -> None:
-    async def act(scene: Scene) -> None:
-        for load in range(1, 21):
-            scene.change(load_requests=load)
-            await asyncio.sleep(1.001)
-        for _ in range(50):
-            scene.announcer.changed()
-            await asyncio.sleep(1)
-
-    scene = play(act)
+@announced
+async def test_changes_are_announced_soon_but_not_too_often(scene: Scene) -> None:
+    for load in range(1, 21):
+        scene.change(load_requests=load)
+        await asyncio.sleep(1.001)
+    for _ in range(50):
+        scene.announcer.changed()
+        await asyncio.sleep(1)
     assert scene.times_s == pytest.approx([0, 5, 10, 15, 20], abs=0.1)
     assert scene.records[-1].load_requests == 20
 
 
 @pytest.mark.parametrize("at_s", [1, 50])
 @pytest.mark.parametrize("stood_still_s", [310.0, -310.0])
-def test_a_record_that_has_lapsed_by_the_clock_is_renewed_at_the_next_look(
-    at_s: float, stood_still_s: float
+@announced
+async def test_a_record_that_has_lapsed_by_the_clock_is_renewed_at_the_next_look(
+    scene: Scene, at_s: float, stood_still_s: float
 ) -> None:
     """As after a suspend, during which timers stop, or a correction of the clock."""
-
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(at_s)
-        scene.stood_still_s = stood_still_s
-        for _ in range(10):
-            scene.announcer.changed()
-            await asyncio.sleep(1)
-
-    assert play(act).times_s == pytest.approx([0, max(5, at_s) + stood_still_s], abs=1.1)
-
-
-def test_a_node_that_moves_while_it_is_announced_is_announced_where_it_is_then() -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(50)
-        scene.takes_s = 20.0
-        scene.change(addresses=("/ip4/192.0.2.8/tcp/1",))
-        await asyncio.sleep(5)
-        scene.takes_s = 0.0
-        scene.change(addresses=("/ip4/192.0.2.9/tcp/1",))
-        await scene.announcer.restarted()
+    await asyncio.sleep(at_s)
+    scene.stood_still_s = stood_still_s
+    for _ in range(10):
+        scene.announcer.changed()
         await asyncio.sleep(1)
+    assert scene.times_s == pytest.approx([0, max(5, at_s) + stood_still_s], abs=1.1)
 
-    scene = play(act)
+
+@announced
+async def test_a_node_that_moves_during_an_announcement_is_announced_at_its_new_address(scene: Scene) -> None:
+    await asyncio.sleep(50)
+    scene.takes_s = 20.0
+    scene.change(addresses=("/ip4/192.0.2.8/tcp/1",))
+    await asyncio.sleep(5)
+    scene.takes_s = 0.0
+    scene.change(addresses=("/ip4/192.0.2.9/tcp/1",))
+    await scene.announcer.restarted()
+    await asyncio.sleep(1)
     assert (scene.times_s, scene.records[-1].addresses) == ([0, 55], ("/ip4/192.0.2.9/tcp/1",))
 
 
-def test_a_failed_announcement_is_tried_again(caplog: pytest.LogCaptureFixture) -> None:
-    async def act(scene: Scene) -> None:
-        await asyncio.sleep(50)
-        scene.is_down = True
-        await asyncio.sleep(65)
-        scene.is_down = False
-        await asyncio.sleep(10)
-
+@announced
+async def test_a_failed_announcement_is_retried(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    scene = play(act)
+    await asyncio.sleep(50)
+    scene.is_down = True
+    await asyncio.sleep(65)
+    scene.is_down = False
+    await asyncio.sleep(10)
     assert scene.times_s == [0, 116]
     assert scene.announcer.is_stored
     # Several failures are logged once.
@@ -153,13 +145,12 @@ def test_a_failed_announcement_is_tried_again(caplog: pytest.LogCaptureFixture) 
     ]
 
 
-def test_the_latest_is_signed_and_the_goodbye_lapses_at_once_and_comes_last() -> None:
-    async def act(scene: Scene) -> None:
-        assert scene.announcer.latest is not None
-        record = open_record(scene.announcer.latest, key=STATUS_KEY, owner=IDENTITY.peer_id, now_s=START_S)
-        assert [record] == scene.records == await scene.find(Role(record.role), "digest")
-        await scene.announcer.stop()
-
-    first, last = play(act).records
+@announced
+async def test_the_latest_record_is_signed_and_the_goodbye_lapses_at_once_and_comes_last(scene: Scene) -> None:
+    assert scene.announcer.latest is not None
+    record = open_record(scene.announcer.latest, key=STATUS_KEY, owner=IDENTITY.peer_id, now_s=START_S)
+    assert [record] == scene.records == await scene.find(Role(record.role), "digest")
+    await scene.announcer.stop()
+    first, last = scene.records
     assert last.sequence > first.sequence
     assert (first.lifetime_s, last.lifetime_s) == (300.0, 1.0)

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.serving.discover_service import (
     ANSWERS_S,
     QUESTION_BURST,
@@ -22,6 +21,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import DISCOVER
 from tests.node.peers import answers_of
+from tests.scenes import in_virtual_time
 
 FILES = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000, "vocab.txt": b"a"})
 
@@ -53,7 +53,7 @@ def test_pieces_are_bounded_and_absent_files_are_empty() -> None:
     ]
 
 
-def test_pieces_are_compressed_for_who_asks_so_where_that_makes_them_smaller() -> None:
+def test_pieces_are_compressed_on_request_if_that_makes_them_smaller() -> None:
     files = TokenizerFiles({"tokenizer.json": b"abc" * 200_000, "vocab.txt": b"xy"})
     starts = (0, limits.MAX_CHUNK_BYTES, 1)
     asked = [m.AskFile(1, files.digest, "tokenizer.json", start, compresses=True) for start in starts]
@@ -75,7 +75,7 @@ def records_of(*records: bytes) -> Callable[[str], Awaitable[Sequence[bytes]]]:
     return read
 
 
-def test_records_come_verbatim_and_no_more_than_allowed() -> None:
+def test_records_are_verbatim_and_bounded() -> None:
     (answer,) = asyncio.run(ask(DiscoverService(records_of(b"one", b"two")), m.AskRecords(7, "cell")))
     assert answer == m.Records(7, (b"one", b"two", b"cell"))
     service = DiscoverService(records_of(bytes(5000), *[b"r"] * 100))
@@ -84,22 +84,20 @@ def test_records_come_verbatim_and_no_more_than_allowed() -> None:
     assert len(answer.records) == limits.MAX_CELL_OWNERS - 1
 
 
-def test_cells_that_are_asked_for_together_are_read_together_and_answered_in_order() -> None:
+@in_virtual_time
+async def test_cells_requested_together_are_read_concurrently_and_answered_in_order() -> None:
     async def read(key: str) -> Sequence[bytes]:
         await asyncio.sleep(1.0 if key == "first" else 0.5)
         return [key.encode()]
 
-    async def run() -> float:
-        network = MemoryNetwork()
-        await network.join("server").serve(DISCOVER, DiscoverService(read).handle)
-        async with Channel(await network.join("client").dial("server", DISCOVER), DISCOVER) as channel:
-            for number, cell in enumerate(("first", "second")):
-                channel.post(m.AskRecords(number, cell))
-            assert await channel.receive() == m.Records(0, (b"first",))
-            assert await channel.receive() == m.Records(1, (b"second",))
-            return asyncio.get_running_loop().time()
-
-    assert run_virtual(run()) < 1.1
+    network = MemoryNetwork()
+    await network.join("server").serve(DISCOVER, DiscoverService(read).handle)
+    async with Channel(await network.join("client").dial("server", DISCOVER), DISCOVER) as channel:
+        for number, cell in enumerate(("first", "second")):
+            channel.post(m.AskRecords(number, cell))
+        assert await channel.receive() == m.Records(0, (b"first",))
+        assert await channel.receive() == m.Records(1, (b"second",))
+    assert asyncio.get_running_loop().time() < 1.1
 
 
 async def fail(key: str) -> Sequence[bytes]:
@@ -149,40 +147,36 @@ class Dht:
         return [cell.encode()]
 
 
-def test_those_who_ask_together_share_a_look_up_and_one_who_gives_up_takes_nothing_from_them() -> None:
-    async def run() -> None:
-        dht = Dht()
-        read = dht.service.read_cell
-        leaving = asyncio.ensure_future(read("a"))
-        asking = [asyncio.ensure_future(read("a")) for _ in range(50)]
-        await asyncio.sleep(0.5)
-        leaving.cancel()
-        assert await asyncio.gather(*asking, read("b")) == [[b"a"]] * 50 + [[b"b"]]
-        await read("a")
-        assert dht.reads == ["a", "b"]
-        await asyncio.sleep(REUSE_S)
-        await read("a")
-        await asyncio.sleep(0)
-        assert dht.reads == ["a", "b", "a"]
-
-    run_virtual(run())
+@in_virtual_time
+async def test_those_who_ask_together_share_a_look_up_and_one_who_gives_up_takes_nothing_from_them() -> None:
+    dht = Dht()
+    read = dht.service.read_cell
+    leaving = asyncio.ensure_future(read("a"))
+    asking = [asyncio.ensure_future(read("a")) for _ in range(50)]
+    await asyncio.sleep(0.5)
+    leaving.cancel()
+    assert await asyncio.gather(*asking, read("b")) == [[b"a"]] * 50 + [[b"b"]]
+    await read("a")
+    assert dht.reads == ["a", "b"]
+    await asyncio.sleep(REUSE_S)
+    await read("a")
+    await asyncio.sleep(0)
+    assert dht.reads == ["a", "b", "a"]
 
 
-def test_the_last_look_answers_at_once_with_what_was_stored_since_while_the_next_is_under_way() -> None:
-    async def run() -> None:
-        dht, loop = Dht(), asyncio.get_running_loop()
-        await dht.service.read_cell("a")
-        await asyncio.sleep(ANSWERS_S - 2.0)
-        dht.held = [b"a", b"newcomer"]
-        began_s = loop.time()
-        assert await dht.service.read_cell("a") == [b"a", b"newcomer"]
-        assert loop.time() == began_s
-        await asyncio.sleep(1.5)
-        assert dht.reads == ["a", "a"]
-        assert await dht.service.read_cell("a") == [b"a"], "the new look"
-        await asyncio.sleep(ANSWERS_S)
-        began_s = loop.time()
-        await dht.service.read_cell("a")
-        assert loop.time() - began_s == 1.0, "one that is too old does not answer"
-
-    run_virtual(run())
+@in_virtual_time
+async def test_the_last_look_answers_at_once_with_what_was_stored_since_while_the_next_is_under_way() -> None:
+    dht, loop = Dht(), asyncio.get_running_loop()
+    await dht.service.read_cell("a")
+    await asyncio.sleep(ANSWERS_S - 2.0)
+    dht.held = [b"a", b"newcomer"]
+    began_s = loop.time()
+    assert await dht.service.read_cell("a") == [b"a", b"newcomer"]
+    assert loop.time() == began_s
+    await asyncio.sleep(1.5)
+    assert dht.reads == ["a", "a"]
+    assert await dht.service.read_cell("a") == [b"a"], "the new look"
+    await asyncio.sleep(ANSWERS_S)
+    began_s = loop.time()
+    await dht.service.read_cell("a")
+    assert loop.time() - began_s == 1.0, "one that is too old does not answer"

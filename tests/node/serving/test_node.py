@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
 from cosine_node.models.model import ModelSource
 from cosine_node.serving.node import run_nodes, together
@@ -18,6 +17,7 @@ from cosine_p2p.transport.config import TransportConfig
 from cosine_p2p.transport.full.hivemind import HivemindTransport
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
+from tests.scenes import in_virtual_time
 
 
 def drafter(model: str) -> NodeOptions:
@@ -112,7 +112,8 @@ def test_nodes_that_are_given_no_peers_begin_one_network(
     assert asked == [given, given or ("/ip4/127.0.0.1/tcp/4001/p2p/first",)]
 
 
-def test_the_first_error_lets_the_others_drain_and_is_raised() -> None:
+@in_virtual_time
+async def test_the_first_error_is_raised_after_the_others_drain() -> None:
     drained: list[str] = []
 
     async def fail(text: str, after_s: float) -> None:
@@ -124,10 +125,7 @@ def test_the_first_error_lets_the_others_drain_and_is_raised() -> None:
         await asyncio.sleep(2)
         drained.append("all")
 
-    async def main() -> None:
-        stop = asyncio.Event()
-        await together([fail("late", 2), drain(stop), fail("early", 1)], stop)
-
+    stop = asyncio.Event()
     with pytest.raises(UsageError, match="early"):
-        run_virtual(main())
+        await together([fail("late", 2), drain(stop), fail("early", 1)], stop)
     assert drained == ["all"]

@@ -1,12 +1,10 @@
 """Stages of a tiny model in memory, as services that a head finds."""
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Any, Final, ParamSpec
+from typing import Any, Final
 
 import transformers as tf
 
@@ -22,7 +20,6 @@ from cosine_node.stages.service import Offload, StageService
 from cosine_p2p.request.offload import Threads
 from tests.node.engine.tiny_models import COMMON, VOCAB, build
 
-_P = ParamSpec("_P")
 TARGET: Final = bytes(range(32))
 POOL_TOKENS: Final = 160
 FOUR: Final[dict[str, Any]] = COMMON | {"num_hidden_layers": 4}
@@ -108,16 +105,3 @@ async def served(
         for transport in transports:
             await transport.close()
         threads.close()
-
-
-def in_loop(test: Callable[_P, Awaitable[None]]) -> Callable[_P, None]:
-    """Run a test on an event loop of its own."""
-
-    @wraps(test)
-    def run(*args: _P.args, **options: _P.kwargs) -> None:
-        async def wait() -> None:
-            await test(*args, **options)
-
-        asyncio.run(wait())
-
-    return run

@@ -25,7 +25,7 @@ from cosine_protocol.stage_messages import (
     ReserveRoom,
     ReusePrefix,
 )
-from tests.node.stages.chains import in_loop
+from tests.scenes import in_real_time
 
 TOKEN_BYTES = 1 << 18
 MOST_BYTES = 4 * TOKEN_BYTES
@@ -42,7 +42,7 @@ def filled(messages: Sequence[FeedPass | Activations], *, token_bytes: int = TOK
     return inbox
 
 
-@in_loop
+@in_real_time
 async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
     *most, last = feed_of(3)
     inbox = filled(most)

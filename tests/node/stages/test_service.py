@@ -40,7 +40,8 @@ from cosine_protocol.stage_messages import (
 )
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import VOCAB
-from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, in_loop, served
+from tests.node.stages.chains import POOL_TOKENS, ServedStages, at_once, served
+from tests.scenes import as_test, in_real_time, in_virtual_time
 
 WIDTH: Final = 64
 CHAIN: Final = bytes(16)
@@ -119,6 +120,9 @@ def play(
     run_virtual(run())
 
 
+in_chain: Final = as_test(lambda scene, halves: play(halves, scene), given=3, shared=("halves",))
+
+
 @pytest.mark.parametrize(
     ("said", "code", "sentence"),
     [
@@ -133,66 +137,62 @@ def play(
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
-    halves: list[StageModel], said: Sequence[m.Message], code: ErrorCode, sentence: str
+@in_chain
+async def test_what_a_chain_cannot_take_ends_it_with_an_error_that_names_the_layers(
+    stages: ServedStages, head: Channel, before: Channel, said: Sequence[m.Message], code: ErrorCode, sentence: str
 ) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        for message in (OPEN, *said):
-            before.post(message)
-        error = await error_from(head)
-        assert (error.number, error.code) == (0, code)
-        assert error.message.startswith("layers 2:4: ") and sentence in error.message
-
-    play(halves, scene)
+    for message in (OPEN, *said):
+        before.post(message)
+    error = await error_from(head)
+    assert (error.number, error.code) == (0, code)
+    assert error.message.startswith("layers 2:4: ") and sentence in error.message
 
 
 @pytest.mark.parametrize("place", ["what comes in", "a pass"])
-def test_a_stage_without_memory_says_so_itself(
-    halves: list[StageModel], place: str, monkeypatch: pytest.MonkeyPatch
+@in_chain
+async def test_a_stage_without_memory_says_so_itself(
+    stages: ServedStages, head: Channel, before: Channel, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise MemoryError
 
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        monkeypatch.setattr(*{"what comes in": (StageInbox, "put"), "a pass": (HostedChain, "run")}[place], fail)
-        for message in (OPEN, *fed(Row.chain(0, (3,)))):
-            before.post(message)
-        error = await error_from(head)
-        assert error.code == ErrorCode.OUT_OF_MEMORY
-        assert error.message == "layers 2:4: no memory is left for a pass"
-
-    play(halves, scene)
+    monkeypatch.setattr(*{"what comes in": (StageInbox, "put"), "a pass": (HostedChain, "run")}[place], fail)
+    for message in (OPEN, *fed(Row.chain(0, (3,)))):
+        before.post(message)
+    error = await error_from(head)
+    assert error.code == ErrorCode.OUT_OF_MEMORY
+    assert error.message == "layers 2:4: no memory is left for a pass"
 
 
-def test_a_chain_ends_with_the_stage_before_and_says_so(halves: list[StageModel]) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        stages.network.transports["before"].vanish()
-        error = await error_from(head)
-        assert error.code == ErrorCode.NEIGHBOUR_LOST and "the stage before is gone" in error.message
+@in_chain
+async def test_a_chain_ends_with_the_stage_before_and_says_so(
+    stages: ServedStages, head: Channel, before: Channel
+) -> None:
+    stages.network.transports["before"].vanish()
+    error = await error_from(head)
+    assert error.code == ErrorCode.NEIGHBOUR_LOST and "the stage before is gone" in error.message
 
-    play(halves, scene)
 
-
-def test_a_stranger_feeds_nobodys_chain_and_ends_none(halves: list[StageModel]) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        for peer_id, chain in (
-            ("stranger", CHAIN),
-            ("head", CHAIN),
-            ("before", bytes([1]) * 16),
-            ("before", CHAIN),
-        ):
-            async with stream_of(stages, peer_id, Follow(chain), OPEN) as refused:
-                error = await error_from(refused)
-                assert error.code == ErrorCode.WRONG_PEER
-                with pytest.raises(PeerLost):
-                    await refused.receive()
-        before.post(OPEN)
-        for message in fed(Row.chain(0, (3, 4))):
-            before.post(message)
-        answer = await heard(head)
-        assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NONE
-
-    play(halves, scene)
+@in_chain
+async def test_a_stranger_feeds_nobodys_chain_and_ends_none(
+    stages: ServedStages, head: Channel, before: Channel
+) -> None:
+    for peer_id, chain in (
+        ("stranger", CHAIN),
+        ("head", CHAIN),
+        ("before", bytes([1]) * 16),
+        ("before", CHAIN),
+    ):
+        async with stream_of(stages, peer_id, Follow(chain), OPEN) as refused:
+            error = await error_from(refused)
+            assert error.code == ErrorCode.WRONG_PEER
+            with pytest.raises(PeerLost):
+                await refused.receive()
+    before.post(OPEN)
+    for message in fed(Row.chain(0, (3, 4))):
+        before.post(message)
+    answer = await heard(head)
+    assert isinstance(answer, Results) and answer.rows[0].fault == RowFault.NONE
 
 
 @pytest.mark.parametrize(
@@ -210,16 +210,14 @@ def test_a_stranger_feeds_nobodys_chain_and_ends_none(halves: list[StageModel]) 
     ],
     ids=str,
 )
-def test_a_chain_that_is_not_for_this_stage_is_refused(
-    halves: list[StageModel], changes: dict[str, Any], code: ErrorCode
+@in_chain
+async def test_a_chain_that_is_not_for_this_stage_is_refused(
+    stages: ServedStages, head: Channel, before: Channel, changes: dict[str, Any], code: ErrorCode
 ) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        async with stream_of(stages, "other", join_of(stages, **changes)) as other:
-            error = await error_from(other)
-            assert (error.number, error.code) == (0, code)
-        assert stages.services[1].requests == 1
-
-    play(halves, scene)
+    async with stream_of(stages, "other", join_of(stages, **changes)) as other:
+        error = await error_from(other)
+        assert (error.number, error.code) == (0, code)
+    assert stages.services[1].requests == 1
 
 
 def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[StageModel]) -> None:
@@ -256,60 +254,55 @@ def test_a_slow_stage_stops_reading_and_its_memory_stays_bounded(halves: list[St
     play(halves, scene, gate=gate, inbox_bytes=inbox_bytes)
 
 
-def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns(halves: list[StageModel]) -> None:
+@in_virtual_time
+async def test_a_chain_with_thousands_of_operations_lets_others_have_their_turns(halves: list[StageModel]) -> None:
     gate = Gate()
     waiting: list[tuple[int, int]] = []
 
-    async def run() -> None:
-        def note(tokens: int, elapsed_s: float) -> None:
-            waiting.append((tokens, stages.services[1].waiting_bytes))
+    def note(tokens: int, elapsed_s: float) -> None:
+        waiting.append((tokens, stages.services[1].waiting_bytes))
 
-        async with (
-            served(halves, network=MemoryNetwork(one_way_s=0.001), offload=gate, note_pass=note) as stages,
-            AsyncExitStack() as opened,
-        ):
-            for number in range(2):
-                chain, source = bytes([number]) * 16, f"before {number}"
-                join = join_of(stages, chain=chain, source=source, pool_tokens=64)
-                head = await opened.enter_async_context(stream_of(stages, f"head {number}", join))
-                assert await heard(head) == Joined(chain)
-                before = await opened.enter_async_context(stream_of(stages, source, Follow(chain)))
-                assert await before.receive() == Joined(chain)
-                for message in (OPEN, *fed(Row.chain(0, (3,) * 40))):
+    async with (
+        served(halves, network=MemoryNetwork(one_way_s=0.001), offload=gate, note_pass=note) as stages,
+        AsyncExitStack() as opened,
+    ):
+        for number in range(2):
+            chain, source = bytes([number]) * 16, f"before {number}"
+            join = join_of(stages, chain=chain, source=source, pool_tokens=64)
+            head = await opened.enter_async_context(stream_of(stages, f"head {number}", join))
+            assert await heard(head) == Joined(chain)
+            before = await opened.enter_async_context(stream_of(stages, source, Follow(chain)))
+            assert await before.receive() == Joined(chain)
+            for message in (OPEN, *fed(Row.chain(0, (3,) * 40))):
+                before.post(message)
+            for _ in range(0 if number else 19_000):
+                before.post(PruneNodes(0, (1000,)))
+            if number:
+                for message in fed(Row(0, (4,), (99,), (39,)), number=1):
                     before.post(message)
-                for _ in range(0 if number else 19_000):
-                    before.post(PruneNodes(0, (1000,)))
-                if number:
-                    for message in fed(Row(0, (4,), (99,), (39,)), number=1):
-                        before.post(message)
-            await asyncio.sleep(1)
-            waited = stages.services[1].waiting_bytes
-            gate.is_open.set()
-            await asyncio.sleep(1)
-            # The first feeds of both, then one with nothing behind it.
-            assert [tokens for tokens, _ in waiting] == [40, 40, 1]
-            assert waiting[-1][1] > 0.9 * waited and not stages.services[1].waiting_bytes
-
-    run_virtual(run())
+        await asyncio.sleep(1)
+        waited = stages.services[1].waiting_bytes
+        gate.is_open.set()
+        await asyncio.sleep(1)
+        # The first feeds of both, then one with nothing behind it.
+        assert [tokens for tokens, _ in waiting] == [40, 40, 1]
+        assert waiting[-1][1] > 0.9 * waited and not stages.services[1].waiting_bytes
 
 
-def test_a_sequence_has_a_bounded_number_of_nodes(
-    halves: list[StageModel], monkeypatch: pytest.MonkeyPatch
+@in_chain
+async def test_a_sequence_has_a_bounded_number_of_nodes(
+    stages: ServedStages, head: Channel, before: Channel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cosine_node.stages.service.MAX_NAMED_NODES", 8)
-
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        for message in (
-            OPEN,
-            *fed(Row.chain(0, (3,) * 5)),
-            *fed(Row(0, (4,) * 4, (5, 6, 7, 8), (0,) * 4), number=1),
-        ):
-            before.post(message)
-        assert isinstance(await heard(head), Results)
-        error = await error_from(head)
-        assert error.code == ErrorCode.OUT_OF_STEP and "Sequence 0 would have 9 nodes" in error.message
-
-    play(halves, scene)
+    for message in (
+        OPEN,
+        *fed(Row.chain(0, (3,) * 5)),
+        *fed(Row(0, (4,) * 4, (5, 6, 7, 8), (0,) * 4), number=1),
+    ):
+        before.post(message)
+    assert isinstance(await heard(head), Results)
+    error = await error_from(head)
+    assert error.code == ErrorCode.OUT_OF_STEP and "Sequence 0 would have 9 nodes" in error.message
 
 
 def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageModel]) -> None:
@@ -337,7 +330,7 @@ def test_a_feed_that_is_dropped_behind_it_is_not_computed(halves: list[StageMode
     play(halves, scene, gate=gate)
 
 
-@in_loop
+@in_real_time
 async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Path) -> None:
     models = load_untried(folder, ranges(2, 4), slots=6 * USUAL_TOKENS)
     half = 3 * USUAL_TOKENS
@@ -366,7 +359,7 @@ async def test_one_head_has_a_part_of_the_pool_and_another_finds_room(folder: Pa
         assert service.counts.opened == 2
 
 
-@in_loop
+@in_real_time
 async def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
     async with served(halves, offload=at_once) as stages, AsyncExitStack() as opened:
         for number in range(MAX_PEER_CHAINS):
@@ -378,41 +371,42 @@ async def test_a_head_has_few_chains_at_once(halves: list[StageModel]) -> None:
             assert "too many chains" in error.message
 
 
-def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(halves: list[StageModel]) -> None:
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        service = stages.services[1]
-        await service.drain()
-        error = await error_from(head)
+@in_chain
+async def test_a_stage_that_leaves_ends_its_chains_and_takes_no_other(
+    stages: ServedStages, head: Channel, before: Channel
+) -> None:
+    service = stages.services[1]
+    await service.drain()
+    error = await error_from(head)
+    assert error.code == ErrorCode.SHUTTING_DOWN
+    assert error.message == "layers 2:4: the stage is leaving"
+    assert (service.requests, stages.hosts[1].chains) == (0, 0)
+    async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
+        error = await error_from(late)
         assert error.code == ErrorCode.SHUTTING_DOWN
-        assert error.message == "layers 2:4: the stage is leaving"
-        assert (service.requests, stages.hosts[1].chains) == (0, 0)
-        async with stream_of(stages, "late", join_of(stages, chain=bytes([7]) * 16)) as late:
-            error = await error_from(late)
-            assert error.code == ErrorCode.SHUTTING_DOWN
-
-    play(halves, scene)
 
 
-def test_a_stage_answers_its_head_alone_and_not_without_end(halves: list[StageModel]) -> None:
-    probe = Probe(bytes(16), (FeedPart(0, 0, 1),))
+PROBE: Final = Probe(bytes(16), (FeedPart(0, 0, 1),))
 
-    async def scene(stages: ServedStages, head: Channel, before: Channel) -> None:
-        for message in (OPEN, *fed(Row.chain(0, (3,)))):
-            before.post(message)
-        assert isinstance(await heard(head), Results)
-        for _ in range(PROBES_A_TOKEN):
-            head.post(probe)
-            assert isinstance(await heard(head), Probed)
-        head.post(probe)
-        error = await error_from(head)
-        assert (error.code, error.message) == (
-            ErrorCode.OVERLOADED,
-            "layers 2:4: more tokens are probed than were fed",
-        )
 
-    async def asked_by_the_stage_before(stages: ServedStages, head: Channel, before: Channel) -> None:
-        before.post(probe)
-        assert "unexpected Probe" in (await error_from(head)).message
+@in_chain
+async def test_a_stage_answers_its_head_not_without_end(
+    stages: ServedStages, head: Channel, before: Channel
+) -> None:
+    for message in (OPEN, *fed(Row.chain(0, (3,)))):
+        before.post(message)
+    assert isinstance(await heard(head), Results)
+    for _ in range(PROBES_A_TOKEN):
+        head.post(PROBE)
+        assert isinstance(await heard(head), Probed)
+    head.post(PROBE)
+    error = await error_from(head)
+    assert error.code == ErrorCode.OVERLOADED and "more tokens are probed than were fed" in error.message
 
-    play(halves, scene)
-    play(halves, asked_by_the_stage_before)
+
+@in_chain
+async def test_a_stage_answers_no_probe_of_the_stage_before(
+    stages: ServedStages, head: Channel, before: Channel
+) -> None:
+    before.post(PROBE)
+    assert "unexpected Probe" in (await error_from(head)).message

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from cosine_protocol.identity import Identity, verify
 from cosine_protocol.protocols import VERIFY
 from cosine_protocol.request import Request
 from cosine_protocol.statements import sign
-from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, played, request_of
+from tests.node.peers import FLAT, SERVER, TARGET, TOKENIZER, Bench, Caller, expected_output, request_of
+from tests.scenes import as_test
 
 DRAFTER = Identity.from_seed(bytes([9]) * 32)
 CALLER = Identity.from_seed(bytes([100]) * 32)  # the first of a bench
@@ -79,6 +81,9 @@ def play(scene: Scene, *, most_requests: int = 8) -> None:
     run_virtual(run())
 
 
+coordinating = as_test(play, given=3)
+
+
 def delegate(request: Request, *, number: int = 1, d_0: bytes | None = None, **changes: Any) -> m.Delegate:
     fields: dict[str, Any] = {
         "delegate": SERVER.peer_id,
@@ -101,7 +106,7 @@ async def coordinated(
     return request
 
 
-@played(play)
+@coordinating
 async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_tells_what_it_decides(
     bench: Bench, caller: Caller, drafter: DrafterService
 ) -> None:
@@ -144,7 +149,7 @@ async def test_it_asks_the_drafter_shows_what_it_signed_before_each_commit_and_t
     ],
     ids=["delegate", "request", "ended", "drafters", "plain"],
 )
-@played(play)
+@coordinating
 async def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
     bench: Bench, caller: Caller, drafter: DrafterService, changes: dict[str, Any], pacing: m.Pacing, reason: str
 ) -> None:
@@ -154,7 +159,7 @@ async def test_a_mandate_that_does_not_hold_is_declined_and_the_request_goes_on(
     assert drafter.counts.opened == 0
 
 
-@played(play, most_requests=1)
+@as_test(partial(play, most_requests=1), given=3)
 async def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined(
     bench: Bench, caller: Caller, drafter: DrafterService
 ) -> None:
@@ -169,7 +174,7 @@ async def test_a_second_mandate_and_one_for_which_there_is_no_place_are_declined
 @pytest.mark.parametrize(
     ("message", "reason"), [(m.Revoke(1), m.FinishReason.LENGTH), (m.Cancel(1), m.FinishReason.CANCELLED)]
 )
-@played(play)
+@coordinating
 async def test_when_its_client_takes_it_back_or_leaves_the_drafter_is_let_go(
     bench: Bench, caller: Caller, drafter: DrafterService, message: m.Message, reason: m.FinishReason
 ) -> None:

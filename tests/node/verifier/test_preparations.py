@@ -8,7 +8,7 @@ import pytest
 from cosine_node.verifier.preparations import MOST, Preparations
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.request import Constraint, ConstraintKind
-from tests.node.stages.chains import in_loop
+from tests.scenes import in_real_time
 
 CONSTRAINT = Constraint(ConstraintKind.REGEX, "a", (0,))
 
@@ -37,7 +37,7 @@ class Waiting:
             await asyncio.sleep(0)
 
 
-@in_loop
+@in_real_time
 async def test_a_number_waits_once_and_not_too_many_wait() -> None:
     waiting = Waiting()
     for number in range(MOST):
@@ -50,7 +50,7 @@ async def test_a_number_waits_once_and_not_too_many_wait() -> None:
     assert [number for _, number, _ in waiting.told] == list(range(MOST))
 
 
-@in_loop
+@in_real_time
 async def test_who_cancels_or_leaves_is_told_nothing_and_holds_up_nobody() -> None:
     waiting = Waiting()
     left: Any = "a"

@@ -39,6 +39,7 @@ from tests.node.peers import (
     serving,
 )
 from tests.node.verifier.replaying import claim_of
+from tests.scenes import as_test, in_virtual_time
 
 Scene = Callable[[Bench, Caller], Awaitable[None]]
 LONG = 400
@@ -177,25 +178,23 @@ async def test_who_has_less_than_its_share_waits_for_a_place_for_a_while(bench: 
     assert third[0].peer_id in bench.network.transports
 
 
-def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
-    async def run() -> None:
-        async with verifying(max_requests=1) as bench:
-            [holder] = await occupied(bench, clients=1)
-            caller, auditor = await bench.caller(), await bench.caller(AUDIT)
-            caller.post(opening(request_of(caller.peer_id)))
-            await caller.hear_for(0.1)
-            draining = asyncio.ensure_future(bench.service.drain())
-            assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
-            error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
-            audit = claim_of(request_of("another"), (1, 2))
-            refused = await refusal(auditor, audit, number=audit.number)
-            assert (error.code, refused.code) == (ErrorCode.SHUTTING_DOWN, ErrorCode.SHUTTING_DOWN)
-            assert not draining.done()
-            holder.post(m.Cancel(1))
-            await asyncio.wait_for(draining, 1.0)
-            assert bench.service.requests == 0
-
-    run_virtual(run())
+@in_virtual_time
+async def test_a_draining_verifier_sends_all_away_who_come_or_wait_and_finishes_what_it_has() -> None:
+    async with verifying(max_requests=1) as bench:
+        [holder] = await occupied(bench, clients=1)
+        caller, auditor = await bench.caller(), await bench.caller(AUDIT)
+        caller.post(opening(request_of(caller.peer_id)))
+        await caller.hear_for(0.1)
+        draining = asyncio.ensure_future(bench.service.drain())
+        assert (await caller.until(m.Error, number=1)).code == ErrorCode.SHUTTING_DOWN
+        error = await refusal(caller, opening(request_of(caller.peer_id), number=2), number=2)
+        audit = claim_of(request_of("another"), (1, 2))
+        refused = await refusal(auditor, audit, number=audit.number)
+        assert (error.code, refused.code) == (ErrorCode.SHUTTING_DOWN, ErrorCode.SHUTTING_DOWN)
+        assert not draining.done()
+        holder.post(m.Cancel(1))
+        await asyncio.wait_for(draining, 1.0)
+        assert bench.service.requests == 0
 
 
 @played(play)
@@ -252,22 +251,25 @@ class FragileEngine(ScriptedEngine):
     ids=["bad logits", "never fits", "a pass breaks", "a pass needs too much"],
 )
 @pytest.mark.parametrize("comes_later", [False, True])
-def test_a_request_that_fails_does_so_alone(
-    engine: ScriptedEngine, prompt: tuple[int, ...], code: ErrorCode, comes_later: bool
+@as_test(play, given=2, shared=("engine",))
+async def test_a_request_that_fails_does_so_alone(
+    bench: Bench,
+    caller: Caller,
+    engine: ScriptedEngine,
+    prompt: tuple[int, ...],
+    code: ErrorCode,
+    comes_later: bool,
 ) -> None:
-    async def scene(bench: Bench, caller: Caller) -> None:
-        healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
-        caller.post(opening(healthy, number=1))
-        if comes_later:
-            await caller.until(m.Commit)
-        bad = request_of(caller.peer_id, prompt=prompt, max_new_tokens=20)
-        error = await refusal(caller, opening(bad, number=2), number=2)
-        is_refused = isinstance(engine, FragileEngine) and code == ErrorCode.OUT_OF_MEMORY
-        assert (error.code, error.retry_after_s) == (code, RETRY_AFTER_S if is_refused else None)
-        first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
-        assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
-
-    play(scene, engine)
+    healthy = request_of(caller.peer_id, prompt=(4,), max_new_tokens=20)
+    caller.post(opening(healthy, number=1))
+    if comes_later:
+        await caller.until(m.Commit)
+    bad = request_of(caller.peer_id, prompt=prompt, max_new_tokens=20)
+    error = await refusal(caller, opening(bad, number=2), number=2)
+    is_refused = isinstance(engine, FragileEngine) and code == ErrorCode.OUT_OF_MEMORY
+    assert (error.code, error.retry_after_s) == (code, RETRY_AFTER_S if is_refused else None)
+    first = [t for h in caller.heard if isinstance(h, m.Commit) for t in h.tokens]
+    assert (*first, *await collected(caller)) == expected_output(healthy, bench.engine)
 
 
 @pytest.mark.parametrize("pacing", list(m.Pacing))
@@ -328,21 +330,18 @@ def test_a_prompt_that_begins_alike_is_not_fed_twice_to_a_client_nor_to_others_i
 
 
 @pytest.mark.parametrize(("pacing", "most"), [(m.Pacing.FREE, 30), (m.Pacing.PLAIN, 60)])
-def test_what_the_text_repeats_the_verifier_drafts_itself_unless_plain_decoding_is_asked_for(
-    pacing: m.Pacing, most: int
+@played(play, ScriptedEngine(vocab_tokens=4))
+async def test_the_verifier_drafts_repetitions_of_the_text_unless_plain_decoding_is_requested(
+    bench: Bench, caller: Caller, pacing: m.Pacing, most: int
 ) -> None:
     """A target with four tokens soon repeats itself."""
-
-    async def scene(bench: Bench, caller: Caller) -> None:
-        request = request_of(caller.peer_id, prompt=(1, 0), max_new_tokens=60)
-        caller.post(opening(request, pacing=pacing))
-        assert await collected(caller) == expected_output(request, bench.engine)
-        commits = [message for message in caller.heard if isinstance(message, m.Commit)]
-        assert len(commits) <= most
-        assert pacing is m.Pacing.FREE or len(commits) == most
-        assert not any(author for commit in commits for author in commit.authors)
-
-    play(scene, ScriptedEngine(vocab_tokens=4))
+    request = request_of(caller.peer_id, prompt=(1, 0), max_new_tokens=60)
+    caller.post(opening(request, pacing=pacing))
+    assert await collected(caller) == expected_output(request, bench.engine)
+    commits = [message for message in caller.heard if isinstance(message, m.Commit)]
+    assert len(commits) <= most
+    assert pacing is m.Pacing.FREE or len(commits) == most
+    assert not any(author for commit in commits for author in commit.authors)
 
 
 @played(play, ScriptedEngine(pool_tokens=64))

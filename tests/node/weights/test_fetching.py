@@ -23,6 +23,7 @@ from cosine_protocol.manifest import PIECE_BYTES, Manifest
 from cosine_protocol.weight_messages import WeightKind
 from tests.full_disk import full_disk
 from tests.node.weights.models import Nodes, fetch_from, held, new_folder, rows_of, tensors
+from tests.scenes import in_real_time
 
 
 @pytest.fixture
@@ -148,24 +149,20 @@ def test_a_damaged_draft_is_mended(known: HeldWeights, folder: PartialFolder) ->
     assert len(service.sent) == 1 and is_right(held(folder.path))
 
 
-def test_where_all_sources_are_gone_it_waits_and_says_what_lacks(
+@in_real_time
+async def test_without_sources_it_waits_and_reports_missing_tensors(
     known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, seconds in {"TELL_S": 0.05, "LOOK_S": 0.05, "REST_S": 0.05}.items():
         monkeypatch.setattr(fetching, name, seconds)
 
-    async def play() -> None:
-        nodes = Nodes(known)
-        await nodes.add("part", WeightsService(some(known, "layers.0.")).handle)
-        fetch = asyncio.ensure_future(nodes.fetch(folder, rows_of(known, "layers.")))
-        lacking = (
-            "Nobody offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
-        )
-        await nodes.has_told(lambda told: told.lacking == f"{lacking} stays.")
-        await nodes.add("rest")
-        await fetch
-
-    asyncio.run(play())
+    nodes = Nodes(known)
+    await nodes.add("part", WeightsService(some(known, "layers.0.")).handle)
+    fetch = asyncio.ensure_future(nodes.fetch(folder, rows_of(known, "layers.")))
+    lacking = "Nobody offers 4 of the 6 tensors of the model now, such as model.layers.1.norm.weight; what is here"
+    await nodes.has_told(lambda told: told.lacking == f"{lacking} stays.")
+    await nodes.add("rest")
+    await fetch
     assert len(held(folder.path).tensors) == 6
 
 
@@ -205,6 +202,20 @@ class Scripted:
         return self.held[row][first_piece * PIECE_BYTES : (first_piece + count) * PIECE_BYTES]
 
 
+def watch_row(monkeypatch: pytest.MonkeyPatch, row: int, note: Callable[[], None]) -> None:
+    """Call `note` when a tensor is complete, and shorten the pauses of a fetch."""
+
+    class Board(PieceBoard):
+        def note_done(self, at: int, piece: int) -> bool:
+            is_fresh = super().note_done(at, piece)
+            if row not in self.lacking_rows:
+                note()
+            return is_fresh
+
+    for name, value in {"LOOK_S": 0.01, "IDLE_S": 0.01, "PieceBoard": Board}.items():
+        monkeypatch.setattr(fetching, name, value)
+
+
 def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
     known: HeldWeights, folder: PartialFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -213,13 +224,6 @@ def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
     last = known.manifest.tensors[row].pieces - 1
     others = {at: data for at, data in right.items() if at != row}
     begun, brought, left = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    class Board(PieceBoard):
-        def note_done(self, at: int, piece: int) -> bool:
-            is_fresh = super().note_done(at, piece)
-            if row not in self.lacking_rows:
-                brought.set()
-            return is_fresh
 
     async def be_late(at: int, piece: int) -> None:
         """The faster source finishes while this one reads its last piece."""
@@ -245,8 +249,7 @@ def test_what_is_proved_as_a_whole_never_takes_the_place_of_proved_pieces(
         sources = [whole, *(later if begun.is_set() else ())]
         return [SourcePlace(source.name, partial(opened, source)) for source in sources]
 
-    for name, value in {"LOOK_S": 0.01, "IDLE_S": 0.01, "PieceBoard": Board}.items():
-        monkeypatch.setattr(fetching, name, value)
+    watch_row(monkeypatch, row, brought.set)
     fetch = WeightsFetch(folder, right.keys(), what="all", tell=lambda progress: None)
     asyncio.run(fetch.run(find))
     assert "whole sent other bytes of model.layers.0.up.weight" in caplog.text
@@ -260,16 +263,13 @@ def test_a_file_is_finished_though_its_source_is_banned_meanwhile(
     right = {at: tensors()[known.manifest.tensors[at].name][2] for at in (row, other)}
     brought, occupied = asyncio.Event(), threading.Event()
 
-    class Board(PieceBoard):
-        def note_done(self, at: int, piece: int) -> bool:
-            is_fresh = super().note_done(at, piece)
-            if row not in self.lacking_rows and not brought.is_set():
-                # The thread that is to finish the file has something else to do for a moment.
-                loop = asyncio.get_running_loop()
-                loop.run_in_executor(None, occupied.wait)
-                loop.call_later(0.1, occupied.set)
-                brought.set()
-            return is_fresh
+    def occupy_thread() -> None:
+        """Delay the thread that finishes the file."""
+        if not brought.is_set():
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(None, occupied.wait)
+            loop.call_later(0.1, occupied.set)
+            brought.set()
 
     async def lie_late(at: int, piece: int) -> None:
         if at == other:
@@ -293,7 +293,6 @@ def test_a_file_is_finished_though_its_source_is_banned_meanwhile(
 
         await WeightsFetch(folder, {row, other}, what="the model", tell=lambda progress: None).run(find)
 
-    for name, value in {"LOOK_S": 0.01, "IDLE_S": 0.01, "PieceBoard": Board}.items():
-        monkeypatch.setattr(fetching, name, value)
+    watch_row(monkeypatch, row, occupy_thread)
     asyncio.run(play())
     assert set(held(folder.path).tensors) == {known.manifest.tensors[at].name for at in (row, other)}

@@ -1,13 +1,14 @@
 """Serving of weights, and its limits."""
 
 import asyncio
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.weights.service import IDLE_S, MAX_OF_PEER, MAX_STREAMS, WeightsService
 from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.transport.channel import Channel
@@ -18,6 +19,7 @@ from cosine_protocol.errors import ErrorCode, PeerLost
 from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.weight_messages import AskWeights, WeightBytes, WeightKind
 from tests.node.weights.models import tensors
+from tests.scenes import in_virtual_time
 
 NAME = "model.layers.0.up.weight"
 
@@ -85,7 +87,7 @@ def test_what_is_not_there_is_refused(known: HeldWeights, kind: WeightKind, inde
     assert isinstance(answer, m.Error) and (answer.number, answer.code) == (7, ErrorCode.NOT_HELD)
 
 
-def test_only_the_model_that_is_served_is_told_of(known: HeldWeights) -> None:
+def test_another_model_is_refused(known: HeldWeights) -> None:
     (answer,) = ask(WeightsService(known), replace(question(known, WeightKind.MANIFEST), content_digest=bytes(32)))
     assert isinstance(answer, m.Error) and answer.code == ErrorCode.WRONG_TARGET
 
@@ -100,33 +102,31 @@ def test_streams_of_all_and_of_one_peer_are_limited(known: HeldWeights, limit: i
     assert refused.retry_after_s is not None
 
 
-def test_a_peer_that_asks_much_is_answered_later(known: HeldWeights) -> None:
-    async def run() -> float:
-        clock = asyncio.get_running_loop().time
-        network = MemoryNetwork()
-        service = WeightsService(known, budget=CallBudget(peer_rate=10.0, peer_burst=5.0), clock=clock)
-        await network.join("server").serve(WEIGHTS, service.handle)
-        began_s = clock()
-        async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
-            for _ in range(15):
-                channel.post(question(known, WeightKind.MANIFEST))
-            for _ in range(15):
-                assert isinstance(await channel.receive(), WeightBytes)
-        return clock() - began_s
-
-    assert run_virtual(run()) == pytest.approx(1.0, abs=0.2)
+@asynccontextmanager
+async def client_of(known: HeldWeights, **options: Any) -> AsyncIterator[Channel]:
+    """A stream to a service in virtual time."""
+    network = MemoryNetwork()
+    service = WeightsService(known, clock=asyncio.get_running_loop().time, **options)
+    await network.join("server").serve(WEIGHTS, service.handle)
+    async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
+        yield channel
 
 
-def test_who_asks_nothing_for_long_loses_its_stream(known: HeldWeights) -> None:
-    async def run() -> float:
-        clock = asyncio.get_running_loop().time
-        network = MemoryNetwork()
-        await network.join("server").serve(WEIGHTS, WeightsService(known, clock=clock).handle)
-        async with Channel(await network.join("client").dial("server", WEIGHTS), WEIGHTS) as channel:
+@in_virtual_time
+async def test_a_peer_over_its_budget_is_answered_later(known: HeldWeights) -> None:
+    async with client_of(known, budget=CallBudget(peer_rate=10.0, peer_burst=5.0)) as channel:
+        for _ in range(15):
             channel.post(question(known, WeightKind.MANIFEST))
+        for _ in range(15):
             assert isinstance(await channel.receive(), WeightBytes)
-            with pytest.raises(PeerLost):
-                await channel.receive()
-        return clock()
+    assert asyncio.get_running_loop().time() == pytest.approx(1.0, abs=0.2)
 
-    assert run_virtual(run()) == pytest.approx(IDLE_S, abs=1.0)
+
+@in_virtual_time
+async def test_an_idle_stream_is_closed(known: HeldWeights) -> None:
+    async with client_of(known) as channel:
+        channel.post(question(known, WeightKind.MANIFEST))
+        assert isinstance(await channel.receive(), WeightBytes)
+        with pytest.raises(PeerLost):
+            await channel.receive()
+    assert asyncio.get_running_loop().time() == pytest.approx(IDLE_S, abs=1.0)

@@ -1,6 +1,5 @@
 """Finding a model in the swarm by name or digest."""
 
-import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from cosine_protocol.protocols import WEIGHTS
 from cosine_protocol.records import Role
 from tests.cosine_p2p.samples import identity_of, record_of
 from tests.node.weights.models import Nodes, held, rows_of
+from tests.scenes import in_real_time
 
 NAME = "someone/model"
 DIGEST = bytes(range(32))
@@ -43,32 +43,29 @@ class Swarm:
 
 
 @pytest.mark.parametrize("text", [NAME, DIGEST.hex(), f"{NAME}@{DIGEST.hex()}"])
-def test_a_model_is_found_by_name_and_by_digest(known: HeldWeights, tmp_path: Path, text: str) -> None:
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        await swarm.add(1, known)
-        found = await swarm.find(text)
-        assert found is not None and found.target_digest == DIGEST
-        folder = await found.folder()
-        assert folder is not None
-        await found.fetch(folder, rows_of(known, "layers.0."), what="a layer", tell=lambda progress: None)
-        assert len(held(folder.path).tensors) == 2
-        assert held(folder.path).content_digest == known.content_digest
-
-    asyncio.run(play())
+@in_real_time
+async def test_a_model_is_found_by_name_and_by_digest(known: HeldWeights, tmp_path: Path, text: str) -> None:
+    swarm = Swarm(known, tmp_path)
+    await swarm.add(1, known)
+    found = await swarm.find(text)
+    assert found is not None and found.target_digest == DIGEST
+    folder = await found.folder()
+    assert folder is not None
+    await found.fetch(folder, rows_of(known, "layers.0."), what="a layer", tell=lambda progress: None)
+    assert len(held(folder.path).tensors) == 2
+    assert held(folder.path).content_digest == known.content_digest
 
 
 @pytest.mark.parametrize("text", ["another/model", f"{NAME}@{bytes(32).hex()}", bytes(32).hex()])
-def test_what_nobody_has_is_not_found(known: HeldWeights, tmp_path: Path, text: str) -> None:
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        await swarm.add(1, known)
-        assert await swarm.find(text) is None
-
-    asyncio.run(play())
+@in_real_time
+async def test_what_nobody_has_is_not_found(known: HeldWeights, tmp_path: Path, text: str) -> None:
+    swarm = Swarm(known, tmp_path)
+    await swarm.add(1, known)
+    assert await swarm.find(text) is None
 
 
-def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, tmp_path: Path) -> None:
+@in_real_time
+async def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, tmp_path: Path) -> None:
     other = replace(known, encoded=known.encoded[:-1] + b"\0")
 
     class Lying(WeightsService):
@@ -76,16 +73,13 @@ def test_a_manifest_comes_from_whoever_gives_the_right_one(known: HeldWeights, t
             super().__init__(other)
             self._digest = known.content_digest
 
-    async def play() -> None:
-        swarm = Swarm(known, tmp_path)
-        for number in (1, 2, 3):
-            await swarm.add(number, known)
-        gone, liar = (identity_of(number).peer_id for number in (1, 2))
-        await swarm.nodes.network.join(gone).close()
-        await swarm.nodes.network.join(liar).serve(WEIGHTS, Lying().handle)
-        found = await swarm.find(NAME)
-        assert found is not None
-        folder = await found.folder()
-        assert folder is not None and folder.manifest == known.manifest
-
-    asyncio.run(play())
+    swarm = Swarm(known, tmp_path)
+    for number in (1, 2, 3):
+        await swarm.add(number, known)
+    gone, liar = (identity_of(number).peer_id for number in (1, 2))
+    await swarm.nodes.network.join(gone).close()
+    await swarm.nodes.network.join(liar).serve(WEIGHTS, Lying().handle)
+    found = await swarm.find(NAME)
+    assert found is not None
+    folder = await found.folder()
+    assert folder is not None and folder.manifest == known.manifest
