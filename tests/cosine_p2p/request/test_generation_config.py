@@ -28,7 +28,13 @@ def test_transformers_own_defaults_are_none_but_where_it_would_sample(tmp_path: 
 
 
 def test_what_vllm_takes_is_taken(tmp_path: Path) -> None:
-    honoured = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "min_p": 0.1, "repetition_penalty": 1.05}
+    honoured: dict[str, Any] = {
+        "do_sample": True,
+        "temperature": 0.7,
+        "top_p": 0.8,
+        "min_p": 0.1,
+        "repetition_penalty": 1.05,
+    }
     others = {"eos_token_id": [7, 3], "pad_token_id": 3, "transformers_version": "4.37.0"}
     assert read(tmp_path, {**honoured, **others, "top_k": -1, "max_new_tokens": 10**9}) == GenerationDefaults(
         **honoured, top_k=0, max_new_tokens=MAX_NEW_TOKENS
