@@ -186,7 +186,7 @@ async def joined(channel: Channel) -> bytes:
 
 
 @in_real_time
-async def test_stages_can_neither_guess_nor_link_whom_a_request_is_of() -> None:
+async def test_stages_can_neither_guess_nor_link_the_client_of_a_request() -> None:
     """Scopes share prefixes within a chain only, and a stage has no key to guess them."""
     chains: list[tuple[bytes, list[str]]] = []
     has_opened = asyncio.Event()

@@ -21,7 +21,7 @@ def counts(admission: Admission) -> tuple[int, int]:
     return admission.running, admission.waiting
 
 
-def test_a_full_line_refuses_whoever_comes_next_but_many_choices_come_in_whole() -> None:
+def test_a_full_queue_refuses_requests_but_admits_one_with_many_choices() -> None:
     admission = Admission(max_running=1, max_waiting=2)
     with admission.admitted(1), admission.admitted(20):
         with pytest.raises(ApiError) as refused, admission.admitted(1):
@@ -33,7 +33,7 @@ def test_a_full_line_refuses_whoever_comes_next_but_many_choices_come_in_whole()
 
 
 @in_virtual_time
-async def test_who_leaves_the_line_leaves_no_trace() -> None:
+async def test_cancelled_requests_free_their_places() -> None:
     admission = Admission(max_running=1, max_waiting=3)
     with admission.admitted(3) as slots:
         asking = [asyncio.ensure_future(hold(slots, name, [])) for name in "abc"]
@@ -55,7 +55,7 @@ async def test_who_leaves_the_line_leaves_no_trace() -> None:
     assert order == ["a", "c"] and counts(admission) == (0, 0)
 
 
-def test_a_key_that_fills_its_line_leaves_the_others_theirs() -> None:
+def test_a_key_that_fills_its_queue_does_not_affect_others() -> None:
     admission = Admission(max_running=2, max_waiting=6, keys=2)
     with admission.admitted(4, key="greedy"):
         with pytest.raises(ApiError) as refused, admission.admitted(1, key="greedy"):
@@ -67,7 +67,7 @@ def test_a_key_that_fills_its_line_leaves_the_others_theirs() -> None:
 
 
 @in_virtual_time
-async def test_no_key_has_all_slots_and_keys_come_in_turns() -> None:
+async def test_no_key_takes_all_slots_and_keys_take_turns() -> None:
     admission = Admission(max_running=4, max_waiting=60, keys=2)
     order: list[str] = []
     with admission.admitted(12, key="greedy") as many, admission.admitted(4, key="modest") as few:
@@ -84,7 +84,7 @@ async def test_no_key_has_all_slots_and_keys_come_in_turns() -> None:
 
 
 @in_virtual_time
-async def test_a_keys_first_generation_waits_for_no_other_keys() -> None:
+async def test_the_first_generation_of_a_key_does_not_wait_for_other_keys() -> None:
     admission = Admission(max_running=4, max_waiting=60, keys=3)
     order: list[str] = []
     names = ("first", "second", "third")
@@ -100,7 +100,7 @@ async def test_a_keys_first_generation_waits_for_no_other_keys() -> None:
 
 
 @in_virtual_time
-async def test_the_next_slot_is_the_keys_that_was_given_the_fewest_tokens() -> None:
+async def test_the_key_with_the_fewest_tokens_gets_the_next_slot() -> None:
     admission = Admission(max_running=2, max_waiting=60, keys=2)
     order: list[str] = []
 

@@ -10,7 +10,6 @@ from openai import APIConnectionError, APIError, OpenAI
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.gateway.http.server import HEADER_S, DeadlineProtocol, IdleConnections, listening, url_of
 from cosine_protocol.errors import UsageError
 from tests.node.gateway.gateways import HOST, MODEL, PROMPT, SLOW, ServedGateway, served, text_of
@@ -21,7 +20,7 @@ pytestmark = pytest.mark.network
 REQUEST: Final = b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
-def test_a_place_that_cannot_be_is_a_sentence() -> None:
+def test_an_unusable_address_is_refused_in_one_sentence() -> None:
     with listening(HOST, 0) as place:
         port = place.getsockname()[1]
         assert url_of(place, HOST) == f"http://{HOST}:{port}"
@@ -41,7 +40,7 @@ def client_of(gateway: ServedGateway) -> OpenAI:
     return OpenAI(base_url=gateway.base_url, api_key="none", max_retries=0)
 
 
-def test_what_is_under_way_is_finished_and_nothing_new_begun() -> None:
+def test_running_requests_finish_and_new_ones_are_refused() -> None:
     with served(curve=SLOW) as gateway, client_of(gateway) as client:
         stream = streamed(client, 16)
         pieces = [next(stream).choices[0].text]
@@ -52,7 +51,7 @@ def test_what_is_under_way_is_finished_and_nothing_new_begun() -> None:
             client.models.list()
 
 
-def test_what_takes_too_long_is_ended_with_an_error() -> None:
+def test_requests_that_outlast_the_drain_end_with_an_error() -> None:
     with served(curve=SLOW, drain_s=0.1) as gateway, client_of(gateway) as client:
         stream = streamed(client, 2000)
         next(stream)
@@ -88,7 +87,7 @@ def written(wire: Mock) -> bytes:
 
 @pytest.mark.parametrize("pieces", [[], [REQUEST[:10]], [REQUEST[:10], REQUEST[10:20], REQUEST[20:-1]]])
 @in_virtual_time
-async def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
+async def test_an_incomplete_header_times_out(pieces: list[bytes]) -> None:
     protocol, wire = connected()
     for piece in pieces:
         protocol.data_received(piece)
@@ -97,22 +96,21 @@ async def test_half_a_header_is_not_waited_for(pieces: list[bytes]) -> None:
     assert wire.close.called and not wire.write.called
 
 
-def test_of_the_idle_connections_of_an_address_the_oldest_are_closed(caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> list[bool]:
-        idle = IdleConnections(16)
-        asking, first = connected(answer_s=1.0, idle=idle)
-        asking.data_received(REQUEST)
-        wires = [connected(idle=idle)[1] for _ in range(6)]
-        await asyncio.sleep(0)
-        return [wire.close.called for wire in (first, *wires)]
-
-    assert run_virtual(run()) == [False, True, True, False, False, False, False]
+@in_virtual_time
+async def test_the_oldest_idle_connections_of_an_address_are_closed(caplog: pytest.LogCaptureFixture) -> None:
+    idle = IdleConnections(16)
+    asking, first = connected(answer_s=1.0, idle=idle)
+    asking.data_received(REQUEST)
+    wires = [connected(idle=idle)[1] for _ in range(6)]
+    await asyncio.sleep(0)
+    closed = [wire.close.called for wire in (first, *wires)]
+    assert closed == [False, True, True, False, False, False, False]
     (said,) = (each for each in caplog.messages if "closing the oldest" in each)
     assert said.startswith("5 of ")
 
 
 @in_virtual_time
-async def test_an_answer_may_take_long_and_a_second_request_on_a_connection_has_its_deadline_too() -> None:
+async def test_a_slow_answer_is_allowed_and_each_request_of_a_connection_has_a_deadline() -> None:
     protocol, wire = connected(answer_s=10 * HEADER_S)
     protocol.data_received(REQUEST)
     await asyncio.sleep(9 * HEADER_S)

@@ -64,11 +64,13 @@ def drafter(weights: Path, tmp_path: Path) -> Path:
     return folder
 
 
+def source_of(model: str | Path, target: str | Path | None = None) -> ModelSource:
+    engine = EngineChoice(device="cpu", dtype="float32", threads=1)
+    return ModelSource(model=str(model), target=str(target or model), engine=engine)
+
+
 def served(role: Role, model: str | Path, target: str | Path | None = None) -> ServedModel:
-    source = ModelSource(
-        model=str(model), target=str(target or model), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
-    )
-    return load_served(source, role, lambda event, fields: None, measure_s=0.05)
+    return load_served(source_of(model, target), role, lambda event, fields: None, measure_s=0.05)
 
 
 def digest_of(folder: Path) -> bytes:
@@ -99,7 +101,7 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
 def test_a_drafter_with_another_tokenizer_drafts_text(
     drafter: Path, target: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its vocabulary is that of the target in reverse order."""
+    """Its vocabulary is the target's in reverse order."""
     save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
     made = served(Role.DRAFTER, drafter, target)
     assert "its drafts are matched as text" in caplog.text
@@ -169,10 +171,7 @@ CHAT_CONFIG = {"do_sample": True, "temperature": 0.7, "top_p": 0.8, "repetition_
 def test_a_verifier_publishes_the_generation_config_and_tells_it_in_a_sentence(target: Path) -> None:
     (target / "generation_config.json").write_text(json.dumps(CHAT_CONFIG))
     events: list[tuple[str, dict[str, object]]] = []
-    source = ModelSource(
-        model=str(target), target=str(target), engine=EngineChoice(device="cpu", dtype="float32", threads=1)
-    )
-    made = load_served(source, Role.VERIFIER, lambda *event: events.append(event))
+    made = load_served(source_of(target), Role.VERIFIER, lambda *event: events.append(event))
     assert made.names.facts.generation_defaults == GenerationDefaults(
         do_sample=True, temperature=0.7, top_p=0.8, repetition_penalty=1.1, not_honoured=("num_beams",)
     )
