@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.trial_texts import trial_texts
-from cosine_node.processes.llama import ask_llama
+from cosine_node.processes.answer import ask_llama
 from cosine_p2p.gguf.pre_tokenizers import PRE_TOKENIZERS, PreTokenizer
 from cosine_p2p.gguf.tokenizer import files_of, word_steps
 from cosine_p2p.gguf.vocabulary import BYTE_PAIRS, Vocabulary

@@ -6,9 +6,12 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 from cosine_protocol.errors import CosineError, UsageError
+
+LLAMA_PROCESS: Final = "cosine_node.engine.llama.process"
 
 
 def answer_of(
@@ -37,6 +40,16 @@ def answer_of(
     if "error" in told:
         raise UsageError(told["error"])
     return told["answer"]
+
+
+def ask_llama(question: str, file: Path, *told: object, timeout_s: float) -> Any:
+    """Call a function of `LLAMA_PROCESS`. Raises `UsageError` if it fails."""
+    try:
+        return answer_of(f"{LLAMA_PROCESS}:{question}", str(file), *told, timeout_s=timeout_s)
+    except TimeoutError:
+        raise UsageError(f"llama.cpp did not answer within {timeout_s:.0f} s") from None
+    except (OSError, ValueError):
+        raise UsageError("llama.cpp crashed") from None
 
 
 def main() -> None:

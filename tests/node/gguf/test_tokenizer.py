@@ -128,7 +128,7 @@ def test_a_vocabulary_that_llama_cpp_refuses_or_stops_at_is_a_sentence(
     file = write_sample(tmp_path / "a.gguf", {"tokenizer.ggml.model": "other"})
     with pytest.raises(UsageError, match="unknown tokenizer"):
         llama_tokens(file, ["a"])
-    monkeypatch.setattr("cosine_node.processes.llama.LLAMA_PROCESS", "no.such.module")
+    monkeypatch.setattr("cosine_node.processes.answer.LLAMA_PROCESS", "no.such.module")
     with pytest.raises(UsageError, match=r"llama\.cpp crashed"):
         llama_tokens(file, ["a"])
     monkeypatch.setattr(tokenizer, "LLAMA_TIMEOUT_S", 0.0)

@@ -23,7 +23,7 @@ from cosine_node.gateway.api_errors import ApiError, of_failure
 from cosine_node.gateway.body import text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, LengthCheck, RequestLog
-from cosine_node.gateway.http.refusals import refusal
+from cosine_node.gateway.messages.errors import refusal
 from cosine_node.gateway.messages.reply import message_writer
 from cosine_node.gateway.messages.request import counted, parse_message
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer

@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from cosine_node.gateway.api_errors import ApiError, internal
-from cosine_node.gateway.http.refusals import refusal
+from cosine_node.gateway.messages.errors import refusal
 from cosine_node.terminal.events import Emit
 
 LOG = logging.getLogger(__name__)
