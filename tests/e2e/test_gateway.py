@@ -26,6 +26,7 @@ OTHER_KEY: Final = "barley"
 GREEDY: Final = 40
 LONGEST: Final = [f"{number} " + "word " * 780_000 for number in range(3)]
 TOKENS: Final = 24
+ASKED: Final[dict[str, Any]] = {"model": "zoo:target", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
@@ -49,10 +50,9 @@ def own_text(prompt: str) -> str:
 
 
 def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
-    options: dict[str, Any] = {"model": "zoo:target", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
-    done = client.completions.create(**options)
+    done = client.completions.create(**ASKED)
     assert done.choices[0].text == own_text(PROMPT)
-    pieces = list(client.completions.create(**options, stream=True))
+    pieces = list(client.completions.create(**ASKED, stream=True))
     assert "".join(piece.choices[0].text for piece in pieces) == done.choices[0].text
     assert {piece.system_fingerprint for piece in pieces} == {done.system_fingerprint}
 
@@ -63,7 +63,6 @@ def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_
 ) -> None:
     """Forty half headers, forty requests, three of the longest prompts, and a page of another name."""
     host, port = gateway.ready["url"].removeprefix("http://").split(":")
-    options: dict[str, Any] = {"model": "zoo:target", "prompt": PROMPT, "max_tokens": TOKENS, "temperature": 0}
     with ExitStack() as stack:
         for _ in range(GREEDY):
             half = stack.enter_context(socket.create_connection((host, int(port))))
@@ -76,12 +75,12 @@ def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_
         greedy_client = client.with_options(api_key=OTHER_KEY, timeout=120)
 
         def ask(prompt: str) -> str:
-            return str(greedy_client.completions.create(**options | {"prompt": prompt}).choices[0].text)
+            return str(greedy_client.completions.create(**ASKED | {"prompt": prompt}).choices[0].text)
 
         asked = [crowd.submit(ask, PROMPT) for _ in range(GREEDY)]
         long = [crowd.submit(ask, text) for text in LONGEST]
         for _ in range(3):
-            pieces = list(client.completions.create(**options, stream=True))
+            pieces = list(client.completions.create(**ASKED, stream=True))
             assert "".join(piece.choices[0].text for piece in pieces) == own_text(PROMPT)
         for each in long:
             with pytest.raises(APIStatusError, match=r"tokens|try again later"):
@@ -99,9 +98,7 @@ def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -
     with closing(Node.start("gateway", ("serve", "--port", "0", *swarm.peers), tmp_path)) as node:
         node.wait_ready()
         with OpenAI(base_url=f"{node.ready['url']}/v1", api_key="none", max_retries=0) as openai:
-            stream = openai.completions.create(
-                model="zoo:target", prompt=PROMPT, max_tokens=TOKENS, temperature=0, stream=True
-            )
+            stream = openai.completions.create(**ASKED, stream=True)
             pieces = [next(stream).choices[0].text]
             node.process.send_signal(signal.SIGTERM)
             pieces += [piece.choices[0].text for piece in stream]

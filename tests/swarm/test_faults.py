@@ -9,7 +9,6 @@ from enum import Enum, auto
 import pytest
 
 from cosine_lab.simulation.swarm import SimulatedSwarm, numbered_identity
-from cosine_node.engine.curve import CostCurve
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.session.stall import STALL_S
 from cosine_p2p.transport.base import Stream
@@ -114,18 +113,6 @@ async def test_a_sole_verifier_whose_daemon_dies_before_it_has_opened_the_reques
     await verifier.transport.serve(VERIFY, handle)
     assert await streamed(await swarm.client(strategy="plain")) == EXPECTED
     assert ended
-
-
-@in_a_swarm
-async def test_a_long_prefill_after_a_failover_is_no_stall(swarm: SimulatedSwarm) -> None:
-    curve = CostCurve(((1, 0.05), (100, 4.0)))
-    prompt = prompt_of(random.Random("long"), tokens=160)
-    members = [await swarm.verifier(target_engine(), curve=curve) for _ in range(2)]
-    first = min(members, key=lambda member: member.identity.peer_id)
-    client = await swarm.client(strategy="plain")
-    kill = asyncio.ensure_future(later(6.8, first.kill))
-    assert await streamed(client, prompt, 20) == plain_stream(prompt, Sampling(), tokens=20)
-    await kill
 
 
 class Leaving(Enum):

@@ -13,14 +13,7 @@ from cosine_p2p.request.results import Generation
 from cosine_p2p.transport.base import StreamHandler
 from cosine_protocol.identity import Identity
 from cosine_protocol.request import Sampling
-from tests.swarm.reference import (
-    VOCAB_TOKENS,
-    assert_freed,
-    draft_engine,
-    plain_stream,
-    prompt_of,
-    target_engine,
-)
+from tests.swarm.reference import VOCAB_TOKENS, assert_freed, draft_engine, plain_stream, prompt_of, target_engine
 from tests.thoroughness import quick_first, soak_rest
 
 TOKENS = 96

@@ -242,17 +242,11 @@ def ring(**options: Any) -> SimulationReport:
     return report
 
 
-@pytest.mark.parametrize("temperature", quick_first([0.8, 0.0]))
-def test_clients_of_a_ring_read_the_targets_text(temperature: float) -> None:
-    report = ring(clients=3, temperature=temperature, jitter_ms=5.0)
-    assert report.violations() == [] and len(report.finished) == 3
-    assert sum(result.accepted for result in report.results) > 0
-
-
 def test_a_stage_of_a_ring_that_dies_is_replaced_or_its_layers_are_named() -> None:
     faults: dict[str, Any] = {"faults": "kill-stage=1@1", "clients": 2, "max_new_tokens": 40}
     report = ring(stage_copies=2, **faults)
     assert report.violations() == [] and len(report.finished) == 2
+    assert sum(result.accepted for result in report.results) > 0
     report = ring(timeout_s=30.0, **faults)
     assert [result.ending for result in report.results] == [RequestEnding.FAILED] * 2
     assert all("are held by nobody" in result.error for result in report.results)

@@ -6,13 +6,7 @@ import pytest
 import transformers as tf
 
 from tests.node.engine.gguf_architectures import TINY
-from tests.node.engine.survey_architectures import (
-    DATA,
-    KINDS,
-    Outcome,
-    read_data,
-    survey,
-)
+from tests.node.engine.survey_architectures import DATA, KINDS, Outcome, read_data, survey
 
 # Models of transformers warn.
 pytestmark = pytest.mark.filterwarnings("ignore")

@@ -15,11 +15,7 @@ import pytest
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.llama import library as module
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
-from cosine_node.engine.llama.loading import (
-    check_exactness,
-    find_device,
-    load_llama,
-)
+from cosine_node.engine.llama.loading import check_exactness, find_device, load_llama
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.gguf.file import GgufFile

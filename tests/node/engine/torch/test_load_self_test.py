@@ -25,13 +25,7 @@ from cosine_node.engine.torch.load_self_test import (
     short_windows,
     token_bytes_of,
 )
-from cosine_node.engine.torch.pass_plan import (
-    AttentionCall,
-    AttentionMask,
-    Indices,
-    PassPlan,
-    mask_of,
-)
+from cosine_node.engine.torch.pass_plan import AttentionCall, AttentionMask, Indices, PassPlan, mask_of
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import FedNode, SequenceTree

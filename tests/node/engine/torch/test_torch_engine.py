@@ -10,11 +10,7 @@ from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_walk import Walk, check_walk
-from tests.node.engine.tiny_models import (
-    WINDOWED,
-    build,
-    tiny_llama,
-)
+from tests.node.engine.tiny_models import WINDOWED, build, tiny_llama
 
 
 @pytest.mark.gpu
