@@ -52,6 +52,18 @@ def test_what_the_clock_says(name: str) -> None:
     assert not any(verifier["emulated"] for verifier in file["setup"]["verifiers"])
 
 
+@pytest.mark.parametrize("part", ["against_best_other", "at_other_profiles", "on_real_text"])
+def test_distances_to_the_best_other_follow_from_the_rows(part: str) -> None:
+    file = published("rtt")
+    again = rtt.findings_of(file["rows"], main_rtt_ms=file["setup"]["main_rtt_ms"], seed=file["setup"]["seed"])
+    for found, told in zip(again[part], file["findings"][part], strict=True):
+        # The file has rounded rows.
+        assert told == {
+            name: value if isinstance(value, str | None) else pytest.approx(value, rel=1e-4, abs=1e-5)
+            for name, value in found.items()
+        }
+
+
 @pytest.mark.thorough
 def test_one_request_at_a_time() -> None:
     """On other machines, with fewer prompts than in the sweep."""
