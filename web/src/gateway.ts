@@ -59,11 +59,7 @@ export async function json<T>(path: string, body?: unknown): Promise<T> {
 }
 
 /** Yield the name, or "", and the data of each server-sent event. */
-export async function* events(
-  path: string,
-  body?: unknown,
-  signal?: AbortSignal,
-): AsyncGenerator<[string, string]> {
+export async function* events(path: string, body?: unknown, signal?: AbortSignal): AsyncGenerator<[string, string]> {
   const reply = await ask(path, body, signal);
   const reader = reply.body!.pipeThrough(new TextDecoderStream()).getReader();
   let waiting = "";

@@ -5,15 +5,7 @@ import { json, Refused } from "../gateway";
 import { name, prose } from "../harmless";
 import { count, Peer } from "../parts";
 import {
-  type CheckedPart,
-  type CheckedProof,
-  checkProof,
-  type Evidence,
-  MAX_FILE_BYTES,
-  type Proof,
-  readProof,
-  type State,
-  withStatements,
+  type CheckedPart, type CheckedProof, checkProof, type Evidence, MAX_FILE_BYTES, type Proof, readProof, type State, withStatements,
 } from "./proof";
 
 export type Given = { proof: Proof; from: string; text?: string };
