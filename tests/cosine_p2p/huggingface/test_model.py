@@ -162,7 +162,7 @@ def test_errors_name_what_is_wrong(model: SwarmModelForCausalLM, options: dict[s
 
 
 def test_a_prompt_beyond_the_context_or_none_and_another_dtype_are_refused(model: SwarmModelForCausalLM) -> None:
-    with pytest.raises(UsageError, match="context holds"):
+    with pytest.raises(UsageError, match="prompt is too long"):
         model.generate([[5] * 5000], max_new_tokens=1)
     with pytest.raises(UsageError, match="no prompt, or an empty one"):
         model.generate()
