@@ -28,7 +28,7 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Choice, Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import is_installed
 from cosine_node.engine.llama.loading import load_llama
 from cosine_node.engine.paged import PagedEngine
@@ -389,10 +389,10 @@ def test_texts_of_a_model_in_parts_are_those_of_the_whole_model(cut: tuple[int, 
 # Quantised weights under the name of whole ones.
 
 
-def engine_called(claimed: str, numerics: str) -> TorchEngine | LlamaEngine:
+def engine_called(claimed: str, numerics: str) -> TorchEngine | LaneEngine:
     """Return an engine of the embedded target that claims other numerics."""
     engine = engine_of(numerics)
-    assert isinstance(engine, TorchEngine | LlamaEngine)
+    assert isinstance(engine, TorchEngine | LaneEngine)
     engine.numerics = claimed
     return engine
 

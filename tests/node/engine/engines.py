@@ -14,7 +14,7 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
 from cosine_node.engine.blocks.half_linear import has_half_products, hold_in_half
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.ngram import NgramEngine
@@ -48,12 +48,12 @@ _NUMBERS = count()
 
 def llama_engine(
     model: Any = None, *, pool_tokens: int, weights: str = "F32", lanes: int = 64, pass_tokens: int = 63
-) -> LlamaEngine:
+) -> LaneEngine:
     """Return an engine of llama.cpp around a model of transformers, written as a file, or `tiny_llama`."""
     name = f"model-{next(_NUMBERS)}"
     file = GgufFile.open(tiny_gguf(weights) if model is None else gguf_of(model, name, weights=weights))
     loaded = LlamaModel(llama_library(), file)
-    return LlamaEngine(
+    return LaneEngine(
         LlamaContext(loaded, tokens=pool_tokens, lanes=lanes, pass_tokens=pass_tokens, threads=1),
         pool_tokens=pool_tokens,
         vocab_tokens=loaded.vocab_tokens,

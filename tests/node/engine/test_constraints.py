@@ -28,7 +28,7 @@ from cosine_node.engine.constraints.grammars import (
     Tried,
     tried,
 )
-from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_p2p.text.tokenizer import load_tokenizer
 from cosine_protocol.request import Constraint, ConstraintKind, Sampling
@@ -116,7 +116,7 @@ def drawn(mask: Mask | None, rng: random.Random) -> int:
 
 
 def check_speculation(
-    engine: ScriptedEngine | TorchEngine | LlamaEngine | InStep,
+    engine: ScriptedEngine | TorchEngine | LaneEngine | InStep,
     schema: str,
     seed: int,
     temperature: float,
@@ -158,7 +158,7 @@ def chain_in_step(*, pool_tokens: int) -> InStep:
 @pytest.mark.parametrize("make", [partial(TorchEngine, tiny_llama()), llama_engine, chain_in_step])
 @pytest.mark.parametrize("temperature", quick_first([1.0, 0.0]))
 def test_so_it_is_on_models_and_over_stages(
-    make: Callable[..., TorchEngine | LlamaEngine | InStep], temperature: float
+    make: Callable[..., TorchEngine | LaneEngine | InStep], temperature: float
 ) -> None:
     engine = make(pool_tokens=512)
     limited = {"a": {"type": "string", "maxLength": 5}, "b": {"enum": [1, 22]}}

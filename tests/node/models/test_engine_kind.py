@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
 from cosine_node.gguf.unfolding import unfold
@@ -73,7 +73,7 @@ def test_a_file_that_torch_refuses_is_loaded_with_llama(monkeypatch: pytest.Monk
     monkeypatch.setattr(loading, "check_against_llama", refuse)
     file = tiny_gguf("Q4_1")
     folder = unfold(file, cache_folder=tmp_path)
-    assert isinstance(load_with(AUTO, folder, file), LlamaEngine)
+    assert isinstance(load_with(AUTO, folder, file), LaneEngine)
     with pytest.raises(UsageError, match="other logits"):
         load_with(replace(AUTO, kind=EngineKind.TORCH), folder, file)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.llama.engine import LlamaEngine
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.loading_stage import TESTING, reach
@@ -48,7 +48,7 @@ def load_llama(
     pool_tokens: int | PoolSize = 16_384,
     vocabulary: DraftVocabulary | None = None,
     known_tokens: int | None = None,
-) -> LlamaEngine:
+) -> LaneEngine:
     """Load an engine around a GGUF file, with a KV cache of `pool_tokens`, or of a size that is determined here.
 
     `device` is auto, cpu, cuda, cuda:N, vulkan, metal or mps, if the installed wheel supports it; `vocabulary` is
@@ -109,9 +109,9 @@ def _engine(
     pool_tokens: int,
     vocabulary: DraftVocabulary | None = None,
     known_tokens: int | None = None,
-) -> LlamaEngine:
+) -> LaneEngine:
     model = context.model
-    return LlamaEngine(
+    return LaneEngine(
         context,
         pool_tokens=pool_tokens,
         vocab_tokens=model.vocab_tokens,
@@ -148,7 +148,7 @@ def find_device(library: LlamaLibrary, name: str) -> int | None:
     return found[int(number or 0)]
 
 
-def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
+def check_exactness(engine: LaneEngine, *, name: str, is_exact: bool) -> None:
     """Raise `UsageError` unless the passes of an unused engine equal plain decoding.
 
     Plain decoding is one token per pass in a separate sequence, with the same weights and KV cache, so that only
@@ -174,7 +174,7 @@ def check_exactness(engine: LlamaEngine, *, name: str, is_exact: bool) -> None:
             )
 
 
-def plain_logits(engine: LlamaEngine, texts: SelfTestTexts) -> dict[Text, Floats]:
+def plain_logits(engine: LaneEngine, texts: SelfTestTexts) -> dict[Text, Floats]:
     """Return the logits after each text of the self-test and after all its beginnings, one token per pass."""
     first, second = texts.branches
     paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
@@ -184,7 +184,7 @@ def plain_logits(engine: LlamaEngine, texts: SelfTestTexts) -> dict[Text, Floats
     }
 
 
-def _stepped(engine: LlamaEngine, prompt: Text, continuations: Sequence[Text]) -> dict[Text, Floats]:
+def _stepped(engine: LaneEngine, prompt: Text, continuations: Sequence[Text]) -> dict[Text, Floats]:
     """Return the logits of a prompt and, each separately, of its continuations."""
     sequence = engine.open(sampling=Sampling(), prompt_tokens=0)
     found: dict[Text, Floats] = {}

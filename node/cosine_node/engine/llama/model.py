@@ -3,36 +3,20 @@
 import ctypes
 from collections.abc import Sequence
 from ctypes import addressof, c_float, c_int8, c_int32, c_void_p, sizeof
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned
+from cosine_node.engine.lanes.lanes import FedToken, Floats
 from cosine_node.engine.llama.library import LlamaBatch, LlamaLibrary
 from cosine_node.gguf.file import GgufFile
 from cosine_protocol.errors import LocalProtocolError, UsageError
 
-Floats = npt.NDArray[np.float32]
-
 F32: Final = 0
 F16: Final = 1
 """ggml's numbers for types of tensors; keys and values in float16 are llama.cpp's default."""
-
-
-@dataclass(frozen=True, slots=True)
-class FedToken:
-    """A token of a pass: its position, its lanes, and whether its logits are wanted.
-
-    It sees the contents of its first lane before it.
-    """
-
-    token: int
-    position: int
-    lanes: Sequence[int]
-    is_wanted: bool
 
 
 def kv_type_of(file: GgufFile) -> int:
@@ -98,7 +82,7 @@ class LlamaModel:
 
 
 class LlamaContext:
-    """The KV cache of a model, `lanes` paths in it, and the passes over them. Implements `lanes.LaneMemory`.
+    """The KV cache of a model, `lanes` paths in it, and the passes over them. Implements `lanes.LaneModel`.
 
     All lanes have one cache, in which shared tokens are stored once.
     """

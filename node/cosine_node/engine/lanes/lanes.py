@@ -1,6 +1,6 @@
-"""The token trees of an engine as paths in a memory that stores only paths, such as llama.cpp's. Pure.
+"""The token trees of an engine as paths in a memory that stores only paths, such as llama.cpp's or vLLM's. Pure.
 
-A lane is a path from the first token on, and one of the memory's few sequence numbers. Common parts of lanes are
+A lane is a path from the first token on, under one of the memory's few numbers. Common parts of lanes are
 stored once. A tree takes as many lanes as it has leaves; if they run out, the lane that was extended longest ago is
 given up, and its tokens are fed again when needed.
 """
@@ -10,9 +10,14 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
+import numpy as np
+import numpy.typing as npt
+
 from cosine_node.engine.base import PREFIX, OutOfPages
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.prefix_cache import PrefixCache
+
+Floats = npt.NDArray[np.float32]
 
 
 class LaneMemory(Protocol):
@@ -23,6 +28,45 @@ class LaneMemory(Protocol):
 
     def forget(self, lane: int, start: int, stop: int | None = None) -> None:
         """Remove the positions from `start` to `stop`, or to the end, from a lane; free those of no other lane."""
+
+
+@dataclass(frozen=True, slots=True)
+class FedToken:
+    """A token of a pass: its position, its lanes, and whether its logits are wanted.
+
+    It sees the contents of its first lane before it.
+    """
+
+    token: int
+    position: int
+    lanes: Sequence[int]
+    is_wanted: bool
+
+
+class LaneModel(LaneMemory, Protocol):
+    """A model with `lanes` lanes, fed at most `pass_tokens` tokens at once."""
+
+    @property
+    def lanes(self) -> int: ...
+
+    @property
+    def pass_tokens(self) -> int: ...
+
+    def clear(self) -> None:
+        """Forget and overwrite everything."""
+
+    def abandon(self) -> None:
+        """Stop the running pass in another thread soon."""
+
+    def begin(self) -> None:
+        """Reset `abandon` at the beginning of passes."""
+
+    def logits(self, fed: Sequence[FedToken]) -> Floats:
+        """Feed tokens; return the wanted logits [wanted, vocab], valid until the next pass.
+
+        The tokens of a lane follow each other and the lane's contents. Raises `PassAbandoned`, `OutOfMemory` or
+        `LocalProtocolError`, with nothing fed.
+        """
 
 
 class NoLane(OutOfPages):

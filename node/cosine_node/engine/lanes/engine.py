@@ -1,23 +1,29 @@
-"""The engine on llama.cpp, around a GGUF file; it needs no torch."""
+"""The engine on a model whose memory holds lanes; it needs no torch."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from cosine_node.engine.base import PREFIX, Choice, Row, RowResult
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.llama.lanes import IdleLanes, Lanes, NoLane, PrefixLane, parts_of, shared_tokens
-from cosine_node.engine.llama.model import FedToken, LlamaContext
+from cosine_node.engine.lanes.lanes import (
+    FedToken,
+    Floats,
+    IdleLanes,
+    LaneModel,
+    Lanes,
+    NoLane,
+    PrefixLane,
+    parts_of,
+    shared_tokens,
+)
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import Query, choose, failure_of, likelihood_after, row_queries
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood
-
-Floats = npt.NDArray[np.float32]
 
 
 @dataclass(slots=True)
@@ -66,17 +72,17 @@ class _Pending:
     wanted: _Wanted | None
 
 
-class LlamaEngine(PagedEngine):
+class LaneEngine(PagedEngine):
     """Implements `cosine_node.engine.base.Engine`; not thread-safe.
 
     Pages and slots are counted as in the base; each used slot is a token in the model's memory. A pass of more
     tokens than the model takes at once, or more branches than there are lanes, is several calls of the model.
-    `cosine_node.engine.llama.loading.load_llama` creates one.
+    `load_llama` and `load_vllm` create one.
     """
 
     def __init__(
         self,
-        model: LlamaContext,
+        model: LaneModel,
         *,
         pool_tokens: int,
         vocab_tokens: int,
