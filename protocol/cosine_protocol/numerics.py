@@ -1,8 +1,8 @@
 """The numerics of an engine, equal for engines whose texts differ only by rounding. Pure.
 
-`[gguf:TYPE+]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file; the dtype of the
-arithmetic, or `llama.cpp`; the type that weights were rounded to; whether results are independent of the batch. For
-example `bfloat16`, `gguf:Q4_1+llama.cpp` and `gguf:Q4_1+float32/float16`.
+`[gguf:TYPE+][vllm:]ARITHMETIC[/HELD][ deterministic]`: the type of the weights in a GGUF file; if vLLM computes;
+the dtype of the arithmetic, or `llama.cpp`; the type that weights were rounded to; whether results are independent
+of the batch. For example `bfloat16`, `vllm:bfloat16/gptq`, `gguf:Q4_1+llama.cpp`, `gguf:Q4_1+float32/float16`.
 """
 
 from typing import Final
@@ -10,12 +10,20 @@ from typing import Final
 QUANTISED: Final = "/"  # Stands before what an engine quantises weights to at load.
 DETERMINISTIC: Final = " deterministic"  # Ends the numerics of an engine with the same bits in every pass.
 LLAMA: Final = "llama.cpp"  # The arithmetic of an engine that computes as llama.cpp does for the type of weights.
+VLLM: Final = "vllm:"  # Begins the numerics of an engine on vLLM.
 DTYPES: Final = ("float32", "bfloat16", "float16")  # The arithmetic of engines on PyTorch.
 
 
 def arithmetic_of(numerics: str) -> str:
     """The dtype of the arithmetic, for example `float32`, or `LLAMA`."""
-    return numerics.partition(" ")[0].rpartition("+")[2].partition(QUANTISED)[0]
+    return numerics.partition(" ")[0].rpartition("+")[2].partition(QUANTISED)[0].removeprefix(VLLM)
+
+
+def library_of(numerics: str) -> str:
+    """The library that computes, by its own name."""
+    if arithmetic_of(numerics) == LLAMA:
+        return LLAMA
+    return "vLLM" if numerics.startswith(VLLM) else "PyTorch"
 
 
 def stored_type_of(numerics: str) -> str | None:

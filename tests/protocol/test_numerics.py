@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_protocol.numerics import arithmetic_of, held_type_of, repeats, stored_type_of, told_numerics
+from cosine_protocol.numerics import arithmetic_of, held_type_of, library_of, repeats, stored_type_of, told_numerics
 
 
 @pytest.mark.parametrize(
@@ -19,6 +19,8 @@ from cosine_protocol.numerics import arithmetic_of, held_type_of, repeats, store
         ),
         ("gguf:Q8_0+bfloat16", "bfloat16", "Q8_0", None, False, "weights in Q8_0, arithmetic in bfloat16"),
         ("gguf:Q4_1+llama.cpp", "llama.cpp", "Q4_1", None, False, "weights in Q4_1, arithmetic of llama.cpp"),
+        ("vllm:float32", "float32", None, None, True, "weights in float32, arithmetic in float32"),
+        ("vllm:bfloat16/gptq", "bfloat16", None, "gptq", False, "weights in gptq, arithmetic in bfloat16"),
         ("gguf:F32+llama.cpp", "llama.cpp", "F32", None, True, "weights in F32, arithmetic of llama.cpp"),
     ],
 )
@@ -27,3 +29,8 @@ def test_numerics_are_read(
 ) -> None:
     assert (arithmetic_of(numerics), stored_type_of(numerics), held_type_of(numerics)) == (arithmetic, stored, held)
     assert (repeats(numerics), told_numerics(numerics)) == (is_same, said)
+
+
+def test_numerics_name_their_library() -> None:
+    named = {"vllm:bfloat16": "vLLM", "gguf:Q4_1+llama.cpp": "llama.cpp", "gguf:Q4_1+float32/float16": "PyTorch"}
+    assert {numerics: library_of(numerics) for numerics in named} == named

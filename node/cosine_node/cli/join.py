@@ -131,7 +131,7 @@ class Parts:
         if role is not Role.STAGE and not self.over_stages:
             return
         unfit = {
-            "--engine llama": engine.kind is EngineKind.LLAMA,
+            f"--engine {engine.kind}": engine.kind in (EngineKind.LLAMA, EngineKind.VLLM),
             "--quantize": engine.quantize is not None and (self.over_stages or engine.quantize.startswith("int")),
             "--deterministic": engine.is_deterministic,
             "--dtype": self.over_stages and engine.dtype != AUTO,

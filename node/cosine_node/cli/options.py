@@ -14,6 +14,7 @@ from typing import Annotated, Any, Final, cast, get_type_hints
 import typer
 
 from cosine_node.engine.pool_size import AUTO, parse_pool_size
+from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.models.engine_kind import EngineChoice, parse_engine
 from cosine_node.serving.node_options import NetworkOptions
 from cosine_p2p.access import Access
@@ -218,7 +219,8 @@ class ServedModelOptions:
         model_option(
             "engine",
             "ENGINE",
-            "torch, llama (llama.cpp, GGUF files only), or auto: torch if it can hold the model.",
+            "torch, llama (llama.cpp, GGUF files only), vllm (no GGUF files), or auto: torch if it can hold the "
+            "model.",
         ),
     ] = AUTO
     device: Annotated[
@@ -240,6 +242,18 @@ class ServedModelOptions:
             "kv-memory", "SIZE", "Size of the KV cache, such as 8GiB, or a share of the free memory, such as 0.5."
         ),
     ] = AUTO
+    vllm_python: Annotated[
+        Path | None,
+        model_option(
+            "vllm-python", "FILE", "Python with vLLM 0.32.0, for --engine vllm. Default: that of `make vllm`."
+        ),
+    ] = None
+    tensor_parallel: Annotated[
+        int, model_option("tensor-parallel", "COUNT", "Processes or cards that share each layer in vLLM.")
+    ] = 1
+    pipeline_parallel: Annotated[
+        int, model_option("pipeline-parallel", "COUNT", "Processes or cards that vLLM divides the layers among.")
+    ] = 1
     max_requests: Annotated[
         int, operation_option("max-requests", "COUNT", "Maximum number of concurrent requests.")
     ] = 16
@@ -252,6 +266,7 @@ class ServedModelOptions:
             device=self.device,
             dtype=self.dtype,
             quantize=self.quantize,
+            vllm=VllmOptions(self.vllm_python, self.tensor_parallel, self.pipeline_parallel),
             pool_size=parse_pool_size(self.kv_memory, requests=self.max_requests, is_verifier=is_verifier),
             **more,
         )

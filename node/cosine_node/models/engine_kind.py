@@ -1,6 +1,7 @@
 """The libraries that run models, and loading an engine with one of them. Imports both lazily."""
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib.util import find_spec
@@ -11,10 +12,11 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.llama import library as llama_library
 from cosine_node.engine.pool_size import PoolSize, free_memory_bytes
 from cosine_node.engine.processor import has_card, reads_float16
+from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_p2p.gguf.header import is_gguf
 from cosine_protocol.errors import UsageError
-from cosine_protocol.numerics import DETERMINISTIC, DTYPES, LLAMA, arithmetic_of, held_type_of
+from cosine_protocol.numerics import DETERMINISTIC, DTYPES, LLAMA, VLLM, arithmetic_of, held_type_of
 
 LOG = logging.getLogger(__name__)
 
@@ -34,6 +36,7 @@ class EngineKind(StrEnum):
     AUTO = "auto"
     TORCH = "torch"
     LLAMA = "llama"
+    VLLM = "vllm"
 
 
 QUANTISATIONS: Final = ("float16", "int8", "int4")
@@ -47,6 +50,8 @@ def join_options(numerics: str) -> tuple[str, ...]:
         return ("--engine", EngineKind.LLAMA)
     if arithmetic not in DTYPES:
         return ()
+    if numerics.startswith(VLLM):
+        return ("--engine", EngineKind.VLLM, "--dtype", arithmetic)
     quantised = ("--quantize", held) if held in QUANTISATIONS else ()
     deterministic = ("--deterministic",) if numerics.endswith(DETERMINISTIC) else ()
     return ("--engine", EngineKind.TORCH, "--dtype", arithmetic, *quantised, *deterministic)
@@ -55,7 +60,7 @@ def join_options(numerics: str) -> tuple[str, ...]:
 def parse_engine(text: str) -> EngineKind:
     """Return the value of `--engine`. Raises `UsageError`."""
     if text not in set(EngineKind):
-        raise UsageError(f"--engine must be auto, torch or llama, not {text!r}.")
+        raise UsageError(f"--engine must be auto, torch, llama or vllm, not {text!r}.")
     return EngineKind(text)
 
 
@@ -71,6 +76,7 @@ class EngineChoice:
     pool_size: PoolSize = field(default_factory=PoolSize)
     is_deterministic: bool = False
     feature_layers: tuple[int, ...] = ()
+    vllm: VllmOptions = field(default_factory=VllmOptions)
 
     @property
     def needs_torch(self) -> bool:
@@ -110,7 +116,13 @@ def fits_float16(path: Path) -> bool:
 
 def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
     """Raise `UsageError` for options that exclude a model or this machine, before the model is fetched."""
-    if options.kind_for(resolved) is EngineKind.TORCH:
+    kind = options.kind_for(resolved)
+    if kind is EngineKind.VLLM:
+        _check_vllm(options, resolved)
+        return
+    if options.vllm.processes != 1:
+        raise UsageError("--tensor-parallel and --pipeline-parallel are for --engine vllm.")
+    if kind is EngineKind.TORCH:
         from cosine_node.engine.torch.loading import check_options
 
         check_options(dtype=options.dtype, device=options.device, quantize=options.quantize)
@@ -123,12 +135,30 @@ def check_engine_options(options: EngineChoice, resolved: Path | str) -> None:
         "a draft head reads layers of the target: it needs --engine torch": bool(options.feature_layers),
         "--deterministic is for --engine torch: llama.cpp's results depend on the batch": options.is_deterministic,
     }
-    for reason, holds in reasons.items():
-        if holds:
-            raise UsageError(f"{reason}.")
+    _refuse(reasons)
     from cosine_node.engine.llama.loading import find_device
 
     find_device(llama_library.llama_library(), options.device)
+
+
+def _check_vllm(options: EngineChoice, resolved: Path | str) -> None:
+    _refuse(
+        {
+            "--engine vllm runs Hugging Face folders, no GGUF files": is_gguf(Path(resolved)),
+            "--device is for other engines: vLLM computes where its build does": options.device != "auto",
+            "--quantize is for --engine torch: vLLM runs folders with quantised weights": options.quantize
+            is not None,
+            "a draft head reads layers of the target: it needs --engine torch": bool(options.feature_layers),
+            "--deterministic is for --engine torch: vLLM's results depend on the batch": options.is_deterministic,
+        }
+    )
+    options.vllm.find()
+
+
+def _refuse(reasons: Mapping[str, bool]) -> None:
+    for reason, holds in reasons.items():
+        if holds:
+            raise UsageError(f"{reason}.")
 
 
 def load_with(
@@ -148,6 +178,18 @@ def load_with(
     file = GgufFile.in_folder(folder)
     # A file that was not downloaded before can be read now.
     kind = options.kind_for(resolved if file is None or not file.parts else file.path)
+    if kind is EngineKind.VLLM:
+        from cosine_node.engine.vllm.loading import load_vllm
+
+        return load_vllm(
+            folder,
+            options.vllm,
+            dtype=options.dtype,
+            threads=options.threads,
+            pool_tokens=options.pool_size,
+            vocabulary=vocabulary,
+            known_tokens=known_tokens,
+        )
     if kind is EngineKind.TORCH:
         from cosine_node.engine.torch.loading import load_engine
         from cosine_node.engine.torch.threads import limit_threads

@@ -28,7 +28,7 @@ from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer import TextTokenizer, load_tokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
-from cosine_protocol.numerics import LLAMA, arithmetic_of, told_numerics, told_repetition
+from cosine_protocol.numerics import library_of, told_numerics, told_repetition
 from cosine_protocol.records import GenerationDefaults, Role, TargetFacts
 
 LOG = logging.getLogger(__name__)
@@ -97,9 +97,8 @@ def load_served(
         # A verifier must wait for its constraint, and a drafter goes on without.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
     if source.model != NGRAM:
-        library = "llama.cpp" if arithmetic_of(engine.numerics) == LLAMA else "PyTorch"
         promise = f": {told_repetition(engine.numerics)}" if role is Role.VERIFIER else ""
-        said = f"{library}, {told_numerics(engine.numerics)}{promise}"
+        said = f"{library_of(engine.numerics)}, {told_numerics(engine.numerics)}{promise}"
         emit("computes", {"model": source.model, "said": said})
         sizes = {"kv_tokens": engine.free_tokens, "context_tokens": engine.context_tokens}
         emit("loaded", {"model": source.model, **sizes})

@@ -130,7 +130,8 @@ def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("verifier --engine vllm", "--engine must be auto, torch or llama"),
+        ("verifier --engine exo", "--engine must be auto, torch, llama or vllm"),
+        ("stage --engine vllm", "--engine vllm does not go with"),
         ("drafter --deterministic", "--deterministic is for verifiers"),
         ("verifier --max-coordinated -1", "--max-coordinated 0 or more"),
         ("drafter --draft-model ngram", "--draft-model is for verifiers"),

@@ -1,10 +1,14 @@
 """Engines of every kind, each as a function of the tokens of its pool, with their references."""
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import count
+from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import torch
 import transformers as tf
 from torch import nn
@@ -22,9 +26,15 @@ from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import Blocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
+from cosine_node.engine.vllm.engine import VllmEngine
+from cosine_node.engine.vllm.environment import VllmOptions
+from cosine_node.engine.vllm.loading import load_vllm
+from cosine_node.engine.vllm.model import VllmModel
+from cosine_node.engine.vllm.process import VllmProcess
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
 from cosine_node.stages.engine import StageEngine
+from cosine_protocol.errors import UsageError
 from cosine_train.learning.replaceable import ReplaceableEngine
 from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
 from tests.node.engine.local_chain import LocalChain
@@ -59,6 +69,48 @@ def llama_engine(
         vocab_tokens=loaded.vocab_tokens,
         context_tokens=file.context_tokens,
         numerics=f"gguf:{weights}+llama.cpp",
+    )
+
+
+def wide_llama() -> Any:
+    """Return `tiny_llama` with heads of 32, the smallest of vLLM's kernels for the CPU."""
+    return build(tf.LlamaConfig(**COMMON, head_dim=32))
+
+
+def vllm_options() -> VllmOptions:
+    """Return the options with the Python of vLLM; skip the test where there is none."""
+    named = os.environ.get("COSINE_VLLM_PYTHON")
+    options = VllmOptions(Path(named) if named else None)
+    try:
+        options.find()
+    except UsageError as error:
+        pytest.skip(str(error))
+    return options
+
+
+@lru_cache
+def wide_folder() -> Path:
+    folder = tiny_gguf().with_name("wide-source")
+    wide_llama().save_pretrained(folder)
+    return folder
+
+
+@lru_cache
+def vllm_process() -> VllmProcess:
+    """Return a process of vLLM with `wide_llama`, started once; engines use it one after the other."""
+    return load_vllm(wide_folder(), vllm_options(), threads=1, pool_tokens=1024).process
+
+
+def vllm_engine(pool_tokens: int, *, lanes: int = 64, pass_tokens: int = 63) -> VllmEngine:
+    process = vllm_process()
+    block_tokens = process.sizes["block_tokens"]
+    blocks = 1 + -(-pool_tokens // block_tokens) + 2 * lanes
+    return VllmEngine(
+        VllmModel(lambda: process, blocks=blocks, block_tokens=block_tokens, lanes=lanes, pass_tokens=pass_tokens),
+        pool_tokens=pool_tokens,
+        vocab_tokens=VOCAB,
+        context_tokens=256,
+        numerics="vllm:float32",
     )
 
 
@@ -137,6 +189,8 @@ MODELS: Final[Mapping[str, Kind]] = {
     "llama.cpp with few lanes": Kind(
         lambda pool_tokens: llama_engine(pool_tokens=pool_tokens, lanes=7, pass_tokens=5), tiny_llama
     ),
+    "vLLM": Kind(vllm_engine, wide_llama),
+    "vLLM with few lanes": Kind(lambda pool: vllm_engine(pool, lanes=7, pass_tokens=5), wide_llama),
     "chain of stages": Kind(chain_engine, tiny_llama),
 }
 """Kinds of a whole Llama."""

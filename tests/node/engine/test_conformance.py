@@ -2,8 +2,10 @@
 
 import math
 import random
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -13,13 +15,23 @@ from cosine_node.engine.base import PREFIX, BadLogits, Choice, Engine, OutOfPage
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch import sampling as torch_sampling
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.vllm.loading import load_vllm
 from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.likelihoods import Likelihood, log_probability_of
 from cosine_protocol.request import Sampling, Shaping, TokenBias
-from tests.node.engine.engines import ALL, ATTENTIONS, COUPLED, MODELS, Kind, llama_engine
+from tests.node.engine.engines import (
+    ALL,
+    ATTENTIONS,
+    COUPLED,
+    MODELS,
+    Kind,
+    llama_engine,
+    vllm_options,
+    wide_llama,
+)
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.random_walk import Walk, check_walk, fresh_logits, generated
-from tests.node.engine.tiny_models import VOCAB, tiny_llama
+from tests.node.engine.tiny_models import VOCAB
 from tests.thoroughness import quick_first
 
 NEAR_TIE = 1e-4
@@ -118,15 +130,22 @@ def test_nll_is_that_of_a_plain_forward(kind: Kind) -> None:
     assert len(result.choices) == 1
 
 
+def vllm_around(model: Any) -> Engine:
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_vllm(Path(folder), vllm_options(), threads=1, pool_tokens=256)
+
+
 @pytest.mark.parametrize(
     "around",
     [
         pytest.param(lambda model: TorchEngine(model, pool_tokens=256), id="torch"),
         pytest.param(lambda model: llama_engine(model, pool_tokens=256), id="llama.cpp"),
+        pytest.param(vllm_around, id="vLLM", marks=pytest.mark.thorough),
     ],
 )
 def test_bad_logits_fail_their_own_sequence_only(around: Callable[[Any], Engine]) -> None:
-    model = tiny_llama()
+    model = wide_llama()
     with torch.no_grad():
         model.model.embed_tokens.weight[50] = math.nan
     engine = around(model)

@@ -8,6 +8,7 @@ import pytest
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.torch import loading
+from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models import engine_kind
 from cosine_node.models.engine_kind import (
@@ -96,6 +97,28 @@ def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence:
         check_engine_options(options, tiny_gguf())
 
 
+VLLM = EngineChoice(kind=EngineKind.VLLM)
+
+
+@pytest.mark.parametrize(
+    ("options", "resolved", "sentence"),
+    [
+        (VLLM, tiny_gguf(), "runs Hugging Face folders, no GGUF files"),
+        (replace(VLLM, device="cpu"), Path("/models/folder"), "--device is for other engines"),
+        (replace(VLLM, quantize="int8"), Path("/models/folder"), "--quantize is for --engine torch"),
+        (replace(VLLM, is_deterministic=True), Path("/models/folder"), "--deterministic is for --engine torch"),
+        (replace(VLLM, feature_layers=(1,)), Path("/models/folder"), "a draft head reads layers of the target"),
+        (replace(VLLM, vllm=VllmOptions(Path("/no/python"))), Path("/models/folder"), "/no/python is missing"),
+        (replace(AUTO, vllm=VllmOptions(tensor_parallel=2)), Path("/models/folder"), "are for --engine vllm"),
+    ],
+)
+def test_options_that_vllm_has_not_and_its_own_for_others_are_refused(
+    options: EngineChoice, resolved: Path, sentence: str
+) -> None:
+    with pytest.raises(UsageError, match=sentence):
+        check_engine_options(options, resolved)
+
+
 @pytest.mark.parametrize(
     ("numerics", "options"),
     [
@@ -105,6 +128,7 @@ def test_options_that_llama_has_not_are_refused(options: EngineChoice, sentence:
         # Weights that the model's own files hold in few bits.
         ("float16/gptq", "--engine torch --dtype float16"),
         ("gguf:Q4_1+llama.cpp", "--engine llama"),
+        ("vllm:bfloat16/gptq", "--engine vllm --dtype bfloat16"),
         ("none", ""),
         ("float32; rm -rf /", ""),
     ],

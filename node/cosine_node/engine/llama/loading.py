@@ -1,29 +1,26 @@
 """Loading a GGUF file into llama.cpp, and its self-test; an error is one sentence with the reason."""
 
 import os
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median
 from typing import Final
 from weakref import finalize
 
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.lanes.engine import LaneEngine
+from cosine_node.engine.lanes.self_test import check_exactness
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
-from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text, self_test_rows
+from cosine_node.engine.self_test import POOL_TOKENS
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.processes.answer import answer_of
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 
 Floats = npt.NDArray[np.float32]
 
@@ -79,7 +76,9 @@ def load_llama(
         )
         on_error.callback(context.close)
         reach(TESTING)
-        check_exactness(_engine(context, POOL_TOKENS), name=path.name, is_exact=file.weights == "F32")
+        check_exactness(
+            _engine(context, POOL_TOKENS), name=path.name, library="llama.cpp", is_exact=file.weights == "F32"
+        )
         engine = _engine(context, size, vocabulary, known_tokens)
         # llama.cpp's memory is freed with the engine, which a learning drafter replaces.
         freeing = finalize(engine, on_error.pop_all().close)
@@ -146,61 +145,3 @@ def find_device(library: LlamaLibrary, name: str) -> int | None:
         here = ", ".join(("cpu", *devices))
         raise UsageError(f"The installed llama.cpp has no device '{name}' on this machine; it has {here}.")
     return found[int(number or 0)]
-
-
-def check_exactness(engine: LaneEngine, *, name: str, is_exact: bool) -> None:
-    """Raise `UsageError` unless the passes of an unused engine equal plain decoding.
-
-    Plain decoding is one token per pass in a separate sequence, with the same weights and KV cache, so that only
-    rounding differs. With few bits the difference is large: activations are rounded too, and one on the other side
-    of a step changes all that follows. `is_exact` means that nothing is rounded below float32. 52 passes over one
-    token, and six over several.
-    """
-    texts = SelfTestTexts.of(vocab_tokens=engine.vocab_tokens, context_tokens=0, has_window=False, attempt=0)
-    expected = plain_logits(engine, texts)
-    errors: dict[Group, list[float]] = {}
-    for row in self_test_rows(engine, engine.logits, texts):
-        errors.setdefault(row.group, []).append(error_of(row.logits, expected[row.text]))
-    engine.forget_prefixes()
-    # In standard deviations of the logits. In float32 ggml still looks GELU up in half precision: 0.003 in Gemma 3
-    # 270M; otherwise 0.003 was measured in F16, 0.06 in Q8_0 and 0.12 in Q4_1, with other places of slots.
-    allowed = 0.02 if is_exact else 0.5
-    for group, of_rows in errors.items():
-        # NaN counts as an error.
-        if not median(of_rows) <= allowed:
-            raise UsageError(
-                f"{name} cannot be served exactly with llama.cpp: in a self-test {group} gave other logits than "
-                f"plain decoding of the same file, {median(of_rows):.2g} standard deviations off."
-            )
-
-
-def plain_logits(engine: LaneEngine, texts: SelfTestTexts) -> dict[Text, Floats]:
-    """Return the logits after each text of the self-test and after all its beginnings, one token per pass."""
-    first, second = texts.branches
-    paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
-    return {
-        **_stepped(engine, texts.long, [(*first, texts.after_branch), second]),
-        **_stepped(engine, texts.short, [(*path, texts.after_grandchildren) for path in paths]),
-    }
-
-
-def _stepped(engine: LaneEngine, prompt: Text, continuations: Sequence[Text]) -> dict[Text, Floats]:
-    """Return the logits of a prompt and, each separately, of its continuations."""
-    sequence = engine.open(sampling=Sampling(), prompt_tokens=0)
-    found: dict[Text, Floats] = {}
-    for length, token in enumerate(prompt, 1):
-        [found[prompt[:length]]] = engine.logits([Row.chain(sequence, (token,))])
-        engine.keep(sequence, (0,))
-    for continuation in continuations:
-        for number, token in enumerate(continuation):
-            row = Row(sequence, (token,), (number,), (number - 1,))
-            [found[prompt + continuation[: number + 1]]] = engine.logits([row])
-        engine.prune(sequence, (0,))
-    engine.release(sequence)
-    return found
-
-
-def error_of(found: Floats, expected: Floats) -> float:
-    """Return the largest error of logits [vocab] up to a constant, in standard deviations of the expected ones."""
-    error = found - expected
-    return float(np.abs(error - error.mean()).max() / max(float(expected.std()), float(np.finfo(np.float32).tiny)))

@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 
 from cosine_node.engine.base import PREFIX, OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.lanes.self_test import check_exactness
 from cosine_node.engine.llama import library as module
 from cosine_node.engine.llama.library import LlamaLibrary, llama_library
-from cosine_node.engine.llama.loading import check_exactness, find_device, load_llama
+from cosine_node.engine.llama.loading import find_device, load_llama
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel, token_bytes_of
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.gguf.file import GgufFile
@@ -159,7 +160,7 @@ def test_devices_are_found_by_the_names_that_users_give() -> None:
 @pytest.mark.parametrize("weights", ["F32", "Q8_0"])
 def test_an_exact_engine_passes_the_self_test_and_is_left_empty(weights: str) -> None:
     engine = llama_engine(pool_tokens=256, weights=weights)
-    check_exactness(engine, name="tiny", is_exact=weights == "F32")
+    check_exactness(engine, name="tiny", library="llama.cpp", is_exact=weights == "F32")
     assert (engine.live_tokens, engine.cached_tokens, engine.free_tokens, engine.free_lanes) == (0, 0, 256, 64)
 
 
@@ -184,7 +185,7 @@ def test_a_fault_is_refused_in_a_sentence(
     engine = llama_engine(pool_tokens=256, weights=weights)
     plant(monkeypatch)
     with pytest.raises(UsageError, match=r"tiny cannot be served exactly .* gave other logits"):
-        check_exactness(engine, name="tiny", is_exact=weights == "F32")
+        check_exactness(engine, name="tiny", library="llama.cpp", is_exact=weights == "F32")
 
 
 @pytest.mark.parametrize("error", [PassAbandoned, OutOfMemory])

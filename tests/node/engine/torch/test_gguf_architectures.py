@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 import torch
 
+from cosine_node.engine.lanes.self_test import error_of
 from cosine_node.engine.llama.library import is_installed
-from cosine_node.engine.llama.loading import error_of
 from cosine_node.engine.llama.process import logits
 from cosine_node.engine.torch import gguf_trial
 from cosine_node.engine.torch.gguf_trial import check_against_llama, llama_logits, tried

@@ -1,0 +1,82 @@
+"""The Python with vLLM, which has none of our packages: where it is, and whether its version is a tested one."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cosine_protocol.errors import UsageError
+
+CHILD: Final = Path(__file__).with_name("child.py")
+TESTED: Final = ("0.32.0",)
+"""The versions of vLLM whose inner interfaces `child.py` uses."""
+VERSION_S: Final = 30.0
+"""Time limit of a process that looks for a package."""
+ENVIRONMENT: Final = {
+    # Passes run in the process that is started here, and threads are not bound to cores.
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "HF_HUB_OFFLINE": "1",
+}
+OF_OUR_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+"""Variables that would lead another Python to our packages."""
+
+
+@dataclass(frozen=True, slots=True)
+class VllmOptions:
+    """The Python with vLLM, and the numbers of processes that share each layer and that share all layers."""
+
+    python: Path | None = None
+    """None is the one that `make vllm` installs."""
+    tensor_parallel: int = 1
+    pipeline_parallel: int = 1
+
+    @property
+    def processes(self) -> int:
+        return self.tensor_parallel * self.pipeline_parallel
+
+    def find(self) -> Path:
+        """Return the Python. Raises `UsageError` if it is missing, or has no vLLM of a tested version."""
+        if min(self.tensor_parallel, self.pipeline_parallel) < 1:
+            raise UsageError("--tensor-parallel and --pipeline-parallel must be at least 1.")
+        if not hasattr(os, "memfd_create"):
+            raise UsageError("--engine vllm runs on Linux only.")
+        # Beside this environment.
+        python = self.python or Path(sys.prefix).parent / ".venv-vllm" / "bin" / "python"
+        tested = " or ".join(TESTED)
+        if not python.is_file():
+            raise UsageError(
+                f"--engine vllm needs a Python with vLLM {tested}, and {python} is missing: run `make vllm` in a "
+                "clone of the repository, or name another with --vllm-python."
+            )
+        try:
+            done = subprocess.run(
+                [str(python), str(CHILD), "--version"],
+                capture_output=True,
+                text=True,
+                timeout=VERSION_S,
+                check=False,
+                env=child_environment(),
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise UsageError(f"{python} cannot be run as the Python of vLLM: {error}.") from None
+        found = done.stdout.strip()
+        if done.returncode or not found:
+            raise UsageError(
+                f"{python} has no vLLM: install vLLM {tested} there, or name another with --vllm-python."
+            )
+        # What follows the plus names a build, for example for CUDA.
+        if found.partition("+")[0] not in TESTED:
+            raise UsageError(f"{python} has vLLM {found}, and --engine vllm is tested with {tested} only.")
+        return python
+
+
+def child_environment(**more: str) -> Mapping[str, str]:
+    """Return the environment variables of vLLM's processes."""
+    kept = {name: value for name, value in os.environ.items() if name not in OF_OUR_PYTHON}
+    return kept | ENVIRONMENT | more
