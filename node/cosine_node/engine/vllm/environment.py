@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,17 +13,6 @@ CHILD: Final = Path(__file__).with_name("child.py")
 TESTED: Final = ("0.32.0",)
 """The versions of vLLM whose inner interfaces `child.py` uses."""
 VERSION_S: Final = 30.0
-"""Time limit of a process that looks for a package."""
-ENVIRONMENT: Final = {
-    # Passes run in the process that is started here, and threads are not bound to cores.
-    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
-    "VLLM_LOGGING_LEVEL": "WARNING",
-    "VLLM_NO_USAGE_STATS": "1",
-    "HF_HUB_OFFLINE": "1",
-}
-OF_OUR_PYTHON: Final = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
-"""Variables that would lead another Python to our packages."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,29 +42,15 @@ class VllmOptions:
                 f"--engine vllm needs a Python with vLLM {tested}, and {python} is missing: run `make vllm` in a "
                 "clone of the repository, or name another with --vllm-python."
             )
+        command = [str(python), "-E", str(CHILD), "--version"]
         try:
-            done = subprocess.run(
-                [str(python), str(CHILD), "--version"],
-                capture_output=True,
-                text=True,
-                timeout=VERSION_S,
-                check=False,
-                env=child_environment(),
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise UsageError(f"{python} cannot be run as the Python of vLLM: {error}.") from None
         found = done.stdout.strip()
         if done.returncode or not found:
-            raise UsageError(
-                f"{python} has no vLLM: install vLLM {tested} there, or name another with --vllm-python."
-            )
+            raise UsageError(f"{python} has no vLLM: install {tested} there, or name another with --vllm-python.")
         # What follows the plus names a build, for example for CUDA.
         if found.partition("+")[0] not in TESTED:
             raise UsageError(f"{python} has vLLM {found}, and --engine vllm is tested with {tested} only.")
         return python
-
-
-def child_environment(**more: str) -> Mapping[str, str]:
-    """Return the environment variables of vLLM's processes."""
-    kept = {name: value for name, value in os.environ.items() if name not in OF_OUR_PYTHON}
-    return kept | ENVIRONMENT | more

@@ -9,9 +9,8 @@ from cosine_node.engine.lanes.self_test import check_exactness
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, TokenBytes, free_memory_bytes
 from cosine_node.engine.self_test import POOL_TOKENS
-from cosine_node.engine.vllm.engine import VllmEngine
 from cosine_node.engine.vllm.environment import VllmOptions
-from cosine_node.engine.vllm.model import VllmModel
+from cosine_node.engine.vllm.model import VllmEngine, VllmModel
 from cosine_node.engine.vllm.process import ProcessLost, VllmProcess
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_p2p.request.model_config import read_model_config, text_part
@@ -23,10 +22,10 @@ LANES: Final = 64
 SPARE_BLOCKS: Final = 2
 """For each lane, beside the pool: a copy of the block in which it leaves its trunk, and one begun at its end."""
 PASS_TOKENS: Final = 256
-"""Tokens fed at once on a CPU, and the logits that fit the file: a pass can be abandoned after them."""
+"""Tokens fed at once on a CPU: a pass can be abandoned after them."""
 CARD_PASS_TOKENS: Final = 512
 REPEATED: Final = 4
-"""Tokens of a pass and those fed again for its branches, relative to the former: the room that vLLM is told."""
+"""The tokens that vLLM is told of, in passes: some are fed again for branches."""
 
 
 def load_vllm(
@@ -92,10 +91,10 @@ def load_vllm(
         "max_num_seqs": lanes,
         "max_num_batched_tokens": REPEATED * pass_tokens,
     }
-    started = [process]
+    first = [process]
 
     def start() -> VllmProcess:
-        begun = started.pop() if started else VllmProcess(python, told, threads=threads)
+        begun = first.pop() if first else VllmProcess(python, told, threads=threads)
         begun.load(cache)
         return begun
 

@@ -1,11 +1,12 @@
-"""A model in the process of vLLM, with the lanes in its blocks."""
+"""A model in the process of vLLM, with the lanes in its blocks, and the engine on it."""
 
 import logging
 import time
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from cosine_node.engine.base import PassAbandoned
+from cosine_node.engine.base import PassAbandoned, Row, RowResult
+from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.lanes import FedToken, Floats
 from cosine_node.engine.vllm.blocks import BlockLanes
 from cosine_node.engine.vllm.process import ProcessLost, VllmProcess
@@ -14,7 +15,7 @@ from cosine_protocol.errors import UsageError
 LOG = logging.getLogger(__name__)
 
 RESTART_S: Final = 60.0
-"""A process that ends sooner after its start is not replaced at once: the same pass would end the next one too."""
+"""A process that ends sooner is not replaced at once: the same pass would end the next one too."""
 
 
 class VllmModel(BlockLanes):
@@ -25,21 +26,14 @@ class VllmModel(BlockLanes):
     ) -> None:
         """`start` starts a process with a loaded model. Raises `UsageError`."""
         super().__init__(blocks=blocks, block_tokens=block_tokens)
-        self.lanes = lanes
-        self.pass_tokens = pass_tokens
+        self.lanes, self.pass_tokens = lanes, pass_tokens
         self._start = start
         self.process = start()
         self._started_s = time.monotonic()
-        self._is_abandoned = False
-        self._is_clearing = False
-
-    @property
-    def is_lost(self) -> bool:
-        """True if the process has ended, and all keys and values with it."""
-        return not self.process.close.alive
+        self._is_abandoned = self._is_clearing = False
 
     def restart(self) -> None:
-        """Start a process in place of a lost one. Raises `ProcessLost`."""
+        """Start a process in place of one that has ended. Raises `ProcessLost`."""
         if time.monotonic() - self._started_s < RESTART_S:
             raise ProcessLost(f"The process of vLLM ended within {RESTART_S:.0f} s of its start.")
         LOG.warning("the process of vLLM has ended, and is started again")
@@ -64,13 +58,40 @@ class VllmModel(BlockLanes):
         rows, found = self.rows(fed)
         wanted = [found[place] for place, token in enumerate(fed) if token.is_wanted]
         copies, self.copies = self.copies, []
-        self.process.run(
-            {
-                "rows": [(row.tokens, row.first, row.blocks) for row in rows],
-                "wanted": wanted,
-                "copies": copies,
-                "is_clearing": self._is_clearing,
-            }
-        )
+        self.process.run(rows=rows, wanted=wanted, copies=copies, is_clearing=self._is_clearing)
         self._is_clearing = False
         return self.process.logits[: len(wanted)]
+
+
+class VllmEngine(LaneEngine):
+    """Implements `cosine_node.engine.base.Engine`; not thread-safe. `load_vllm` creates one."""
+
+    def __init__(self, model: VllmModel, **options: Any) -> None:
+        """`options` are those of `LaneEngine`."""
+        super().__init__(model, **options)
+        self.vllm = model
+        self._is_stale = False
+        model.make_room = self._forget_block
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Perform one pass, as `LaneEngine.forward`.
+
+        Raises `ProcessLost`, with nothing fed, if vLLM's process ends; a later pass starts another one, and feeds
+        all prefixes again.
+        """
+        if self.vllm.process.has_ended:
+            self.vllm.restart()
+            self._is_stale = True
+        if self._is_stale:
+            self.vllm.begin()
+            self._feed_anew()
+            self._is_stale = False
+        return super().forward(rows)
+
+    def _forget_block(self) -> bool:
+        """Evict cached prefixes until a block is free; return False if there are none left."""
+        while not self.vllm.free_blocks:
+            if not self._prefixes.forget_oldest():
+                return False
+            self._idle.tidy(self._prefixes_of_open())
+        return True

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import transformers as tf
@@ -16,8 +17,8 @@ from cosine_node import zoo
 from cosine_node.engine.base import Engine, PassAbandoned, Row
 from cosine_node.engine.pool_size import PoolSize
 from cosine_node.engine.vllm import model as module
-from cosine_node.engine.vllm.engine import VllmEngine
 from cosine_node.engine.vllm.loading import load_vllm
+from cosine_node.engine.vllm.model import VllmEngine
 from cosine_node.engine.vllm.process import ProcessLost
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
@@ -31,10 +32,12 @@ PROMPTS = [[3 + (7 * text + place * place) % (VOCAB - 3) for place in range(9 + 
 LOADING = """
 import sys, time
 from pathlib import Path
+from typing import Any
 from cosine_node.engine.vllm.environment import VllmOptions
+from cosine_node.engine.vllm.model import VllmEngine
 from cosine_node.engine.vllm.loading import load_vllm
 engine = load_vllm(Path(sys.argv[1]), VllmOptions(Path(sys.argv[2])), threads=1, pool_tokens=64)
-print(engine.process.pid, flush=True)
+print(engine.vllm.process.pid, flush=True)
 time.sleep(600)
 """
 
@@ -97,7 +100,7 @@ def test_texts_are_those_of_transformers_in_one_process_and_in_two(tensor: int, 
 def test_a_dead_process_fails_its_pass_alone_and_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = load()
     [expected] = texts(engine, PROMPTS[:1], 3)
-    prompt, lost = PROMPTS[0], engine.process.pid
+    prompt, lost = PROMPTS[0], engine.vllm.process.pid
     sequence = engine.open(sampling=Sampling(), prompt_tokens=len(prompt), scope="a")
     engine.forward([Row.chain(sequence, prompt)])
     engine.keep(sequence, range(len(prompt)))
@@ -110,17 +113,17 @@ def test_a_dead_process_fails_its_pass_alone_and_is_replaced(monkeypatch: pytest
     monkeypatch.setattr(module, "RESTART_S", 0.0)
     [result] = engine.forward([row])
     assert [choice.token for choice in result.choices] == expected[1:]
-    assert engine.process.pid != lost
+    assert engine.vllm.process.pid != lost
 
 
 @pytest.mark.thorough
 def test_a_dead_rank_is_an_error() -> None:
     engine = load(tensor_parallel=2)
-    ranks = children_of(engine.process.pid)
+    ranks = children_of(engine.vllm.process.pid)
     os.kill(ranks[-1], signal.SIGKILL)
     with pytest.raises(ProcessLost):
         texts(engine, PROMPTS[:2], 200)
-    wait_until(lambda: not any(map(is_running, [engine.process.pid, *ranks])))
+    wait_until(lambda: not any(map(is_running, [engine.vllm.process.pid, *ranks])))
 
 
 @pytest.mark.thorough
@@ -170,15 +173,15 @@ def test_numerics_and_sizes_are_those_of_the_model() -> None:
 @pytest.mark.thorough
 def test_a_long_prompt_is_abandoned_between_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = load()
-    own = engine.process.run
+    own = engine.vllm.process.run
 
-    def run(told: object) -> None:
-        own(told)  # type: ignore[arg-type]
+    def run(**told: Any) -> None:
+        own(**told)
         engine.abandon()
 
-    monkeypatch.setattr(engine.process, "run", run)
+    monkeypatch.setattr(engine.vllm.process, "run", run)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
-    monkeypatch.setattr(engine._model, "pass_tokens", 32)
+    engine.vllm.pass_tokens = 32
     with pytest.raises(PassAbandoned):
         engine.forward([Row.chain(sequence, [3] * 100)])
     assert engine.live_tokens == 0
