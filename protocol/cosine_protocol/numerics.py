@@ -11,6 +11,7 @@ QUANTISED: Final = "/"  # Stands before what an engine quantises weights to at l
 DETERMINISTIC: Final = " deterministic"  # Ends the numerics of an engine with the same bits in every pass.
 LLAMA: Final = "llama.cpp"  # The arithmetic of an engine that computes as llama.cpp does for the type of weights.
 VLLM: Final = "vllm:"  # Begins the numerics of an engine on vLLM.
+GROUPED: Final = ("int4", "int8")  # Weights in groups; in float32, inputs of products are rounded to eight bits.
 DTYPES: Final = ("float32", "bfloat16", "float16")  # The arithmetic of engines on PyTorch.
 
 
@@ -37,8 +38,9 @@ def held_type_of(numerics: str) -> str | None:
 
 
 def repeats(numerics: str) -> bool:
-    """True if texts repeat exactly: in 16 bits and in llama.cpp the batch decides near ties."""
-    is_exact = arithmetic_of(numerics) == "float32" or numerics == f"gguf:F32+{LLAMA}"
+    """True if texts repeat exactly: in 16 bits, with rounded inputs and in llama.cpp the batch decides ties."""
+    is_float32 = arithmetic_of(numerics) == "float32" and held_type_of(numerics) not in GROUPED
+    is_exact = is_float32 or numerics == f"gguf:F32+{LLAMA}"
     return is_exact or numerics.endswith(DETERMINISTIC)
 
 

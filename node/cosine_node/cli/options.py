@@ -233,7 +233,7 @@ class ServedModelOptions:
         model_option(
             "quantize",
             "KIND",
-            "Weight format: float16 (CPU), int8 (torchao), int4 (torchao, CUDA), or stored, as in the GGUF file.",
+            "Weight format: float16 (CPU), int8, int4 (on a GPU by torchao), or stored, as in the GGUF file.",
         ),
     ] = None
     kv_memory: Annotated[

@@ -10,8 +10,8 @@ from cosine_node.doctor.finding import Finding, failure, fine, warning
 
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": (
-        *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "numpy", "safetensors", "torch"),
-        "transformers",
+        *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "numba", "numpy", "onnx", "onnxruntime"),
+        *("safetensors", "torch", "transformers"),
     ),
     "llama": ("gguf", "hivemind", "huggingface_hub", "llguidance", "numpy", "safetensors", "xllamacpp"),
     "light": ("libp2p", "trio"),

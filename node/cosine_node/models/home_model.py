@@ -77,7 +77,7 @@ def is_eagle_head(folder: Path) -> bool:
 def _load_with_head(
     source: ModelSource, name: str, folder: Path, emit: Emit, *, measure_s: float
 ) -> tuple[ServedModel, HomeModel]:
-    from cosine_node.engine.blocks.half_linear import hold_like
+    from cosine_node.engine.blocks.held_linear import hold_like
     from cosine_node.engine.eagle.draft_head import EagleHead
     from cosine_node.engine.torch.loading import read_config
 
@@ -93,7 +93,7 @@ def _load_with_head(
 
 
 def _load_with_own_layer(source: ModelSource, emit: Emit, *, measure_s: float) -> tuple[ServedModel, HomeModel]:
-    from cosine_node.engine.blocks.half_linear import hold_like
+    from cosine_node.engine.blocks.held_linear import hold_like
     from cosine_node.engine.eagle.mtp_head import MtpHead, MtpLayer
     from cosine_node.engine.torch.loading import read_config, resolve_device, resolve_dtype
 

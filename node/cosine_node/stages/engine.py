@@ -13,7 +13,7 @@ from torch import Tensor
 from transformers.utils.hub import cached_file
 
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.half_linear import HalfLinear
+from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
@@ -163,7 +163,7 @@ class StageModel:
         self.hidden_width: int = model.config.get_text_config().hidden_size
         self.token_bytes: TokenBytes = self.packed.token_bytes
         self.pool_bytes = self.packed.pool_bytes
-        held = (module for module in model.modules() if isinstance(module, HalfLinear))
+        held = (module for module in model.modules() if isinstance(module, HeldLinear))
         self.weights_bytes = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *held))
         tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
         tree.add(row, [0])

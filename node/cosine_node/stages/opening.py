@@ -12,7 +12,7 @@ import torch
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.experts import is_mixture
-from cosine_node.engine.blocks.half_linear import HALF, avoid_emulation, bytes_in_half
+from cosine_node.engine.blocks.held_linear import HALF, HELD, avoid_emulation, held_bytes
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
@@ -25,7 +25,7 @@ from cosine_node.engine.torch.loading import (
     block_layouts,
     check_options,
     default_quantisation,
-    halve,
+    hold_model,
     read_config,
     resolve_device,
     resolve_dtype,
@@ -52,11 +52,12 @@ from cosine_protocol.stage_messages import LayerRange
 
 
 def part_sizes(
-    config: Any, *, dtype: torch.dtype, file: GgufFile | None = None, is_half: bool = False
+    config: Any, *, dtype: torch.dtype, file: GgufFile | None = None, held: str | None = None
 ) -> PartSizes:
     """The sizes of a model with this configuration. The matrices of a GGUF `file` keep their stored format.
 
-    With `is_half` linear layers are held in float16. Raises `UsageError`, also for a model that cannot be divided.
+    `held` is the one of `HELD` that linear layers are converted to, if any. Raises `UsageError`, also for a model
+    that cannot be divided.
     """
     try:
         with torch.device("meta"):
@@ -64,9 +65,9 @@ def part_sizes(
     except (ValueError, ImportError, RuntimeError) as error:
         raise UsageError(f"No model can be made of this configuration: {first_line(error)}") from error
     embedding, output = model.get_input_embeddings(), model.get_output_embeddings()
-    # An output layer in float16 has a matrix of its own.
-    is_tied = output is not None and output.weight is embedding.weight and not is_half
-    bytes_of = bytes_in_half if is_half else _bytes_of
+    # A converted output layer has a matrix of its own.
+    is_tied = output is not None and output.weight is embedding.weight and held is None
+    bytes_of = partial(held_bytes, kind=held) if held is not None else _bytes_of
     if file is not None:
         # The whole model may be larger than the address space, so even unused memory must not be allocated.
         with torch.device("meta"):
@@ -153,14 +154,15 @@ class StageDraft:
         file = self._file = stored_file(str(folder), choice.quantize)
         self._memory_bytes = _memory_bytes(memory, self._device)
         default = default_quantisation(config, file, dtype=choice.dtype, device=self._device)
-        self._is_half = (choice.quantize or default) == HALF
+        chosen = choice.quantize or default
+        self._held = chosen if chosen in HELD and self._device.type == "cpu" else None
         sizes = partial(part_sizes, config, dtype=self._dtype, file=file)
-        self.sizes: PartSizes = sizes(is_half=self._is_half)
-        if self._is_half and choice.quantize is None and file is not None and not self._fits(layers):
+        self.sizes: PartSizes = sizes(held=self._held)
+        if self._held == HALF and choice.quantize is None and file is not None and not self._fits(layers):
             # In blocks it takes less.
-            self._is_half, self.sizes = False, sizes()
+            self._held, self.sizes = None, sizes()
         stored = None if file is None else file.weights
-        self.numerics = numerics_of(self._dtype, stored, HALF if self._is_half else None)
+        self.numerics = numerics_of(self._dtype, stored, self._held)
         """The numerics of the loaded part."""
         # Wrong layers are refused before the network is used.
         self.named = None if layers == AUTO else self._named(layers)
@@ -208,8 +210,8 @@ class StageDraft:
         limit_threads(self._threads, self._folder)
         try:
             model: Any = load_part(str(self._folder), part, dtype=self._dtype).to(self._device)
-            if self._is_half:
-                halve(model)
+            if self._held is not None:
+                hold_model(model, self._held)
             elif self._file is None:
                 avoid_emulation(model)
             reach(TESTING)

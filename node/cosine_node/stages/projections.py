@@ -19,7 +19,11 @@ Projections = npt.NDArray[np.float64]
 DOMAIN: Final = b"cosine/probe/1"
 AT_ONCE_TOKENS: Final = 64
 """Bounds memory to 8 MiB at a width of 16,384 in float 64."""
-VALUE_BYTES: Final = {"float32": 4, "float32/float16": 4, "bfloat16": 2, "float16": 2}
+VALUE_BYTES: Final = {
+    **dict.fromkeys(("float32", "float32/float16", "float32/int4", "float32/int8"), 4),
+    "bfloat16": 2,
+    "float16": 2,
+}
 """Bytes of a number of the activations, by the numerics that checks can compare."""
 
 

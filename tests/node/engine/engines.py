@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import count
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from torch import nn
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
-from cosine_node.engine.blocks.half_linear import has_half_products, hold_in_half
+from cosine_node.engine.blocks.held_linear import has_half_products, hold
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import llama_library
@@ -125,10 +125,14 @@ def chain_engine(pool_tokens: int) -> ChainEngine:
     )
 
 
-def halved_llama() -> Any:
-    model = tiny_llama()
-    hold_in_half(model)
+def held(model: Any, quantize: str) -> Any:
+    """Return a model with converted weights."""
+    hold(model, quantize)
     return model
+
+
+def grouped_engine(bits: str, pool_tokens: int) -> TorchEngine:
+    return TorchEngine(held(tiny_llama(), bits), pool_tokens=pool_tokens, way=PassWay.COMPILED)
 
 
 def rounded(model: Any) -> Any:
@@ -179,11 +183,14 @@ def _built(config: Callable[[], Any], way: PassWay = PassWay.PACKED) -> Kind:
     return _torch(lambda: build(config()), way=way)
 
 
+HALF_KIND: Final = _torch(
+    lambda: held(tiny_llama(), "float16"), lambda: rounded(tiny_llama()), way=PassWay.COMPILED
+)
 MODELS: Final[Mapping[str, Kind]] = {
     "torch": _torch(tiny_llama),
     "torch with padded rows": _torch(tiny_llama, pads_rows=True),
     "weights in blocks": _torch(lambda: llama_of_blocks(Blocks.ALL), lambda: llama_of_blocks(Blocks.NONE)),
-    **({"weights in float16": _torch(halved_llama, lambda: rounded(tiny_llama()))} if has_half_products() else {}),
+    **({"weights in float16": HALF_KIND} if has_half_products() else {}),
     "llama.cpp": Kind(lambda pool_tokens: llama_engine(pool_tokens=pool_tokens), tiny_llama),
     "llama.cpp with few lanes": Kind(
         lambda pool_tokens: llama_engine(pool_tokens=pool_tokens, lanes=7, pass_tokens=5), tiny_llama
@@ -195,6 +202,8 @@ MODELS: Final[Mapping[str, Kind]] = {
 """Kinds of a whole Llama."""
 COUPLED: Final[Mapping[str, Kind]] = {
     **MODELS,
+    # Rounded inputs of products enlarge the rounding of transformers' attention.
+    **{f"weights in {bits}": Kind(partial(grouped_engine, bits)) for bits in ("int4", "int8")},
     "reduced vocabulary": Kind(reduced_engine),
     "lookup": Kind(lambda pool: NgramEngine(pool_tokens=pool, vocab_tokens=VOCAB, context_tokens=512)),
     "scripted": Kind(lambda pool: ScriptedEngine(pool_tokens=pool, vocab_tokens=VOCAB)),

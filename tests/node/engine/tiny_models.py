@@ -5,7 +5,7 @@ from typing import Any, Final
 import torch
 import transformers as tf
 
-from cosine_node.engine.blocks.half_linear import has_half_products
+from cosine_node.engine.blocks.held_linear import has_half_products
 
 VOCAB: Final = 200
 HELD: Final = "/float16" if has_half_products() else ""

@@ -11,7 +11,7 @@ from torch import Tensor
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products
+from cosine_node.engine.blocks.held_linear import HeldLinear, has_half_products
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.models.engine_kind import EngineChoice
@@ -74,13 +74,13 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
 def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint("qwen3_5", tmp_path)
     head = own_layer(tmp_path, quantize="float16").engine
-    used, forward = set[HalfLinear](), HalfLinear.forward
+    used, forward = set[HeldLinear](), HeldLinear.forward
 
-    def noted(layer: HalfLinear, vectors: Tensor) -> Tensor:
+    def noted(layer: HeldLinear, vectors: Tensor) -> Tensor:
         used.add(layer)
         return forward(layer, vectors)
 
-    monkeypatch.setattr(HalfLinear, "forward", noted)
+    monkeypatch.setattr(HeldLinear, "forward", noted)
     head.forward([Row.chain(head.open(sampling=Sampling(), prompt_tokens=3), (3, 4, 5))])
     # Seven of the layer, the projection before it, and the target's output layer.
     assert len(used) >= 9

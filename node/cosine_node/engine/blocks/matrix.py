@@ -6,7 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.kinds import KINDS, dequantise
+from cosine_node.engine.blocks.kinds import KINDS, Planes, dequantise
 from cosine_p2p.gguf.header import BLOCKS
 
 SIZES: Final = {name: (weights, size_bytes) for name, weights, size_bytes in BLOCKS.values() if name in KINDS}
@@ -96,12 +96,15 @@ class BlockMatrix(nn.Module):
     def rows_of(self, numbers: Tensor) -> Tensor:
         """Return the rows with these numbers [...] in float32, [..., columns]."""
         layout = self.layout
-        _, block_bytes, blocks, tile_rows = layout.shape
-        asked = numbers.flatten()
-        rows = self.planes[asked // tile_rows, :, :, asked % tile_rows]
-        weights = dequantise(layout.kind, rows.transpose(0, 1).reshape(block_bytes, -1))
-        turned = weights.view(layout.block_weights, len(asked), blocks).permute(1, 2, 0)
+        weights = dequantise(layout.kind, self.planes_of(numbers.flatten()))
+        turned = weights.view(layout.block_weights, numbers.numel(), -1).permute(1, 2, 0)
         return turned.reshape(*numbers.shape, layout.columns)
+
+    def planes_of(self, rows: Tensor) -> Planes:
+        """Return the transposed blocks [bytes of a block, blocks] of the rows with these numbers [rows]."""
+        _, block_bytes, _, tile_rows = self.layout.shape
+        found = self.planes[rows // tile_rows, :, :, rows % tile_rows]
+        return found.transpose(0, 1).reshape(block_bytes, -1)
 
 
 class BlockLinear(nn.Module):
@@ -120,6 +123,11 @@ class BlockLinear(nn.Module):
         self._matrix = (matrix,)
         # Carries the dtype and device of the model.
         self.register_buffer("_like", torch.empty(0), persistent=False)
+
+    @property
+    def blocks(self) -> BlockMatrix:
+        """The matrix, which may belong to another module."""
+        return self._matrix[0]
 
     @property
     def weight(self) -> Tensor:

@@ -21,7 +21,6 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from cosine_node.engine.torch.attention import attend
-from cosine_node.engine.torch.flat_decoder import multiplies_columns, multiply_columns
 from cosine_node.engine.torch.pass_plan import DecoderPlan
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
@@ -119,15 +118,6 @@ class HeadShape:
         }
 
 
-class _Projection(nn.Linear):
-    """A product that CPUs compute by columns in bfloat16 for drafts, since its weights are read for each token."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled() or x.dim() != 2 or not multiplies_columns(self.weight):
-            return super().forward(x)
-        return multiply_columns(self.weight, x)
-
-
 class _Norm(nn.Module):
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -143,10 +133,10 @@ class _Attention(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
         queries, keys = shape.heads * shape.head_width, shape.key_heads * shape.head_width
-        self.q_proj = _Projection(2 * shape.width, queries, bias=False)
-        self.k_proj = _Projection(2 * shape.width, keys, bias=False)
-        self.v_proj = _Projection(2 * shape.width, keys, bias=False)
-        self.o_proj = _Projection(queries, shape.width, bias=False)
+        self.q_proj = nn.Linear(2 * shape.width, queries, bias=False)
+        self.k_proj = nn.Linear(2 * shape.width, keys, bias=False)
+        self.v_proj = nn.Linear(2 * shape.width, keys, bias=False)
+        self.o_proj = nn.Linear(queries, shape.width, bias=False)
         self._width = shape.head_width
 
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor, attend: Attend) -> Tensor:
@@ -160,9 +150,9 @@ class _Attention(nn.Module):
 class _FeedForward(nn.Module):
     def __init__(self, shape: HeadShape) -> None:
         super().__init__()
-        self.gate_proj = _Projection(shape.width, shape.feed_forward_width, bias=False)
-        self.up_proj = _Projection(shape.width, shape.feed_forward_width, bias=False)
-        self.down_proj = _Projection(shape.feed_forward_width, shape.width, bias=False)
+        self.gate_proj = nn.Linear(shape.width, shape.feed_forward_width, bias=False)
+        self.up_proj = nn.Linear(shape.width, shape.feed_forward_width, bias=False)
+        self.down_proj = nn.Linear(shape.feed_forward_width, shape.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         output: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
@@ -192,10 +182,10 @@ class EagleHead(nn.Module):
         super().__init__()
         self.shape = shape
         self.vocabulary = vocabulary
-        self.fc = _Projection(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
+        self.fc = nn.Linear(len(shape.feature_layers) * shape.target_width, shape.width, bias=False)
         self.midlayer = _Layer(shape)
         self.norm = _Norm(shape.width, shape.norm_eps)
-        self.lm_head = _Projection(shape.width, shape.draft_tokens, bias=False)
+        self.lm_head = nn.Linear(shape.width, shape.draft_tokens, bias=False)
         halves = torch.arange(0, shape.head_width, 2, dtype=torch.float32) / shape.head_width
         self._frequencies = shape.rope_theta**-halves
 

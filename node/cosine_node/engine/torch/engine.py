@@ -61,7 +61,7 @@ class TorchEngine(PagedEngine):
             pool,
             vocab_tokens=self._passes.vocab_tokens,
             context_tokens=min(context_tokens(model.config), pool.capacity_tokens),
-            numerics=numerics(model) + ("" if tiles is None else DETERMINISTIC),
+            numerics=numerics(model) + (DETERMINISTIC if tiles is not None or way is PassWay.COMPILED else ""),
         )
         self.tells_likelihoods = True
 

@@ -14,13 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.half_linear import HalfLinear, HalfMatrix
 from cosine_node.engine.context_length import STRETCHED_ROPES
-from cosine_node.engine.processor import has_matrix_units
 from cosine_node.engine.torch.attention import attend
 from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
 from cosine_node.engine.torch.pass_plan import DecoderPlan
-from cosine_node.engine.torch.row_tiles import VECTOR, RowKernel
+from cosine_node.engine.torch.row_tiles import RowKernel
 
 KNOWN_LAYERS: Final = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}
@@ -49,45 +47,17 @@ class _RmsNorm:
         return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
 
 
-SLOW_COLUMNS: Final = range(17, 48)
-"""Numbers of columns that are slower on matrix units than the next larger number (oneDNN with AMX: 1.4 times)."""
-LEAST_COLUMNS: Final = 2 if has_matrix_units() else 1
-"""PyTorch does not use matrix units for a single column: with AMX it takes 1.4 times as long as two columns, with
-the same bits. Without matrix units, two columns take twice as long as one."""
-
-
-def multiplies_columns(weight: Tensor) -> bool:
-    """True if inputs are passed as columns: faster on CPUs in bfloat16, and no sum depends on their number.
-
-    The library then reorders the few columns for each product instead of the weights. Measured with AMX for 1 to
-    512 columns; with AVX-512 alone it is as fast as with rows.
-    """
-    return weight.device.type == "cpu" and weight.dtype is torch.bfloat16
-
-
-def _as_columns(rows: Tensor) -> Tensor:
-    """Return [rows, width] as columns [width, at least rows]."""
-    count = len(rows)
-    columns = SLOW_COLUMNS.stop if count in SLOW_COLUMNS else max(LEAST_COLUMNS, count)
-    return F.pad(rows.t(), (0, columns - count)) if columns > count else rows.t()
-
-
-def _as_rows(columns: Tensor, count: int) -> Tensor:
-    """Return the first `count` of the columns [width, columns] as rows [count, width]."""
-    return columns[:, :count].t().contiguous()
-
-
-def multiply_columns(weight: Tensor, rows: Tensor) -> Tensor:
-    """Multiply rows [rows, inputs] by a contiguous weight [outputs, inputs], to [rows, outputs]."""
-    return _as_rows(torch.mm(weight, _as_columns(rows)), len(rows))
+def keeps_rows(weight: Tensor) -> bool:
+    """True if a weight keeps the layout [outputs, inputs] on a CPU, which is faster in 16 bits."""
+    return weight.device.type == "cpu" and weight.dtype is not torch.float32
 
 
 @dataclass(frozen=True, slots=True)
 class _Linear:
     """One or several projections of one input as one product.
 
-    `matrix` is [inputs, outputs]. With `multiplies_columns` its memory layout is [outputs, inputs]. Otherwise it is
-    contiguous, which makes a product with a single row faster on a CPU.
+    `matrix` is [inputs, outputs]. In float32 it is contiguous, which makes a product with a single row faster on a
+    CPU; in 16 bits its memory layout is [outputs, inputs].
     """
 
     matrix: Tensor
@@ -106,7 +76,7 @@ class _Linear:
         matrix = _joined_before(weights)
         if matrix is None:
             sizes = [len(weight) for weight in weights]
-            if multiplies_columns(weights[0]):
+            if keeps_rows(weights[0]):
                 joined = torch.cat(weights)
                 matrix, views = joined.t(), list(torch.split_with_sizes(joined, sizes))
             else:
@@ -118,67 +88,7 @@ class _Linear:
         return cls(matrix, torch.cat(biases) if biases else None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if multiplies_columns(self.matrix):
-            return _as_rows(self.columns(_as_columns(x)), len(x))
         return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
-
-    @property
-    def fills_vectors(self) -> bool:
-        """True if inputs are columns, and their number of elements is a multiple of `VECTOR` for any batch."""
-        return multiplies_columns(self.matrix) and len(self.matrix) % VECTOR == 0
-
-    def columns(self, x: Tensor) -> Tensor:
-        """Map [inputs, columns] to [outputs, columns]."""
-        weight = self.matrix.t()
-        return torch.mm(weight, x) if self.bias is None else torch.addmm(self.bias[:, None], weight, x)
-
-
-@dataclass(frozen=True, slots=True)
-class _HalfProduct:
-    """One or several projections of one input as one product with float16 weights.
-
-    `shape` is the number of inputs and outputs.
-    """
-
-    matrix: HalfMatrix
-    bias: Tensor | None
-    shape: tuple[int, ...]
-
-    @classmethod
-    def joining(cls, *modules: HalfLinear) -> "_HalfProduct":
-        biases = [module.bias.detach() for module in modules if module.bias is not None]
-        shape = modules[0].in_features, sum(module.out_features for module in modules)
-        return cls(HalfLinear.join(modules), torch.cat(biases) if biases else None, shape)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        found = self.matrix.times(x.float())
-        return (found if self.bias is None else found.add_(self.bias)).to(x.dtype)
-
-
-@dataclass(frozen=True, slots=True)
-class _ApartLinears:
-    """Several projections of one input, of which only some have float16 weights."""
-
-    modules: tuple[nn.Linear | HalfLinear, ...]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Inputs and outputs."""
-        return self.modules[0].in_features, sum(module.out_features for module in self.modules)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        return torch.cat([module(x) for module in self.modules], -1)
-
-
-_Product = _Linear | _HalfProduct | _ApartLinears
-
-
-def _product(*modules: Any) -> _Product:
-    """Join projections of one input."""
-    held = [isinstance(module, HalfLinear) for module in modules]
-    if all(held):
-        return _HalfProduct.joining(*modules)
-    return _ApartLinears(modules) if any(held) else _Linear.joining(*modules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +99,10 @@ class _OutputProjection:
     bias: Tensor | None
 
     def __call__(self, x: Tensor) -> Tensor:
-        # On a CPU, 3 to 48 rows times a large vocabulary are faster as columns (measured with MKL).
-        if not multiplies_columns(self.weight) and (x.is_cuda or not 3 <= len(x) <= 48):
+        # On a CPU, 3 to 48 rows times a large vocabulary in float32 are faster as columns (measured with MKL).
+        if keeps_rows(self.weight) or x.is_cuda or not 3 <= len(x) <= 48:
             return F.linear(x, self.weight, self.bias)
-        logits = multiply_columns(self.weight, x)
+        logits = torch.mm(self.weight, x.t()).t().contiguous()
         return logits if self.bias is None else logits + self.bias
 
 
@@ -200,17 +110,12 @@ class _OutputProjection:
 class _FeedForward:
     """The gated feed-forward of a layer (SwiGLU, arXiv 2002.05202), from [rows, hidden] to the same."""
 
-    gate_and_up: _Product
-    down: _Product
+    gate_and_up: _Linear
+    down: _Linear
 
     def __call__(self, x: Tensor) -> Tensor:
-        # Activations between two products stay columns if these fill vectors for any number of columns.
-        gate_and_up, down = self.gate_and_up, self.down
-        if isinstance(gate_and_up, _Linear) and isinstance(down, _Linear) and down.fills_vectors:
-            gate, up = gate_and_up.columns(_as_columns(x)).chunk(2)
-            return _as_rows(down.columns(F.silu(gate).mul_(up)), len(x))
-        gate, up = gate_and_up(x).chunk(2, -1)
-        return down(F.silu(gate) * up)
+        gate, up = self.gate_and_up(x).chunk(2, -1)
+        return self.down(F.silu(gate) * up)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,10 +129,10 @@ class _DecoderLayer:
     scale: float
     window: int | None
     input_norm: _RmsNorm
-    query_key_value: _Product
+    query_key_value: _Linear
     query_norm: _RmsNorm | None
     key_norm: _RmsNorm | None
-    attention_output: _Product
+    attention_output: _Linear
     mlp_norm: _RmsNorm
     feed_forward: _FeedForward
 
@@ -245,12 +150,12 @@ class _DecoderLayer:
             scale=attention.scaling,
             window=window if isinstance(window, int) and window > 0 else None,
             input_norm=_RmsNorm.of(layer.input_layernorm),
-            query_key_value=_product(attention.q_proj, attention.k_proj, attention.v_proj),
+            query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
             query_norm=_RmsNorm.of(attention.q_norm) if hasattr(attention, "q_norm") else None,
             key_norm=_RmsNorm.of(attention.k_norm) if hasattr(attention, "k_norm") else None,
-            attention_output=_product(attention.o_proj),
+            attention_output=_Linear.joining(attention.o_proj),
             mlp_norm=_RmsNorm.of(layer.post_attention_layernorm),
-            feed_forward=_FeedForward(_product(mlp.gate_proj, mlp.up_proj), _product(mlp.down_proj)),
+            feed_forward=_FeedForward(_Linear.joining(mlp.gate_proj, mlp.up_proj), _Linear.joining(mlp.down_proj)),
         )
 
     def __call__(self, x: Tensor, cos: Tensor, sin: Tensor, plan: DecoderPlan) -> Tensor:
@@ -287,7 +192,7 @@ class FlatDecoder:
     _rotary: nn.Module
     _layers: tuple[_DecoderLayer, ...]
     _norm: _RmsNorm
-    _output: _OutputProjection | _HalfProduct | None
+    _output: _OutputProjection | None
 
     @property
     def is_capturable(self) -> bool:
@@ -302,8 +207,8 @@ class FlatDecoder:
         The model stays usable: its projections become views of the joined ones.
         """
         body: Any = getattr(model, "model", None)
-        layers = [layer for layer in getattr(body, "layers", ()) if not isinstance(layer, AbsentLayer)]
-        if not layers or any(not _is_known(layer) for layer in layers):
+        layers = layers_of(model)
+        if not layers or not all(is_known(layer) and all(map(_is_plain, projections(layer))) for layer in layers):
             return None
         embedding, head = body.embed_tokens, model.lm_head
         if type(embedding) not in (nn.Embedding, StandInEmbedding):
@@ -311,12 +216,10 @@ class FlatDecoder:
         if not (_is_plain(head) or isinstance(head, AbsentOutput)):
             return None
         # The joined projections are copies.
-        projections = [each for layer in layers for each in _projections(layer)]
-        copy_out_of_files(model, but=[each.weight for each in projections if not isinstance(each, HalfLinear)])
-        output: _OutputProjection | _HalfProduct | None = None
-        if isinstance(head, HalfLinear):
-            output = _HalfProduct.joining(head)
-        elif isinstance(head, nn.Linear):
+        joined = [each for layer in layers for each in projections(layer)]
+        copy_out_of_files(model, but=[each.weight for each in joined])
+        output: _OutputProjection | None = None
+        if isinstance(head, nn.Linear):
             output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(
             partial(F.embedding, weight=embedding.weight.detach())
@@ -370,31 +273,36 @@ class FlatDecoder:
 def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
     """Return the matrix of which weights [outputs, inputs] are views since an earlier joining, else None."""
     first, outputs = weights[0], sum(len(weight) for weight in weights)
-    inputs, by_columns = first.shape[1], multiplies_columns(first)
+    inputs, by_rows = first.shape[1], keeps_rows(first)
     # Weights in mapped files, whose memory PyTorch cannot resize, are not joined, not even a single one.
     if first.device.type == "cpu" and not first.untyped_storage().resizable():
         return None
     offset = first.storage_offset()
     for weight in weights:
         memory = weight.untyped_storage().data_ptr()
-        strides = (inputs, 1) if by_columns else (1, outputs)
+        strides = (inputs, 1) if by_rows else (1, outputs)
         if memory != first.untyped_storage().data_ptr() or weight.stride() != strides:
             return None
         if weight.storage_offset() != offset:
             return None
-        offset += weight.numel() if by_columns else len(weight)
-    return first.as_strided((inputs, outputs), (1, inputs) if by_columns else (outputs, 1))
+        offset += weight.numel() if by_rows else len(weight)
+    return first.as_strided((inputs, outputs), (1, inputs) if by_rows else (outputs, 1))
 
 
-def _is_known(layer: Any) -> bool:
-    if type(layer).__name__ not in KNOWN_LAYERS:
-        return False
+def layers_of(model: Any) -> list[Any]:
+    """Return the present layers of a causal LM; none if they cannot be identified."""
+    layers = getattr(getattr(model, "model", None), "layers", ())
+    return [layer for layer in layers if not isinstance(layer, AbsentLayer)]
+
+
+def is_known(layer: Any) -> bool:
+    """True if a layer computes what `_DecoderLayer` does."""
     # transformers has two names for the activation of these layers.
-    has_silu = type(layer.mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
-    return has_silu and all(map(_is_plain, _projections(layer)))
+    return type(layer).__name__ in KNOWN_LAYERS and type(layer.mlp.act_fn).__name__ in ("SiLU", "SiLUActivation")
 
 
-def _projections(layer: Any) -> tuple[Any, ...]:
+def projections(layer: Any) -> tuple[Any, ...]:
+    """Return the linear layers of a known layer."""
     attention, mlp = layer.self_attn, layer.mlp
     return (
         *(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj),
@@ -404,6 +312,4 @@ def _projections(layer: Any) -> tuple[Any, ...]:
 
 def _is_plain(projection: Any) -> bool:
     # Quantised weights are other tensor types, which cannot be joined.
-    if type(projection) is HalfLinear:
-        return True
     return type(projection) is nn.Linear and type(projection.weight) is nn.Parameter

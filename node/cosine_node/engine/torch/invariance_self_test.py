@@ -14,14 +14,14 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from cosine_node.engine.blocks.experts import is_mixture
-from cosine_node.engine.blocks.half_linear import HalfLinear
+from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
-from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestTexts, Text
+from cosine_node.engine.self_test import POOL_TOKENS
 from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
-from cosine_node.engine.torch.load_self_test import SelfTestPasses
+from cosine_node.engine.torch.load_self_test import variant_group
 from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end, separate_feed
+from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
 from cosine_node.engine.torch.row_tiles import (
     FIXED_ROWS,
     KEY_BLOCK,
@@ -32,7 +32,6 @@ from cosine_node.engine.torch.row_tiles import (
     RowTileSet,
     measure_tiles,
 )
-from cosine_node.engine.torch.support import context_tokens
 from cosine_protocol.errors import UsageError
 
 TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 448, 512, 528, 960, 1040)
@@ -47,7 +46,7 @@ def product_kernels(model: nn.Module) -> list[RowKernel]:
     """Return the products of a model's modules with their weights, one of each type and shape."""
     found: dict[tuple[object, ...], RowKernel] = {}
     for module in model.modules():
-        if isinstance(module, nn.Linear | BlockLinear | HalfLinear):
+        if isinstance(module, nn.Linear | BlockLinear | HeldLinear):
             shape = module.out_features, module.in_features
             found.setdefault((type(module), *shape), RowKernel(module.in_features, module))
         elif isinstance(module, Conv1D):
@@ -175,21 +174,9 @@ def find_row_tiles(model: Any) -> RowTileSet:
     with torch.inference_mode():
         tiles = _measured_tiles(model)
         packed = PackedModel(model, slots=POOL_TOKENS, tiles=tiles)
-        longest = context_tokens(model.config)
-        texts = SelfTestTexts.of(
-            vocab_tokens=packed.vocab_tokens,
-            context_tokens=0 if longest == UNBOUNDED_TOKENS else longest,
-            has_window=True,
-            attempt=0,
-        )
-        # Tokens at the end of the context have no past that could be fed first.
-        rows = [row for row in SelfTestPasses(packed).run(texts) if row.group is not Group.FAR]
-        alone = _logits_alone(packed, [row.text for row in rows])
-    for row in rows:
-        if not torch.equal(row.logits, alone[row.text]):
-            raise UsageError(
-                f"{refused}: in a self-test {row.group} gave other logits than alone; drop the option."
-            )
+        group = variant_group(packed)
+    if group is not None:
+        raise UsageError(f"{refused}: in a self-test {group} gave other logits than alone; drop the option.")
     return tiles
 
 
@@ -211,13 +198,3 @@ def _measured_tiles(model: Any) -> RowTileSet:
         attention_over_blocks=over_blocks,
         hidden_keys=most_hidden_keys(shapes, over_any, dtype=dtype, device=device),
     )
-
-
-def _logits_alone(packed: PackedModel, texts: list[Text]) -> dict[Text, Tensor]:
-    """Return the logits [vocab] after each text and each of its beginnings, from passes over one text."""
-    found: dict[Text, Tensor] = {}
-    for text in sorted(texts, key=len, reverse=True):
-        if text not in found:
-            logits = packed.logits([separate_feed(text)], wanted=list(range(len(text)))).float()
-            found |= {text[: i + 1]: logits[i] for i in range(len(text))}
-    return found

@@ -29,8 +29,10 @@ from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
 from cosine_node.engine.torch.attention import latent_layers
 from cosine_node.engine.torch.cached_model import CachedModel
+from cosine_node.engine.torch.compiled.decoder import is_compilable
 from cosine_node.engine.torch.partial_model import few_layers, part_of
 from cosine_node.engine.torch.pass_model import PassModel
+from cosine_node.engine.torch.pass_plan import separate_feed
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.torch.support import (
     UnsupportedModel,
@@ -271,7 +273,8 @@ def possible_ways(model: Any) -> list[PassWay]:
     """Return the ways that a model's configuration and layers allow, the fastest first."""
     if packed_obstacle(type(model), model.config) is not None:
         return [PassWay.CACHED, PassWay.STEPPED]
-    return [way for way in PassWay if way is not PassWay.EXPANDED or latent_layers(model)]
+    lacking = {PassWay.COMPILED: not is_compilable(model), PassWay.EXPANDED: not latent_layers(model)}
+    return [way for way in PassWay if not lacking.get(way)]
 
 
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
@@ -283,7 +286,8 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
     model_type: str = model.config.model_type
     suspects: dict[Group, float] = {}
     try:
-        tried = nullcontext() if part_of(model) is None else few_layers(model)
+        is_sampled = way is PassWay.COMPILED or part_of(model) is not None
+        tried = few_layers(model) if is_sampled else nullcontext()
         with tried, short_windows(model) as has_window, torch.inference_mode():
             passes = way.pass_model(model, slots=POOL_TOKENS)
             if way is PassWay.CACHED and isinstance(passes, CachedModel) and passes.forgets_state():
@@ -294,11 +298,15 @@ def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:
                 off = off_groups(passes, attempt, way, has_window=has_window)
                 suspects = {group: units for group, units in off.items() if not attempt or group in suspects}
                 if not suspects:
-                    return
+                    break
+            if not suspects and way is PassWay.COMPILED and (variant := variant_group(passes)) is not None:
+                raise UnsupportedModel(model_type, f"in a self-test {variant} gave other bits than alone")
     except (torch.OutOfMemoryError, UnsupportedModel):
         raise
     except FAILURES as failure:
         raise UnsupportedModel(model_type, f"a self-test pass failed ({first_line(failure)})") from failure
+    if not suspects:
+        return
     group, units = next(iter(suspects.items()))
     raise UnsupportedModel(
         model_type,
@@ -358,6 +366,31 @@ def off_groups(passes: PassModel, attempt: int, way: PassWay, *, has_window: boo
         if sum(not found <= MOST_UNITS for found in of_rows) > int(allowed * len(of_rows)):
             off[group] = max(of_rows)
     return off
+
+
+def variant_group(passes: PassModel) -> Group | None:
+    """Return a group of rows that gave other bits in a pass than alone, or None if none did."""
+    longest = context_tokens(passes.model.config)
+    texts = SelfTestTexts.of(
+        vocab_tokens=passes.vocab_tokens,
+        context_tokens=0 if longest == UNBOUNDED_TOKENS else longest,
+        has_window=True,
+        attempt=0,
+    )
+    # Tokens at the end of the context have no past that could be fed first.
+    rows = [row for row in SelfTestPasses(passes).run(texts) if row.group is not Group.FAR]
+    alone = _logits_alone(passes, [row.text for row in rows])
+    return next((row.group for row in rows if not torch.equal(row.logits, alone[row.text])), None)
+
+
+def _logits_alone(passes: PassModel, texts: list[Text]) -> dict[Text, Tensor]:
+    """Return the logits [vocab] after each text and each of its beginnings, from passes over one text."""
+    found: dict[Text, Tensor] = {}
+    for text in sorted(texts, key=len, reverse=True):
+        if text not in found:
+            logits = passes.logits([separate_feed(text)], wanted=list(range(len(text)))).float()
+            found |= {text[: i + 1]: logits[i] for i in range(len(text))}
+    return found
 
 
 def error_of(found: Tensor, expected: Tensor) -> float:

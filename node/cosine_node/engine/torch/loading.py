@@ -20,13 +20,16 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.blocks.experts import are_computed_here
-from cosine_node.engine.blocks.half_linear import (
+from cosine_node.engine.blocks.grouped_matrix import FOUR_BITS
+from cosine_node.engine.blocks.held_linear import (
+    BITS,
     HALF,
+    HELD,
     READ_APART,
     avoid_emulation,
     has_half_products,
     has_layers_to_hold,
-    hold_in_half,
+    hold,
 )
 from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
@@ -34,7 +37,8 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.gguf_trial import check_against_llama
+from cosine_node.engine.torch.flat_decoder import is_known, layers_of
+from cosine_node.engine.torch.gguf_trial import EXACT, check_against_llama
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from cosine_node.engine.torch.load_self_test import find_way
 from cosine_node.engine.torch.partial_model import copy_out_of_files, part_class
@@ -75,13 +79,15 @@ def check_options(*, dtype: str, device: str, quantize: str | None) -> None:
         resolve_dtype(dtype, device=where, config=None)
     if quantize is None or quantize == STORED:
         return
-    if quantize == HALF:
-        _check_half(dtype, where)
-        return
-    if quantize not in ("int8", "int4"):
+    if quantize not in HELD:
         raise UsageError(f"'{quantize}' is not a supported quantisation; use {HALF}, int8, int4 or {STORED}.")
+    if quantize == HALF or where.type == "cpu":
+        _check_held(quantize, dtype, where)
+        return
     if quantize == "int4" and where.type != "cuda":
-        raise UsageError(f"--quantize int4 requires a CUDA device, not '{where.type}'; use --quantize int8.")
+        raise UsageError(
+            f"--quantize int4 requires a CUDA device or a CPU, not '{where.type}'; use --quantize int8."
+        )
     if not is_torchao_available():
         raise UsageError(f"--quantize {quantize} requires torchao 0.15 or newer: pip install torchao.")
     if quantize == "int4" and not is_accelerate_available():
@@ -127,14 +133,14 @@ def load_engine(
         model = _held_model(source, file if is_served else None, held, dtype=kind, device=where)
         reach(TESTING)
         way = find_way(model)
-        if way is not PassWay.PACKED:
+        if way not in (PassWay.COMPILED, PassWay.PACKED):
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
             if is_deterministic:
                 raise UsageError(
                     f"--deterministic is not possible for models of type '{config.model_type}', which run with "
                     f"{way.value}; drop the option."
                 )
-        tiles = find_row_tiles(model) if is_deterministic else None
+        tiles = find_row_tiles(model) if is_deterministic and way is PassWay.PACKED else None
         token = way.pass_model(model, slots=PAGE_TOKENS).token_bytes
         token = replace(token, total=token.total + feature_bytes(model, feature_layers))
         size = _pool_tokens(model, pool_tokens, token)
@@ -160,25 +166,25 @@ def _held_model(
     source: str, tried: GgufFile | None, quantize: str | None, *, dtype: torch.dtype, device: torch.device
 ) -> Any:
     """Load a model with its quantisation; the file `tried`, if any, is compared with llama.cpp."""
-    if quantize in ("int8", "int4"):
+    is_held = quantize in HELD and device.type == "cpu"
+    if quantize in BITS and not is_held:
         return _quantised(source, quantize, dtype=dtype, device=device).to(device)
-    # With float16 weights, the model is never in memory in float32 as a whole.
-    blocks = {STORED: Blocks.ALL, HALF: Blocks.LINEAR}.get(quantize or "", Blocks.NONE)
+    # With converted weights, the model is never in memory in float32 as a whole.
+    blocks = Blocks.LINEAR if quantize == HALF else Blocks.NONE if quantize is None else Blocks.ALL
     load = partial(load_model, source, dtype=dtype, blocks=blocks)
     model = (check_against_llama(tried, load) if tried is not None else load()).to(device)
-    if quantize == HALF and not halve(model):
-        raise UsageError(f"'{source}' has no linear layers to convert to {HALF}; drop --quantize.")
+    if quantize is not None and is_held and not hold_model(model, quantize):
+        raise UsageError(f"'{source}' has no linear layers to convert to {quantize}; drop --quantize.")
     if quantize is None:
         avoid_emulation(model)
     return model
 
 
-def _check_half(dtype: str, device: torch.device) -> None:
+def _check_held(quantize: str, dtype: str, device: torch.device) -> None:
     if device.type != "cpu" or dtype not in ("auto", "float32"):
-        raise UsageError(
-            f"--quantize {HALF} requires a CPU and float32 activations; use --dtype {HALF} or drop --dtype."
-        )
-    if not has_half_products():
+        instead = f"use --dtype {HALF} or drop --dtype" if quantize == HALF else "drop --dtype"
+        raise UsageError(f"--quantize {quantize} requires a CPU and float32 activations; {instead}.")
+    if quantize == HALF and not has_half_products():
         raise UsageError(f"PyTorch does not support {HALF} weights on this processor; drop --quantize.")
 
 
@@ -191,23 +197,28 @@ def stored_file(source: str, quantize: str | None) -> GgufFile | None:
 
 
 def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, device: torch.device) -> str | None:
-    """Return the default `quantize` of a model: `HALF`, or None for weights in the model's dtype.
+    """Return the default `quantize` of a model: one of `HELD`, or None for weights in the model's dtype.
 
-    `HALF` is for weights of at most 16 bits on a CPU that supports it.
+    On a CPU, the blocks of a GGUF file are used as they are if passes can be compiled. Other weights of at most 16
+    bits are held in `HALF`.
     """
-    if device.type != "cpu" or dtype != "auto" or not has_half_products() or quantisation_of(config) is not None:
+    if device.type != "cpu" or dtype != "auto" or quantisation_of(config) is not None:
         return None
     stored = str(config.get_text_config().dtype).removeprefix("torch.")
     if file.is_wide if file is not None else stored not in ("bfloat16", "float16"):
         return None
     with torch.device("meta"):
-        return HALF if has_layers_to_hold(model_class_of(config)(config)) else None
+        model = model_class_of(config)(config)
+    is_grouped = file is not None and file.weights in SIZES and file.weights not in EXACT
+    if file is not None and is_grouped and all(map(is_known, layers_of(model))):
+        return "int4" if file.weights in FOUR_BITS else "int8"
+    return HALF if has_half_products() and has_layers_to_hold(model) else None
 
 
-def halve(model: Any) -> int:
-    """Call `hold_in_half` and record the quantisation in the model's configuration."""
-    model.config.quantization_config = {"quant_method": HALF}
-    return hold_in_half(model)
+def hold_model(model: Any, quantize: str) -> int:
+    """Call `hold` and record the quantisation in the model's configuration."""
+    model.config.quantization_config = {"quant_method": quantize}
+    return hold(model, quantize)
 
 
 def _pool_tokens(model: Any, size: int | PoolSize, token: TokenBytes) -> PoolTokens:

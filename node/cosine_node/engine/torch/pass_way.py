@@ -5,6 +5,7 @@ from enum import Enum
 from typing import Any
 
 from cosine_node.engine.torch.cached_model import CachedModel
+from cosine_node.engine.torch.compiled.model import CompiledModel
 from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_model import PassModel
 from cosine_node.engine.torch.support import UnsupportedModel
@@ -13,6 +14,7 @@ from cosine_node.engine.torch.support import UnsupportedModel
 class PassWay(Enum):
     """A way to run a model's passes, the fastest first; its value completes the sentence "models run with ..."."""
 
+    COMPILED = "compiled passes"
     PACKED = "packed passes"
     EXPANDED = "packed passes over expanded keys and values"
     CACHED = "their own attention, request by request"
@@ -21,13 +23,15 @@ class PassWay(Enum):
     @property
     def is_packed(self) -> bool:
         """True if one forward serves all rows of a pass."""
-        return self in (PassWay.PACKED, PassWay.EXPANDED)
+        return self in (PassWay.COMPILED, PassWay.PACKED, PassWay.EXPANDED)
 
     def pass_model(self, model: Any, *, slots: int, feature_layers: Sequence[int] = (), **packed: Any) -> PassModel:
         """Wrap a model to run its passes in this way over a pool of `slots` token slots.
 
         `packed` are further arguments of `PackedModel`, which other ways ignore. Raises `UnsupportedModel`.
         """
+        if self is PassWay.COMPILED:
+            return CompiledModel(model, slots=slots, feature_layers=feature_layers, windows=packed.get("windows"))
         if self.is_packed:
             latents = self is PassWay.PACKED
             return PackedModel(model, slots=slots, keeps_latents=latents, feature_layers=feature_layers, **packed)

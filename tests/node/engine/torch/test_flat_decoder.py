@@ -9,11 +9,14 @@ import transformers as tf
 from cosine_node.engine.base import Row
 from cosine_node.engine.torch.cuda_graphs import TRIED_PASSES, CaptureTrial
 from cosine_node.engine.torch.flat_decoder import FlatDecoder
-from cosine_node.engine.torch.load_self_test import check_exactness
+from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.packed_model import PackedModel
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
+from tests.node.engine.engines import held
 from tests.node.engine.tiny_models import FLAT, FLAT_SIZES, VOCAB, build, tiny_llama
+from tests.thoroughness import quick_first
 
 OTHERS = {
     "gemma2": lambda: tf.Gemma2Config(**FLAT_SIZES, head_dim=16),
@@ -28,6 +31,15 @@ def test_known_models_are_flattened_and_stay_exact(make: Any) -> None:
     model = build(make())
     assert FlatDecoder.of(model) is not None
     check_exactness(model)
+
+
+@pytest.mark.parametrize("quantize", quick_first(["int4", "int8", "float16"]))
+@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+def test_known_models_with_converted_weights_are_compiled_and_have_the_same_bits_in_every_pass(
+    make: Any, quantize: str
+) -> None:
+    model = held(build(make()), quantize)
+    assert find_way(model) is PassWay.COMPILED
 
 
 @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)

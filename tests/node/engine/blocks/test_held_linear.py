@@ -8,10 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks import half_linear
-from cosine_node.engine.blocks.half_linear import HalfLinear, has_half_products, hold_in_half
+from cosine_node.engine.blocks import held_linear
+from cosine_node.engine.blocks.held_linear import HALF, HeldLinear, has_half_products, hold
+from cosine_node.engine.blocks.held_matrix import HalfMatrix
 from cosine_node.engine.torch import loading
-from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import check_exactness
 from cosine_node.engine.torch.loading import check_options, load_engine, load_model
 from cosine_node.gguf.unfolding import unfold
@@ -32,13 +32,17 @@ def linear(inputs: int, outputs: int, *, has_bias: bool) -> nn.Linear:
     return nn.Linear(inputs, outputs, bias=has_bias)
 
 
+def in_half(plain: nn.Linear) -> HeldLinear:
+    return HeldLinear(plain, HalfMatrix(plain.weight.detach().float()))
+
+
 def noise(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(2))
 
 
 @pytest.mark.parametrize(("inputs", "outputs"), [(576, 960), (100, 70)])
 def test_a_row_differs_among_others_by_the_rounding_of_float32_at_most(inputs: int, outputs: int) -> None:
-    held = HalfLinear(linear(inputs, outputs, has_bias=True))
+    held = in_half(linear(inputs, outputs, has_bias=True))
     rows = noise(130, inputs)
     alone = torch.cat([held(row[None]) for row in rows])
     for count in (2, 3, 5, 8, 13, 14, 15, 16, 29, 64, 130):
@@ -47,21 +51,14 @@ def test_a_row_differs_among_others_by_the_rounding_of_float32_at_most(inputs: i
         torch.testing.assert_close(found, alone, rtol=0, atol=1e-5)
 
 
-def test_a_known_model_stays_flat_and_exact() -> None:
+def test_a_known_model_stays_exact() -> None:
     model, expected = tiny_llama(), rounded(tiny_llama())
-    assert hold_in_half(model) == 15
-    assert FlatDecoder.of(model) is not None
+    assert hold(model, HALF) == 15
     check_exactness(model)
     ids = torch.arange(3, 20)[None]
     model.set_attn_implementation("eager")
     with torch.inference_mode():
         torch.testing.assert_close(model(ids).logits, expected(ids).logits, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.thorough
-def test_deterministic_passes_hold(tmp_path: Path) -> None:
-    tiny_llama().save_pretrained(tmp_path)
-    load_engine(str(tmp_path), device="cpu", quantize="float16", pool_tokens=32, is_deterministic=True)
 
 
 def test_a_draft_head_holds_its_weights_so_too() -> None:
@@ -70,7 +67,7 @@ def test_a_draft_head_holds_its_weights_so_too() -> None:
     with torch.inference_mode():
         features = head.fuse(rows)
         logits = head.logits(features)
-        assert hold_in_half(head) == 9
+        assert hold(head, HALF) == 9
         assert head.dtype is torch.float32
         torch.testing.assert_close(head.fuse(rows), features, rtol=1e-2, atol=1e-2)
         torch.testing.assert_close(head.logits(features), logits, rtol=1e-2, atol=1e-2)
@@ -89,7 +86,7 @@ def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: 
 @pytest.mark.parametrize(
     ("stored", "options", "numerics"),
     [
-        (torch.bfloat16, {}, "float32/float16"),
+        (torch.bfloat16, {}, "float32/float16 deterministic"),
         (torch.float32, {}, "float32"),
         (torch.bfloat16, {"dtype": "float32"}, "float32"),
     ],
@@ -101,15 +98,15 @@ def test_weights_of_16_bits_are_held_so_by_default(
     assert load_engine(str(tmp_path), device="cpu", pool_tokens=32, **options).numerics == numerics
 
 
-@pytest.mark.parametrize("weights", quick_first(["Q4_1", "F16"]))
+@pytest.mark.parametrize("weights", quick_first(["F16", "Q4_1"]))
 def test_a_gguf_file_is_held_with_the_values_of_its_blocks(weights: str, tmp_path: Path) -> None:
     folder = str(unfold(tiny_gguf(weights), cache_folder=tmp_path))
-    held = load_engine(folder, device="cpu", pool_tokens=32)
+    held = load_engine(folder, device="cpu", quantize="float16", pool_tokens=32)
     dense = rounded(load_model(folder, dtype=torch.float32))
-    assert held.numerics == f"gguf:{weights}+float32/float16"
-    assert sum(isinstance(module, HalfLinear) for module in held.model.modules()) == 15
+    assert held.numerics == f"gguf:{weights}+float32/float16 deterministic"
+    assert sum(isinstance(module, HeldLinear) for module in held.model.modules()) == 15
     for name, module in held.model.named_modules():
-        if isinstance(module, HalfLinear):
+        if isinstance(module, HeldLinear):
             assert torch.equal(module.weight, dense.get_submodule(name).weight), name
 
 
@@ -117,9 +114,8 @@ def test_layers_with_weights_that_float16_lacks_stay_as_they_are() -> None:
     model = tiny_llama()
     with torch.no_grad():
         model.model.layers[1].mlp.up_proj.weight[0, 0] = 1e5
-    assert hold_in_half(model) == 14
+    assert hold(model, HALF) == 14
     assert type(model.model.layers[1].mlp.up_proj) is nn.Linear
-    assert FlatDecoder.of(model) is not None
     check_exactness(model)
 
 
@@ -130,7 +126,7 @@ def test_products_are_those_of_the_rounded_weights_and_are_rounded_once(
     inputs: int, outputs: int, dtype: torch.dtype, *, has_bias: bool
 ) -> None:
     plain = linear(inputs, outputs, has_bias=has_bias).to(dtype)
-    held = HalfLinear(plain)
+    held = in_half(plain)
     vectors = noise(2, 3, inputs).to(dtype)
     bias = plain.bias.double() if has_bias else None
     rounded_weight = plain.weight.half() if dtype is torch.float32 else plain.weight
@@ -159,12 +155,12 @@ def test_16_bits_that_a_processor_would_emulate_are_multiplied_in_float32(
     is_known: bool,
     held: int,
 ) -> None:
-    monkeypatch.setattr(half_linear, "has_fast_bfloat16", lambda: is_fast)
-    monkeypatch.setattr(half_linear, "has_fast_float16", lambda: is_fast)
-    monkeypatch.setattr(half_linear, "reads_float16", lambda: is_known)
+    monkeypatch.setattr(held_linear, "has_fast_bfloat16", lambda: is_fast)
+    monkeypatch.setattr(held_linear, "has_fast_float16", lambda: is_fast)
+    monkeypatch.setattr(held_linear, "reads_float16", lambda: is_known)
     tiny_llama().save_pretrained(tmp_path)
     engine = load_engine(str(tmp_path), device="cpu", dtype=dtype, pool_tokens=32)
     assert engine.numerics == dtype
-    assert sum(isinstance(module, HalfLinear) for module in engine.model.modules()) == held
+    assert sum(isinstance(module, HeldLinear) for module in engine.model.modules()) == held
     if held:
         assert all(weight.untyped_storage().resizable() for weight in engine.model.parameters())

@@ -1,0 +1,76 @@
+"""A transformers model that runs compiled passes."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cosine_node.engine.base import PassAbandoned
+from cosine_node.engine.kv_pool import WindowPages
+from cosine_node.engine.torch.compiled.decoder import CompiledDecoder, CompiledPass
+from cosine_node.engine.torch.compiled.paths import Paths
+from cosine_node.engine.torch.kv_store import KvStore
+from cosine_node.engine.torch.partial_model import part_of
+from cosine_node.engine.torch.pass_features import PassFeatures
+from cosine_node.engine.torch.pass_model import PassModel
+from cosine_node.engine.torch.pass_plan import Feeds, separate_feed
+
+
+class CompiledModel(PassModel):
+    """Wraps a causal LM that `is_compilable` for compiled passes over a pool of `slots` token slots.
+
+    A token's logits depend bit for bit only on its own path. Layers with a sliding window use the pages of
+    `windows`, if given.
+    """
+
+    attention_name = "eager"
+
+    def __init__(
+        self, model: Any, *, slots: int, windows: WindowPages | None = None, feature_layers: Sequence[int] = ()
+    ) -> None:
+        self._decoder = _decoder_of(model)
+        features = PassFeatures(model, feature_layers, slots=slots, is_flat=True)
+        super().__init__(model, KvStore(slots=slots, windows=windows), features)
+        # One token allocates the pool and gives the width of the logits.
+        if windows is not None:
+            windows.take(0)
+        width = self.logits([separate_feed([0])], wanted=[0]).shape[1]
+        if windows is not None:
+            windows.leave(0)
+            windows.clear(0)
+        # A part of a model may have no output layer.
+        self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
+
+    def logits(
+        self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
+    ) -> Tensor:
+        """Run a pass as `PackedModel.logits` does."""
+        nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
+        given = CompiledPass(
+            input_ids=torch.tensor([[token for _, row in feeds for token in row.tokens]], dtype=torch.int64),
+            position_ids=torch.tensor([[node.index for node in nodes]], dtype=torch.int64),
+            slots=np.array([node.slot for node in nodes], dtype=np.int64),
+            paths=Paths.of(feeds),
+            store=self.store if store is None else store,
+            check=self._check,
+        )
+        with self._passing():
+            found = self._decoder(given, wanted, entering, self.features.seen)
+            self.features.keep(given.slots)
+            return found
+
+    def _check(self) -> None:
+        if self._abandoned.is_set():
+            raise PassAbandoned("The pass was abandoned.")
+
+
+def _decoder_of(model: Any) -> CompiledDecoder:
+    """Return the decoder of a model, which has the only copy of its weights once all its layers are present."""
+    if hasattr(model, "is_sample"):
+        return CompiledDecoder(model)
+    if not hasattr(model, "compiled_decoder"):
+        model.compiled_decoder = CompiledDecoder(model)
+    found: CompiledDecoder = model.compiled_decoder
+    return found
