@@ -41,6 +41,8 @@ MAX_MODULES: Final = 20
 MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
 OF_TORCH: Final = (
     "engine/torch",
+    "engine/compiled",
+    "engine/forward",
     "engine/blocks",
     "engine/eagle",
     "engine/vllm/child.py",

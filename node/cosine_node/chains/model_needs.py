@@ -70,8 +70,8 @@ def needs_of(model: str, dtype: str) -> dict[str, Any]:
 def model_needs(model: str, dtype: str, pool_tokens: int) -> tuple[ModelNeeds, str]:
     """The sizes of a model with a cache of `pool_tokens`, and its numerics. Raises `UsageError`."""
     from cosine_node import zoo
+    from cosine_node.engine.forward.support import numerics_of, refuse_by_config
     from cosine_node.engine.torch.loading import check_options, read_config, resolve_device, resolve_dtype
-    from cosine_node.engine.torch.support import numerics_of, refuse_by_config
     from cosine_node.gguf.file import GgufFile
     from cosine_node.gguf.unfolding import unfold
     from cosine_node.stages.opening import part_sizes

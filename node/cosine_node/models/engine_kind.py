@@ -53,7 +53,9 @@ def join_options(numerics: str) -> tuple[str, ...]:
     if numerics.startswith(VLLM):
         return ("--engine", EngineKind.VLLM, "--dtype", arithmetic)
     quantised = ("--quantize", held) if held in QUANTISATIONS else ()
-    deterministic = ("--deterministic",) if numerics.endswith(DETERMINISTIC) else ()
+    # With converted weights, it is the default where it is possible.
+    is_asked = numerics.endswith(DETERMINISTIC) and not (quantised and arithmetic == "float32")
+    deterministic = ("--deterministic",) if is_asked else ()
     return ("--engine", EngineKind.TORCH, "--dtype", arithmetic, *quantised, *deterministic)
 
 

@@ -49,8 +49,8 @@ def is_written_out(config: Mapping[str, Any]) -> bool:
 
 def _of_known_kind(folder: Path) -> ModelSizes | None:
     """The sizes of a model that transformers knows. None for others."""
+    from cosine_node.engine.forward.support import context_tokens
     from cosine_node.engine.torch.loading import read_config
-    from cosine_node.engine.torch.support import context_tokens
 
     try:
         config = read_config(str(folder))

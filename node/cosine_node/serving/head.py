@@ -19,10 +19,10 @@ from cosine_node.chains.source import ChainNeeds, ChainSource
 from cosine_node.chains.spare_chain import SpareChain
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.forward.support import context_tokens, refuse_by_config
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.pool_size import USUAL_TOKENS
 from cosine_node.engine.torch.loading import read_config
-from cosine_node.engine.torch.support import context_tokens, refuse_by_config
 from cosine_node.models.home_model import load_home
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
 from cosine_node.passes.runner import in_ending_thread

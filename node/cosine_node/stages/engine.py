@@ -14,6 +14,18 @@ from transformers.utils.hub import cached_file
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.held_linear import HeldLinear
+from cosine_node.engine.compiled.model import CompiledModel
+from cosine_node.engine.forward.packed_model import PackedModel
+from cosine_node.engine.forward.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
+from cosine_node.engine.forward.support import (
+    UnsupportedModel,
+    context_tokens,
+    first_line,
+    model_class_of,
+    numerics,
+    quantisation_of,
+    refuse_by_config,
+)
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.pool_size import TokenBytes
@@ -24,18 +36,7 @@ from cosine_node.engine.torch.loading import (
     load_gguf_model,
     read_config,
 )
-from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.support import (
-    UnsupportedModel,
-    context_tokens,
-    first_line,
-    model_class_of,
-    numerics,
-    quantisation_of,
-    refuse_by_config,
-)
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import stored_names
@@ -153,7 +154,9 @@ class StageModel:
     def __init__(self, model: Any, layers: LayerRange, *, slots: int, way: PassWay) -> None:
         """Wrap a model of `load_part`, with `slots` rounded up to pages. Raises `UnsupportedModel`."""
         self.slots = -(-slots // PAGE_TOKENS) * PAGE_TOKENS
-        self.packed = PackedModel(model, slots=self.slots, keeps_latents=way is PassWay.PACKED)
+        passes = way.pass_model(model, slots=self.slots)
+        assert isinstance(passes, PackedModel | CompiledModel)
+        self.packed = passes
         self.layers = layers
         self.dtype: torch.dtype = model.dtype
         self.device: torch.device = model.device

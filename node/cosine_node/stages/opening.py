@@ -16,6 +16,15 @@ from cosine_node.engine.blocks.held_linear import HALF, HELD, avoid_emulation, h
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
 from cosine_node.engine.curve import CostCurve, measure_curve
+from cosine_node.engine.forward.partial_model import decoder_layers
+from cosine_node.engine.forward.pass_model import lacks_memory
+from cosine_node.engine.forward.support import (
+    context_tokens,
+    first_line,
+    model_class_of,
+    numerics_of,
+    refuse_by_config,
+)
 from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
 from cosine_node.engine.loading_stage import MEASURING, TESTING, reach
 from cosine_node.engine.pool_size import AUTO, CARD_MEMORY_PART, USUAL_TOKENS, free_memory_bytes, parse_memory
@@ -30,15 +39,6 @@ from cosine_node.engine.torch.loading import (
     resolve_device,
     resolve_dtype,
     stored_file,
-)
-from cosine_node.engine.torch.partial_model import decoder_layers
-from cosine_node.engine.torch.pass_model import lacks_memory
-from cosine_node.engine.torch.support import (
-    context_tokens,
-    first_line,
-    model_class_of,
-    numerics_of,
-    refuse_by_config,
 )
 from cosine_node.engine.torch.threads import limit_threads
 from cosine_node.gguf.file import GgufFile

@@ -106,10 +106,10 @@ def test_one_wide_difference_accuses_and_a_narrow_one_does_not(numerics: str) ->
     ("claimed", "auditor", "explained", "wide"),
     [
         # Gaps as they were measured between honest verifiers of the embedded target and of SmolLM2.
-        ("float32/int8", "float32", (0.037, 0.031, 0.011, 0.008), 2.1),
-        ("float32", "float32/int8", (0.037, 0.031, 0.011, 0.008), 2.1),
+        ("float32/int8", "float32", (0.037, 0.031, 0.011, 0.008), 8.1),
+        ("float32", "float32/int8", (0.037, 0.031, 0.011, 0.008), 8.1),
         ("gguf:Q4_1+float32/float16", "gguf:Q4_1+float32", (0.0074, 0.0002), 0.1),
-        ("float32/int8", "bfloat16/int8", (0.3,), 0.6),
+        ("float16/int8", "bfloat16/int8", (0.3,), 0.6),
     ],
 )
 def test_weights_that_only_one_of_them_rounds_explain_differences(
@@ -117,8 +117,17 @@ def test_weights_that_only_one_of_them_rounds_explain_differences(
 ) -> None:
     assert not is_accused(*explained, numerics=claimed, auditor=auditor, positions=125)
     assert is_accused(wide, numerics=claimed, auditor=auditor, positions=125)
-    # If both round them in the same way, they explain nothing.
-    assert is_accused(*explained, numerics=claimed, auditor=claimed, positions=125)
+    if claimed != "float32/int8":
+        # If both round them in the same way, they explain nothing.
+        assert is_accused(*explained, numerics=claimed, auditor=claimed, positions=125)
+
+
+def test_inputs_that_are_rounded_to_eight_bits_explain_differences_between_processors() -> None:
+    numerics = "gguf:Q4_1+float32/int4 deterministic"
+    # Gaps as they were measured after changes of the last bits of an embedding.
+    assert not is_accused(0.884, 0.492, 0.413, 0.334, numerics=numerics, auditor=numerics, positions=125)
+    assert is_accused(6.1, numerics=numerics, auditor=numerics, positions=125)
+    assert is_accused(*[0.3] * 60, numerics=numerics, auditor=numerics, positions=125)
 
 
 def test_near_ties_accuse_where_there_are_more_than_come_by_chance() -> None:

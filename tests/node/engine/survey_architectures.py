@@ -17,9 +17,9 @@ import torch
 import transformers as tf
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from cosine_node.engine.forward.support import UnsupportedModel, refuse_by_config
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.support import UnsupportedModel, refuse_by_config
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import Asked, Position, draw_requests, serve_together
 from tests.node.engine.surveyed_models import UNTRIED, tiny_configs

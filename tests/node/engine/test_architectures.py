@@ -5,14 +5,14 @@ import pytest
 import torch
 import transformers as tf
 
-from cosine_node.engine.torch.load_self_test import check_exactness
-from cosine_node.engine.torch.support import (
+from cosine_node.engine.forward.support import (
     UnsupportedModel,
     context_tokens,
     model_class_of,
     packed_obstacle,
     refuse_by_config,
 )
+from cosine_node.engine.torch.load_self_test import check_exactness
 from tests.node.engine.tiny_models import (
     ARCHITECTURES,
     COMMON,

@@ -11,7 +11,7 @@ import transformers as tf
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
-from cosine_node.engine.torch.support import context_tokens
+from cosine_node.engine.forward.support import context_tokens
 from cosine_node.models import model_sizes
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_protocol.errors import UsageError

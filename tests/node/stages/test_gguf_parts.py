@@ -100,11 +100,9 @@ NEEDS_HALF: Final = pytest.mark.skipif(not HELD, reason="This processor has no p
 @pytest.mark.parametrize(
     ("layers", "quantize", "memory", "held"),
     [
-        ("0:1", None, "1GiB", HELD),
-        ("auto", None, "1GiB", HELD),
+        ("0:1", None, "1GiB", "/int4"),
+        ("auto", None, "1GiB", "/int4"),
         ("0:1", "stored", "1GiB", ""),
-        # There is room for some layers in float16, and for all of them in blocks.
-        ("auto", None, "205KB", ""),
         pytest.param("auto", "float16", "205KB", HELD, marks=NEEDS_HALF),
     ],
 )

@@ -10,8 +10,8 @@ import transformers as tf
 from safetensors.torch import load_file, save_file
 
 from cosine_node.engine.base import PREFIX, OutOfPages, Row
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.stages.engine import StageEngine, StageModel, load_part
 from cosine_node.stages.host import HostedChain, StageHost
 from cosine_node.stages.operations import BadActivations

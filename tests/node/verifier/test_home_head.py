@@ -9,8 +9,8 @@ from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.head_engine import HeadEngine
+from cosine_node.engine.forward.pass_features import KeptFeatures
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.pass_features import KeptFeatures
 from cosine_node.verifier import home_drafter
 from tests.node.engine.eagle.small_head import FEATURE_LAYERS, embedding_of, made_of, random_head
 from tests.node.engine.tiny_models import tiny_llama

@@ -162,6 +162,13 @@ class BlockEmbedding(nn.Embedding):
         # Carries the dtype and device of the model.
         embedding.register_buffer("_like", torch.empty(0), persistent=False)
 
+    def dequantise(self) -> None:
+        """Become an embedding of the former class again, with its rows in float32."""
+        rows = self.matrix.rows_of(torch.arange(self.num_embeddings))
+        del self.matrix, self._like
+        self.__class__ = next(base for base in (*type(self).__bases__, nn.Embedding) if base is not BlockEmbedding)
+        self.register_parameter("weight", nn.Parameter(rows, requires_grad=False))
+
     @property
     def weight(self) -> Tensor:  # type: ignore[override]  # there it is a parameter
         """An empty tensor in the dtype of the model, which some classes read."""

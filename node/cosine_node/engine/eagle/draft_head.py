@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from cosine_node.engine.torch.attention import attend
-from cosine_node.engine.torch.pass_plan import DecoderPlan
+from cosine_node.engine.forward.attention import attend
+from cosine_node.engine.forward.pass_plan import DecoderPlan
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_features import KeptFeatures
+from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.torch.engine import row_results
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import KeptFeatures
-from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan
 from cosine_node.engine.tree import SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.request import Sampling

@@ -21,10 +21,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
-from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
-from cosine_node.engine.torch.partial_model import copy_out_of_files
-from cosine_node.engine.torch.pass_plan import DecoderPlan
-from cosine_node.engine.torch.support import ATTENTION_KINDS, UnsupportedModel, model_class_of
+from cosine_node.engine.forward.attention import ATTENTION_NAME, keep_latents, packed_attention
+from cosine_node.engine.forward.partial_model import copy_out_of_files
+from cosine_node.engine.forward.pass_plan import DecoderPlan
+from cosine_node.engine.forward.support import ATTENTION_KINDS, UnsupportedModel, model_class_of
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 

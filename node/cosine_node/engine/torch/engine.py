@@ -7,15 +7,15 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.forward.pass_features import KeptFeatures
+from cosine_node.engine.forward.pass_plan import Feeds
+from cosine_node.engine.forward.row_tiles import RowTileSet
+from cosine_node.engine.forward.support import context_tokens, numerics
 from cosine_node.engine.kv_pool import PagePool, WindowPages
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.sampling import failure_of, row_queries, told_tokens
-from cosine_node.engine.torch.pass_features import KeptFeatures
-from cosine_node.engine.torch.pass_plan import Feeds
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_tiles import RowTileSet
 from cosine_node.engine.torch.sampling import choose, likelihoods_after
-from cosine_node.engine.torch.support import context_tokens, numerics
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.numerics import DETERMINISTIC

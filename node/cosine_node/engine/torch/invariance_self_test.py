@@ -17,12 +17,10 @@ from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
-from cosine_node.engine.self_test import POOL_TOKENS
-from cosine_node.engine.torch.attention import AttentionKernel, latent_attention_of
-from cosine_node.engine.torch.load_self_test import variant_group
-from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
-from cosine_node.engine.torch.row_tiles import (
+from cosine_node.engine.forward.attention import AttentionKernel, latent_attention_of
+from cosine_node.engine.forward.packed_model import PackedModel
+from cosine_node.engine.forward.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
+from cosine_node.engine.forward.row_tiles import (
     FIXED_ROWS,
     KEY_BLOCK,
     MOST_ROWS,
@@ -32,6 +30,8 @@ from cosine_node.engine.torch.row_tiles import (
     RowTileSet,
     measure_tiles,
 )
+from cosine_node.engine.self_test import POOL_TOKENS
+from cosine_node.engine.torch.load_self_test import variant_group
 from cosine_protocol.errors import UsageError
 
 TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 448, 512, 528, 960, 1040)

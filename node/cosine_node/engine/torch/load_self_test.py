@@ -22,19 +22,14 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.compiled.decoder import is_compilable
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
-from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
-from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
-from cosine_node.engine.torch.attention import latent_layers
-from cosine_node.engine.torch.cached_model import CachedModel
-from cosine_node.engine.torch.compiled.decoder import is_compilable
-from cosine_node.engine.torch.partial_model import few_layers, part_of
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import separate_feed
-from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.support import (
+from cosine_node.engine.forward.attention import latent_layers
+from cosine_node.engine.forward.cached_model import CachedModel
+from cosine_node.engine.forward.partial_model import few_layers, part_of
+from cosine_node.engine.forward.pass_model import PassModel
+from cosine_node.engine.forward.pass_plan import separate_feed
+from cosine_node.engine.forward.support import (
     UnsupportedModel,
     cache_parameter,
     context_tokens,
@@ -43,6 +38,11 @@ from cosine_node.engine.torch.support import (
     numerics_of,
     packed_obstacle,
 )
+from cosine_node.engine.kv_pool import PAGE_TOKENS, PagePool
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.pool_size import TokenBytes
+from cosine_node.engine.self_test import POOL_TOKENS, Group, SelfTestRow, SelfTestTexts, Text, self_test_rows
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 

@@ -31,26 +31,26 @@ from cosine_node.engine.blocks.held_linear import (
     has_layers_to_hold,
     hold,
 )
-from cosine_node.engine.blocks.matrix import SIZES, BlockLayout
+from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
-from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
-from cosine_node.engine.loading_stage import TESTING, reach
-from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.flat_decoder import is_known, layers_of
-from cosine_node.engine.torch.gguf_trial import EXACT, check_against_llama
-from cosine_node.engine.torch.invariance_self_test import find_row_tiles
-from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.partial_model import copy_out_of_files, part_class
-from cosine_node.engine.torch.pass_features import feature_bytes
-from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.support import (
+from cosine_node.engine.forward.flat_decoder import is_known, layers_of
+from cosine_node.engine.forward.partial_model import copy_out_of_files, part_class
+from cosine_node.engine.forward.pass_features import feature_bytes
+from cosine_node.engine.forward.support import (
     context_tokens,
     first_line,
     model_class_of,
     quantisation_of,
     refuse_by_config,
 )
+from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
+from cosine_node.engine.loading_stage import TESTING, reach
+from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.gguf_trial import EXACT, check_against_llama
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
+from cosine_node.engine.torch.load_self_test import find_way
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import (
@@ -131,6 +131,9 @@ def load_engine(
             raise UsageError(f"'{source}' is stored in {stored} and cannot be quantised again; drop --quantize.")
         held = quantize or default_quantisation(config, file, dtype=dtype, device=where)
         model = _held_model(source, file if is_served else None, held, dtype=kind, device=where)
+        if feature_layers and isinstance(embedding := model.get_input_embeddings(), BlockEmbedding):
+            # A draft head has rows of the embedding in its own products.
+            embedding.dequantise()
         reach(TESTING)
         way = find_way(model)
         if way not in (PassWay.COMPILED, PassWay.PACKED):

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from cosine_node.engine.torch.cached_model import CachedModel
-from cosine_node.engine.torch.compiled.model import CompiledModel
-from cosine_node.engine.torch.packed_model import PackedModel
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.engine.compiled.model import CompiledModel
+from cosine_node.engine.forward.cached_model import CachedModel
+from cosine_node.engine.forward.packed_model import PackedModel
+from cosine_node.engine.forward.pass_model import PassModel
+from cosine_node.engine.forward.support import UnsupportedModel
 
 
 class PassWay(Enum):

@@ -21,8 +21,8 @@ from torch.nn import functional
 from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.base import Engine
+from cosine_node.engine.forward.support import cache_parameter
 from cosine_node.engine.torch.loading import load_model
-from cosine_node.engine.torch.support import cache_parameter
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.child import RoundOutcome

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.eagle.head_engine import HeadEngine
-from cosine_node.engine.torch.pass_features import KeptFeatures
+from cosine_node.engine.forward.pass_features import KeptFeatures
 from cosine_node.models.home_model import is_eagle_head
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling

@@ -11,15 +11,22 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cosine_node.engine.base import PREFIX, Row
+from cosine_node.engine.forward import attention
+from cosine_node.engine.forward.attention import attend, packed_attention
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_plan import (
+    KERNEL_KEYS,
+    AttentionMask,
+    PassPlan,
+    PathPlan,
+    mask_of,
+    stale_slots,
+)
+from cosine_node.engine.forward.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import PAGE_TOKENS
-from cosine_node.engine.torch import attention
-from cosine_node.engine.torch.attention import attend, packed_attention
-from cosine_node.engine.torch.kv_store import KvStore
 from cosine_node.engine.torch.load_self_test import find_way
-from cosine_node.engine.torch.pass_plan import KERNEL_KEYS, AttentionMask, PassPlan, PathPlan, mask_of, stale_slots
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
-from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.tiny_models import LATENT, build

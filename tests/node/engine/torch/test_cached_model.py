@@ -8,12 +8,12 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
-from cosine_node.engine.torch import cached_model
-from cosine_node.engine.torch.cached_model import PathBatch
+from cosine_node.engine.forward import cached_model
+from cosine_node.engine.forward.cached_model import PathBatch
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_protocol.request import Sampling
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.random_walk import generated

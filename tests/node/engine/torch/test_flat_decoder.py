@@ -7,10 +7,10 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.torch.cuda_graphs import TRIED_PASSES, CaptureTrial
-from cosine_node.engine.torch.flat_decoder import FlatDecoder
+from cosine_node.engine.forward.cuda_graphs import TRIED_PASSES, CaptureTrial
+from cosine_node.engine.forward.flat_decoder import FlatDecoder
+from cosine_node.engine.forward.packed_model import PackedModel
 from cosine_node.engine.torch.load_self_test import check_exactness, find_way
-from cosine_node.engine.torch.packed_model import PackedModel
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling

@@ -11,9 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.invariance_self_test import find_row_tiles
-from cosine_node.engine.torch.row_tiles import (
+from cosine_node.engine.forward.row_tiles import (
     FIXED_ROWS,
     TRIED_ROWS,
     RowKernel,
@@ -21,6 +19,8 @@ from cosine_node.engine.torch.row_tiles import (
     measure_tiles,
     tile_experts,
 )
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.invariance_self_test import find_row_tiles
 from tests.node.engine.random_serving import draw_requests, serve_alone, serve_together
 from tests.node.engine.tiny_models import ARCHITECTURES, LATENT, VOCAB, WINDOWED, build
 from tests.thoroughness import THOROUGH, soak_rest

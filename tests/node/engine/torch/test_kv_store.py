@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import TorchEngine
-from cosine_node.engine.torch.kv_store import KvStore
 from cosine_protocol.errors import LocalProtocolError
 from tests.node.engine.tiny_models import LATENT, SHARING, build
 

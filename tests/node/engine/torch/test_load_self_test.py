@@ -11,10 +11,12 @@ import transformers as tf
 from torch import Tensor
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.forward import attention, pass_plan
+from cosine_node.engine.forward.flat_decoder import FlatDecoder
+from cosine_node.engine.forward.pass_plan import AttentionCall, AttentionMask, Indices, PassPlan, mask_of
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.prefix_cache import PrefixCache
 from cosine_node.engine.self_test import Group, SelfTestTexts
-from cosine_node.engine.torch import attention, pass_plan
-from cosine_node.engine.torch.flat_decoder import FlatDecoder
 from cosine_node.engine.torch.load_self_test import (
     LEAST_TOLERANCE,
     MOST_UNITS,
@@ -25,9 +27,7 @@ from cosine_node.engine.torch.load_self_test import (
     short_windows,
     token_bytes_of,
 )
-from cosine_node.engine.torch.pass_plan import AttentionCall, AttentionMask, Indices, PassPlan, mask_of
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import FedNode, SequenceTree
 from tests.node.engine.surveyed_models import tiny_configs
 from tests.node.engine.tiny_models import (

@@ -21,13 +21,13 @@ from transformers.cache_utils import (
 )
 
 from cosine_node.engine.base import PassAbandoned, Row
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_features import PassFeatures
+from cosine_node.engine.forward.pass_model import PassModel
+from cosine_node.engine.forward.pass_plan import Feeds, separate_feed
+from cosine_node.engine.forward.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import Feeds, separate_feed
-from cosine_node.engine.torch.support import UnsupportedModel, cache_parameter
 from cosine_node.engine.tree import SequenceTree
 from cosine_p2p.storage.memory import Remembered
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache
 
-from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_protocol.stage_messages import LayerRange
 
 PLAIN: Final = (bool, int, float, str, type(None))

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.kv_pool import PAGE_TOKENS, Integers
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_protocol.request import Sampling
 

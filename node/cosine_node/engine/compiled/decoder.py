@@ -11,14 +11,14 @@ from torch import Tensor
 
 from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.blocks.held_matrix import Floats
+from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.compiled.steps import Norm, Projections, Step, Stepping, stepping
+from cosine_node.engine.forward.flat_decoder import is_known, layers_of, projections
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.partial_model import AbsentOutput
+from cosine_node.engine.forward.row_tiles import TRIED_ROWS, RowKernel, RowTiles, measure_tiles
 from cosine_node.engine.kernels import add_norm, attend, norm_heads, rotate_and_store
 from cosine_node.engine.kv_pool import Integers
-from cosine_node.engine.torch.compiled.paths import Paths
-from cosine_node.engine.torch.compiled.steps import Norm, Projections, Step, Stepping, release, stepping
-from cosine_node.engine.torch.flat_decoder import is_known, layers_of, projections
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.partial_model import AbsentOutput
-from cosine_node.engine.torch.row_tiles import TRIED_ROWS, RowKernel, RowTiles, measure_tiles
 
 MOST_ROWS: Final = 64
 """Maximum number of rows that a step computes at once if not any number gives the same bits."""
@@ -115,19 +115,19 @@ class CompiledDecoder:
             Step(None if after is None else _after(after), None if before is None else _before(before))
             for after, before in zip((None, *layers), (*layers, None), strict=True)
         ]
-        self._steps = [stepping(step) for step in steps]
+        # A self-test runs the modules as well, which share the weights until they are released.
+        is_sample = hasattr(model, "is_sample")
+        kinds = [step.kind for step in steps]
+        self._steps = [stepping(step, releases=not is_sample) for step in steps]
         self._output = model.lm_head.matrix if isinstance(model.lm_head, HeldLinear) else None
         self._pages: WeakKeyDictionary[KvStore, list[tuple[Floats, Floats]]] = WeakKeyDictionary()
         self._tiles: RowTiles | None = None
-        kernels = {step.kind: self._row_kernel(number) for number, step in enumerate(steps)}.values()
+        kernels = {kind: self._row_kernel(number) for number, kind in enumerate(kinds)}.values()
         with torch.inference_mode():
             tiles = measure_tiles(kernels, dtype=torch.float32, device=model.device, most_rows=MOST_ROWS)
         # Usually there is no need to cut or pad rows.
         if tiles.sizes != tuple(rows for rows in TRIED_ROWS if rows <= MOST_ROWS):
             self._tiles = tiles
-        # A self-test runs the modules as well.
-        if not hasattr(model, "is_sample"):
-            release(steps)
 
     def __call__(
         self,

@@ -3,7 +3,7 @@
 All functions are over rows. At the row counts of some tiles, a row has the same bits whatever the others are.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,10 +73,17 @@ class Stepping(Protocol):
     def __call__(self, attended: Floats | None, x: Floats) -> tuple[Floats, Floats | None]: ...
 
 
-def stepping(step: Step) -> Stepping:
-    """Return the fastest implementation of a step."""
+def stepping(step: Step, *, releases: bool) -> Stepping:
+    """Return the fastest implementation of a step. With `releases`, only it has weights in groups afterwards."""
     matrices = [layer.matrix for each in step.projections for layer in each.layers]
-    return _in_graph(step) if all(isinstance(each, GroupedMatrix) for each in matrices) else _by_kernels(step)
+    grouped = [matrix for matrix in matrices if isinstance(matrix, GroupedMatrix)]
+    if len(grouped) < len(matrices):
+        return _by_kernels(step)
+    found = _in_graph(step)
+    if releases:
+        for matrix in grouped:
+            matrix.release()
+    return found
 
 
 def _by_kernels(step: Step) -> Stepping:
@@ -163,15 +170,6 @@ def _in_graph(step: Step) -> Stepping:
         return x if is_first else outputs[0], None if is_last else outputs[-1]
 
     return run
-
-
-def release(steps: Sequence[Step]) -> None:
-    """Free the weights of the steps that graphs have copied."""
-    for step in steps:
-        for each in step.projections:
-            for layer in each.layers:
-                if isinstance(layer.matrix, GroupedMatrix):
-                    layer.matrix.release()
 
 
 def _grouped(layer: HeldLinear) -> GroupedMatrix:

@@ -12,10 +12,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from cosine_node.engine.torch.kv_store import LayerPages
-from cosine_node.engine.torch.pass_plan import AttentionCall, DecoderPlan
-from cosine_node.engine.torch.row_tiles import FIXED_TILES, RowKernel, RowTiles
-from cosine_node.engine.torch.support import UnsupportedModel
+from cosine_node.engine.forward.kv_store import LayerPages
+from cosine_node.engine.forward.pass_plan import AttentionCall, DecoderPlan
+from cosine_node.engine.forward.row_tiles import FIXED_TILES, RowKernel, RowTiles
+from cosine_node.engine.forward.support import UnsupportedModel
 
 ATTENTION_NAME: Final = "cosine_packed"
 """The name of this attention in a model's configuration."""

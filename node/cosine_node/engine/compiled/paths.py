@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_plan import Feeds
 from cosine_node.engine.kv_pool import Integers
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_plan import Feeds
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosine_node.engine.kv_pool import Integers
-from cosine_node.engine.torch.flat_decoder import FlatDecoder
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_plan import (
+from cosine_node.engine.forward.flat_decoder import FlatDecoder
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_features import PassFeatures
+from cosine_node.engine.forward.pass_plan import (
     AttentionCall,
     BatchShape,
     Indices,
@@ -31,6 +30,7 @@ from cosine_node.engine.torch.pass_plan import (
     bucket_of,
     pad,
 )
+from cosine_node.engine.kv_pool import Integers
 from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import OutOfMemory
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.pass_features import PassFeatures
+from cosine_node.engine.forward.pass_plan import Feeds
 from cosine_node.engine.pool_size import TokenBytes
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_plan import Feeds
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
 """Texts of the plain `RuntimeError` that PyTorch raises when a CPU's memory is exhausted."""

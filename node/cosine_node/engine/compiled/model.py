@@ -8,14 +8,14 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.base import PassAbandoned
+from cosine_node.engine.compiled.decoder import CompiledDecoder, CompiledPass
+from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.partial_model import part_of
+from cosine_node.engine.forward.pass_features import PassFeatures
+from cosine_node.engine.forward.pass_model import PassModel
+from cosine_node.engine.forward.pass_plan import Feeds, separate_feed
 from cosine_node.engine.kv_pool import WindowPages
-from cosine_node.engine.torch.compiled.decoder import CompiledDecoder, CompiledPass
-from cosine_node.engine.torch.compiled.paths import Paths
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.partial_model import part_of
-from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import Feeds, separate_feed
 
 
 class CompiledModel(PassModel):

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from cosine_node.engine.context_length import STRETCHED_ROPES
-from cosine_node.engine.torch.attention import attend
-from cosine_node.engine.torch.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
-from cosine_node.engine.torch.pass_plan import DecoderPlan
-from cosine_node.engine.torch.row_tiles import RowKernel
+from cosine_node.engine.forward.attention import attend
+from cosine_node.engine.forward.partial_model import AbsentLayer, AbsentOutput, StandInEmbedding, copy_out_of_files
+from cosine_node.engine.forward.pass_plan import DecoderPlan
+from cosine_node.engine.forward.row_tiles import RowKernel
 
 KNOWN_LAYERS: Final = frozenset(
     {"LlamaDecoderLayer", "MistralDecoderLayer", "Qwen2DecoderLayer", "Qwen3DecoderLayer"}

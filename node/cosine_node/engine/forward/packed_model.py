@@ -9,17 +9,17 @@ from torch import Tensor
 from transformers import AttentionInterface
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.forward.attention import ATTENTION_NAME, keep_latents, packed_attention
+from cosine_node.engine.forward.cuda_graphs import CudaGraphs
+from cosine_node.engine.forward.flat_decoder import FlatDecoder
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.partial_model import part_of
+from cosine_node.engine.forward.pass_features import PassFeatures
+from cosine_node.engine.forward.pass_model import PassModel
+from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, separate_feed, stale_slots
+from cosine_node.engine.forward.row_tiles import RowTileSet, tile_experts
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import WindowPages
-from cosine_node.engine.torch.attention import ATTENTION_NAME, keep_latents, packed_attention
-from cosine_node.engine.torch.cuda_graphs import CudaGraphs
-from cosine_node.engine.torch.flat_decoder import FlatDecoder
-from cosine_node.engine.torch.kv_store import KvStore
-from cosine_node.engine.torch.partial_model import part_of
-from cosine_node.engine.torch.pass_features import PassFeatures
-from cosine_node.engine.torch.pass_model import PassModel
-from cosine_node.engine.torch.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, separate_feed, stale_slots
-from cosine_node.engine.torch.row_tiles import RowTileSet, tile_experts
-from cosine_node.engine.torch.support import UnsupportedModel
 from cosine_node.engine.tree import SequenceTree
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import Integers
-from cosine_node.engine.torch.support import UnsupportedModel
 
 
 def feature_bytes(model: Any, layers: Sequence[int]) -> int:
