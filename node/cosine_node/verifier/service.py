@@ -42,6 +42,7 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import ErrorCode, PeerError
 from cosine_protocol.identity import Identity
 from cosine_protocol.limits import MAX_NAMED_STAGES, USER_BYTES
+from cosine_protocol.numerics import DETERMINISTIC
 from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
 
@@ -336,6 +337,7 @@ class VerifierService:
             guide = guide_of(self._engine.grammars, asked.sampling)
             lookup = PromptLookup((*self._usual(asked.sampling), *asked.prompt, *message.committed))
             prediction = self._predicted(message)
+        numerics = self._engine.numerics
         return VerifierRequest(
             channel,
             message.number,
@@ -345,7 +347,8 @@ class VerifierService:
             pacing=m.Pacing(message.pacing),
             authors=len(message.authors),
             admission=next(self._admissions),
-            near_tie=rounding_of(self._engine.numerics).near_tie,
+            # With the same bits in every pass, rounding decides nothing here.
+            near_tie=0.0 if numerics.endswith(DETERMINISTIC) else rounding_of(numerics).near_tie,
             drafters=message.authors,
             user_name=_user_of(channel, message).name,
             lookup=lookup,
