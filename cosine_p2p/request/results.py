@@ -107,8 +107,9 @@ class Generation:
     `drafted`, `offered` and round-trip times itself; signatures prove accepted tokens.
 
     `near_ties` counts committed tokens whose two best scores are so close that rounding may decide: within 1e-4 in
-    float32; none of a verifier with the same bits in every pass. `numerics` are those of its verifiers (`cosine_protocol.numerics`). `audit` is None if a client audits
-    nothing. `plain_pass_s` is the time of a pass without drafts, None without any.
+    float32; none of a verifier with the same bits in every pass. `numerics` are those of its verifiers
+    (`cosine_protocol.numerics`). `audit` is None if a client audits nothing. `plain_pass_s` is the time of a pass
+    without drafts, None without any.
 
     `text` is the whole text without special tokens. A chat's reply has `content`, `reasoning` of
     `reasoning_tokens` tokens, and `tool_calls`; otherwise `content` is the text. `stop_text` is the stop text that
