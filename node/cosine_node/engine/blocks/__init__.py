@@ -1,5 +1,5 @@
 """Models with compressed weights.
 
 Either matrices keep the blocks of a GGUF file and are dequantised tile by tile in each product (`model`), or the
-linear layers of a loaded model hold their weights in float16 (`half_linear`).
+linear layers of a loaded model convert their weights for products of a library (`held_linear`).
 """
