@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from cosine_node.engine.base import PassAbandoned, Row, RowResult
+from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row, RowResult
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.lanes import FedToken, Floats
 from cosine_node.engine.vllm.blocks import BlockLanes
@@ -58,7 +58,11 @@ class VllmModel(BlockLanes):
         rows, found = self.rows(fed)
         wanted = [found[place] for place, token in enumerate(fed) if token.is_wanted]
         copies, self.copies = self.copies, []
-        self.process.run(rows=rows, wanted=wanted, copies=copies, is_clearing=self._is_clearing)
+        try:
+            self.process.run(rows=rows, wanted=wanted, copies=copies, is_clearing=self._is_clearing)
+        except OutOfMemory:
+            self.copies = copies
+            raise
         self._is_clearing = False
         return self.process.logits[: len(wanted)]
 
