@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("rtt", "ring")
+EXPERIMENTS = ("engines", "rtt", "ring")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 Each module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict with
@@ -32,7 +32,7 @@ Name = Annotated[
     str,
     typer.Argument(
         metavar="NAME",
-        help="here, rtt, ring or report.",
+        help="here, engines, rtt, ring or report.",
     ),
 ]
 Out = Annotated[
@@ -51,7 +51,12 @@ Repeats = Annotated[int | None, typer.Option(help="Number of timed repetitions."
 VerifierDtype = Annotated[
     str | None, typer.Option(help="here: the verifier's data type: auto, float32, bfloat16 or float16.")
 ]
-Threads = Annotated[int | None, typer.Option(help="here: number of CPU threads of the verifier.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="here: number of CPU threads of the verifier; engines: number of cores. Default there: 1, then 2."
+    ),
+]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="here: sampling temperature; may be repeated. Default: 0, 0.8 and 1.")
 ]
@@ -61,7 +66,10 @@ PromptsFrom = Annotated[
 ]
 FamilyName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="here: start a swarm of toy or smol on this machine."),
+    typer.Option(
+        metavar="NAME",
+        help="here: start a swarm of toy or smol on this machine; engines: whose target. Default there: smol.",
+    ),
 ]
 VerifierEngine = Annotated[
     str | None,
@@ -128,7 +136,7 @@ def bench(
     minutes: Minutes = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm in real time (here) or strategies in virtual time (rtt, ring), or write the page (report).
+    """Measure a swarm (here) or engines by the clock, strategies in virtual time (rtt, ring), or write a report.
 
     Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
     """
@@ -161,7 +169,7 @@ def bench(
         asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
-    chosen = {key: value for key, value in {"seed": seed, **counts}.items() if value is not None}
+    chosen = {key: value for key, value in {"seed": seed, "family": family, **counts}.items() if value is not None}
     _measure(name, chosen, quick=quick, as_json=as_json, out=folder)
 
 

@@ -1,7 +1,7 @@
 """CPU affinity of the demo's processes."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -23,13 +23,13 @@ class Cores:
 
 
 @contextmanager
-def on_core(core: int | None) -> Iterator[None]:
-    """Pin this thread, and the threads and processes that it starts, to a core. None for no pinning."""
+def on_core(core: int | Collection[int] | None) -> Iterator[None]:
+    """Pin this thread, and the threads and processes that it starts, to a core or several. None for no pinning."""
     if core is None:
         yield
         return
     before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {core} if isinstance(core, int) else core)
     try:
         yield
     finally:

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -19,6 +21,8 @@ from cosine_node.engine.torch.sampling import choose, likelihoods_after
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.numerics import DETERMINISTIC
+
+Floats = npt.NDArray[np.float32]
 
 
 class TorchEngine(PagedEngine):
@@ -112,6 +116,12 @@ class TorchEngine(PagedEngine):
             )
         self.unfeed([row for row, result in zip(rows, results, strict=True) if result.error is not None])
         return results
+
+    def logits(self, rows: Sequence[Row]) -> list[Floats]:
+        """Perform one pass as `forward`; return copies of the logits [vocab] after each token of the rows."""
+        with self.feeding(rows) as feeds, torch.inference_mode():
+            wanted = list(range(sum(len(row.tokens) for row in rows)))
+            return list(self._passes.logits(feeds, wanted=wanted).float().cpu().numpy().copy())
 
 
 def row_results(

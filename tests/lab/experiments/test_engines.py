@@ -1,0 +1,66 @@
+"""Engines side by side: every measured figure is there, equal numerics agree, and what is missing is left out."""
+
+import os
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from cosine_lab.experiments import engines
+from cosine_lab.experiments.engine_runs import PASS_TOKENS, VLLM_PYTHON
+from cosine_node.engine.llama.library import is_installed
+from cosine_protocol.errors import UsageError
+from tests.lab.experiments.quick import silent
+from tests.lab.experiments.test_published import published
+
+ENGINES = (
+    *("llama.cpp Q4_0", "llama.cpp Q8_0", "transformers float32", "torch float32", "torch int4"),
+    *("llama Q4_1", "vllm bfloat16"),
+)
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    if not hasattr(os, "sched_setaffinity"):
+        pytest.skip("Processes are pinned to cores on Linux only.")
+    if not is_installed():
+        pytest.skip("llama.cpp is not installed.")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv(VLLM_PYTHON, str(tmp_path_factory.mktemp("vllm") / "python"))
+        return engines.run(replace(engines.EnginesOptions.quick(), engines=ENGINES), say=silent)
+
+
+@pytest.mark.thorough
+def test_each_engine_has_every_figure_and_one_that_is_missing_a_reason(result: dict[str, Any]) -> None:
+    *installed, missing = ENGINES
+    assert [row["engine"] for row in result["rows"]] == installed
+    for row in result["rows"]:
+        assert row["ms_per_token"].keys() == row["tokens_per_s"].keys() == {"1", "2"}
+        assert list(row["pass_ms"]) == [str(length) for length in PASS_TOKENS]
+        assert min(*row["tokens_per_s"].values(), *row["pass_ms"].values()) > 0
+    assert list(result["findings"]["skipped"]) == [missing]
+    assert "is missing" in result["findings"]["skipped"][missing]
+    assert [line["engine"] for line in result["findings"]["engines"]] == installed
+
+
+@pytest.mark.thorough
+def test_quality_is_measured_against_float32(result: dict[str, Any]) -> None:
+    rows = {row["engine"]: row for row in result["rows"]}
+    for exact in ("transformers float32", "torch float32"):
+        assert rows[exact]["equal_choices"] == 1.0 and abs(rows[exact]["divergence_nats"]) < 1e-6
+        assert rows[exact]["differing"] == 0
+    # Fewer bits move the probabilities further.
+    assert 1e-6 < rows["llama.cpp Q8_0"]["divergence_nats"] < rows["llama.cpp Q4_0"]["divergence_nats"] < 1
+    assert rows["torch int4"]["differing"] == 0
+    assert len({row["positions"] for row in rows.values()}) == 1
+
+
+def test_too_few_cores_are_one_sentence() -> None:
+    with pytest.raises(UsageError, match=r"needs Linux and 10000 processor cores"):
+        engines.run(replace(engines.EnginesOptions.quick(), threads=10_000), say=silent)
+
+
+def test_the_published_table_follows_from_its_rows() -> None:
+    file = published("engines")
+    assert engines.findings_of(file["rows"])["engines"] == file["findings"]["engines"]
+    assert file["command"].startswith("cosine-node bench engines")
