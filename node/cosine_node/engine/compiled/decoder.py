@@ -17,7 +17,7 @@ from cosine_node.engine.forward.flat_decoder import is_known, layers_of, project
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.partial_model import AbsentOutput
 from cosine_node.engine.forward.row_tiles import TRIED_ROWS, RowKernel, RowTiles, measure_tiles
-from cosine_node.engine.kernels import add_norm, attend, norm_heads, rotate_and_store
+from cosine_node.engine.kernels import LANES, add_norm, attend, norm_heads, rotate_and_store
 from cosine_node.engine.kv_pool import Integers
 
 MOST_ROWS: Final = 64
@@ -56,11 +56,13 @@ class _Attention:
         )
 
     def allocate(self, store: KvStore) -> tuple[Floats, Floats]:
-        """Return the keys and values [slots, key heads, width] of the layer in a pool, as arrays on its memory."""
+        """Return the keys and values of the layer in a pool, as `rotate_and_store` has them, on its memory."""
         key = torch.empty(1, self.key_heads, 1, self.width)
         pages = store.layer(self.index, key, key.clone(), window=self.window)
         keys, values = (stored.transpose(1, 2)[0].numpy() for stored in pages)
-        return keys, values
+        # No token takes the spare slot, nor whole pages less.
+        whole = len(keys) // LANES
+        return keys[: whole * LANES].reshape(whole, self.key_heads, self.width, LANES), values
 
     def __call__(
         self,
