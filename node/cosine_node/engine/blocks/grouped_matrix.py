@@ -6,7 +6,6 @@ group of a row's inputs to eight bits, as llama.cpp does, and add integers, so t
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from typing import Any, Final
 
@@ -27,6 +26,8 @@ FOUR_BITS: Final = {"Q4_0": 0, "Q4_1": 8, "Q4_K": 8}
 """The formats with four bits, and what is subtracted from their numbers, to be in -8 to 7. Others have eight."""
 ROWS_AT_ONCE: Final = 4096
 """Rows of a matrix that are unpacked at once, since numbers take four bytes until they are packed."""
+THREAD_WEIGHTS: Final = 1 << 24
+"""Least number of weights of a graph for each of its threads: about a millisecond of work."""
 EIGHT_BIT_INPUTS: Final = 4
 """The accuracy level of `MatMulNBits` that rounds inputs to eight bits."""
 
@@ -159,6 +160,7 @@ class ProductGraph:
         self._nodes: list[Any] = []
         self._weights: dict[str, Any] = {}
         self._given: dict[str, int] = {}
+        self._number = 0
 
     def given(self, name: str, width: int) -> str:
         """Add an input and return its name."""
@@ -190,6 +192,7 @@ class ProductGraph:
 
     def _product(self, rows: str, part: Groups) -> str:
         (bits, size, _), (outputs, inputs) = part.format, part.numbers.shape
+        self._number += part.numbers.size
         numbers = part.numbers.view(np.uint8) + np.uint8(1 << bits - 1)
         if bits == 4:
             numbers = np.bitwise_or(numbers[:, ::2] & 15, numbers[:, 1::2] << 4)
@@ -213,7 +216,7 @@ class ProductGraph:
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
         return onnxruntime.InferenceSession(
-            model.SerializeToString(), _options(), providers=["CPUExecutionProvider"]
+            model.SerializeToString(), _options(self._number), providers=["CPUExecutionProvider"]
         )
 
 
@@ -223,12 +226,13 @@ def _merged(parts: Sequence[Groups]) -> Iterator[Groups]:
         yield Groups.stacked(list(alike))
 
 
-@lru_cache(maxsize=1)
-def _options() -> Any:
-    """Return the options of all sessions, which share one pool of threads: as many as PyTorch has now."""
-    onnxruntime.set_global_thread_pool_sizes(torch.get_num_threads(), 1)
+def _options(weights: int) -> Any:
+    """Return the options of a session with this number of weights.
+
+    Its threads sleep between products: spinning ones made passes twice as slow beside any other work. Waking them
+    takes longer than small products.
+    """
     options = onnxruntime.SessionOptions()
-    options.use_per_session_threads = False
-    # It warns that the numbers of threads of a session are not used.
-    options.log_severity_level = 3
+    options.intra_op_num_threads = max(1, min(torch.get_num_threads(), weights // THREAD_WEIGHTS))
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     return options
