@@ -33,11 +33,6 @@ def has_card() -> bool:
     return any(map(os.path.exists, CARDS))
 
 
-def has_matrix_units() -> bool:
-    """Return True if the processor multiplies tiles of bfloat16."""
-    return "amx_bf16" in _flags()
-
-
 def processor_name() -> str:
     """Return the system's name of this machine's processor."""
     names = _cpu_values("model name")

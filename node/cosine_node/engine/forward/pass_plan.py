@@ -17,7 +17,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, PassAbandoned, Row
 from cosine_node.engine.forward.kv_store import KvStore
-from cosine_node.engine.forward.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
+from cosine_node.engine.forward.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.kv_pool import PAGE_TOKENS, Integers
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_protocol.request import Sampling
@@ -33,15 +33,6 @@ MAX_PADDED_QUERIES: Final = 16
 KEY_QUANTUM: Final = PAGE_TOKENS
 """In deterministic mode, the number of keys of a query is padded to a multiple of this. It is a page, so that a run
 of slots can be read in place to the end of its last page."""
-KERNEL_KEYS: Final = 512
-"""Number of keys that PyTorch's CPU kernel processes per block before it merges partial results. A key must stay in
-the block that it has when its path is alone."""
-CALL_QUERIES: Final = 64
-"""Maximum number of tokens of one path in a call. A longer path has several calls, without the keys after their
-tokens."""
-FEW_QUERIES: Final = 16
-"""With more queries, there are more rows (query heads) than have equal results unless the keys fill whole blocks.
-The end of the last block may be another owner's page: the keys are then copied."""
 
 
 def separate_feed(tokens: Sequence[int]) -> tuple[SequenceTree, Row]:
@@ -156,12 +147,11 @@ def quantum_end(keys: int) -> int:
     return -(-keys // KEY_QUANTUM) * KEY_QUANTUM
 
 
-def path_parts(tree: SequenceTree, row: Row, *, first_query: int, end_of: Callable[[int], int]) -> list[PathPart]:
+def path_parts(tree: SequenceTree, row: Row, *, first_query: int) -> list[PathPart]:
     """Cut a row that is already in its tree into parts of paths.
 
     A path leads from the beginning of the sequence to a leaf of the row. Its queries are the tokens of the row that
-    no earlier path contains. `end_of` maps the number of keys of a part's first query to the maximum number of keys
-    of the part, where the path is cut.
+    no earlier path contains. A part ends where the `quantum_end` of its keys does.
     """
     # A slot identifies a node.
     number = {tree.nodes[name].slot: first_query + i for i, name in enumerate(row.nodes)}
@@ -173,7 +163,7 @@ def path_parts(tree: SequenceTree, row: Row, *, first_query: int, end_of: Callab
         before = len(path) - len(queries)
         first = before
         while first < len(path):
-            last = min(len(path), end_of(len(tree.slots) + first + 1) - len(tree.slots))
+            last = min(len(path), quantum_end(len(tree.slots) + first + 1) - len(tree.slots))
             numbers = np.array(queries[first - before : last - before], dtype=np.int64)
             found.append(PathPart(numbers, _mask(tree, path[:last], last - first)))
             first = last
@@ -530,9 +520,6 @@ class PathPlan(RowsPlan):
     kernel call, except its number of rows, do not depend on the rest of the pass. `RowTiles` handles the number of
     rows: the last token is repeated until the tokens fill a tile of the matrix products. The keys of these copies
     are not written, and their attention output is that of the first token.
-
-    With at most `tiles.hidden_keys` keys, hidden keys in whole blocks of `KEY_BLOCK` do not change a result. There
-    the keys of several paths of a tree are placed side by side in one "dense" call.
     """
 
     def __init__(
@@ -550,87 +537,28 @@ class PathPlan(RowsPlan):
         self._tiles = tiles
         self._feeds = feeds
 
-    def _dense_end(self, keys: int) -> int:
-        """Return the end of a part of a dense call; above `hidden_keys`, the `quantum_end`."""
-        most = self._tiles.hidden_keys
-        return min(keys + CALL_QUERIES - 1, most) if keys <= most else quantum_end(keys)
-
     def attention_tiles(self, keys: int) -> RowTiles:
-        return self._tiles.attention_of(keys)
+        del keys
+        return self._tiles.attention
 
     def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls:
-        is_dense = is_fused and window is None and self._tiles.hidden_keys > 0
+        del is_fused
         joined: list[tuple[Integers, AttentionCall]] = []
         start = 0
         for tree, row in self._feeds:
-            end_of = self._dense_end if is_dense else quantum_end
-            parts = path_parts(tree, row, first_query=start, end_of=end_of)
-            if is_dense and not row.is_chain:
-                joined += self._calls_of_tree(parts)
-            else:
-                joined += [(part.queries, self._call(part, window)) for part in parts]
+            joined += [
+                (part.queries, self._call(part, window)) for part in path_parts(tree, row, first_query=start)
+            ]
             start += len(row.tokens)
         queries = np.concatenate([each for each, _ in joined])
         order = np.zeros(start + self._padding, dtype=np.int64)
         order[queries] = np.arange(start)
         return PassCalls(tuple(call for _, call in joined), Indices.of(order, self.device).index)
 
-    def _calls_of_tree(self, parts: Sequence[PathPart]) -> list[tuple[Integers, AttentionCall]]:
-        """Join the parts of the paths of a tree in as few calls as possible; return each call and its queries."""
-        shared = _shared_keys([part.mask.key_slots for part in parts]) // KEY_BLOCK
-        joined: list[list[PathPart]] = []
-        end = 0
-        for part in parts:
-            blocks = -(-part.keys // KEY_BLOCK) - shared
-            moved = end - shared
-            # Moving the part's keys must not move them to other blocks of the kernel.
-            stays = all(
-                (block + moved) * KEY_BLOCK // KERNEL_KEYS == block * KEY_BLOCK // KERNEL_KEYS
-                for block in range(shared, shared + blocks)
-            )
-            if joined and stays and (end + blocks) * KEY_BLOCK <= self._tiles.hidden_keys:
-                joined[-1].append(part)
-            else:
-                joined.append([part])
-                end = shared
-            end += blocks
-        return [
-            (beside[0].queries, self._call(beside[0], None))
-            if len(beside) == 1
-            else self._joint_call(beside, shared * KEY_BLOCK)
-            for beside in joined
-        ]
-
-    def _joint_call(self, parts: Sequence[PathPart], shared: int) -> tuple[Integers, AttentionCall]:
-        """Return the queries and the call of parts that share their first `shared` keys.
-
-        The other keys of each part follow side by side, padded to whole blocks.
-        """
-        queries = np.concatenate([part.queries for part in parts])
-        widths = [-(-(part.keys - shared) // KEY_BLOCK) * KEY_BLOCK for part in parts]
-        slots = np.full(shared + sum(widths), parts[0].mask.key_slots[0], dtype=np.int64)
-        slots[:shared] = parts[0].mask.key_slots[:shared]
-        hidden = np.ones((len(queries), len(slots)), dtype=np.bool_)
-        first, row = shared, 0
-        for part, width in zip(parts, widths, strict=True):
-            columns = slice(first, first + part.keys - shared)
-            rows = slice(row, row + len(part.queries))
-            slots[columns] = part.mask.key_slots[shared:]
-            hidden[rows, :shared] = False if part.mask.visible is None else ~part.mask.visible[:, :shared]
-            hidden[rows, columns] = False if part.mask.visible is None else ~part.mask.visible[:, shared:]
-            first, row = first + width, rows.stop
-        # In pass order, the queries are a run if one call has the whole tree.
-        order = np.argsort(queries)
-        queries, hidden = queries[order], hidden[order]
-        keys = Indices(0, len(slots), torch.from_numpy(slots).to(self.device))
-        return queries, self._one_call(Indices.of(queries, self.device), keys, hidden)
-
     def _call(self, part: PathPart, window: int | None) -> AttentionCall:
         mask, keys = part.mask, part.keys
         key_slots = mask.key_slots if window is None else self.store.window_slots(mask.key_slots)
         padding = quantum_end(keys) - keys
-        if len(part.queries) > FEW_QUERIES and window is None and keys <= self._tiles.hidden_keys:
-            padding = -keys % KEY_BLOCK
         hidden = np.ones((len(part.queries), keys + padding), dtype=np.bool_)
         hidden[:, :keys] = False if mask.visible is None else ~mask.visible
         if window is not None:
@@ -646,13 +574,6 @@ class PathPlan(RowsPlan):
         if not is_run or first % PAGE_TOKENS or first + count > end or count != quantum_end(keys):
             index = torch.from_numpy(np.concatenate([key_slots, np.full(padding, first)])).to(self.device)
         return self._one_call(Indices.of(part.queries, self.device), Indices(first, count, index), hidden)
-
-
-def _shared_keys(slots: Sequence[Integers]) -> int:
-    """Return the length of the common beginning of these slots."""
-    first = slots[0][: min(map(len, slots))]
-    is_other = np.logical_or.reduce([each[: len(first)] != first for each in slots])
-    return int(is_other.argmax()) if is_other.any() else len(first)
 
 
 def stale_slots(feeds: Feeds) -> Integers:

@@ -31,10 +31,6 @@ FIXED_ROWS: Final = 16
 """The number of rows that all others are compared with, and the only tile size if no other gives equal results. It
 is the number of rows of a tile of CPU matrix units, and about the number of tokens of a request with its draft."""
 
-KEY_BLOCK: Final = 32
-"""Number of keys that CPU matrix units sum at once in 16 bits. If hidden keys do not change a result, a key may be
-moved back by any number of such blocks."""
-
 VECTOR: Final = 64
 """Number of 16-bit elements in two AVX-512 registers, which PyTorch's loops process at once; half as many in
 float32."""
@@ -96,20 +92,10 @@ FIXED_TILES: Final = RowTiles((FIXED_ROWS,))
 
 @dataclass(frozen=True, slots=True)
 class RowTileSet:
-    """The tiles of a model's products with its weights, and of its attention, whose rows are query heads.
-
-    `attention_over_blocks` are the tiles of calls over a multiple of `KEY_BLOCK` keys. `hidden_keys` is the maximum
-    number of keys of a call in which hidden keys do not change a bit; 0 if unknown.
-    """
+    """The tiles of a model's products with its weights, and of its attention, whose rows are query heads."""
 
     products: RowTiles
     attention: RowTiles
-    attention_over_blocks: RowTiles
-    hidden_keys: int = 0
-
-    def attention_of(self, keys: int) -> RowTiles:
-        """Return the tiles of a call over this many keys."""
-        return self.attention if keys % KEY_BLOCK else self.attention_over_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ weights, experts and attention. Then the whole model runs the passes of `load_se
 passes cover everything that varies while serving.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Any, Final
 
@@ -16,13 +16,11 @@ from transformers.pytorch_utils import Conv1D
 from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
-from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.forward.attention import AttentionKernel, latent_attention_of
 from cosine_node.engine.forward.packed_model import PackedModel
-from cosine_node.engine.forward.pass_plan import KERNEL_KEYS, KEY_QUANTUM, quantum_end
+from cosine_node.engine.forward.pass_plan import KEY_QUANTUM
 from cosine_node.engine.forward.row_tiles import (
     FIXED_ROWS,
-    KEY_BLOCK,
     MOST_ROWS,
     VECTOR,
     RowKernel,
@@ -38,8 +36,6 @@ TRIED_KEYS: Final = (KEY_QUANTUM, 32, 48, 64, 80, 128, 192, 208, 256, 320, 384, 
 """Numbers of keys that are measured. PyTorch's CPU kernel processes blocks of 512 keys and a smaller last block."""
 MOST_ATTENTION_ROWS: Final = 256
 """Maximum number of rows of an attention call that is measured: 64 tokens with four query heads per key head."""
-HIDDEN_KEYS: Final = (384,)
-"""Number of elements that MKL sums at once in float32, which it uses for float16 as well."""
 
 
 def product_kernels(model: nn.Module) -> list[RowKernel]:
@@ -85,28 +81,16 @@ def _times(matrix: Tensor, rows: Tensor) -> Tensor:
 
 def attention_tiles(
     shapes: Collection[tuple[int, int, int]], *, dtype: torch.dtype, device: torch.device
-) -> tuple[RowTiles, RowTiles]:
-    """Return the row tiles of attention in layers of these `KvStore.shapes`.
-
-    The first are for calls over any multiple of `KEY_QUANTUM` keys, the second for multiples of `KEY_BLOCK`.
-    """
-    over_parts, over_blocks = (
-        measure_tiles(
-            [
-                RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
-                for shape in shapes
-                # Otherwise attention does not use the fused kernel, and has `FIXED_TILES`.
-                if shape[1] == shape[2]
-                for keys in TRIED_KEYS
-                if (keys % KEY_BLOCK == 0) is are_blocks
-            ],
-            dtype=dtype,
-            device=device,
-            most_rows=MOST_ATTENTION_ROWS,
-        )
-        for are_blocks in (False, True)
-    )
-    return RowTiles(tuple(size for size in over_blocks.sizes if size in over_parts.sizes)), over_blocks
+) -> RowTiles:
+    """Return the row tiles of attention over multiples of `KEY_QUANTUM` keys, in layers of these shapes."""
+    kernels = [
+        RowKernel(shape[1], partial(_attention, *_random_pages(shape, keys, dtype, device)))
+        for shape in shapes
+        # Otherwise attention does not use the fused kernel, and has `FIXED_TILES`.
+        if shape[1] == shape[2]
+        for keys in TRIED_KEYS
+    ]
+    return measure_tiles(kernels, dtype=dtype, device=device, most_rows=MOST_ATTENTION_ROWS)
 
 
 def _random_pages(
@@ -120,52 +104,12 @@ def _random_pages(
     return found, values
 
 
-def _attention(keys: Tensor, values: Tensor, rows: Tensor, bias_row: Tensor | None = None) -> Tensor:
-    """Return attention [rows, heads * width] of rows as queries of all key heads; `bias_row` is [keys]."""
+def _attention(keys: Tensor, values: Tensor, rows: Tensor) -> Tensor:
+    """Return attention [rows, heads * width] of rows as queries of all key heads."""
     _, heads, count, width = keys.shape
     bias = rows.new_zeros((1, 1, len(rows), count))
-    if bias_row is not None:
-        bias = bias + bias_row
     output = AttentionKernel(width**-0.5)(rows.expand(1, heads, -1, -1), keys, values, bias=bias)
     return output[0].transpose(0, 1).flatten(1)
-
-
-def most_hidden_keys(
-    shapes: Iterable[tuple[int, int, int]], tiles: RowTiles, *, dtype: torch.dtype, device: torch.device
-) -> int:
-    """Return the maximum number of keys of a call in which hidden keys, after or between others, change no bit.
-
-    Hidden keys fill whole blocks: a query's last block may be moved back by any number of blocks. The result is
-    `UNBOUNDED_TOKENS` if this holds beyond one block of PyTorch's kernel, which computes all blocks equally.
-    """
-    if device.type != "cpu":
-        return 0
-    alike = dict.fromkeys((*HIDDEN_KEYS, UNBOUNDED_TOKENS), True)
-    generator = torch.Generator().manual_seed(2)
-    for shape in shapes:
-        if shape[1] != shape[2]:
-            continue
-        for keys in range(7, 2 * KERNEL_KEYS, 23):
-            blocks = -(-keys // KEY_BLOCK)
-            first, moved = (blocks - 1) * KEY_BLOCK, keys % 7 * KEY_BLOCK
-            # Keys must stay in their block of the kernel.
-            if (first + moved) // KERNEL_KEYS != first // KERNEL_KEYS:
-                moved = 0
-            count = max(blocks * KEY_BLOCK + moved, quantum_end(keys))
-            found, values = _random_pages(shape, count, dtype, device)
-            place = torch.cat([torch.arange(first), torch.arange(first, keys) + moved])
-            bias = torch.full((count,), -torch.inf, dtype=dtype)
-            bias[place] = 0
-            rows = torch.randn(tiles.limit, shape[1], generator=generator).to(dtype)
-            alone = quantum_end(keys)
-            padded = torch.cat([place, place[:1].expand(alone - keys)])
-            of_alone = torch.zeros(alone, dtype=dtype)
-            of_alone[keys:] = -torch.inf
-            expected = _attention(found[:, :, padded], values[:, :, padded], rows[:FIXED_ROWS], of_alone)
-            output = _attention(found, values, rows, bias)
-            if not torch.equal(output[:FIXED_ROWS], expected):
-                alike = {limit: holds and limit < count for limit, holds in alike.items()}
-    return max((limit for limit, holds in alike.items() if holds), default=0)
 
 
 def find_row_tiles(model: Any) -> RowTileSet:
@@ -191,10 +135,7 @@ def _measured_tiles(model: Any) -> RowTileSet:
     # Other elementwise computations have the width of a head, a router or a gate.
     outputs = [kernel.compute(torch.zeros((1, kernel.width), dtype=dtype, device=device)) for kernel in kernels]
     narrow = {output.shape[1] for output in outputs if output.shape[1] < VECTOR}
-    over_any, over_blocks = attention_tiles(shapes, dtype=dtype, device=device)
     return RowTileSet(
         products=products.in_whole_vectors(narrow | {min(width for _, width, _ in shapes)}),
-        attention=over_any,
-        attention_over_blocks=over_blocks,
-        hidden_keys=most_hidden_keys(shapes, over_any, dtype=dtype, device=device),
+        attention=attention_tiles(shapes, dtype=dtype, device=device),
     )

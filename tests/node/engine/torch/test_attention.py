@@ -15,14 +15,13 @@ from cosine_node.engine.forward import attention
 from cosine_node.engine.forward.attention import attend, packed_attention
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_plan import (
-    KERNEL_KEYS,
     AttentionMask,
     PassPlan,
     PathPlan,
     mask_of,
     stale_slots,
 )
-from cosine_node.engine.forward.row_tiles import KEY_BLOCK, RowTiles, RowTileSet
+from cosine_node.engine.forward.row_tiles import RowTiles, RowTileSet
 from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.torch.load_self_test import find_way
@@ -42,7 +41,7 @@ ROWS = [
 SLOTS = [list(range(9)), [20, 13, 11, 30, 12], [40]]
 
 
-TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)), attention_over_blocks=RowTiles((4, 8)))
+TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)))
 """Return passes of 15 tokens with one more row; the nine queries of the first call are cut into several."""
 
 
@@ -241,29 +240,6 @@ def test_each_token_sees_the_prefix_its_ancestors_and_itself(seed: int) -> None:
         assert slots_seen(mask) == expected
         assert mask.query_indices.tolist() == [tree.nodes[name].index for name in row.nodes]
         assert set(mask.key_slots.tolist()) == set().union(*expected)
-
-
-@pytest.mark.parametrize(("prefix", "calls"), [(470, 1), (480, 2), (509, 2), (512, 1)])
-def test_a_key_stays_with_those_that_the_kernel_takes_it_with_when_alone(prefix: int, calls: int) -> None:
-    tree = SequenceTree(sampling=Sampling(), prompt_tokens=0)
-    row = Row(0, (1, 2, 3, 4), (0, 1, 2, 3), (PREFIX, 0, 0, 2))
-    tree.begin([1] * prefix, range(prefix))
-    tree.add(row, range(prefix, prefix + 4))
-    any_rows = RowTiles((1, 64))
-    tiles = RowTileSet(products=any_rows, attention=any_rows, attention_over_blocks=any_rows, hidden_keys=1024)
-    plan = PathPlan([(tree, row)], store=KvStore(slots=1100), device=torch.device("cpu"), tiles=tiles)
-    dense = plan.calls(None, is_fused=True)
-    assert len(dense.calls) == calls
-    for call in dense.calls:
-        bias, slots = call.bias(torch.float32, 1), call.slots
-        assert bias is not None
-        order = np.arange(slots.start, slots.start + slots.count) if slots.index is None else slots.index.numpy()
-        for seen in bias[0, 0] == 0:
-            columns = seen.nonzero()[:, 0].numpy()
-            places = np.arange(len(columns))
-            assert (columns // KERNEL_KEYS == places // KERNEL_KEYS).all()
-            assert (columns % KEY_BLOCK == places % KEY_BLOCK).all()
-            assert (np.diff(order[columns]) > 0).all()
 
 
 def test_what_a_former_owner_left_in_a_page_is_stale_until_the_page_is_begun() -> None:
