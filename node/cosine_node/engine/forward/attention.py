@@ -238,7 +238,7 @@ def attend(
     pages = _write(plan, layer, key, value, window)
     # PyTorch's fused kernels do not materialise scores, but require keys as wide as values.
     is_fused = softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
-    found = plan.calls(window, is_fused=is_fused)
+    found = plan.calls(window)
     calls, order = found.calls, found.order
     group = query.shape[1] // pages.keys.shape[1]
     is_decode = all(call.is_one and call.slots.index is None for call in calls)

@@ -171,8 +171,8 @@ class BucketPass:
     def check(self) -> None:
         """Do nothing: the pass is too short to be abandoned."""
 
-    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
-        del window, is_fused
+    def calls(self, window: int | None) -> PassCalls:
+        del window
         if self._call is None:
             queries, slots = Indices(0, self._shape.tokens), Indices(0, len(self._slots), self._slots)
             self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)

@@ -47,63 +47,34 @@ class _RmsNorm:
         return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
 
 
-def keeps_rows(weight: Tensor) -> bool:
-    """True if a weight keeps the layout [outputs, inputs] on a CPU, which is faster in 16 bits."""
-    return weight.device.type == "cpu" and weight.dtype is not torch.float32
-
-
 @dataclass(frozen=True, slots=True)
 class _Linear:
-    """One or several projections of one input as one product.
+    """One or several projections of one input as one product; `weight` is [outputs, inputs]."""
 
-    `matrix` is [inputs, outputs]. In float32 it is contiguous, which makes a product with a single row faster on a
-    CPU; in 16 bits its memory layout is [outputs, inputs].
-    """
-
-    matrix: Tensor
+    weight: Tensor
     bias: Tensor | None
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Inputs and outputs."""
-        return self.matrix.shape
+        """Outputs and inputs."""
+        return self.weight.shape
 
     @classmethod
     def joining(cls, *modules: nn.Linear) -> "_Linear":
         """Join modules; their weights become views of the joined matrix, so that memory holds them once."""
         weights = [module.weight.detach() for module in modules]
         # A model is wrapped for its self-test and again for serving.
-        matrix = _joined_before(weights)
-        if matrix is None:
-            sizes = [len(weight) for weight in weights]
-            if keeps_rows(weights[0]):
-                joined = torch.cat(weights)
-                matrix, views = joined.t(), list(torch.split_with_sizes(joined, sizes))
-            else:
-                matrix = torch.cat([weight.t() for weight in weights], 1).contiguous()
-                views = [view.t() for view in torch.split_with_sizes(matrix, sizes, 1)]
+        joined = _joined_before(weights)
+        if joined is None:
+            joined = torch.cat(weights)
+            views = torch.split_with_sizes(joined, [len(weight) for weight in weights])
             for module, view in zip(modules, views, strict=True):
                 module.weight = nn.Parameter(view, requires_grad=False)
         biases = [module.bias.detach() for module in modules if module.bias is not None]
-        return cls(matrix, torch.cat(biases) if biases else None)
+        return cls(joined, torch.cat(biases) if biases else None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.mm(x, self.matrix) if self.bias is None else torch.addmm(self.bias, x, self.matrix)
-
-
-@dataclass(frozen=True, slots=True)
-class _OutputProjection:
-    """Maps hidden states to logits. The weight keeps the model's layout, since it is often also the embedding."""
-
-    weight: Tensor
-    bias: Tensor | None
-
-    def __call__(self, x: Tensor) -> Tensor:
-        # On a CPU, 3 to 48 rows times a large vocabulary in float32 are faster as columns (measured with MKL).
-        if keeps_rows(self.weight) or x.is_cuda or not 3 <= len(x) <= 48:
-            return F.linear(x, self.weight, self.bias)
-        logits = torch.mm(self.weight, x.t()).t().contiguous()
-        return logits if self.bias is None else logits + self.bias
+        return F.linear(x, self.weight, self.bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +163,7 @@ class FlatDecoder:
     _rotary: nn.Module
     _layers: tuple[_DecoderLayer, ...]
     _norm: _RmsNorm
-    _output: _OutputProjection | None
+    _output: _Linear | None
 
     @property
     def is_capturable(self) -> bool:
@@ -218,9 +189,10 @@ class FlatDecoder:
         # The joined projections are copies.
         joined = [each for layer in layers for each in projections(layer)]
         copy_out_of_files(model, but=[each.weight for each in joined])
-        output: _OutputProjection | None = None
+        output = None
         if isinstance(head, nn.Linear):
-            output = _OutputProjection(head.weight.detach(), None if head.bias is None else head.bias.detach())
+            # Its weight keeps its memory, which is often the embedding's as well.
+            output = _Linear(head.weight.detach(), None if head.bias is None else head.bias.detach())
         return cls(
             partial(F.embedding, weight=embedding.weight.detach())
             if type(embedding) is nn.Embedding
@@ -236,9 +208,9 @@ class FlatDecoder:
         products: dict[tuple[object, ...], RowKernel] = {}
         for layer in self._layers:
             for product in (layer.query_key_value, layer.attention_output):
-                products.setdefault(product.shape, RowKernel(product.shape[0], product))
+                products.setdefault(product.shape, RowKernel(product.shape[1], product))
             inner = layer.feed_forward.gate_and_up.shape
-            products.setdefault((_FeedForward, *inner), RowKernel(inner[0], layer.feed_forward))
+            products.setdefault((_FeedForward, *inner), RowKernel(inner[1], layer.feed_forward))
         output = [] if self._output is None else [RowKernel(len(self._norm.weight), self._output)]
         return [*products.values(), *output]
 
@@ -273,20 +245,18 @@ class FlatDecoder:
 def _joined_before(weights: Sequence[Tensor]) -> Tensor | None:
     """Return the matrix of which weights [outputs, inputs] are views since an earlier joining, else None."""
     first, outputs = weights[0], sum(len(weight) for weight in weights)
-    inputs, by_rows = first.shape[1], keeps_rows(first)
+    inputs, offset = first.shape[1], first.storage_offset()
     # Weights in mapped files, whose memory PyTorch cannot resize, are not joined, not even a single one.
     if first.device.type == "cpu" and not first.untyped_storage().resizable():
         return None
-    offset = first.storage_offset()
     for weight in weights:
         memory = weight.untyped_storage().data_ptr()
-        strides = (inputs, 1) if by_rows else (1, outputs)
-        if memory != first.untyped_storage().data_ptr() or weight.stride() != strides:
+        if memory != first.untyped_storage().data_ptr() or weight.stride() != (inputs, 1):
             return None
         if weight.storage_offset() != offset:
             return None
-        offset += weight.numel() if by_rows else len(weight)
-    return first.as_strided((inputs, outputs), (1, inputs) if by_rows else (outputs, 1))
+        offset += weight.numel()
+    return first.as_strided((outputs, inputs), (inputs, 1))
 
 
 def layers_of(model: Any) -> list[Any]:

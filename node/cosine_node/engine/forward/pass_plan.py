@@ -371,11 +371,8 @@ class DecoderPlan(Protocol):
     def check(self) -> None:
         """Raise `PassAbandoned` if the pass was abandoned. Every layer calls this."""
 
-    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
-        """Return the calls with a sliding window of this many tokens, or without one.
-
-        `is_fused` means that PyTorch's fused kernel runs them.
-        """
+    def calls(self, window: int | None) -> PassCalls:
+        """Return the calls with a sliding window of this many tokens, or without one."""
 
 
 class RowsPlan(DecoderPlan, ABC):
@@ -399,7 +396,7 @@ class RowsPlan(DecoderPlan, ABC):
         self.store = store
         self.device = device
         self._is_abandoned = is_abandoned
-        self._calls: dict[tuple[int | None, bool], PassCalls] = {}
+        self._calls: dict[int | None, PassCalls] = {}
 
     @cached_property
     def input_ids(self) -> Tensor:
@@ -421,14 +418,14 @@ class RowsPlan(DecoderPlan, ABC):
         if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
 
-    def calls(self, window: int | None, *, is_fused: bool = False) -> PassCalls:
-        found = self._calls.get((window, is_fused))
+    def calls(self, window: int | None) -> PassCalls:
+        found = self._calls.get(window)
         if found is None:
-            found = self._calls[window, is_fused] = self._make_calls(window, is_fused)
+            found = self._calls[window] = self._make_calls(window)
         return found
 
     @abstractmethod
-    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls: ...
+    def _make_calls(self, window: int | None) -> PassCalls: ...
 
     def _one_call(self, queries: Indices, slots: Indices, hidden: Booleans | None) -> AttentionCall:
         """Return a call of one sequence; `hidden` is [queries, keys]."""
@@ -475,8 +472,7 @@ class PassPlan(RowsPlan):
         is_own_order = np.array_equal(order, np.arange(shape.tokens + separate))
         return None if is_own_order else torch.from_numpy(order).to(self.device)
 
-    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls:
-        del is_fused
+    def _make_calls(self, window: int | None) -> PassCalls:
         masks = [mask.within(window) for mask in self.masks]
         if window is not None:
             masks = [replace(mask, key_slots=self.store.window_slots(mask.key_slots)) for mask in masks]
@@ -541,8 +537,7 @@ class PathPlan(RowsPlan):
         del keys
         return self._tiles.attention
 
-    def _make_calls(self, window: int | None, is_fused: bool) -> PassCalls:
-        del is_fused
+    def _make_calls(self, window: int | None) -> PassCalls:
         joined: list[tuple[Integers, AttentionCall]] = []
         start = 0
         for tree, row in self._feeds:
