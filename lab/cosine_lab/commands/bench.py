@@ -30,10 +30,7 @@ RESULTS = Path("docs/benchmarks")
 
 Name = Annotated[
     str,
-    typer.Argument(
-        metavar="NAME",
-        help="here, engines, rtt, ring or report.",
-    ),
+    typer.Argument(metavar="NAME", help="here, engines, rtt, ring or report."),
 ]
 Out = Annotated[
     Path | None,
@@ -52,10 +49,7 @@ VerifierDtype = Annotated[
     str | None, typer.Option(help="here: the verifier's data type: auto, float32, bfloat16 or float16.")
 ]
 Threads = Annotated[
-    int | None,
-    typer.Option(
-        help="here: number of CPU threads of the verifier; engines: number of cores. Default there: 1, then 2."
-    ),
+    int | None, typer.Option(help="here: number of CPU threads of the verifier; engines: of cores, else 1 and 2.")
 ]
 Temperatures = Annotated[
     list[float] | None, typer.Option(help="here: sampling temperature; may be repeated. Default: 0, 0.8 and 1.")
@@ -66,10 +60,7 @@ PromptsFrom = Annotated[
 ]
 FamilyName = Annotated[
     str | None,
-    typer.Option(
-        metavar="NAME",
-        help="here: start a swarm of toy or smol on this machine; engines: whose target. Default there: smol.",
-    ),
+    typer.Option(metavar="NAME", help="here: start a swarm of toy or smol on this machine; engines: its target."),
 ]
 VerifierEngine = Annotated[
     str | None,

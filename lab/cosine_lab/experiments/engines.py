@@ -6,31 +6,50 @@ Each engine has a process of its own, pinned to the same cores; of all processes
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import median
+from time import perf_counter
 from typing import Any, Final, Self
 
-from cosine_lab.experiments import engine_runs as runs
+import numpy as np
+import torch
+import transformers as tf
+
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Prompts, Say, grouped, setup_of
 from cosine_lab.experiments.here import in_turn
 from cosine_node import zoo
 from cosine_node.demo.machine import on_core
+from cosine_node.engine.base import Row
+from cosine_node.engine.lanes.engine import LaneEngine
+from cosine_node.engine.lanes.lanes import FedToken, Floats
+from cosine_node.engine.llama.library import llama_library
+from cosine_node.engine.llama.loading import load_llama
+from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.processor import processor_name
-from cosine_node.engine.torch.loading import DTYPES, load_model
+from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.loading import DTYPES, load_engine, load_model
+from cosine_node.engine.vllm.environment import VllmOptions
+from cosine_node.engine.vllm.loading import load_vllm
+from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.zoo.family import Family
 from cosine_protocol.errors import CosineError, UsageError
+from cosine_protocol.request import Sampling
 
 FILE: Final = "Q4_1"
 """The weights of the model that all engines run, as in its file; others are converted from these."""
+DENSE: Final = "dense"
+"""The name of the folder with weights in float32."""
 REFERENCE: Final = "transformers float32"
 ENGINES: Final = (
     *(f"llama.cpp {weights}" for weights in (FILE, "Q4_0", "Q8_0")),
@@ -39,14 +58,22 @@ ENGINES: Final = (
     *(f"llama {FILE}", "vllm bfloat16"),
 )
 """llama.cpp and transformers by themselves, then the values of `--engine`, each with its numerics."""
+VLLM_PYTHON: Final = "COSINE_VLLM_PYTHON"
+REQUEST_TOKENS: Final = 320
+"""Room of a request."""
 CONTEXT_TOKENS: Final = 16
-"""Tokens before the timed ones of each request."""
-TEMPERATURE: Final = 0.8
-"""That of the recorded answers."""
+PREFIX_TOKENS: Final = 200
+"""Tokens before the timed ones of each request, and before the timed passes."""
+PASS_TOKENS: Final = (1, 2, 4, 8, 16)
+PASS_REPEATS: Final = 5
 ANSWER_TOKENS: Final = 64
-"""Tokens of an answer that are compared, at most."""
+"""Tokens of an answer, recorded at `TEMPERATURE`, that are compared, at most."""
+TEMPERATURE: Final = 0.8
 FEWEST_TOKENS: Final = 2
 """New tokens of a request, of which the first is not timed."""
+
+Tokens = Sequence[int]
+Files = Mapping[str, Path]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +110,7 @@ def run(options: EnginesOptions, *, say: Say) -> JsonRow:
         for cores in counts:
             with on_core(usable[:cores]):
                 rows += _rows(options, files, cores, skipped, say, compares=cores == counts[-1])
-    facts = {"processor": processor_name(), "context_tokens": CONTEXT_TOKENS, "prefix_tokens": runs.PREFIX_TOKENS}
+    facts = {"processor": processor_name(), "context_tokens": CONTEXT_TOKENS, "prefix_tokens": PREFIX_TOKENS}
     return {
         "what": "Greedy decoding, passes and numerics of engines with one model, in real time, in turns.",
         "setup": setup_of(options, **facts),
@@ -92,15 +119,15 @@ def run(options: EnginesOptions, *, say: Say) -> JsonRow:
     }
 
 
-def _files(family: Family, folder: Path) -> dict[str, Path]:
+def _files(family: Family, folder: Path) -> Files:
     """Write the files of a family's target, by the type of their weights. Raises `UsageError`."""
-    source, dense = zoo.location(zoo.target_of(family)), folder / runs.DENSE
-    files = {runs.DENSE: dense, FILE: source}
+    source, dense = zoo.location(zoo.target_of(family)), folder / DENSE
+    files = {DENSE: dense, FILE: source}
     if source.is_dir():
         files[FILE] = folder / f"{FILE}.gguf"
         write_gguf(source, files[FILE], weights=FILE)
     unfolded = unfold(files[FILE])
-    load_model(str(unfolded), dtype=DTYPES["float32"]).save_pretrained(dense)
+    load_model(str(unfolded), dtype=torch.float32).save_pretrained(dense)
     for file in unfolded.glob("*token*"):
         shutil.copy(file, dense)
     for weights in ("Q4_0", "Q8_0"):
@@ -110,36 +137,29 @@ def _files(family: Family, folder: Path) -> dict[str, Path]:
 
 
 def _rows(
-    options: EnginesOptions,
-    files: dict[str, Path],
-    cores: int,
-    skipped: dict[str, str],
-    say: Say,
-    *,
-    compares: bool,
+    options: EnginesOptions, files: Files, cores: int, skipped: dict[str, str], say: Say, *, compares: bool
 ) -> Iterator[JsonRow]:
     """Yield a row of each engine, which `compares` texts or not; add the reasons of those not run to `skipped`."""
     traces = Prompts(family=Family(options.family), count=options.prompts).traces(TEMPERATURE)
     prompts = [trace.asked or trace.prompt() for trace in traces]
-    answers = [
-        ((*prompt, *trace.stream[:ANSWER_TOKENS]), len(prompt))
-        for prompt, trace in zip(prompts, traces, strict=True)
-    ]
-    text = tuple(chain.from_iterable(tokens for tokens, _ in answers))
-    most = max(options.requests)
-    apart = (len(text) - CONTEXT_TOKENS) // most
-    contexts = [text[apart * number :][:CONTEXT_TOKENS] for number in range(most)]
+    answers = [(prompt, trace.stream[:ANSWER_TOKENS]) for prompt, trace in zip(prompts, traces, strict=True)]
+    text = tuple(chain(*chain(*answers)))
+    apart = (len(text) - CONTEXT_TOKENS) // max(options.requests)
+    contexts = [text[apart * number :][:CONTEXT_TOKENS] for number in range(max(options.requests))]
+    # Every prompt alone, with others, and with them in another order.
+    orders = ((prompts, 1), (prompts, options.at_once), (prompts[::-1], options.at_once))
+    groups = [order[at : at + size] for order, size in orders for at in range(0, len(order), size)]
     pools: dict[str, ProcessPoolExecutor] = {}
 
     def done(name: str, work: Callable[..., Any], *told: Any) -> Any:
         return pools[name].submit(work, *told).result()
 
-    with ExitStack() as stack, tempfile.NamedTemporaryFile(suffix=".npy") as reference:
+    with ExitStack() as stack:
         for name in options.engines:
             pools[name] = stack.enter_context(ProcessPoolExecutor(1, mp_context=get_context("spawn")))
             try:
-                done(name, runs.load, name, files, cores, most)
-                done(name, runs.step_ms, contexts[:1], FEWEST_TOKENS)
+                done(name, load, name, files, cores, len(contexts))
+                done(name, decode, contexts[:1], FEWEST_TOKENS)
                 say(f"{name} is ready; cores: {cores}")
             except (CosineError, ImportError, BrokenProcessPool) as error:
                 skipped[name] = str(error)
@@ -151,24 +171,31 @@ def _rows(
             for name in in_turn(ready, turn):
                 for count in options.requests:
                     tokens = max(FEWEST_TOKENS, options.tokens // (1 + count // 8))
-                    steps.setdefault((name, count), []).append(done(name, runs.step_ms, contexts[:count], tokens))
-                passes.setdefault(name, []).append(done(name, runs.pass_ms, text))
+                    steps.setdefault((name, count), []).append(done(name, decode, contexts[:count], tokens)[1])
+                passes.setdefault(name, []).append(done(name, pass_ms, text))
             say(f"turn {turn + 1} of {options.repeats}; cores: {cores}")
-        if compares:
-            done(REFERENCE, runs.save_likelihoods, answers, reference.name)
+        expected = done(REFERENCE, likelihoods, answers) if compares else None
         for name in ready:
-            step_ms = {count: median(steps[name, count]) for count in options.requests}
-            of_lengths = zip(runs.PASS_TOKENS, zip(*passes[name], strict=True), strict=True)
+            step_ms = {str(count): median(steps[name, count]) for count in options.requests}
+            of_lengths = zip(PASS_TOKENS, zip(*passes[name], strict=True), strict=True)
             row: JsonRow = {
                 "engine": name,
                 "cores": cores,
-                "ms_per_token": {str(count): ms for count, ms in step_ms.items()},
-                "tokens_per_s": {str(count): 1e3 * count / ms for count, ms in step_ms.items()},
+                "ms_per_token": step_ms,
+                "tokens_per_s": {count: 1e3 * int(count) / ms for count, ms in step_ms.items()},
                 "pass_ms": {str(length): median(times) for length, times in of_lengths},
             }
-            if compares:
-                row["differing"] = done(name, runs.differing, prompts, options.tokens, options.at_once)
-                row |= done(name, runs.quality, answers, reference.name)
+            if expected is not None:
+                texts = [done(name, decode, group, options.tokens)[0] for group in groups]
+                pairs = set(zip(chain(*groups), map(str, chain(*texts)), strict=True))
+                found = done(name, likelihoods, answers)
+                divergence = (np.exp(expected) * (expected - found)).sum(axis=1, dtype=np.float64)
+                row |= {
+                    "differing": sum(count > 1 for count in Counter(prompt for prompt, _ in pairs).values()),
+                    "equal_choices": float((found.argmax(axis=1) == expected.argmax(axis=1)).mean()),
+                    "divergence_nats": float(divergence.mean()),
+                    "positions": len(found),
+                }
                 say(f"the texts of {name} are compared")
             yield row
 
@@ -179,18 +206,170 @@ def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
     for (name,), own in grouped(rows, "engine").items():
         speeds = {f"tokens/s, {row['cores']} core{'s' * (row['cores'] > 1)}": row["tokens_per_s"] for row in own}
         first, last = own[0], own[-1]
+        line = {"engine": name, **{title: _joined(figures) for title, figures in speeds.items()}}
+        line |= {"pass, ms": _joined(first["pass_ms"]), "texts change": last["differing"]}
         divergence = max(0.0, last["divergence_nats"])
-        lines.append(
-            {
-                "engine": name,
-                **{title: _joined(figures) for title, figures in speeds.items()},
-                "pass, ms": _joined(first["pass_ms"]),
-                "texts change": last["differing"],
-                "choices/divergence": f"{100 * last['equal_choices']:.1f}%/{divergence:.1g}",
-            }
-        )
+        lines.append(line | {"choices/divergence": f"{100 * last['equal_choices']:.1f}%/{divergence:.1g}"})
     return {"engines": lines, "positions": rows[-1]["positions"]}
 
 
 def _joined(figures: dict[str, float]) -> str:
     return "/".join(f"{figure:.{0 if figure >= 100 else 1}f}" for figure in figures.values())
+
+
+class OwnEngine:
+    """An engine of this project.
+
+    As each of these classes, it decodes greedily, past the ends of texts. `decode` continues contexts, all at once,
+    and returns the texts and the milliseconds of a step. `feed` begins a sequence with tokens, or tries them at a
+    place `start` after these; it returns the logits [tokens, vocab].
+    """
+
+    def __init__(self, engine: TorchEngine | LaneEngine) -> None:
+        self._engine = engine
+        self._sequence = self._opened(0)
+
+    def decode(self, contexts: Sequence[Tokens], tokens: int) -> tuple[list[Any], float]:
+        opened = [self._opened(len(context)) for context in contexts]
+        texts: list[list[int]] = [[] for _ in contexts]
+        fed, began_s = list(contexts), 0.0
+        for _ in range(tokens):
+            rows = [Row.chain(one, new, scored_from=len(new) - 1) for one, new in zip(opened, fed, strict=True)]
+            for text, row, result in zip(texts, rows, self._engine.forward(rows), strict=True):
+                self._engine.keep(row.sequence, row.nodes)
+                text.append(result.choices[0].token)
+            fed = [text[-1:] for text in texts]
+            began_s = began_s or perf_counter()
+        step_ms = 1e3 * (perf_counter() - began_s) / (tokens - 1)
+        for one in opened:
+            self._engine.release(one)
+        return texts, step_ms
+
+    def feed(self, tokens: Tokens, start: int) -> Floats:
+        if not start:
+            self._engine.release(self._sequence)
+            self._sequence = self._opened(0)
+        row = Row.chain(self._sequence, tokens)
+        found = np.stack(self._engine.logits([row]))
+        (self._engine.prune if start else self._engine.keep)(self._sequence, row.nodes)
+        return found
+
+    def _opened(self, prompt_tokens: int) -> int:
+        return self._engine.open(sampling=Sampling(), prompt_tokens=prompt_tokens)
+
+
+class LlamaServer:
+    """llama.cpp's own server for texts, and its plain passes."""
+
+    def __init__(self, file: Path, threads: int, requests: int) -> None:
+        model, room = LlamaModel(llama_library(), GgufFile.open(file)), REQUEST_TOKENS
+        self._passes = LlamaContext(model, tokens=2 * room, lanes=1, pass_tokens=room, threads=threads)
+        from xllamacpp import CommonParams, Server
+
+        params = CommonParams()
+        params.model.path, params.n_parallel, params.n_ctx = str(file), requests, requests * room
+        params.verbosity = 0
+        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        self._server = Server(params)
+
+    def decode(self, contexts: Sequence[Tokens], tokens: int) -> tuple[list[Any], float]:
+        with ThreadPoolExecutor(len(contexts)) as pool:
+            # First the contexts alone, which the server keeps, so that no prompt is read between the timed steps.
+            list(pool.map(partial(self._asked, tokens=1), contexts))
+            done = list(pool.map(partial(self._asked, tokens=tokens), contexts))
+        step_ms = median(float(one["timings"]["predicted_per_token_ms"]) for one in done)
+        return [one["choices"][0]["text"] for one in done], step_ms
+
+    def _asked(self, context: Tokens, tokens: int) -> Any:
+        asked = {"prompt": list(context), "max_tokens": tokens, "temperature": 0, "ignore_eos": True}
+        return self._server.handle_completions(asked)
+
+    def feed(self, tokens: Tokens, start: int) -> Floats:
+        self._passes.forget(0, start)
+        fed = [FedToken(token, place, [0], True) for place, token in enumerate(tokens, start)]
+        return self._passes.logits(fed).copy()
+
+
+class Generate:
+    """`generate` of transformers."""
+
+    def __init__(self, folder: Path, dtype: torch.dtype) -> None:
+        self._model: Any = tf.AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+        self._model.generation_config.eos_token_id = None
+        self._cache = tf.DynamicCache()
+
+    def decode(self, contexts: Sequence[Tokens], tokens: int) -> tuple[list[Any], float]:
+        longest = max(map(len, contexts))
+        ids = torch.tensor([[0] * (longest - len(context)) + list(context) for context in contexts])
+        mask = torch.tensor([[place >= longest - len(context) for place in range(longest)] for context in contexts])
+        times_s: list[float] = []
+
+        def note(chosen: torch.Tensor, *_: Any, **__: Any) -> torch.Tensor:
+            times_s.append(perf_counter())
+            return torch.zeros(len(chosen), dtype=torch.bool)
+
+        told: Any = {"max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        told["stopping_criteria"] = tf.StoppingCriteriaList([note])
+        found = self._model.generate(ids, attention_mask=mask.long(), **told)
+        return found[:, longest:].tolist(), 1e3 * (times_s[-1] - times_s[0]) / (tokens - 1)
+
+    def feed(self, tokens: Tokens, start: int) -> Floats:
+        if not start:
+            self._cache = tf.DynamicCache(config=self._model.config)
+        with torch.inference_mode():
+            output = self._model(input_ids=torch.tensor([list(tokens)]), past_key_values=self._cache)
+        if start:
+            self._cache.crop(-len(tokens))
+        found: Floats = output.logits[0].float().numpy()
+        return found
+
+
+_LOADED: list[OwnEngine | LlamaServer | Generate] = []
+"""The engine of this process."""
+
+
+def load(name: str, files: Files, threads: int, requests: int) -> None:
+    """Load an engine with its numerics. Raises `UsageError` or `ImportError` if it is not installed."""
+    torch.set_num_threads(threads)
+    kind, numerics = name.split()
+    room = requests * REQUEST_TOKENS
+    if kind == "llama.cpp":
+        _LOADED.append(LlamaServer(files[numerics], threads, requests))
+    elif kind == "transformers":
+        _LOADED.append(Generate(files[DENSE], DTYPES[numerics]))
+    elif kind == "llama":
+        _LOADED.append(OwnEngine(load_llama(files[numerics], device="cpu", threads=threads, pool_tokens=room)))
+    elif kind == "vllm":
+        options = VllmOptions(Path(os.environ[VLLM_PYTHON]) if VLLM_PYTHON in os.environ else None)
+        vllm = load_vllm(files[DENSE], options, dtype=numerics, threads=threads, pool_tokens=room)
+        _LOADED.append(OwnEngine(vllm))
+    else:
+        quantize, dtype = (None, numerics) if numerics in ("float32", "bfloat16") else (numerics, "auto")
+        source = str(unfold(files[FILE]))
+        engine = load_engine(source, dtype=dtype, device="cpu", quantize=quantize, pool_tokens=room)
+        _LOADED.append(OwnEngine(engine))
+
+
+def decode(contexts: Sequence[Tokens], tokens: int) -> tuple[list[Any], float]:
+    return _LOADED[0].decode(contexts, tokens)
+
+
+def pass_ms(tokens: Tokens) -> list[float]:
+    """Return the milliseconds of passes over `PASS_TOKENS` tokens after a prefix."""
+    _LOADED[0].feed(tokens[:PREFIX_TOKENS], 0)
+    found = []
+    for length in PASS_TOKENS:
+        times_s = []
+        for _ in range(PASS_REPEATS):
+            began_s = perf_counter()
+            _LOADED[0].feed(tokens[PREFIX_TOKENS : PREFIX_TOKENS + length], PREFIX_TOKENS).argmax(axis=1)
+            times_s.append(perf_counter() - began_s)
+        found.append(1e3 * median(times_s))
+    return found
+
+
+def likelihoods(answers: Sequence[tuple[Tokens, Tokens]]) -> Floats:
+    """Return the log-probabilities [positions, vocab] at the tokens of answers, given with their prompts."""
+    logits = [_LOADED[0].feed((*prompt, *answer[:-1]), 0)[len(prompt) - 1 :] for prompt, answer in answers]
+    found: Floats = torch.log_softmax(torch.from_numpy(np.concatenate(logits)), dim=1).numpy()
+    return found

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cosine_lab.experiments import engines
-from cosine_lab.experiments.engine_runs import PASS_TOKENS, VLLM_PYTHON
+from cosine_lab.experiments.engines import PASS_TOKENS, VLLM_PYTHON
 from cosine_node.engine.llama.library import is_installed
 from cosine_protocol.errors import UsageError
 from tests.lab.experiments.quick import silent
