@@ -234,6 +234,8 @@ def is_compilable(model: Any) -> bool:
     layers = layers_of(model)
     if model.device.type != "cpu" or model.dtype is not torch.float32 or not layers:
         return False
-    return isinstance(model.lm_head, HeldLinear | AbsentOutput) and all(
+    head = model.lm_head
+    has_output = isinstance(head, AbsentOutput) or (isinstance(head, HeldLinear) and head.bias is None)
+    return has_output and all(
         is_known(layer) and all(isinstance(each, HeldLinear) for each in projections(layer)) for layer in layers
     )

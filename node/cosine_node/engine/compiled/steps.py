@@ -48,7 +48,7 @@ class Step:
     The first step has only the latter, the last one only the former.
     """
 
-    after: "tuple[Projections, Norm, Projections, Projections] | None"
+    after: tuple[Projections, Norm, Projections, Projections] | None
     """The output projection of attention, the norm, gate and up, and down."""
     before: tuple[Norm, Projections] | None
     """The norm, and queries, keys and values."""
