@@ -7,14 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import PassAbandoned
 from cosine_node.engine.compiled.decoder import CompiledDecoder, CompiledPass
 from cosine_node.engine.compiled.paths import Paths
 from cosine_node.engine.forward.kv_store import KvStore
-from cosine_node.engine.forward.partial_model import part_of
 from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel
-from cosine_node.engine.forward.pass_plan import Feeds, separate_feed
+from cosine_node.engine.forward.pass_plan import Feeds
 from cosine_node.engine.kv_pool import WindowPages
 
 
@@ -33,15 +31,7 @@ class CompiledModel(PassModel):
         self._decoder = _decoder_of(model)
         features = PassFeatures(model, feature_layers, slots=slots, is_flat=True)
         super().__init__(model, KvStore(slots=slots, windows=windows), features)
-        # One token allocates the pool and gives the width of the logits.
-        if windows is not None:
-            windows.take(0)
-        width = self.logits([separate_feed([0])], wanted=[0]).shape[1]
-        if windows is not None:
-            windows.leave(0)
-            windows.clear(0)
-        # A part of a model may have no output layer.
-        self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
+        self.vocab_tokens = self._run_first_token()
 
     def logits(
         self, feeds: Feeds, *, wanted: list[int], entering: Tensor | None = None, store: KvStore | None = None
@@ -60,10 +50,6 @@ class CompiledModel(PassModel):
             found = self._decoder(given, wanted, entering, self.features.seen)
             self.features.keep(given.slots)
             return found
-
-    def _check(self) -> None:
-        if self._abandoned.is_set():
-            raise PassAbandoned("The pass was abandoned.")
 
 
 def _decoder_of(model: Any) -> CompiledDecoder:

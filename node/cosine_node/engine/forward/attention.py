@@ -239,23 +239,21 @@ def attend(
     # PyTorch's fused kernels do not materialise scores, but require keys as wide as values.
     is_fused = softcap is None and sinks is None and pages.keys.shape[3] == pages.values.shape[3]
     found = plan.calls(window)
-    calls, order = found.calls, found.order
+    calls, order, tiles = found.calls, found.order, plan.attention_tiles
     group = query.shape[1] // pages.keys.shape[1]
     is_decode = all(call.is_one and call.slots.index is None for call in calls)
-    if softcap is None and sinks is None and order is None and is_decode:
-        tiles_of = [plan.attention_tiles(call.slots.count) for call in calls]
-        if all(tiles is None or (is_fused and group in tiles.sizes) for tiles in tiles_of):
-            return _decode(query, pages, calls, scale)
+    is_plain = softcap is None and sinks is None and order is None and is_decode
+    if is_plain and (tiles is None or (is_fused and group in tiles.sizes)):
+        return _decode(query, pages, calls, scale)
+    # Row tiles were measured for the fused kernel only.
+    if tiles is not None and not is_fused:
+        tiles = FIXED_TILES
     kernel = AttentionKernel(scale, softcap)
     by_token = query[0].transpose(0, 1)
     outputs = []
     for call in calls:
         keys = _read(pages.keys, call)
         values = keys if pages.values is pages.keys else _read(pages.values, call)
-        # Row tiles were measured for the fused kernel only.
-        tiles = plan.attention_tiles(keys.shape[2])
-        if tiles is not None and not is_fused:
-            tiles = FIXED_TILES
         # Elements that are alive for each query: its mask, or the scores of all heads.
         alive = group * keys.shape[2] * (1 if is_fused else keys.shape[1])
         for place, piece in call.pieces(max(1, MOST_SCORES // alive)):

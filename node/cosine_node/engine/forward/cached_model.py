@@ -20,7 +20,7 @@ from transformers.cache_utils import (
     LinearAttentionLayer,
 )
 
-from cosine_node.engine.base import PassAbandoned, Row
+from cosine_node.engine.base import Row
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel
@@ -436,7 +436,3 @@ class CachedModel(PassModel):
             logits.append(self.model(input_ids=part, **arguments).logits)
         joined = torch.cat(logits, 1)
         return joined if is_whole and self._keeps_logits else joined[:, kept], cache
-
-    def _check(self) -> None:
-        if self._abandoned.is_set():
-            raise PassAbandoned("The pass was abandoned.")

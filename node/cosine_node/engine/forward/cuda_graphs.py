@@ -178,7 +178,8 @@ class BucketPass:
             self._call = AttentionCall(queries, slots, sequences=self._shape.sequences, hidden=self._hidden)
         return PassCalls((self._call,), None)
 
-    def attention_tiles(self, keys: int) -> None:
+    @property
+    def attention_tiles(self) -> None:
         return None
 
     def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor:

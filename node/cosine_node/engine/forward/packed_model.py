@@ -16,7 +16,7 @@ from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.partial_model import part_of
 from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel
-from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, separate_feed, stale_slots
+from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
 from cosine_node.engine.forward.row_tiles import RowTileSet, tile_experts
 from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import WindowPages
@@ -59,15 +59,7 @@ class PackedModel(PassModel):
         self._tiles = tiles
         self._graphs: CudaGraphs | None = None
         self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        # One token allocates the pool and gives the width of the logits.
-        if windows is not None:
-            windows.take(0)
-        width = self.logits([separate_feed([0])], wanted=[0]).shape[1]
-        if windows is not None:
-            windows.leave(0)
-            windows.clear(0)
-        # A part of a model may have no output layer.
-        self.vocab_tokens = width if part_of(model) is None else model.config.get_text_config().vocab_size
+        self.vocab_tokens = self._run_first_token()
         if tiles is not None:
             tile_experts(self.model, tiles.products)
         elif self._pads_rows and self.flat is not None and self.flat.is_capturable and part_of(model) is None:

@@ -10,10 +10,11 @@ from typing import Any, ClassVar, Final
 import torch
 from torch import Tensor
 
-from cosine_node.engine.base import OutOfMemory
+from cosine_node.engine.base import OutOfMemory, PassAbandoned
 from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.forward.partial_model import part_of
 from cosine_node.engine.forward.pass_features import PassFeatures
-from cosine_node.engine.forward.pass_plan import Feeds
+from cosine_node.engine.forward.pass_plan import Feeds, separate_feed
 from cosine_node.engine.pool_size import TokenBytes
 
 MEMORY_WORDS: Final = ("can't allocate memory", "not enough memory")
@@ -62,6 +63,23 @@ class PassModel(ABC):
     def abandon(self) -> None:
         """Stop the current pass before its next layer. Thread-safe."""
         self._abandoned.set()
+
+    def _check(self) -> None:
+        """Raise `PassAbandoned` if the pass was abandoned."""
+        if self._abandoned.is_set():
+            raise PassAbandoned("The pass was abandoned.")
+
+    def _run_first_token(self) -> int:
+        """Run one token, which allocates the pool; return the size of the vocabulary."""
+        windows = self.store.windows
+        if windows is not None:
+            windows.take(0)
+        width = self.logits([separate_feed([0])], wanted=[0]).shape[1]
+        if windows is not None:
+            windows.leave(0)
+            windows.clear(0)
+        # A part of a model may have no output layer.
+        return width if part_of(self.model) is None else int(self.model.config.get_text_config().vocab_size)
 
     @contextmanager
     def _passing(self) -> Iterator[None]:

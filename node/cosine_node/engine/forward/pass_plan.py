@@ -363,9 +363,9 @@ class DecoderPlan(Protocol):
     def window_written(self) -> Indices:
         """Their slots in layers with a sliding window."""
 
-    def attention_tiles(self, keys: int) -> RowTiles | None:
-        """Return the row tiles of a call over this many keys in deterministic mode, else None."""
-        del keys
+    @property
+    def attention_tiles(self) -> RowTiles | None:
+        """The row tiles of attention in deterministic mode, else None."""
         return None
 
     def check(self) -> None:
@@ -533,8 +533,8 @@ class PathPlan(RowsPlan):
         self._tiles = tiles
         self._feeds = feeds
 
-    def attention_tiles(self, keys: int) -> RowTiles:
-        del keys
+    @property
+    def attention_tiles(self) -> RowTiles:
         return self._tiles.attention
 
     def _make_calls(self, window: int | None) -> PassCalls:
