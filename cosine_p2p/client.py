@@ -22,6 +22,7 @@ from cosine_p2p.directory.selection import Chance, Offer, rank_verifiers, reques
 from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
+from cosine_p2p.own_texts.folders import OwnTexts, forget_all
 from cosine_p2p.request.bad_words import word_tokens
 from cosine_p2p.request.chat import Chat
 from cosine_p2p.request.generation_config import apply_defaults
@@ -29,6 +30,8 @@ from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.request.options import (
     AUTO,
     DEFAULTS,
+    FORGET,
+    KEEP,
     TEXT_DEFAULTS,
     ClientOptions,
     GenerationOptions,
@@ -173,6 +176,7 @@ class AsyncClient:
         offloads: list[Offload] = [offload or threads for threads in self._threads]
         self._offload, self._offload_words, self._offload_long, self._offload_chats = offloads
         self._encoder = PromptEncoder(*offloads[1:])
+        self._own_texts = self._read_own_texts(offload)
         self._later: list[LaterOffers] = []
 
     async def __aenter__(self) -> "AsyncClient":
@@ -278,7 +282,7 @@ class AsyncClient:
                 partial(self._find_verifiers, place, asked, chance, takes_recalled=True), patience_s=patience_s
             )
             verifiers = candidates.records
-            codec = await place.swarm.text_codec(verifiers)
+            codec = await self._codec(place, verifiers)
             published = default_sampling(verifiers[0], asked=asked, otherwise=otherwise)
             applied = apply_defaults(published, asked=asked, otherwise=otherwise)
             _check_tokens(asked, codec)
@@ -345,7 +349,13 @@ class AsyncClient:
         checked, place = read_prompt(prompt), self._joined()
         patience_s = self._patience_s if place.finds.was_answered else 0.0
         verifiers = await ask_patiently(self.find_verifiers, patience_s=patience_s)
-        return await self._encoded(await place.swarm.text_codec(verifiers), checked, verifiers)
+        return await self._encoded(await self._codec(place, verifiers), checked, verifiers)
+
+    async def _codec(self, place: _Place, verifiers: Sequence[NodeRecord]) -> TextTokenizer:
+        codec = await place.swarm.text_codec(verifiers)
+        if self._own_texts is not None:
+            await self._own_texts.begin(codec, verifiers[0].tokenizer_digest.hex())
+        return codec
 
     async def _encoded(
         self, codec: TextTokenizer, prompt: str | tuple[int, ...] | Chat, verifiers: Sequence[NodeRecord]
@@ -427,6 +437,7 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
+                own_texts=None if self._own_texts is None else self._own_texts.index,
                 find_again=partial(self._find_again, place, request, asked, others),
                 other_numerics=others,
                 patience_s=self._patience_s,
@@ -448,6 +459,8 @@ class AsyncClient:
         share: float,
     ) -> StreamAudit:
         search.look_out(self._target.name, asked=len(done.job.drafters))
+        if self._own_texts is not None:
+            self._own_texts.keep(done.output)
         if later is not None:
             candidates = later.candidates or candidates
         if share:
@@ -519,6 +532,15 @@ class AsyncClient:
         """Return the target's present verifiers, best first, at least one. Raises as `start`."""
         found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
         return tuple(found.records)
+
+    def _read_own_texts(self, offload: Offload | None) -> OwnTexts | None:
+        folders, replies = self._options["draft_from"], self._options.get("past_replies")
+        if replies == FORGET:
+            forget_all()
+        if not folders and replies != KEEP:
+            return None
+        self._threads.append(threads := Threads("own-texts", 1))
+        return OwnTexts(folders, keeps_replies=replies == KEEP, offload=offload or threads)
 
     def _strategy_kind(self, options: ClientOptions) -> StrategyKind:
         name = options["strategy"]

@@ -42,6 +42,8 @@ Prompt = str | Sequence[int] | Sequence[Message] | Chat
 
 AUTO: Final = "auto"
 NONE: Final = "none"
+KEEP: Final = "keep"
+FORGET: Final = "forget"
 COORDINATORS: Final = tuple(each.value for each in Coordination)
 
 
@@ -320,6 +322,23 @@ class ClientOptions(GenerationOptions, total=False):
             PEERS,
             "Target model, as its verifiers announce it: zoo:NAME, a Hugging Face id, NAME@DIGEST; or a folder. "
             "Default: the only one that the network serves.",
+        ),
+    ]
+    draft_from: Annotated[
+        Sequence[str],
+        Option(
+            texts("folders"),
+            TEXT,
+            "Folder of your own text files to draft from; only drafts leave this machine.",
+            (),
+        ),
+    ]
+    past_replies: Annotated[
+        str | None,
+        Option(
+            one_of(KEEP, FORGET),
+            TEXT,
+            "keep: keep replies on this machine and draft from them; forget: delete those that were kept.",
         ),
     ]
     network: Annotated[str, Option(text("the name of a network"), NETWORK, "Name of the network.", DEFAULT_NETWORK)]

@@ -26,6 +26,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from cosine_p2p.own_texts.drafts import OwnDrafts
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.session.delegation import Coordinator, Delegation
 from cosine_p2p.session.drafters import DrafterLedger, Drafters, DraftingObserver
@@ -52,6 +53,7 @@ from cosine_p2p.strategy.base import (
     WakeAt,
 )
 from cosine_p2p.strategy.speed_trial import TrialPath
+from cosine_p2p.strategy.tree import Block
 from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
@@ -155,6 +157,9 @@ class Session:
         self._drafts = Drafts() if drafts is None else drafts
         self._strategy = job.strategy.make(self.d_0)
         self.delegation = Delegation(job, self.d_0, self._drafts)
+        self._own: OwnDrafts | None = None
+        if job.own_texts is not None and job.strategy.pacing is m.Pacing.FREE:
+            self._own = OwnDrafts(job.own_texts, (*job.request.prompt, *job.committed))
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         self._usual = speeds.usual(job.verifiers, now_s=_now_s())
@@ -424,6 +429,7 @@ class Session:
                     place = (upstream.link.rtt_s, upstream.position, self.job.mandate is not None)
                     self._on_event(VerifierOpened(pass_us / 1e6, *place))
                     self._offer_coordination(upstream)
+                    self._draft(is_anew=True)
                 case m.Commit() | m.PromptLikelihoods() as told:
                     return self._on_told(upstream, told)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
@@ -475,6 +481,9 @@ class Session:
         self.counts.passes.note(commit.stats, is_first=not upstream.watch.commits)
         self.ledger.credit(authors)
         upstream.watch.note_commit(_now_s())
+        if self._own is not None:
+            self._own.follow(commit.tokens)
+            self._draft()
         self._on_event(Committed(position, commit.tokens, commit.digest, commit.stats))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
@@ -483,6 +492,13 @@ class Session:
         confidences = self._drafts.confidences(commit.tokens, authors, before)
         self._drafts.forget_before(len(self.output))
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
+
+    def _draft(self, *, is_anew: bool = False) -> None:
+        """Send drafts from the user's own texts, as the verifier's own: nobody is credited for them."""
+        if self._own is not None and self._upstream is not None:
+            nodes = tuple(self._own.draft(is_anew=is_anew))
+            if nodes:
+                self._upstream.post_tree(Block(self._digest, len(self.output), nodes, (0,) * len(nodes)))
 
     def _allow_drafters(self) -> None:
         """Apply the trial's number of drafters; they are asked when first needed."""

@@ -17,7 +17,7 @@ class StateFile:
     """The file `name` in the state folder, or `file`, of at most `max_bytes`."""
 
     def __init__(self, name: str, *, max_bytes: int, file: Path | None = None) -> None:
-        self.path = file or Path(user_state_dir("cosine-p2p")) / name
+        self.path = file or state_folder() / name
         self._max_bytes = max_bytes
         self._has_told = False
         self._cannot_write = False
@@ -52,12 +52,21 @@ class StateFile:
             self._cannot_write = False
 
 
+def state_folder() -> Path:
+    return Path(user_state_dir("cosine-p2p"))
+
+
 def replace_text(file: Path, text: str) -> None:
+    """Replace a file atomically, as UTF-8. Raises `OSError`."""
+    replace_bytes(file, text.encode())
+
+
+def replace_bytes(file: Path, data: bytes) -> None:
     """Replace a file atomically; of two concurrent writers one wins. Raises `OSError`."""
     draft = file.with_name(f".{file.name}.{secrets.token_hex(8)}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        draft.write_text(text, "utf-8")
+        draft.write_bytes(data)
         os.replace(draft, file)
     except OSError:
         with suppress(OSError):

@@ -27,9 +27,20 @@ PRIOR_TOKENS: Final = 10.0  # Prior: one predicted token in ten is wrong.
 
 
 class Prediction:
-    """A predicted text, compared with the output so far."""
+    """A predicted text, compared with the output so far.
 
-    def __init__(self, tokens: Sequence[int]) -> None:
+    Before its first token there were `run` predicted ones, and the share `rate` of the others is expected to come;
+    `returns` has the probabilities of the places where it may return.
+    """
+
+    def __init__(
+        self,
+        tokens: Sequence[int],
+        *,
+        run: int = SURE_TOKENS,
+        rate: float = PRIOR_HITS / PRIOR_TOKENS,
+        returns: Sequence[float] = STRAY_PROBABILITIES,
+    ) -> None:
         self.tokens = tuple(tokens)
         self._places_of: dict[int, list[int]] = {}
         for place, token in enumerate(self.tokens):
@@ -37,16 +48,32 @@ class Prediction:
         # The place after the last certain token, the output tokens since, and the latest run of predicted ones.
         self._anchor = 0
         self._strayed = 0
-        self._run = SURE_TOKENS
+        self._run = run
+        self._return_probabilities = returns
         self._places: list[int] = [0]
         self._last = -1
-        self._hits, self._judged = PRIOR_HITS, PRIOR_TOKENS
+        self._hits, self._judged = rate * PRIOR_TOKENS, PRIOR_TOKENS
         self._accepted: set[int] = set()
 
     @property
     def accepted(self) -> int:
         """Number of predicted tokens that the output has reached."""
         return len(self._accepted)
+
+    @property
+    def run(self) -> int:
+        """Number of predicted tokens that came last, one after the other; 0 at the end of the text."""
+        return self._run if self._places[0] < len(self.tokens) else 0
+
+    @property
+    def strayed(self) -> int:
+        """Number of tokens since the last one at a certain place."""
+        return self._strayed
+
+    @property
+    def rate(self) -> float:
+        """The share of tokens that came where the place was certain."""
+        return self._hits / self._judged
 
     def follow(self, tokens: Sequence[int]) -> None:
         for token in tokens:
@@ -80,16 +107,16 @@ class Prediction:
         if self._strayed < MAX_STRAYED:
             found.append(self._anchor + self._strayed)
         found.append(self._anchor)
-        return list(dict.fromkeys(found))[: len(STRAY_PROBABILITIES)]
+        return list(dict.fromkeys(found))[: len(self._return_probabilities)]
 
     def draft(self) -> list[Node]:
         """Return drafts that follow the output, parents before children."""
-        rate = self._hits / self._judged
+        rate = self.rate
         if self._run >= SURE_TOKENS:
             return self._chain(self._places[0], MAX_CHAIN, rate, rate)
         nodes: list[Node] = []
         begun: set[int] = set()
-        for place, probability in zip(self._places, STRAY_PROBABILITIES, strict=False):
+        for place, probability in zip(self._places, self._return_probabilities, strict=False):
             if place < len(self.tokens) and self.tokens[place] not in begun:
                 begun.add(self.tokens[place])
                 nodes += self._chain(place, MAX_STRAY_CHAIN, probability, rate, first=len(nodes))

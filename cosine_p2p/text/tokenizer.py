@@ -95,6 +95,12 @@ class TextTokenizer:
             # The only call that releases the GIL; it also stores no offsets.
             return tuple(self.library.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
+    def encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        """Return the token ids of texts without special tokens, on all cores. Raises `PromptRefused`."""
+        with failures_as(PromptRefused, "The target's tokenizer failed on a text."):
+            found = self.library.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [each.ids for each in found]
+
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of token ids without special tokens, with U+FFFD for invalid bytes."""
         with failures_as(GenerationFailed, "The target's tokenizer failed on the tokens of its text."):

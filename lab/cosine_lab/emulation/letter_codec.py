@@ -25,6 +25,9 @@ class LetterCodec(TextTokenizer):
     def encode(self, text: str, add_special_tokens: bool = True) -> tuple[int, ...]:
         return tuple(ord(letter) - FIRST_LETTER for letter in text)
 
+    def encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
+        return [self.encode(text) for text in texts]
+
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([chr(FIRST_LETTER + token) for token in tokens])
 

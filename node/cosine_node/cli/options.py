@@ -75,6 +75,8 @@ _SPELLINGS: Final[Mapping[str, _Spelling]] = {
     "logprobs": _Spelling("COUNT", has_variable=False),
     "prompt_logprobs": _Spelling("COUNT", has_variable=False),
     "prediction": _Spelling("FILE", has_variable=False),
+    "draft_from": _Spelling("FOLDER"),
+    "past_replies": _Spelling("WORD"),
     "generation_config": _Spelling("SOURCE"),
     "seed": _Spelling("NUMBER", has_variable=False),
     "stop": _Spelling("TEXT", has_variable=False),
@@ -98,7 +100,7 @@ ENTRANCE: Final = ("network", "swarm", "identity", "deny")
 """Client options for joining a network."""
 SERVED_BY: Final = (
     *("target", "strategy", "max_drafters", "prompt_window_tokens", "trust", "coordination", "audit"),
-    *("share_feedback", "warm_spare", "generation_config", "timeout_s"),
+    *("share_feedback", "warm_spare", "draft_from", "past_replies", "generation_config", "timeout_s"),
 )
 """Further client options of `generate` and `serve`."""
 

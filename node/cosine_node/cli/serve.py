@@ -18,7 +18,7 @@ from cosine_node.cli.options import (
 from cosine_node.terminal.events import telling
 from cosine_node.terminal.interrupts import run_until_stopped
 from cosine_p2p.access import Access
-from cosine_p2p.request.options import ClientOptions
+from cosine_p2p.request.options import KEEP, ClientOptions
 from cosine_protocol.errors import UsageError
 
 SENTENCES: Final = {
@@ -71,6 +71,8 @@ def serve(
     # A header cannot carry other keys, and an empty key would protect nothing.
     if any(not key or not key.isascii() or not key.isprintable() or " " in key for key in keys):
         raise UsageError("An --api-key must be printable ASCII without spaces, and not empty.")
+    if len(keys) > 1 and client.get("past_replies") == KEEP:
+        raise UsageError("--past-replies keep is for one user: speed would tell each key what others were told.")
     options = GatewayOptions(
         model_name="" if (target := client.get("target")) is None else model_name(target),
         api_keys=keys,

@@ -94,6 +94,17 @@ def test_the_accepted_tokens_of_a_prediction_are_reported(generate: Run, tmp_pat
     assert found is not None and int(found[1]) >= 20
 
 
+def test_a_folder_of_texts_is_drafted_from(generate: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    asked = ("--max-new-tokens", "60", *NO_CONFIG, "--json")
+    (tmp_path / "text").write_text(expected_text(60), "utf-8")
+    without, drafted = (json.loads(generate(*asked, *own).out) for own in ((), ("--draft-from", str(tmp_path))))
+    assert drafted["text"] == without["text"] == expected_text(60)
+    assert drafted["rounds"] < without["rounds"]
+    told = generate(*asked, "--draft-from", str(tmp_path / "text"))
+    assert (told.code, "no folder of texts" in told.out) == (2, True)
+
+
 @pytest.mark.parametrize(("is_terminal", "escape"), [(True, "\ufffd"), (False, "\x1b")])
 def test_control_characters_of_a_text_do_not_reach_a_terminal(
     generate: Run, monkeypatch: pytest.MonkeyPatch, is_terminal: bool, escape: str

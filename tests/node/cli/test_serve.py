@@ -85,6 +85,13 @@ def test_a_gateway_open_to_others_without_a_key_says_so(serve: Run) -> None:
     assert serve("--host", "0.0.0.0", "--api-key", "k").err == ""
 
 
+@pytest.mark.usefixtures("seen")
+def test_several_keys_share_no_past_replies(serve: Run) -> None:
+    one = ("--past-replies", "keep", "--api-key", "k")
+    assert serve(*one).code == 0
+    assert serve(*one, "--api-key", "l").code == 2
+
+
 def test_a_port_that_is_taken_or_nobody_to_ask_is_bad_usage(serve: Run, run: Run) -> None:
     with server.listening(HOST, 0) as place:
         port = place.getsockname()[1]

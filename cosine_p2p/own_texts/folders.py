@@ -1,0 +1,196 @@
+"""The user's folders and past replies as one index, which is kept in the state folder between runs.
+
+It is made in a thread, and anew when files have changed, of which only these are tokenised. Meanwhile the one
+before is used.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import time
+from array import array
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from hashlib import blake2b
+from itertools import chain, islice
+from pathlib import Path
+from shutil import rmtree
+from stat import S_ISREG
+from typing import TYPE_CHECKING, Final
+
+from cosine_p2p.own_texts.index import WORD, TextIndex
+from cosine_p2p.request.offload import Offload
+from cosine_p2p.storage.state_file import replace_bytes, state_folder
+from cosine_p2p.text.tokenizer import TextTokenizer
+from cosine_protocol.errors import CosineError, UsageError
+
+if TYPE_CHECKING:
+    from cosine_p2p.own_texts.index import TokenArray
+
+logger = logging.getLogger(__name__)
+
+MAX_BYTES: Final = 100_000_000  # Tokenised in 15 s and indexed in 10 s on two cores; 230 MB of memory.
+MAX_FILES: Final = 100_000  # Bounds a look at a folder: some seconds.
+MAX_KEPT: Final = 4  # Indices in the state folder; the latest.
+MAX_FILE_BYTES: Final = 1 << 20  # Longer files are data, or written by programs.
+MAX_REPLIES_BYTES: Final = 16 << 20  # Four million tokens; of more, the older half is dropped.
+JUNK: Final = frozenset(
+    {"__pycache__", "bower_components", "build", "dist", "env", "node_modules", "site-packages", "target", "venv"}
+)
+"""Folders with the work of programs or of others, which `.gitignore` files usually name."""
+BATCH_FILES: Final = 256  # Tokenised at once, on all cores.
+FIRST_S: Final = 2.0  # A request waits this long for the first index: for 5 MB, or for any that was kept.
+REST: Final = 20.0  # An index is not made again for this many times as long as it took: 5 % of a core at most.
+
+REPLIES: Final = ".replies"  # Past replies in tokens: int32, -1 after each.
+
+_File = tuple[str, int, int]  # The path, the size in bytes, and the time of the last change in nanoseconds.
+
+
+class OwnTexts:
+    """An index of the text files below `folders` and, with `keeps_replies`, of this user's past replies.
+
+    Left out are hidden files and folders, `JUNK`, links, long files, and what is not UTF-8. `offload` runs what
+    makes the index. Raises `UsageError` for what is no folder.
+    """
+
+    def __init__(self, folders: Sequence[str], *, keeps_replies: bool, offload: Offload) -> None:
+        self._folders = [Path(folder).expanduser().resolve() for folder in folders]
+        if missing := [folder for folder in self._folders if not folder.is_dir()]:
+            raise UsageError(f"{missing[0]} is no folder of texts to draft from.")
+        self._keeps_replies = keeps_replies
+        self._offload = offload
+        self._tokenizer = ""
+        self._index: TextIndex | None = None
+        # In the order of the index, with the tokens of each.
+        self._files: dict[_File, int] = {}
+        self._making: asyncio.Future[None] | None = None
+        self._rests_until_s = 0.0
+        self._has_told = False
+
+    def index(self) -> TextIndex | None:
+        """The latest index; None before the first."""
+        return self._index
+
+    async def begin(self, codec: TextTokenizer, tokenizer: str) -> None:
+        """Make the index for the tokenizer of a digest if files have changed; wait for the first for `FIRST_S`."""
+        self._tokenizer = tokenizer
+        if (self._making is None or self._making.done()) and time.monotonic() >= self._rests_until_s:
+            self._making = asyncio.ensure_future(self._offload(partial(self._refresh, codec)))
+        if self._index is None and self._making is not None:
+            await asyncio.wait([self._making], timeout=FIRST_S)
+
+    def keep(self, reply: Sequence[int]) -> None:
+        """Append the tokens of a reply to the past ones, if they are kept; a failure is logged."""
+        if self._keeps_replies and self._tokenizer:
+            try:
+                own_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+                with self._replies.open("ab") as file:
+                    file.write(array("i", (*reply, -1)).tobytes())
+            except OSError as error:
+                logger.warning("a reply cannot be kept: %s", error)
+
+    @property
+    def _replies(self) -> Path:
+        return own_folder() / f"{self._tokenizer[:32]}{REPLIES}"
+
+    def _refresh(self, codec: TextTokenizer) -> None:
+        """Make the index anew if files have changed. A failure is logged, and the index before stays."""
+        began_s = time.monotonic()
+        key = json.dumps([self._tokenizer, *map(str, self._folders), self._keeps_replies]).encode()
+        kept = own_folder() / f"{blake2b(key, digest_size=16).hexdigest()}.index"
+        try:
+            own_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self._index is None:
+                self._read(kept)
+            found = self._found()
+            if self._index is None or found != list(self._files):
+                self._index, self._files = self._made(found, codec)
+                header = json.dumps([(*file, tokens) for file, tokens in self._files.items()]).encode()
+                replace_bytes(kept, b"".join((header, b"\n", self._index.words, self._index.order)))
+                for old in sorted(own_folder().glob("*.index"), key=lambda file: -file.stat().st_mtime)[MAX_KEPT:]:
+                    old.unlink()
+        except (OSError, ValueError, CosineError, ImportError) as error:
+            logger.warning("the texts to draft from cannot be indexed: %s", error)
+        now_s = time.monotonic()
+        self._rests_until_s = now_s + REST * (now_s - began_s)
+
+    def _read(self, kept: Path) -> None:
+        """Take the index of an earlier run, unless there is none or it is broken."""
+        with suppress(OSError, ValueError, TypeError):
+            header, data = kept.read_bytes().split(b"\n", 1)
+            files = {(path, size, at_ns): tokens for path, size, at_ns, tokens in json.loads(header)}
+            half = WORD * sum(tokens + 1 for tokens in files.values())
+            if len(data) == 2 * half:
+                self._index, self._files = TextIndex(data[:half], memoryview(data)[half:].cast("i")), files
+
+    def _found(self) -> list[_File]:
+        """Return the files to index, those changed last first, up to `MAX_BYTES`; past replies are shortened."""
+        paths = set(islice(chain.from_iterable(map(_files_below, self._folders)), MAX_FILES))
+        if self._keeps_replies and self._replies.exists():
+            if self._replies.stat().st_size > MAX_REPLIES_BYTES:
+                replace_bytes(self._replies, self._replies.read_bytes()[-MAX_REPLIES_BYTES // 2 :])
+            paths.add(self._replies)
+        stats = [(str(path), path.stat()) for path in sorted(paths)]
+        found = sorted(((path, of.st_size, of.st_mtime_ns) for path, of in stats), key=lambda file: -file[2])
+        left = MAX_BYTES
+        for number, (_, size, _) in enumerate(found):
+            left -= size
+            if left < 0:
+                if not self._has_told:
+                    logger.warning("The texts to draft from exceed %d MB: the latest are used.", MAX_BYTES // 10**6)
+                self._has_told = True
+                return found[:number]
+        return found
+
+    def _made(self, found: list[_File], codec: TextTokenizer) -> tuple[TextIndex, dict[_File, int]]:
+        """Return the index of these files; those of the index before are not read again."""
+        known: dict[_File, TokenArray] = {}
+        if self._index is not None:
+            known = dict(zip(self._files, self._index.texts(self._files.values()), strict=True))
+        anew = [file for file in found if file not in known]
+        for start in range(0, len(anew), BATCH_FILES):
+            batch = anew[start : start + BATCH_FILES]
+            known |= zip(batch, _tokenised([Path(path) for path, _, _ in batch], codec), strict=True)
+        texts = [known[file] for file in found]
+        return TextIndex.of(texts), {file: len(text) for file, text in zip(found, texts, strict=True)}
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if name not in JUNK and not name.startswith(".")]
+        for name in names:
+            path = Path(place, name)
+            status = path.lstat()
+            if not name.startswith(".") and S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES:
+                yield path
+
+
+def _tokenised(paths: Sequence[Path], codec: TextTokenizer) -> "list[TokenArray]":
+    """Return the tokens of files; none for what is not UTF-8, or gone."""
+    import numpy as np
+
+    texts = []
+    for path in paths:
+        try:
+            data = b"" if path.suffix == REPLIES else path.read_bytes()
+            texts.append("" if b"\0" in data else data.decode())
+        except (OSError, UnicodeError):
+            texts.append("")
+    tokens = [np.array(text, np.int32) for text in codec.encode_all(texts)]
+    return [
+        np.fromfile(path, np.int32) if path.suffix == REPLIES else own
+        for path, own in zip(paths, tokens, strict=True)
+    ]
+
+
+def own_folder() -> Path:
+    """The folder of indices and past replies, which may be deleted at any time."""
+    return state_folder() / "own-texts"
+
+
+def forget_all() -> None:
+    """Delete indices and past replies."""
+    rmtree(own_folder(), ignore_errors=True)
