@@ -16,6 +16,7 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from cosine_node import zoo
+from cosine_node.engine.openai.server import read_piece
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.gateway.api_errors import ApiError
 from cosine_node.gateway.body import parse_object
@@ -431,6 +432,14 @@ def _swarm_seeds() -> list[bytes]:
     return [f"# ours\n{certificate}\n\n{revocations}\n".encode(), certificate.encode()]
 
 
+def check_completion(data: bytes) -> None:
+    """A line of a server is text that can be encoded, with probabilities."""
+    piece = read_piece(data)
+    if piece is not None:
+        piece.text.encode()
+        assert all(0.0 <= probability <= 1.0 for _, probability in piece.tokens)
+
+
 TARGETS: Final = {
     "gguf-part": FuzzTarget(check=check_gguf_part, seeds=_metadata_seeds, mutate=mutated_json, runs=1_000),
     "gguf": FuzzTarget(check=check_gguf, seeds=lambda: list(_samples()), runs=5_000),
@@ -455,6 +464,9 @@ TARGETS: Final = {
         runs=20_000,
         mutate=mutated_json,
         refusals=(ApiError, PromptRefused),
+    ),
+    "completion": FuzzTarget(
+        check=check_completion, seeds=partial(json_seeds, "completion"), runs=20_000, mutate=mutated_json
     ),
     "schema": FuzzTarget(
         check=check_schema,

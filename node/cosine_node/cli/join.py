@@ -29,7 +29,7 @@ from cosine_node.cli.options import (
     takes_options,
 )
 from cosine_node.engine.pool_size import AUTO, parse_memory
-from cosine_node.models.engine_kind import NGRAM, EngineChoice, EngineKind
+from cosine_node.models.engine_kind import EngineChoice, EngineKind, has_files
 from cosine_node.passes.emulation import Emulation
 from cosine_node.serving.node_options import JoinPlan, NetworkOptions, NodeOptions
 from cosine_node.terminal.events import Emit, telling
@@ -70,8 +70,8 @@ class Learning:
             return None
         if role is not Role.DRAFTER:
             raise UsageError(f"--learn is for drafters: a {role} serves the model that its clients asked for.")
-        if NGRAM in models:
-            raise UsageError(f"{NGRAM} has no weights to train; leave --learn out.")
+        if unfit := [name for name in models if not has_files(name)]:
+            raise UsageError(f"{unfit[0]} has no weights to train; leave --learn out.")
         make: Callable[[int], LearnerMaker] = TRAINING.part(LEARNING, "learner")
         size_bytes, _ = parse_memory(self.learn_memory, option="--learn-memory")
         if size_bytes is None:
@@ -341,8 +341,8 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
     if len(models) > 1:
         raise UsageError(f"A {role} serves one --model; start a node for each target.")
     chosen = models[0] if models else target or DEFAULT_TARGET
-    if chosen == NGRAM:
-        raise UsageError(f"A {role} holds the target model; {NGRAM} can only draft.")
+    if not has_files(chosen):
+        raise UsageError(f"A {role} holds the target model; {chosen} can only draft.")
     return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
 
 

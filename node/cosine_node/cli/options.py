@@ -209,7 +209,8 @@ class ServedModelOptions:
         model_option(
             "model",
             "MODEL",
-            "zoo:NAME, a folder, a Hugging Face id, or ngram; may be repeated for several drafters.",
+            "zoo:NAME, a folder, a Hugging Face id, ngram, or the texts of a server, openai:URL#MODEL; may be "
+            "repeated for several drafters.",
         ),
     ] = None
     target: Annotated[

@@ -18,7 +18,7 @@ from cosine_node import zoo
 from cosine_node.doctor import machine, packages, swarm
 from cosine_node.doctor.finding import CheckStatus, Finding, failure, skipped
 from cosine_node.doctor.swarm import Neighbourhood
-from cosine_node.models.engine_kind import NGRAM, EngineKind
+from cosine_node.models.engine_kind import EngineKind, has_files
 from cosine_node.serving.node_options import JoinPlan, NodeOptions
 from cosine_node.terminal.events import STAGES
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
@@ -76,7 +76,7 @@ class Examination:
     @property
     def extra(self) -> str:
         """The extra that loads the models: `llama` if llama.cpp runs all of them, else `node`."""
-        sources = [node.source for node in self._plan.nodes if node.source.model != NGRAM]
+        sources = [node.source for node in self._plan.nodes if has_files(node.source.model)]
         try:
             kinds = {source.engine.kind_for(zoo.resolve(source.model)) for source in sources}
         except UsageError:

@@ -11,7 +11,7 @@ from cosine_node.doctor.machine import SMALLER
 from cosine_node.engine.curve import CostCurve
 from cosine_node.engine.pool_size import free_memory_bytes
 from cosine_node.gguf.file import GgufFile
-from cosine_node.models.engine_kind import NGRAM
+from cosine_node.models.engine_kind import has_files
 from cosine_node.models.home_model import EAGLE_SCHEME, OWN_LAYER, load_home
 from cosine_node.models.hub import ANSWER_S, HubModel, HubRefusal
 from cosine_node.models.model import MEASURE_S, read_names
@@ -36,7 +36,7 @@ def names_of(options: NodeOptions) -> tuple[str, ...]:
         named.append(options.source.target)
     if options.home is not None:
         named.append(options.home.model.removeprefix(EAGLE_SCHEME))
-    return tuple(name for name in dict.fromkeys(named) if name not in (NGRAM, OWN_LAYER))
+    return tuple(name for name in dict.fromkeys(named) if has_files(name) and name != OWN_LAYER)
 
 
 def find_model(name: str, *, is_in_parts: bool = False) -> tuple[Path | None, int, Finding]:
@@ -74,7 +74,7 @@ def weight_bytes(folder: Path) -> int:
 def try_node(options: NodeOptions, emit: Emit, loaded: list[object], *, has_card: bool) -> Iterator[Finding]:
     """Load the models of a node as `join` does, and measure them. `loaded` keeps them alive."""
     what = f"{options.role} {options.source.model}"
-    folder = None if options.source.model == NGRAM else local_folder(options.source.model)
+    folder = local_folder(options.source.model) if has_files(options.source.model) else None
     choice, free_bytes = options.source.engine, free_memory_bytes()
     if folder is not None and not options.is_in_parts and free_bytes and (choice.device == "cpu" or not has_card):
         # A lower bound.

@@ -1,7 +1,7 @@
 """Text between two tokenizers: another model's predictions in the tokens of a target. Pure."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, Protocol
@@ -40,19 +40,23 @@ class TextTokens(Protocol):
 
 
 class PlainTokens:
-    """Implements `TextTokens` with a fast tokenizer, and disables its truncation and padding."""
+    """Implements `TextTokens` with a fast tokenizer, and disables its truncation and padding.
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    With `spells_special` special tokens have texts too.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, spells_special: bool = False) -> None:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
+        self._spells_special = spells_special
 
     def encode(self, text: str) -> Sequence[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=not self._spells_special)
         return text
 
     @property
@@ -148,14 +152,25 @@ def plan_tokens(
     """
     own_context = _last_tokens(own, own_before)
     texts = _growing_text(own, own_context, [one.token for one in predicted])
-    context, tokens = _tokens_after(target, before, texts[-1], after)
+    starts = [(len(text), one.probability) for one, text in zip(predicted, texts, strict=False)]
+    return plan_text(target, before=before, text=texts[-1], starts=starts, after=after)[0]
+
+
+def plan_text(
+    target: TextTokens, *, before: Sequence[int], text: str, starts: Iterable[tuple[int, float]], after: After
+) -> tuple[Plan, int]:
+    """Return the target tokens of a text after `before`, and how many of its characters they have.
+
+    `starts` are where the tokens of a model begin in the text, and their probabilities.
+    """
+    context, tokens = _tokens_after(target, before, text, after)
     ends = [len(text) for text in _growing_text(target, context, tokens)[1:]]
     probabilities = [1.0] * len(tokens)
-    for one, text in zip(predicted, texts, strict=False):
-        index = next((index for index, end in enumerate(ends) if end > len(text)), None)
+    for start, probability in starts:
+        index = next((index for index, end in enumerate(ends) if end > start), None)
         if index is not None:
-            probabilities[index] *= one.probability
-    return tuple(zip(tokens, probabilities, strict=True))
+            probabilities[index] *= probability
+    return tuple(zip(tokens, probabilities, strict=True)), ends[-1] if ends else 0
 
 
 def _last_tokens(tokenizer: TextTokens, tokens: Sequence[int]) -> Sequence[int]:

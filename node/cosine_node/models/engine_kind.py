@@ -10,6 +10,7 @@ from typing import Final
 
 from cosine_node.engine.base import Engine
 from cosine_node.engine.llama import library as llama_library
+from cosine_node.engine.openai import SCHEME
 from cosine_node.engine.pool_size import PoolSize, free_memory_bytes
 from cosine_node.engine.processor import has_card, reads_float16
 from cosine_node.engine.vllm.environment import VllmOptions
@@ -24,6 +25,11 @@ NGRAM: Final = "ngram"
 """The model of a drafter without weights, which looks up n-grams of the text."""
 TORCH_MEMORY_SHARE: Final = 0.5
 """Maximum share of the free memory for the weights of a GGUF file in PyTorch."""
+
+
+def has_files(model: str) -> bool:
+    """True for a model that the node loads."""
+    return model != NGRAM and not model.startswith(SCHEME)
 
 
 class EngineKind(StrEnum):

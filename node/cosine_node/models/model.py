@@ -11,12 +11,15 @@ from cosine_node.engine.base import Engine
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.curve import PROMPT_TOKENS, CostCurve, measure_curve
 from cosine_node.engine.loading_stage import stages_told
+from cosine_node.engine.openai import SCHEME
+from cosine_node.engine.openai.engine import ServerEngine
+from cosine_node.engine.openai.server import TextServer
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.text_alignment import PlainTokens, typical_own_per_target
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.unfolding import unfold
-from cosine_node.models.engine_kind import NGRAM, EngineChoice, check_engine_options, load_with
+from cosine_node.models.engine_kind import NGRAM, EngineChoice, check_engine_options, has_files, load_with
 from cosine_node.models.hub import HubModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.models.shared_tokens import DraftedTokens
@@ -59,12 +62,16 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A loaded model and the names in its record. `folder` has a drafter's own weights."""
+    """A loaded model and the names in its record. `folder` has a drafter's own weights.
+
+    With a `server` the curve has its pace, of which the time of passes tells nothing.
+    """
 
     engine: Engine
     curve: CostCurve
     names: ModelNames
     folder: Path | None = None
+    server: TextServer | None = None
 
 
 def load_served(
@@ -74,11 +81,12 @@ def load_served(
 
     `folder` is that of a model that is already fetched.
     """
-    if source.model != NGRAM:
+    server = TextServer.find(source.model) if source.model.startswith(SCHEME) else None
+    if has_files(source.model):
         check_engine_options(source.engine, zoo.resolve(source.model))
-    has_own_folder = role is Role.DRAFTER and source.model != NGRAM
+    has_own_folder = role is Role.DRAFTER and has_files(source.model)
     if folder is None:
-        folder = fetch(source.target if source.model == NGRAM else source.model, emit)
+        folder = fetch(source.model if has_files(source.model) else source.target, emit)
     target_folder = fetch(source.target, emit) if has_own_folder else folder
     generation_defaults = read_generation_config(target_folder)
     # Refuse files that clients cannot read before reading the weights.
@@ -92,11 +100,11 @@ def load_served(
     emit("loading", {"model": source.model})
     drafted = _drafted(folder, target_folder) if has_own_folder else None
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
-        engine = load_weights(source, folder, target_folder, drafted)
+        engine = load_weights(source, folder, target_folder, drafted, server)
     if isinstance(engine, PagedEngine) and (drafted is None or drafted.are_the_targets):
         # A verifier must wait for its constraint, and a drafter goes on without.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
-    if source.model != NGRAM:
+    if has_files(source.model):
         promise = f": {told_repetition(engine.numerics)}" if role is Role.VERIFIER else ""
         said = f"{library_of(engine.numerics)}, {told_numerics(engine.numerics)}{promise}"
         emit("computes", {"model": source.model, "said": said})
@@ -104,12 +112,17 @@ def load_served(
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
     prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
-    curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
+    if server is not None:
+        curve = CostCurve(((1, server.token_s(PlainTokens(load_tokenizer(target_folder).library))),))
+    else:
+        curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
     if drafted is not None and not drafted.are_the_targets:
         LOG.warning("%s has another tokenizer than %s: its drafts are matched as text", source.model, source.target)
         engine, curve = _retokenized(engine, curve, folder, target_folder)
-    names = read_names(source.model, source.target, target_folder)
-    return ServedModel(engine=engine, curve=curve, names=names, folder=folder if has_own_folder else None)
+    # Addresses of this machine's network stay private.
+    names = read_names(source.model if server is None else server.model, source.target, target_folder)
+    own_folder = folder if has_own_folder else None
+    return ServedModel(engine=engine, curve=curve, names=names, folder=own_folder, server=server)
 
 
 def read_names(model: str, target: str, folder: Path) -> ModelNames:
@@ -167,9 +180,15 @@ def readable(path: Path) -> Path:
 
 
 def load_weights(
-    source: ModelSource, folder: Path, target_folder: Path, drafted: DraftedTokens | None = None
+    source: ModelSource,
+    folder: Path,
+    target_folder: Path,
+    drafted: DraftedTokens | None = None,
+    server: TextServer | None = None,
 ) -> Engine:
-    """Load the engine of the model in a folder. `NGRAM` has the sizes of the target. Raises `UsageError`.
+    """Load the engine of the model in a folder. `NGRAM` and a server have the sizes of the target.
+
+    Raises `UsageError`.
 
     `drafted` are the tokens of a drafter, if they are already known.
     """
@@ -178,6 +197,9 @@ def load_weights(
 
         sizes = ModelSizes.read(folder)
         return NgramEngine(vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
+    if server is not None:
+        tokenizer, sizes = load_tokenizer(folder).library, ModelSizes.read(folder)
+        return ServerEngine(server, tokenizer, vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
     resolved = zoo.resolve(source.model)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     if vocabulary is None:

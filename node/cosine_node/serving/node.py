@@ -151,9 +151,11 @@ class RunningNode(AnnouncedNode):
         elif chain is not None:
             self._runner = chain
             chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
+        elif served.server is not None:
+            self._runner = self._engine_thread
         else:
             self._runner = TimedRunner(self._engine_thread, speed)
-        if options.emulation is None:
+        if options.emulation is None and served.server is None:
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
     def _one_way_s(self) -> float:

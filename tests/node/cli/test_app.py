@@ -135,6 +135,7 @@ def test_a_failure_is_one_sentence_and_with_json_an_object_on_stdout(
         "join --role drafter --model zoo:nobody",
         f"join --role drafter --expertise {','.join(map(str, range(17)))}",
         "join --role verifier --model ngram",
+        "join --role verifier --model openai:http://127.0.0.1:1/v1#m",
         "join",
         "generate hi",
         "generate hi --no-such-option",

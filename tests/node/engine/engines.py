@@ -22,6 +22,8 @@ from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import llama_library
 from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.ngram import NgramEngine
+from cosine_node.engine.openai.engine import ServerEngine
+from cosine_node.engine.openai.server import TextServer
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import Blocks, load_model
@@ -37,7 +39,8 @@ from cosine_protocol.errors import UsageError
 from cosine_train.learning.replaceable import ReplaceableEngine
 from tests.node.engine.gguf_models import gguf_of, tiny_folder, tiny_gguf, unfolded_gguf
 from tests.node.engine.local_chain import LocalChain
-from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS
+from tests.node.engine.openai.reciting_server import RecitingServer
+from tests.node.engine.recited import BYTES, PAIRS, VOCAB_TOKENS, byte_level
 from tests.node.engine.staged import load_untried, ranges
 from tests.node.engine.tiny_models import (
     COMMON,
@@ -164,6 +167,16 @@ def retokenized_engine(pool_tokens: int) -> RetokenizedEngine:
     return RetokenizedEngine(inner, own=BYTES, target=PAIRS, vocab_tokens=VOCAB_TOKENS[PAIRS])
 
 
+@lru_cache
+def reciting_server() -> RecitingServer:
+    return RecitingServer()
+
+
+def server_engine(pool_tokens: int) -> ServerEngine:
+    server = TextServer(reciting_server().place, "m")
+    return ServerEngine(server, byte_level(400), vocab_tokens=400, context_tokens=512, pool_tokens=pool_tokens)
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """A kind of engine. Its choices are those of `model` of transformers, or else of another engine of the kind."""
@@ -212,7 +225,11 @@ COUPLED: Final[Mapping[str, Kind]] = {
     ),
 }
 """Kinds whose choices depend only on the path and the request's sampling."""
-ALL: Final[Mapping[str, Kind]] = {**COUPLED, "retokenized": Kind(retokenized_engine)}
+ALL: Final[Mapping[str, Kind]] = {
+    **COUPLED,
+    "retokenized": Kind(retokenized_engine),
+    "texts of a server": Kind(server_engine),
+}
 ATTENTIONS: Final[Mapping[str, Kind]] = {
     "windowed": _built(WINDOWED["Gemma2"]),
     "windowed with padded rows": _torch(lambda: build(WINDOWED["Gemma2"]()), pads_rows=True),

@@ -15,6 +15,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 from cosine_node import zoo
 from cosine_node.engine.base import PREFIX, Choice, Engine, Row
+from cosine_node.engine.openai.engine import ServerEngine
 from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngine
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
@@ -26,6 +27,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults, Role
 from cosine_protocol.request import Sampling
+from tests.node.engine.openai.reciting_server import RecitingServer
 from tests.node.engine.tiny_models import COMMON, VOCAB, build, tiny_llama
 
 WORDS = {f"w{index}": index for index in range(VOCAB)}
@@ -114,6 +116,17 @@ def test_a_drafter_with_another_tokenizer_drafts_text(
         served(Role.DRAFTER, drafter, drafter).engine, [VOCAB - 1 - token for token in prompt], Sampling()
     )
     assert choices(made.engine, prompt, Sampling()).candidates[0][0] == VOCAB - 1 - own.candidates[0][0]
+
+
+def test_a_drafter_with_a_server_has_the_targets_sizes_and_loads_nothing(target: Path) -> None:
+    with RecitingServer() as server:
+        made = served(Role.DRAFTER, f"openai:{server.place}#m", target)
+        assert isinstance(made.engine, ServerEngine) and made.server is made.engine.server
+        assert (made.engine.numerics, made.engine.vocab_tokens, made.engine.context_tokens) == ("none", VOCAB, 256)
+        # Its address stays private.
+        assert made.names.model_name == "m"
+        assert made.curve.seconds(1) > 0
+        assert "has no model 'n'" in refused(Role.DRAFTER, f"openai:{server.place}#n", target)
 
 
 @pytest.mark.parametrize("role", Role)

@@ -1,0 +1,170 @@
+"""A drafter without a model of its own: a server continues the text, and its words become the target's tokens.
+
+Such drafts are matched, not coupled: the server continues greedily and shares no noise with the target.
+"""
+
+import time
+from bisect import bisect_left
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from tokenizers import Tokenizer
+
+from cosine_node.engine.base import Choice, Row, RowResult
+from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.openai.server import Ending, TextServer, Writing
+from cosine_node.engine.paged import PagedEngine
+from cosine_node.engine.text_alignment import After, PlainTokens, plan_text
+from cosine_node.engine.tree import SequenceTree
+from cosine_p2p.text.token_effects import REPLACEMENT
+
+WAIT_S: Final = 0.5
+"""Bounds a pass. Later text is drafted after the next commit."""
+RETRY_S: Final = 5.0
+"""A sequence asks a server again this long after a fault."""
+PLANNED_CHARACTERS: Final = 128
+"""Bounds the time to find the tokens of what is written, which grows with the square of their number."""
+UNSETTLED_CHARACTERS: Final = 16
+"""Text without a place where words surely end is drafted from this length on, as in Chinese."""
+USUAL_PROBABILITY: Final = 0.4
+"""Of a token whose server tells none, before calibration."""
+USUAL_NLL: Final = 3.0
+"""The answer to how likely a prompt is, in nats per token, which servers do not tell."""
+
+
+@dataclass(slots=True)
+class Continuation:
+    """The tokens of a text and, from `start` on, of what a server writes after it, each with its probability.
+
+    `characters` of what is written have tokens so far.
+    """
+
+    writing: Writing
+    tokens: list[int]
+    start: int
+    probabilities: list[float] = field(default_factory=list)
+    characters: int = 0
+
+    def leads_to(self, tokens: Sequence[int]) -> bool:
+        return len(tokens) >= self.start and self.tokens[: len(tokens)] == tokens
+
+    def begin_again(self, tokens: list[int], *, characters: int) -> None:
+        """Go on after these tokens, which say the same as the first `characters` of what is written."""
+        self.tokens, self.start, self.characters = tokens, len(tokens), characters
+        self.probabilities.clear()
+
+
+class ServerEngine(PagedEngine):
+    """Implements `cosine_node.engine.base.Engine` with one stream of text for each sequence.
+
+    The token after a node is the next one of what the server writes, if the node is on that way. A stream is cut
+    once the last token of a row says something else, and another is begun there. Pages are only counted.
+    """
+
+    def __init__(
+        self,
+        server: TextServer,
+        tokenizer: Tokenizer,
+        *,
+        vocab_tokens: int,
+        context_tokens: int,
+        pool_tokens: int = 65_536,
+    ) -> None:
+        """`tokenizer`, `vocab_tokens` and `context_tokens` are the target's."""
+        super().__init__(
+            PagePool(tokens=pool_tokens), vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
+        )
+        self.server = server
+        # Servers read special tokens in prompts, and begin each with their own.
+        self.target = PlainTokens(tokenizer, spells_special=True)
+        self._lead = list(self.target.lead)
+        self._continuations: dict[int, Continuation] = {}
+
+    def forward(self, rows: Sequence[Row]) -> list[RowResult]:
+        """Perform one pass, of at most `WAIT_S`. Raises `LocalProtocolError` or `OutOfPages` without feeding.
+
+        A row that asks for its likelihood does not wait: clients choose drafters by the answer.
+        """
+        now_s = time.monotonic()
+        with self.feeding(rows) as fed:
+            for tree, row in fed:
+                if row.scored_from < len(row.nodes):
+                    self._follow(row.sequence, tree.tokens_to(row.nodes[-1]))
+            return [self._result(tree, row, now_s + WAIT_S * (not row.wants_nll)) for tree, row in fed]
+
+    def release(self, sequence: int) -> None:
+        super().release(sequence)
+        if (continuation := self._continuations.pop(sequence, None)) is not None:
+            continuation.writing.cut()
+
+    def _follow(self, sequence: int, tokens: list[int]) -> None:
+        """Have the server write after these tokens, unless it does so already."""
+        known = self._continuations.get(sequence)
+        if known is not None and known.leads_to(tokens):
+            return
+        lead = len(self._lead) if tokens[: len(self._lead)] == self._lead else 0
+        text = self.target.decode(tokens[lead:])
+        if not text or text.endswith(REPLACEMENT):
+            return
+        if known is not None:
+            writing = known.writing
+            ending, written = writing.ending, writing.prompt + writing.text
+            if len(text) >= len(writing.prompt) and written.startswith(text):
+                known.begin_again(tokens, characters=len(text) - len(writing.prompt))
+                return
+            # It may overtake the text, which would be read anew otherwise.
+            is_behind = ending is None and text.startswith(written)
+            if is_behind or _is_resting(writing):
+                return
+            writing.cut()
+        self._continuations[sequence] = Continuation(Writing(self.server, text), tokens, len(tokens))
+
+    def _result(self, tree: SequenceTree, row: Row, until_s: float) -> RowResult:
+        continuation = self._continuations.get(row.sequence)
+        choices = []
+        for name in row.nodes[row.scored_from :]:
+            tokens = tree.tokens_to(name)
+            choice = Choice(0, 0.0)
+            if continuation is not None and continuation.leads_to(tokens):
+                if len(tokens) == len(continuation.tokens):
+                    self._extend(continuation, until_s)
+                if len(tokens) < len(continuation.tokens):
+                    token = continuation.tokens[len(tokens)]
+                    probability = continuation.probabilities[len(tokens) - continuation.start]
+                    choice = Choice(token, probability, ((token, probability),)[: row.candidates])
+            choices.append(choice)
+        return RowResult(tuple(choices), nll=USUAL_NLL if row.wants_nll and len(row.tokens) > 1 else None)
+
+    def _extend(self, continuation: Continuation, until_s: float) -> None:
+        """Add the tokens of what was written since, of a word more at least unless the time is over."""
+        writing, begun = continuation.writing, continuation.characters
+        while True:
+            ending, written = writing.ending, len(writing.text)
+            end = min(written, begun + PLANNED_CHARACTERS)
+            text = writing.text[begun:end].partition(REPLACEMENT)[0]
+            is_over = ending is Ending.TEXT and end == written
+            after = After.UNKNOWN if len(text) > UNSETTLED_CHARACTERS else After.MORE
+            first, last = (bisect_left(writing.starts, (place, 0.0)) for place in (begun, end))
+            starts = [(start - begun, one) for start, one in writing.starts[first:last]]
+            plan, characters = plan_text(
+                self.target,
+                before=continuation.tokens,
+                text=text,
+                starts=starts,
+                after=After.NOTHING if is_over else after,
+            )
+            if characters:
+                continuation.tokens.extend(token for token, _ in plan)
+                continuation.probabilities.extend(one if starts else USUAL_PROBABILITY for _, one in plan)
+                continuation.characters += characters
+                return
+            if ending is Ending.TEXT or _is_resting(writing) or time.monotonic() >= until_s:
+                return
+            if ending is not None:
+                writing.go_on()
+            writing.wait(written, until_s=until_s)
+
+
+def _is_resting(writing: Writing) -> bool:
+    return writing.ending is Ending.FAULT and time.monotonic() < writing.ended_at_s + RETRY_S

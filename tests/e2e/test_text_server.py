@@ -1,0 +1,120 @@
+"""A drafter whose words llama.cpp's server writes: they are accepted, and its faults cost drafts alone."""
+
+import signal
+import subprocess
+import sys
+import time
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from cosine_node import zoo
+from cosine_node.gguf.writing import write_gguf
+from cosine_p2p import Client
+from cosine_p2p.request.results import Generation
+from tests.e2e.conftest import Swarm
+from tests.e2e.nodes import Node, free_port, run
+from tests.e2e.reference import PROMPT, encoded, greedy
+
+pytestmark = [
+    pytest.mark.network,
+    pytest.mark.thorough,
+    pytest.mark.timeout(300),
+    pytest.mark.skipif(find_spec("xllamacpp") is None, reason="needs llama.cpp (xllamacpp)"),
+]
+
+NETWORK: Final = "text-server"
+ONE: Final = ("--threads", "1", "--network", NETWORK)
+NEW_TOKENS: Final = 48
+SLOW: Final = "60/6@0"
+"""Drafts pay surely at a verifier of this pace."""
+SERVER: Final = """
+import sys, threading, xllamacpp
+params = xllamacpp.CommonParams()
+params.model.path, params.port, params.n_ctx, params.n_parallel = sys.argv[1], int(sys.argv[2]), 2048, 2
+params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+server = xllamacpp.Server(params)
+print(server.listening_address, flush=True)
+threading.Event().wait()
+"""
+
+
+class LlamaServer:
+    """Runs llama.cpp's server in a process, since it may be killed."""
+
+    def __init__(self, file: Path, port: int) -> None:
+        with file.with_suffix(".log").open("a") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", SERVER, str(file), str(port)], stdout=subprocess.PIPE, stderr=log
+            )
+        assert self._process.stdout is not None
+        while not (line := self._process.stdout.readline()).startswith(b"http"):
+            assert line or self._process.poll() is None, file.with_suffix(".log").read_text()
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def close(self) -> None:
+        self._process.kill()
+        self._process.wait()
+
+
+def joining(port: int, *more: str) -> tuple[str, ...]:
+    return ("join", "--role", "drafter", "--model", f"openai:http://127.0.0.1:{port}/v1", *more)
+
+
+def test_one_that_is_not_there_is_refused_in_a_sentence() -> None:
+    port = free_port()
+    done = run(*joining(port, *ONE, "--host-maddr", "/ip4/127.0.0.1/tcp/0"))
+    assert done.returncode == 2
+    said = done.stderr.splitlines()[-1]
+    assert f"Error: http://127.0.0.1:{port}/v1 cannot draft: it does not answer" in said
+    assert said.endswith("; start the server, or correct --model.")
+
+
+def test_a_server_drafts_and_its_faults_cost_no_text(swarm: Swarm, tmp_path: Path) -> None:
+    file, port = tmp_path / "target.gguf", free_port()
+    write_gguf(zoo.folder("target"), file, weights="Q8_0")
+    server = LlamaServer(file, port)
+    verifier = Node.start(
+        "slow",
+        ("join", "--role", "verifier", "--model", "zoo:target", "--dtype", "float32", *ONE, "--emulate", SLOW),
+        swarm.folder,
+    )
+    peers = (*ONE, "--initial-peers", verifier.wait_ready().maddr)
+    drafter = Node.start("writing", joining(port, *peers), swarm.folder).wait_ready()
+    try:
+        with Client([verifier.maddr], target="zoo:target", network=NETWORK, memory=False) as client:
+
+            def generate() -> Generation:
+                done = client.generate(PROMPT, max_new_tokens=NEW_TOKENS)
+                assert done.token_ids == greedy(encoded(PROMPT), NEW_TOKENS)
+                return done
+
+            def drafted() -> Generation:
+                done = generate()
+                assert [report.domain for report in done.drafters] == [file.name]
+                return done
+
+            assert drafted().accepted > NEW_TOKENS // 3
+            server.send(signal.SIGSTOP)
+            generate()
+            server.send(signal.SIGCONT)
+            assert drafted().accepted > 0
+            server.close()
+            assert generate().accepted == 0
+            assert drafter.process.poll() is None
+            drafter.wait_said("does not draft now")
+            server = LlamaServer(file, port)
+            until_s = time.monotonic() + 60
+            while not generate().accepted:
+                assert time.monotonic() < until_s
+            drafter.wait_said("drafts again")
+            assert drafter.stop() == 0
+            generate()
+    finally:
+        server.close()
+        drafter.close()
+        verifier.close()
