@@ -437,7 +437,7 @@ class AsyncClient:
                 prompt_window_tokens=window_of(asked),
                 shares_feedback=shares_feedback(asked),
                 prediction=prediction,
-                own_texts=None if self._own_texts is None else self._own_texts.index,
+                own_texts=None if self._own_texts is None else self._own_texts.drafts,
                 find_again=partial(self._find_again, place, request, asked, others),
                 other_numerics=others,
                 patience_s=self._patience_s,

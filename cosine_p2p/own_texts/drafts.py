@@ -4,11 +4,13 @@ From a long match on, a `Prediction` of what follows there stays with the output
 another place matches more tokens. Short matches, or places that continue differently, are drafted as guesses.
 """
 
+from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from cosine_p2p.own_texts.index import MAX_MATCH, TextIndex
+from cosine_p2p.own_texts.index import MAX_MATCH, WORD, TextIndex
 from cosine_p2p.strategy.prediction import MAX_CHAIN, SURE_TOKENS, Prediction
 from cosine_protocol.nodes import BASE, Node
 
@@ -23,26 +25,63 @@ LEAST_MATCH: Final = 2  # What is seen after one token alone is a guess at 0.12.
 MAX_PLACES: Final = 16  # Places of one match that are compared.
 GUESSED_TOKENS: Final = 8  # From a match of two tokens on 0.9 come.
 MIN_PATH_PROBABILITY: Final = 0.1  # As of a verifier's own look-ups.
+LIKE_GUESSES: Final = 64  # Guesses that say how much the texts are like what is asked for; half as much before.
+
+
+@dataclass(slots=True)
+class Likeness:
+    """How well the texts fit what is written, over the requests of a client.
+
+    Guesses came `came` times where the shares above expected `expected` times; followed texts go on at `rate`.
+    """
+
+    came: float = 2.0
+    expected: float = 4.0
+    rate: float = 0.9
+
+    def learn(self, *, expected: float, came: bool) -> None:
+        keep = 1.0 - 1.0 / LIKE_GUESSES
+        self.expected = keep * self.expected + expected
+        self.came = keep * self.came + came
+
+    @property
+    def factor(self) -> float:
+        return min(1.0, self.came / self.expected)
+
+
+def _likelihood(matching: int) -> float:
+    """Return the share of next tokens that come after a match of so many tokens."""
+    return matching / (matching + 3)
 
 
 class OwnDrafts:
-    """Drafts for one request, whose last tokens so far are `tokens`; `index` may change, and is None at first."""
+    """Drafts for one request, whose tokens so far are `tokens`; `index` may change, and is None at first."""
 
-    def __init__(self, index: Callable[[], TextIndex | None], tokens: Sequence[int]) -> None:
+    def __init__(
+        self, index: Callable[[], TextIndex | None], tokens: Sequence[int], likeness: Likeness | None = None
+    ) -> None:
         self._index = index
+        self._likeness = likeness or Likeness()
+        self._text = bytearray()
         self._last: tuple[int, ...] = ()
-        self._prediction = Prediction(())
+        self._prediction = Prediction((), rate=self._likeness.rate)
+        # The share of places that continue so, the length of the match, and what follows.
         self._guesses: list[tuple[float, int, tuple[int, ...]]] = []
         self._ahead: tuple[int, ...] = ()
-        self.follow(tuple(tokens[-MAX_MATCH:]))
+        self.follow(tuple(tokens))
 
     def follow(self, tokens: tuple[int, ...]) -> None:
+        if self._guesses and tokens:
+            expected = sum(share * _likelihood(matched) for share, matched, _ in self._guesses)
+            self._likeness.learn(expected=expected, came=any(text[0] == tokens[0] for _, _, text in self._guesses))
+        self._text += array("i", tokens).tobytes()
         self._last = (*self._last, *tokens)[-MAX_MATCH:]
         self._ahead = self._ahead[len(tokens) :] if self._ahead[: len(tokens)] == tokens else ()
         self._prediction.follow(tokens)
+        self._likeness.rate = self._prediction.rate
         self._guesses = []
         if self._prediction.strayed > LEFT_TOKENS:
-            self._prediction = Prediction((), rate=self._prediction.rate)
+            self._prediction = Prediction((), rate=self._likeness.rate)
         index = self._index()
         if index is None or self._prediction.run >= MAX_MATCH:
             return
@@ -56,8 +95,9 @@ class OwnDrafts:
         if match.tokens >= FOLLOWED_TOKENS and len(counts) == 1:
             (place,) = firsts.values()
             text = index.after(place, PREDICTED_TOKENS)
-            self._prediction = Prediction(text, run=match.tokens, rate=self._prediction.rate, returns=RETURNS)
-        else:
+            self._prediction = Prediction(text, run=match.tokens, rate=self._likeness.rate, returns=RETURNS)
+        elif self._text.find(self._text[-WORD * match.tokens :], 0, -WORD) < 0:
+            # Otherwise the verifier copies from the request what followed there.
             self._guesses = [
                 (count / len(following), match.tokens, following[firsts[token]])
                 for token, count in counts.most_common()
@@ -71,12 +111,12 @@ class OwnDrafts:
         self._ahead = tuple(node.token for node in nodes) if self._prediction.run >= SURE_TOKENS else ()
         begun = {node.token for node in nodes if node.parent == BASE}
         for share, matched, text in self._guesses:
-            path, parent = share, BASE
+            path, parent = 1.0, BASE
             for matching, token in enumerate(text if text[0] not in begun else (), matched):
-                likelihood = matching / (matching + 3)
+                likelihood = _likelihood(matching) * (share * self._likeness.factor if parent == BASE else 1.0)
                 path *= likelihood
                 if path < MIN_PATH_PROBABILITY:
                     break
-                nodes.append(Node(parent, token, likelihood * (share if parent == BASE else 1.0)))
+                nodes.append(Node(parent, token, likelihood))
                 parent = len(nodes) - 1
         return nodes

@@ -20,6 +20,7 @@ from shutil import rmtree
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
+from cosine_p2p.own_texts.drafts import Likeness, OwnDrafts
 from cosine_p2p.own_texts.index import WORD, TextIndex
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.storage.state_file import replace_bytes, state_folder
@@ -69,10 +70,15 @@ class OwnTexts:
         self._making: asyncio.Future[None] | None = None
         self._rests_until_s = 0.0
         self._has_told = False
+        self._likeness = Likeness()
 
     def index(self) -> TextIndex | None:
         """The latest index; None before the first."""
         return self._index
+
+    def drafts(self, tokens: Sequence[int]) -> OwnDrafts:
+        """Drafts for a request that holds these tokens."""
+        return OwnDrafts(self.index, tokens, self._likeness)
 
     async def begin(self, codec: TextTokenizer, tokenizer: str) -> None:
         """Make the index for the tokenizer of a digest if files have changed; wait for the first for `FIRST_S`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from cosine_p2p.directory.distances import Distances
-from cosine_p2p.own_texts.index import TextIndex
+from cosine_p2p.own_texts.drafts import OwnDrafts
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.mandates import Coordination, Mandates
@@ -40,7 +40,7 @@ class Job:
     which a verifier runs this session. `distances` records those of drafters to a coordinating verifier. Drafters
     see the last `prompt_window_tokens` tokens of the prompt, with None all of it, and may learn from the text with
     `shares_feedback`. `pupil` is the author number, 0 for none, of a drafter that only learns. Verifiers draft from
-    `prediction`, the output that the user expects, and the client from the index that `own_texts` returns. After a
+    `prediction`, the output that the user expects, and the client by `own_texts` of what the request holds. After a
     verifier was lost and none is left, `find_again` looks for others for `patience_s`. `other_numerics` are of
     verifiers that cannot continue the text.
     """
@@ -67,7 +67,7 @@ class Job:
     shares_feedback: bool = False
     pupil: int = 0
     prediction: tuple[int, ...] | None = None
-    own_texts: Callable[[], TextIndex | None] | None = None
+    own_texts: Callable[[Sequence[int]], OwnDrafts] | None = None
     find_again: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     patience_s: float = 0.0
     other_numerics: Collection[str] = ()

@@ -159,7 +159,7 @@ class Session:
         self.delegation = Delegation(job, self.d_0, self._drafts)
         self._own: OwnDrafts | None = None
         if job.own_texts is not None and job.strategy.pacing is m.Pacing.FREE:
-            self._own = OwnDrafts(job.own_texts, (*job.request.prompt, *job.committed))
+            self._own = job.own_texts((*job.request.prompt, *job.committed))
         self._wake_at_s: float | None = None
         self._inbox: asyncio.Queue[Delivery | FragmentReceived] = asyncio.Queue()
         self._usual = speeds.usual(job.verifiers, now_s=_now_s())
