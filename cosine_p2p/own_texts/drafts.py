@@ -4,6 +4,7 @@ From a long match on, a `Prediction` of what follows there stays with the output
 another place matches more tokens. Short matches, or places that continue differently, are drafted as guesses.
 """
 
+import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.own_texts.index import MAX_MATCH, WORD, TextIndex
-from cosine_p2p.strategy.prediction import MAX_CHAIN, SURE_TOKENS, Prediction
+from cosine_p2p.strategy.prediction import SURE_TOKENS, Prediction
 from cosine_protocol.nodes import BASE, Node
 
 # Measured on new and changed files of this repository, drafted from an earlier state of it. Where all places that
@@ -25,6 +26,8 @@ LEAST_MATCH: Final = 2  # What is seen after one token alone is a guess at 0.12.
 MAX_PLACES: Final = 16  # Places of one match that are compared.
 GUESSED_TOKENS: Final = 8  # From a match of two tokens on 0.9 come.
 MIN_PATH_PROBABILITY: Final = 0.1  # As of a verifier's own look-ups.
+LEAST_RATE: Final = 0.1
+MOST_RATE: Final = 0.99  # A followed text begins between these, so that it can be learned otherwise.
 LIKE_GUESSES: Final = 64  # Guesses that say how much the texts are like what is asked for; half as much before.
 
 
@@ -68,6 +71,7 @@ class OwnDrafts:
         # The share of places that continue so, the length of the match, and what follows.
         self._guesses: list[tuple[float, int, tuple[int, ...]]] = []
         self._ahead: tuple[int, ...] = ()
+        self._enough = 0
         self.follow(tuple(tokens))
 
     def follow(self, tokens: tuple[int, ...]) -> None:
@@ -78,7 +82,7 @@ class OwnDrafts:
         self._last = (*self._last, *tokens)[-MAX_MATCH:]
         self._ahead = self._ahead[len(tokens) :] if self._ahead[: len(tokens)] == tokens else ()
         self._prediction.follow(tokens)
-        self._likeness.rate = self._prediction.rate
+        self._likeness.rate = min(max(LEAST_RATE, self._prediction.rate), MOST_RATE)
         self._guesses = []
         if self._prediction.strayed > LEFT_TOKENS:
             self._prediction = Prediction((), rate=self._likeness.rate)
@@ -105,10 +109,13 @@ class OwnDrafts:
 
     def draft(self, *, is_anew: bool = False) -> list[Node]:
         """Return drafts, parents first; none while the verifier has enough, unless `is_anew`: it has none."""
-        if len(self._ahead) > MAX_CHAIN // 2 and not is_anew:
+        if len(self._ahead) > self._enough and not is_anew:
             return []
-        nodes = self._prediction.draft()
-        self._ahead = tuple(node.token for node in nodes) if self._prediction.run >= SURE_TOKENS else ()
+        nodes, self._ahead = self._prediction.draft(), ()
+        if self._prediction.run >= SURE_TOKENS:
+            # A verifier looks at all that it was sent before each pass, which costs it 1 % with 48 tokens.
+            nodes = nodes[: math.ceil(math.log(MIN_PATH_PROBABILITY) / math.log(self._prediction.rate))]
+            self._ahead, self._enough = tuple(node.token for node in nodes), len(nodes) // 2
         begun = {node.token for node in nodes if node.parent == BASE}
         for share, matched, text in self._guesses:
             path, parent = 1.0, BASE

@@ -7,15 +7,16 @@ at one verifier on a core of its own, without drafters. An earlier session did t
 import asyncio
 import os
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from statistics import median
-from typing import Any, Final, Self
+from typing import Final, Self
 
 import cosine_protocol
-from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, grouped, setup_of
+from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, setup_of
 from cosine_lab.experiments.here import in_turn
 from cosine_lab.experiments.here_cores import VERIFIER_OPTIONS, swarm_on_cores, two_cores
 from cosine_node.demo.machine import on_core
@@ -23,7 +24,7 @@ from cosine_node.demo.swarm import Cast
 from cosine_node.engine.processor import processor_name
 from cosine_node.terminal.interrupts import run_interruptibly
 from cosine_node.zoo.family import Family
-from cosine_p2p import AsyncClient
+from cosine_p2p import AsyncClient, ClientOptions
 
 FILES: Final[Mapping[str, str]] = {
     "nodes.py": "NodeBlock",
@@ -39,7 +40,7 @@ SYSTEM: Final = "You are a coding agent. Reply with what is asked for and nothin
 WITHOUT: Final = "without"
 FOLDER: Final = "folder"
 REPLIES: Final = "folder and earlier replies"
-"""The ways: copying from the prompt alone; drafts from the repository; and from replies of the earlier session."""
+"""The ways: copying from the prompt alone, drafts from the repository, and from earlier replies as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,16 +59,14 @@ class AgentOptions(ExperimentOptions):
 def run(options: AgentOptions, *, say: Say) -> JsonRow:
     """Measure the loop and return one JSON object. Raises `UsageError` without two cores."""
     with tempfile.TemporaryDirectory(prefix="cosine-bench-") as name:
-        folder = Path(name)
-        texts, replies = folder / "texts", folder / "replies"
+        texts = Path(name, "texts")
         texts.mkdir()
-        replies.mkdir()
-        source = Path(cosine_protocol.__file__).parent
         for file in FILES:
-            (texts / file).write_text((source / file).read_text("utf-8")[:FILE_CHARACTERS], "utf-8")
-        # Where indices are kept.
+            text = Path(cosine_protocol.__file__).with_name(file).read_text("utf-8")
+            (texts / file).write_text(text[:FILE_CHARACTERS], "utf-8")
+        # Where indices and replies are kept.
         os.environ["XDG_STATE_HOME"] = name
-        rows = run_interruptibly(_run(options, folder, say))
+        rows = run_interruptibly(_run(options, texts, say))
     return {
         "what": "Turns of a scripted agent with and without drafts from own texts, in turns, by the clock.",
         "setup": setup_of(options, processor=processor_name(), verifier_options=dict(VERIFIER_OPTIONS)),
@@ -87,82 +86,70 @@ def turns(folder: Path, name: str) -> Iterator[tuple[str, str]]:
         yield "more", f"Result: applied. The file ends with:\n{changed[-300:]}\n\nWrite what should follow."
 
 
-async def _run(options: AgentOptions, folder: Path, say: Say) -> list[JsonRow]:
-    cores, texts, replies = two_cores(), folder / "texts", folder / "replies"
+async def _run(options: AgentOptions, texts: Path, say: Say) -> list[JsonRow]:
+    cores = two_cores()
     words = tuple(word for name, value in VERIFIER_OPTIONS.items() for word in (f"--{name}", value))
     # No drafter is asked; one without a model starts at once.
     cast = Cast(Family(options.family), None, verifier_options=words, own_drafters=("ngram",))
+    alone: ClientOptions = {"target": cast.target, "max_drafters": 0, "audit": 0.0, "temperature": 0.0}
+    drafted: ClientOptions = {**alone, "draft_from": [str(texts)]}
+    options_of: dict[str, ClientOptions] = {WITHOUT: alone, FOLDER: drafted}
+    options_of[REPLIES] = {**drafted, "past_replies": "keep"}
+    rows = []
     with on_core(cores.others):
         async with AsyncExitStack() as stack:
-            swarm = await stack.enter_async_context(swarm_on_cores(cast, None, cores, folder, say))
-            own = {WITHOUT: (), FOLDER: (str(texts),), REPLIES: (str(texts), str(replies))}
-
-            async def client(draft_from: Sequence[str]) -> AsyncClient:
-                shared: dict[str, Any] = {
-                    "target": cast.target,
-                    "max_drafters": 0,
-                    "audit": 0.0,
-                    "temperature": 0.0,
-                }
-                asking = AsyncClient([swarm.peer], memory=False, draft_from=draft_from, **shared)
-                return await stack.enter_async_context(asking)
-
-            alone = {WITHOUT: await client(())}
-            async for row, text in _session(alone, turns(texts, "first"), options):
-                (replies / f"{row['turn']}.txt").write_text(text, "utf-8")
-            ways = alone | {way: await client(folders) for way, folders in own.items() if folders}
-            rows = []
-            async for row, _ in _session(ways, turns(texts, "second"), options):
-                rows.append(row)
-                say(f"turn {row['turn']}, {row['kind']}: passes {row['passes']}, ms {row['ms']}")
-            return rows
+            swarm = await stack.enter_async_context(swarm_on_cores(cast, None, cores, texts.parent, say))
+            ways = {
+                way: await stack.enter_async_context(AsyncClient([swarm.peer], memory=False, **asked))
+                for way, asked in options_of.items()
+            }
+            for name, session in (("first", {REPLIES: ways[REPLIES]}), ("second", ways)):
+                async for row in _session(session, turns(texts, name), options):
+                    say(
+                        f"{name} session, turn {row['turn']}, {row['kind']}: passes {row['passes']}, ms {row['ms']}"
+                    )
+                    rows.append(row)
+    return rows[len(rows) // 2 :]
 
 
 async def _session(
     ways: Mapping[str, AsyncClient], script: Iterator[tuple[str, str]], options: AgentOptions
-) -> Any:
-    """Yield a row and the reply for each turn. The verifier has read the prompt before the ways take turns."""
+) -> AsyncIterator[JsonRow]:
+    """Yield a row for each turn. Before the ways take turns the verifier has read the prompt."""
     clock = asyncio.get_running_loop().time
     last: list[dict[str, str]] = []
-    for turn, (kind, words) in enumerate(script):
-        if turn >= options.prompts:
-            return
-        asked = {"role": "user", "content": words}
-        prompt = [{"role": "system", "content": SYSTEM}, *last, asked]
+    for turn, (kind, words) in enumerate(islice(script, options.prompts)):
+        question = {"role": "user", "content": words}
+        prompt = [{"role": "system", "content": SYSTEM}, *last, question]
         for asking in ways.values():
-            # Each client has just looked for verifiers.
             await asking.generate(prompt, strategy="plain", max_new_tokens=1)
         done, ms = {}, {}
         for way in in_turn(list(ways), turn):
             began_s = clock()
             done[way] = await ways[way].generate(prompt, max_new_tokens=options.tokens)
             ms[way] = round(1e3 * (clock() - began_s), 1)
-        reply = done[WITHOUT]
-        last = [asked, {"role": "assistant", "content": reply.text}]
-        row = {"turn": turn, "kind": kind, "tokens": reply.tokens, "ms": ms}
-        row |= {"passes": {way: one.rounds for way, one in done.items()}}
-        yield row | {"is_identical": len({one.token_ids for one in done.values()}) == 1}, reply.text
+        reply = done[REPLIES]
+        last = [question, {"role": "assistant", "content": reply.text}]
+        yield {
+            "turn": turn,
+            "kind": kind,
+            "tokens": reply.tokens,
+            "ms": ms,
+            "passes": {way: one.rounds for way, one in done.items()},
+            "is_identical": len({one.token_ids for one in done.values()}) == 1,
+        }
 
 
 def findings_of(rows: Sequence[JsonRow]) -> JsonRow:
-    """Return passes and seconds of each way, of all turns and by kind, and the number of texts that differ."""
-
-    def told(own: Sequence[JsonRow]) -> list[JsonRow]:
-        return [
-            {
-                "way": way,
-                "passes": sum(row["passes"][way] for row in own),
-                "seconds": sum(row["ms"][way] for row in own) / 1e3,
-                "times_without": median(row["ms"][WITHOUT] / row["ms"][way] for row in own),
-            }
-            for way in own[0]["ms"]
-        ]
-
-    kinds = [{"kind": kind, **line} for (kind,), own in grouped(rows, "kind").items() for line in told(own)]
+    """Return passes, seconds and the median of the speed-ups of each way, and the number of texts that differ."""
+    ways = [
+        {
+            "way": way,
+            "passes": sum(row["passes"][way] for row in rows),
+            "seconds": sum(row["ms"][way] for row in rows) / 1e3,
+            "times_without": median(row["ms"][WITHOUT] / row["ms"][way] for row in rows),
+        }
+        for way in (WITHOUT, FOLDER, REPLIES)
+    ]
     differing = sum(not row["is_identical"] for row in rows)
-    return {
-        "tokens": sum(row["tokens"] for row in rows),
-        "ways": told(rows),
-        "by_kind": kinds,
-        "mismatches": differing,
-    }
+    return {"tokens": sum(row["tokens"] for row in rows), "ways": ways, "mismatches": differing}

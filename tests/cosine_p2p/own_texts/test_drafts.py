@@ -101,12 +101,24 @@ def test_what_the_request_itself_holds_is_left_to_the_verifier() -> None:
 
 def test_a_verifier_that_has_enough_gets_no_more_and_another_gets_all() -> None:
     drafts = OwnDrafts(lambda: index_of(FIRST), FIRST[:20])
-    assert [node.token for node in drafts.draft()] == FIRST[20 : 20 + MAX_CHAIN]
+    first = [node.token for node in drafts.draft()]
+    assert first == FIRST[20 : 20 + len(first)] and 20 < len(first) < MAX_CHAIN
     drafts.follow(tuple(FIRST[20:24]))
     assert drafts.draft() == []
-    assert [node.token for node in drafts.draft(is_anew=True)] == FIRST[24 : 24 + MAX_CHAIN]
-    drafts.follow(tuple(FIRST[24:60]))
-    assert [node.token for node in drafts.draft()] == FIRST[60 : 60 + MAX_CHAIN]
+    assert [node.token for node in drafts.draft(is_anew=True)][:20] == FIRST[24:44]
+    drafts.follow(tuple(FIRST[24:90]))
+    # The more of it has come, the more is sent.
+    assert [node.token for node in drafts.draft()] == FIRST[90 : 90 + MAX_CHAIN]
+
+
+def test_what_always_comes_and_what_never_does_can_still_be_learned_otherwise() -> None:
+    index, likeness = index_of(FIRST), Likeness()
+    for _ in range(50):
+        OwnDrafts(lambda: index, FIRST[:20], likeness).follow(tuple(FIRST[20:]))
+    assert OwnDrafts(lambda: index, FIRST[:20], likeness).draft()[0].confidence == pytest.approx(0.99)
+    for _ in range(200):
+        OwnDrafts(lambda: index, FIRST[:20], likeness).follow((1000,))
+    assert OwnDrafts(lambda: index, FIRST[:20], likeness).draft()[0].confidence == pytest.approx(0.1)
 
 
 @given(
