@@ -62,16 +62,12 @@ class ModelNames:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedModel:
-    """A loaded model and the names in its record. `folder` has a drafter's own weights.
-
-    With a `server` the curve has its pace, of which the time of passes tells nothing.
-    """
+    """A loaded model and the names in its record. `folder` has a drafter's own weights."""
 
     engine: Engine
     curve: CostCurve
     names: ModelNames
     folder: Path | None = None
-    server: TextServer | None = None
 
 
 def load_served(
@@ -100,7 +96,9 @@ def load_served(
     emit("loading", {"model": source.model})
     drafted = _drafted(folder, target_folder) if has_own_folder else None
     with stages_told(lambda stage: emit(stage, {"model": source.model})):
-        engine = load_weights(source, folder, target_folder, drafted, server)
+        engine = (
+            load_weights(source, folder, target_folder, drafted) if server is None else of_server(server, folder)
+        )
     if isinstance(engine, PagedEngine) and (drafted is None or drafted.are_the_targets):
         # A verifier must wait for its constraint, and a drafter goes on without.
         engine.grammars = Grammars.of(target_folder, waits=role is Role.VERIFIER)
@@ -112,8 +110,8 @@ def load_served(
         emit("loaded", {"model": source.model, **sizes})
     emit("measuring", {"model": source.model})
     prompt_tokens = PROMPT_TOKENS if role is Role.VERIFIER else ()
-    if server is not None:
-        curve = CostCurve(((1, server.token_s(PlainTokens(load_tokenizer(target_folder).library))),))
+    if isinstance(engine, ServerEngine):
+        curve = CostCurve(((1, engine.server.token_s(engine.target)),))
     else:
         curve = measure_curve(engine, clock=time.perf_counter, prompt_tokens=prompt_tokens, budget_s=measure_s)
     if drafted is not None and not drafted.are_the_targets:
@@ -121,8 +119,7 @@ def load_served(
         engine, curve = _retokenized(engine, curve, folder, target_folder)
     # Addresses of this machine's network stay private.
     names = read_names(source.model if server is None else server.model, source.target, target_folder)
-    own_folder = folder if has_own_folder else None
-    return ServedModel(engine=engine, curve=curve, names=names, folder=own_folder, server=server)
+    return ServedModel(engine=engine, curve=curve, names=names, folder=folder if has_own_folder else None)
 
 
 def read_names(model: str, target: str, folder: Path) -> ModelNames:
@@ -179,16 +176,16 @@ def readable(path: Path) -> Path:
     return path
 
 
-def load_weights(
-    source: ModelSource,
-    folder: Path,
-    target_folder: Path,
-    drafted: DraftedTokens | None = None,
-    server: TextServer | None = None,
-) -> Engine:
-    """Load the engine of the model in a folder. `NGRAM` and a server have the sizes of the target.
+def of_server(server: TextServer, folder: Path) -> ServerEngine:
+    """The engine of a server for the target in a folder. Raises `UsageError`."""
+    sizes, tokenizer = ModelSizes.read(folder), load_tokenizer(folder).library
+    return ServerEngine(server, tokenizer, vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
 
-    Raises `UsageError`.
+
+def load_weights(
+    source: ModelSource, folder: Path, target_folder: Path, drafted: DraftedTokens | None = None
+) -> Engine:
+    """Load the engine of the model in a folder. `NGRAM` has the sizes of the target. Raises `UsageError`.
 
     `drafted` are the tokens of a drafter, if they are already known.
     """
@@ -197,9 +194,6 @@ def load_weights(
 
         sizes = ModelSizes.read(folder)
         return NgramEngine(vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
-    if server is not None:
-        tokenizer, sizes = load_tokenizer(folder).library, ModelSizes.read(folder)
-        return ServerEngine(server, tokenizer, vocab_tokens=sizes.vocab_tokens, context_tokens=sizes.context_tokens)
     resolved = zoo.resolve(source.model)
     vocabulary = None if folder == target_folder else DraftVocabulary.read(folder)
     if vocabulary is None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.drafter.service import DrafterConfig, DrafterService
+from cosine_node.engine.openai.engine import ServerEngine
 from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
@@ -151,11 +152,12 @@ class RunningNode(AnnouncedNode):
         elif chain is not None:
             self._runner = chain
             chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
-        elif served.server is not None:
+        elif isinstance(served.engine, ServerEngine):
+            # Its passes wait for a server, so their times do not tell its pace.
             self._runner = self._engine_thread
         else:
             self._runner = TimedRunner(self._engine_thread, speed)
-        if options.emulation is None and served.server is None:
+        if options.emulation is None and not isinstance(served.engine, ServerEngine):
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
     def _one_way_s(self) -> float:

@@ -31,6 +31,7 @@ from cosine_p2p.access import Access
 from cosine_protocol.records import Role
 from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import tiny_gguf
+from tests.node.engine.openai.reciting_server import RecitingServer
 from tests.thoroughness import quick_first
 
 pytestmark = pytest.mark.timeout(120)
@@ -90,6 +91,15 @@ def test_what_each_kind_of_node_needs_is_loaded_and_measured(
     assert last.found.startswith("loaded and tried in")
     assert node.runs_over_stages or "a pass of one token takes" in last.found
     assert node.role is not Role.VERIFIER or node.runs_over_stages or "its KV cache holds" in last.found
+
+
+def test_a_server_that_drafts_is_tried_and_one_that_is_away_is_a_failure() -> None:
+    with RecitingServer() as server:
+        node = node_of(f"openai:{server.place}#m")
+        *_, last = tried(node)
+        assert (last.status, "a pass of one token takes" in last.found) == (CheckStatus.OK, True)
+    assert "it does not answer" in broken(node).found
+    assert broken(node).fix == "Start the server, or correct --model."
 
 
 def unlink_weights(folder: Path) -> None:

@@ -21,8 +21,6 @@ from cosine_p2p.text.token_effects import REPLACEMENT
 
 WAIT_S: Final = 0.5
 """Bounds a pass. Later text is drafted after the next commit."""
-RETRY_S: Final = 5.0
-"""A sequence asks a server again this long after a fault."""
 PLANNED_CHARACTERS: Final = 128
 """Bounds the time to find the tokens of what is written, which grows with the square of their number."""
 UNSETTLED_CHARACTERS: Final = 16
@@ -48,11 +46,6 @@ class Continuation:
 
     def leads_to(self, tokens: Sequence[int]) -> bool:
         return len(tokens) >= self.start and self.tokens[: len(tokens)] == tokens
-
-    def begin_again(self, tokens: list[int], *, characters: int) -> None:
-        """Go on after these tokens, which say the same as the first `characters` of what is written."""
-        self.tokens, self.start, self.characters = tokens, len(tokens), characters
-        self.probabilities.clear()
 
 
 class ServerEngine(PagedEngine):
@@ -111,11 +104,13 @@ class ServerEngine(PagedEngine):
             writing = known.writing
             ending, written = writing.ending, writing.prompt + writing.text
             if len(text) >= len(writing.prompt) and written.startswith(text):
-                known.begin_again(tokens, characters=len(text) - len(writing.prompt))
+                # The same in other tokens.
+                begun = len(text) - len(writing.prompt)
+                self._continuations[sequence] = Continuation(writing, tokens, len(tokens), [], begun)
                 return
             # It may overtake the text, which would be read anew otherwise.
             is_behind = ending is None and text.startswith(written)
-            if is_behind or _is_resting(writing):
+            if is_behind or writing.is_resting:
                 return
             writing.cut()
         self._continuations[sequence] = Continuation(Writing(self.server, text), tokens, len(tokens))
@@ -159,12 +154,8 @@ class ServerEngine(PagedEngine):
                 continuation.probabilities.extend(one if starts else USUAL_PROBABILITY for _, one in plan)
                 continuation.characters += characters
                 return
-            if ending is Ending.TEXT or _is_resting(writing) or time.monotonic() >= until_s:
+            if ending is Ending.TEXT or writing.is_resting or time.monotonic() >= until_s:
                 return
             if ending is not None:
                 writing.go_on()
             writing.wait(written, until_s=until_s)
-
-
-def _is_resting(writing: Writing) -> bool:
-    return writing.ending is Ending.FAULT and time.monotonic() < writing.ended_at_s + RETRY_S

@@ -9,8 +9,8 @@ import math
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from enum import Enum, auto
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
@@ -19,7 +19,7 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from cosine_node.engine.openai import SCHEME
-from cosine_node.engine.text_alignment import TYPICAL_TEXT, TextTokens
+from cosine_node.engine.text_alignment import TextTokens
 from cosine_protocol.errors import CosineError, UsageError
 
 LOG = logging.getLogger(__name__)
@@ -33,10 +33,14 @@ FIRST_S: Final = 60.0
 NEXT_S: Final = 5.0
 """Timeout of each further line."""
 MAX_WRITING_S: Final = 120.0
+RETRY_S: Final = 5.0
+"""A text asks a server again this long after a fault."""
 MAX_LINE_BYTES: Final = 1 << 16
-MAX_ANSWER_BYTES: Final = 1 << 20
-"""Bounds what is read of an answer: events of 32 tokens have about 16 KiB."""
+MAX_ANSWER_BYTES: Final = 1 << 22
+"""Bounds what is read of an answer: events of 32 tokens have about 16 KiB, and lists of models up to 1 MiB."""
 NAMED_MODELS: Final = 8
+BEGINNING: Final = "It was late when she came home, and nobody had left a light on in the"
+"""Something follows this in any model."""
 
 
 class ServerFault(CosineError):
@@ -104,119 +108,94 @@ def _tokens_of(told: object) -> tuple[tuple[str, float], ...]:
 
 
 class TextServer:
-    """A server at `url`, with a path such as `/v1`, and the model that it is asked for."""
+    """A server at an address such as `http://127.0.0.1:8080/v1`, and the model that it is asked for."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, place: str, model: str) -> None:
         """Raises `UsageError` for what is no address."""
-        self.place = url.rstrip("/")
-        self.model = model
+        self.place, self.model = place.rstrip("/"), model
         self.is_ollama = False
         self._is_away = False
         try:
             parts = urlsplit(self.place)
-            self._host, self._port = parts.hostname or "", parts.port
-            self._is_secure, self._path = parts.scheme == "https", parts.path
-            is_address = parts.scheme in ("http", "https") and self._host and not parts.query and not parts.username
-        except ValueError:
-            is_address = False
-        if not is_address:
-            raise UsageError(f"{url!r} is no address of a server; one is {SCHEME}http://127.0.0.1:11434/v1#MODEL.")
+            self._kind: type[HTTPConnection] = {"http": HTTPConnection, "https": HTTPSConnection}[parts.scheme]
+            self._host, self._port, self._path = parts.hostname, parts.port, parts.path
+        except (KeyError, ValueError):
+            self._host = None
+        if not self._host or parts.query or parts.username:
+            raise UsageError(f"{place!r} is no address of a server; one is {SCHEME}http://127.0.0.1:8080/v1#MODEL.")
 
     @classmethod
     def find(cls, name: str) -> "TextServer":
         """Return the server of `openai:URL#MODEL`, whose only model needs no name. Raises `UsageError`."""
-        url, _, model = name.removeprefix(SCHEME).partition("#")
-        server = cls(url, model)
+        place, _, model = name.removeprefix(SCHEME).partition("#")
+        server = cls(place, model)
+        place = server.place
         try:
             listed = server._answer(f"{server._path}/models").get("data")
             with suppress(ServerFault):
-                server.is_ollama = isinstance(server._answer("/api/version").get("version"), str)
+                server.is_ollama = "version" in server._answer("/api/version")
         except ServerFault as fault:
-            raise UsageError(
-                f"{server.place} cannot draft: {fault}; start the server, or correct --model."
-            ) from fault
-        models = [one["id"] for one in listed or () if isinstance(one, dict) and isinstance(one.get("id"), str)]
+            raise UsageError(f"{place} cannot draft: {fault}; start the server, or correct --model.") from fault
+        models = [str(one.get("id")) for one in listed if isinstance(one, dict)] if isinstance(listed, list) else []
         if not model and len(models) == 1:
             server.model = models[0]
-        elif model not in models and f"{model}:latest" not in models:
-            said = ", ".join(models[:NAMED_MODELS]) + (", ..." if len(models) > NAMED_MODELS else "")
+        elif not {model, f"{model}:latest"} & {*models}:
+            said = ", ".join([*models[:NAMED_MODELS], *["..."][: len(models) - NAMED_MODELS]]) or "none"
             lacks = f"has no model {model!r}" if model else "has several models or none"
-            raise UsageError(
-                f"{server.place} {lacks}; name one with {SCHEME}{server.place}#MODEL: {said or 'none'}."
-            )
+            raise UsageError(f"{place} {lacks}; name one with {SCHEME}{place}#MODEL: {said}.")
         return server
 
     def token_s(self, target: TextTokens) -> float:
         """Return the seconds that it takes to write one of the target's tokens. Raises `UsageError`."""
-        writing, began_s = Writing(self, TYPICAL_TEXT), time.monotonic()
-        writing.wait(0, until_s=began_s + FIRST_S)
-        first, first_s = writing.text, time.monotonic()
-        writing.wait(MAX_ANSWER_BYTES, until_s=first_s + FIRST_S)
-        ended_s = time.monotonic()
-        writing.cut()
-        if writing.fault or not writing.text:
-            raise UsageError(
-                f"{self.place} cannot draft with {self.model!r}: {writing.fault or 'it writes nothing'}."
-            )
-        # Without the time to read the text, unless all came at once.
-        tokens = len(target.encode(writing.text[len(first) :]))
-        return (ended_s - first_s) / tokens if tokens else (ended_s - began_s) / max(1, len(target.encode(first)))
+        # The first time it may load the model.
+        for _ in range(2):
+            began_s = time.monotonic()
+            writing = Writing(self, BEGINNING)
+            writing.wait(MAX_ANSWER_BYTES, until_s=began_s + MAX_WRITING_S)
+            if writing.fault or not writing.text:
+                why = writing.fault or "it writes nothing"
+                raise UsageError(f"{self.place} cannot draft with {self.model!r}: {why}.")
+        return (time.monotonic() - began_s) / max(1, len(target.encode(writing.text)))
 
-    @contextmanager
-    def completing(self, prompt: str, connected: Callable[[socket.socket], None]) -> Iterator[HTTPResponse]:
-        """Yield the lines of what follows a text. Raises `ServerFault`, or errors of sockets and HTTP."""
+    def connect(self) -> HTTPConnection:
+        connection = self._kind(self._host or "", self._port, timeout=CONNECT_S)
+        connection.connect()
+        return connection
+
+    def complete(self, connection: HTTPConnection, prompt: str) -> HTTPResponse:
+        """Return the lines of what follows a text. Raises `ServerFault`, or errors of sockets and HTTP."""
         asked: dict[str, Any] = {"model": self.model, "prompt": prompt, "stream": True}
         if self.is_ollama:
-            options = {"temperature": 0, "num_predict": AHEAD_TOKENS}
-            asked |= {"raw": True, "logprobs": True, "options": options}
-        else:
-            asked |= {"temperature": 0, "max_tokens": AHEAD_TOKENS, "logprobs": 1}
-        path = "/api/generate" if self.is_ollama else f"{self._path}/completions"
-        with self._asked(path, asked, connected) as response:
-            yield response
+            asked |= {"raw": True, "logprobs": True, "options": {"temperature": 0, "num_predict": AHEAD_TOKENS}}
+            return self._ask(connection, "/api/generate", asked)
+        asked |= {"temperature": 0, "max_tokens": AHEAD_TOKENS, "logprobs": 1}
+        return self._ask(connection, f"{self._path}/completions", asked)
 
     def note(self, fault: str | None) -> None:
         """Tell the log when the server begins to fail, and when it writes again."""
-        if fault is not None and not self._is_away:
-            LOG.warning("%s does not draft now: %s", self.place, fault)
-        elif fault is None and self._is_away:
-            LOG.warning("%s drafts again", self.place)
+        if self._is_away is not (fault is not None):
+            LOG.warning("%s %s", self.place, "drafts again" if fault is None else f"does not draft now: {fault}")
         self._is_away = fault is not None
 
     def _answer(self, path: str) -> Mapping[str, Any]:
         """Return an object that the server has at a path. Raises `ServerFault`."""
         try:
-            with self._asked(path) as response:
-                told = json.loads(response.read(MAX_ANSWER_BYTES))
+            with closing(self.connect()) as connection:
+                told = json.loads(self._ask(connection, path).read(MAX_ANSWER_BYTES))
         except (OSError, HTTPException) as error:
             raise ServerFault(f"it does not answer ({error or type(error).__name__})") from error
         except (ValueError, RecursionError) as error:
             raise ServerFault("it is no server of OpenAI's kind") from error
         return told if isinstance(told, dict) else {}
 
-    @contextmanager
-    def _asked(
-        self,
-        path: str,
-        body: Mapping[str, Any] | None = None,
-        connected: Callable[[socket.socket], None] = lambda wire: None,
-    ) -> Iterator[HTTPResponse]:
-        kind = HTTPSConnection if self._is_secure else HTTPConnection
-        connection = kind(self._host, self._port, timeout=CONNECT_S)
+    def _ask(self, connection: HTTPConnection, path: str, body: Mapping[str, Any] | None = None) -> HTTPResponse:
         key = os.environ.get(KEY_VARIABLE)
         headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-        try:
-            connection.connect()
-            connected(connection.sock)
-            data = None if body is None else json.dumps(body)
-            connection.request("GET" if data is None else "POST", path, data, headers)
-            response = connection.getresponse()
-            if response.status != 200:
-                said = response.read(MAX_LINE_BYTES)[:200].decode(errors="replace")
-                raise ServerFault(f"it answers {response.status} {said!r}")
-            yield response
-        finally:
-            connection.close()
+        connection.request("POST" if body else "GET", path, json.dumps(body) if body else None, headers)
+        response = connection.getresponse()
+        if response.status != 200:
+            raise ServerFault(f"it answers {response.status} {response.read(200).decode(errors='replace')!r}")
+        return response
 
 
 class Writing:
@@ -232,7 +211,7 @@ class Writing:
         self.starts: list[tuple[int, float]] = []
         self.ending: Ending | None = None
         self.fault: str | None = None
-        self.ended_at_s = 0.0
+        self._ended_at_s = 0.0
         self._server = server
         self._changed = Condition()
         self._wire: socket.socket | None = None
@@ -259,44 +238,45 @@ class Writing:
             with suppress(OSError):
                 wire.shutdown(socket.SHUT_RDWR)
 
+    @property
+    def is_resting(self) -> bool:
+        """True for some seconds after a fault."""
+        return self.ending is Ending.FAULT and time.monotonic() < self._ended_at_s + RETRY_S
+
     def _run(self) -> None:
         ending = Ending.FAULT
         try:
-            ending = self._read()
-        except (OSError, HTTPException, ServerFault) as error:
+            with closing(self._server.connect()) as connection:
+                ending = self._read(connection)
+        except (OSError, HTTPException, ValueError, ServerFault) as error:
             self.fault = str(error) or type(error).__name__
         with self._changed:
-            self.ended_at_s = time.monotonic()
+            self._ended_at_s = time.monotonic()
             self.ending = ending
             self._changed.notify_all()
         if not self._is_cut:
             self._server.note(self.fault)
 
-    def _read(self) -> Ending:
+    def _read(self, connection: HTTPConnection) -> Ending:
         """Read one answer. Text that it does not end is ended by the model."""
-        before, bytes_read, until_s = len(self.text), 0, time.monotonic() + MAX_WRITING_S
-        with self._server.completing(self.prompt + self.text, self._connected) as response:
-            while not self._is_cut and (line := response.readline(MAX_LINE_BYTES)):
-                bytes_read += len(line)
-                if len(line) == MAX_LINE_BYTES or bytes_read > MAX_ANSWER_BYTES or time.monotonic() > until_s:
-                    raise ServerFault("its answer has no end")
-                if (piece := read_piece(line)) is None:
-                    continue
-                assert self._wire is not None
-                self._wire.settimeout(NEXT_S)
-                with self._changed:
-                    start = len(self.text)
-                    for token, probability in piece.tokens:
-                        self.starts.append((start, probability))
-                        start += len(token)
-                    self.text += piece.text
-                    self._changed.notify_all()
-                if piece.ending is not None:
-                    return piece.ending if len(self.text) > before else Ending.TEXT
-        return Ending.TEXT
-
-    def _connected(self, wire: socket.socket) -> None:
+        self._wire = wire = connection.sock
         wire.settimeout(FIRST_S)
-        self._wire = wire
-        if self._is_cut:
-            raise ServerFault("it is not needed any more")
+        before, bytes_read, until_s = len(self.text), 0, time.monotonic() + MAX_WRITING_S
+        response = None if self._is_cut else self._server.complete(connection, self.prompt + self.text)
+        while response and not self._is_cut and (line := response.readline(MAX_LINE_BYTES)):
+            bytes_read += len(line)
+            if len(line) == MAX_LINE_BYTES or bytes_read > MAX_ANSWER_BYTES or time.monotonic() > until_s:
+                raise ServerFault("its answer has no end")
+            if (piece := read_piece(line)) is None:
+                continue
+            wire.settimeout(NEXT_S)
+            with self._changed:
+                start = len(self.text)
+                for token, probability in piece.tokens:
+                    self.starts.append((start, probability))
+                    start += len(token)
+                self.text += piece.text
+                self._changed.notify_all()
+            if piece.ending is not None:
+                return piece.ending if len(self.text) > before else Ending.TEXT
+        return Ending.TEXT

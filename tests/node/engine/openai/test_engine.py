@@ -1,9 +1,11 @@
 """A drafter whose words a server writes: only what follows the text is proposed, in the target's tokens."""
 
 import math
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from tokenizers.processors import TemplateProcessing
 from cosine_node.engine.base import Choice
 from cosine_node.engine.openai import engine as engine_module
 from cosine_node.engine.openai import server as server_module
-from cosine_node.engine.openai.engine import USUAL_NLL, USUAL_PROBABILITY, WAIT_S, ServerEngine
+from cosine_node.engine.openai.engine import USUAL_NLL, USUAL_PROBABILITY, ServerEngine
 from cosine_node.engine.openai.server import TextServer
 from cosine_protocol.request import Sampling
 from tests.node.engine.openai.reciting_server import (
@@ -30,6 +32,11 @@ from tests.node.engine.openai.reciting_server import (
 from tests.node.engine.recited import TEXT, byte_level, chain
 
 PROMPT = "When the ferry"
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_module, "WAIT_S", 20.0)
 
 
 @pytest.fixture
@@ -171,10 +178,10 @@ def test_after_a_fault_drafts_stop_and_come_again_with_the_server(
     away = Drafting(engine, engine.target.encode("Away"))
     began_s = time.monotonic()
     assert not any(away.commit(word).candidates for word in words[:5])
-    assert time.monotonic() - began_s < WAIT_S
+    assert time.monotonic() - began_s < engine_module.WAIT_S
     # What was written before is drafted still.
     assert drafting.drafts(5)
-    monkeypatch.setattr(engine_module, "RETRY_S", 0.0)
+    monkeypatch.setattr(server_module, "RETRY_S", 0.0)
     with RecitingServer(port=port):
         assert away.commit(engine.target.encode("!")).candidates
 
@@ -192,11 +199,29 @@ def test_a_stalled_server_costs_a_pass_no_more_than_its_bound(
     engine.release(drafting.sequence)
 
 
-def test_a_likelihood_is_answered_at_once(reciting: RecitingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine_module, "WAIT_S", 60.0)
+def test_requests_of_a_pass_are_written_beside_each_other(reciting: RecitingServer) -> None:
+    engine = engine_of(reciting)
+    both = threading.Barrier(2, timeout=10)
+
+    def answer(server: RecitingServer, handler: BaseHTTPRequestHandler) -> None:
+        both.wait()
+        says(event(" left"), event(" the"))(server, handler)
+
+    reciting.answer = answer
+    rows = [
+        chain(engine.open(sampling=Sampling(), prompt_tokens=1), engine.target.encode(text))
+        for text in (PROMPT, PROMPT + " finally")
+    ]
+    left = engine.target.encode(" left")[0]
+    assert [result.choices[-1].token for result in engine.forward(rows)] == [left, left]
+
+
+def test_a_likelihood_is_answered_at_once(reciting: RecitingServer) -> None:
     engine = engine_of(reciting)
     reciting.answer = says(waits=True)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=3)
+    began_s = time.monotonic()
     [result] = engine.forward([replace(chain(sequence, engine.target.encode(PROMPT)), wants_nll=True)])
+    assert time.monotonic() - began_s < engine_module.WAIT_S / 2
     assert (result.nll, result.choices[-1].candidates) == (USUAL_NLL, ())
     engine.release(sequence)
