@@ -173,8 +173,9 @@ def reciting_server() -> RecitingServer:
 
 
 def server_engine(pool_tokens: int) -> ServerEngine:
+    """Return one whose pool, of no memory, is larger."""
     server = TextServer(reciting_server().place, "m")
-    return ServerEngine(server, byte_level(400), vocab_tokens=400, context_tokens=512, pool_tokens=pool_tokens)
+    return ServerEngine(server, byte_level(400), vocab_tokens=400, context_tokens=pool_tokens)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ from cosine_node.engine.text_alignment import After, PlainTokens, plan_text
 from cosine_node.engine.tree import SequenceTree
 from cosine_p2p.text.token_effects import REPLACEMENT
 
+POOL_TOKENS: Final = 65_536
 WAIT_S: Final = 0.5
 """Bounds a pass. Later text is drafted after the next commit."""
 PLANNED_CHARACTERS: Final = 128
@@ -55,19 +56,10 @@ class ServerEngine(PagedEngine):
     once the last token of a row says something else, and another is begun there. Pages are only counted.
     """
 
-    def __init__(
-        self,
-        server: TextServer,
-        tokenizer: Tokenizer,
-        *,
-        vocab_tokens: int,
-        context_tokens: int,
-        pool_tokens: int = 65_536,
-    ) -> None:
+    def __init__(self, server: TextServer, tokenizer: Tokenizer, *, vocab_tokens: int, context_tokens: int) -> None:
         """`tokenizer`, `vocab_tokens` and `context_tokens` are the target's."""
-        super().__init__(
-            PagePool(tokens=pool_tokens), vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
-        )
+        pool = PagePool(tokens=POOL_TOKENS)
+        super().__init__(pool, vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none")
         self.server = server
         # Servers read special tokens in prompts, and begin each with their own.
         self.target = PlainTokens(tokenizer, spells_special=True)
@@ -131,28 +123,22 @@ class ServerEngine(PagedEngine):
             choices.append(choice)
         return RowResult(tuple(choices), nll=USUAL_NLL if row.wants_nll and len(row.tokens) > 1 else None)
 
-    def _extend(self, continuation: Continuation, until_s: float) -> None:
+    def _extend(self, known: Continuation, until_s: float) -> None:
         """Add the tokens of what was written since, of a word more at least unless the time is over."""
-        writing, begun = continuation.writing, continuation.characters
+        writing, begun = known.writing, known.characters
         while True:
             ending, written = writing.ending, len(writing.text)
             end = min(written, begun + PLANNED_CHARACTERS)
             text = writing.text[begun:end].partition(REPLACEMENT)[0]
             is_over = ending is Ending.TEXT and end == written
-            after = After.UNKNOWN if len(text) > UNSETTLED_CHARACTERS else After.MORE
+            after = After.NOTHING if is_over else After.UNKNOWN if len(text) > UNSETTLED_CHARACTERS else After.MORE
             first, last = (bisect_left(writing.starts, (place, 0.0)) for place in (begun, end))
             starts = [(start - begun, one) for start, one in writing.starts[first:last]]
-            plan, characters = plan_text(
-                self.target,
-                before=continuation.tokens,
-                text=text,
-                starts=starts,
-                after=After.NOTHING if is_over else after,
-            )
+            plan, characters = plan_text(self.target, before=known.tokens, text=text, starts=starts, after=after)
             if characters:
-                continuation.tokens.extend(token for token, _ in plan)
-                continuation.probabilities.extend(one if starts else USUAL_PROBABILITY for _, one in plan)
-                continuation.characters += characters
+                known.tokens.extend(token for token, _ in plan)
+                known.probabilities.extend(one if starts else USUAL_PROBABILITY for _, one in plan)
+                known.characters += characters
                 return
             if ending is Ending.TEXT or writing.is_resting or time.monotonic() >= until_s:
                 return
