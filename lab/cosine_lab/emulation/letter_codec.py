@@ -26,7 +26,8 @@ class LetterCodec(TextTokenizer):
         return tuple(ord(letter) - FIRST_LETTER for letter in text)
 
     def encode_all(self, texts: Sequence[str]) -> list[Sequence[int]]:
-        return [self.encode(text) for text in texts]
+        # Quotes come before the first letter.
+        return [[token for token in self.encode(text) if token >= 0] for text in texts]
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join([chr(FIRST_LETTER + token) for token in tokens])
