@@ -10,7 +10,7 @@ from cosine_node.doctor.finding import Finding, failure, fine, warning
 
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "node": (
-        *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "numba", "numpy", "onnx", "onnxruntime"),
+        *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
         *("safetensors", "torch", "transformers"),
     ),
     "llama": ("gguf", "hivemind", "huggingface_hub", "llguidance", "numpy", "safetensors", "xllamacpp"),

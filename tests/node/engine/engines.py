@@ -16,7 +16,7 @@ from torch import nn
 from cosine_lab.emulation.scripted_engine import ScriptedEngine
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.engine.base import Engine
-from cosine_node.engine.blocks.held_linear import has_half_products, hold
+from cosine_node.engine.blocks.held_linear import hold
 from cosine_node.engine.kv_pool import PagePool
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.llama.library import llama_library
@@ -24,6 +24,7 @@ from cosine_node.engine.llama.model import LlamaContext, LlamaModel
 from cosine_node.engine.ngram import NgramEngine
 from cosine_node.engine.openai.engine import ServerEngine
 from cosine_node.engine.openai.server import TextServer
+from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.retokenized import RetokenizedEngine
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.loading import Blocks, load_model
@@ -204,7 +205,7 @@ MODELS: Final[Mapping[str, Kind]] = {
     "torch": _torch(tiny_llama),
     "torch with padded rows": _torch(tiny_llama, pads_rows=True),
     "weights in blocks": _torch(lambda: llama_of_blocks(Blocks.ALL), lambda: llama_of_blocks(Blocks.NONE)),
-    **({"weights in float16": HALF_KIND} if has_half_products() else {}),
+    **({"weights in float16": HALF_KIND} if reads_float16() else {}),
     "llama.cpp": Kind(lambda pool_tokens: llama_engine(pool_tokens=pool_tokens), tiny_llama),
     "llama.cpp with few lanes": Kind(
         lambda pool_tokens: llama_engine(pool_tokens=pool_tokens, lanes=7, pass_tokens=5), tiny_llama

@@ -5,10 +5,10 @@ from typing import Any, Final
 import torch
 import transformers as tf
 
-from cosine_node.engine.blocks.held_linear import has_half_products
+from cosine_node.engine.processor import reads_float16
 
 VOCAB: Final = 200
-HELD: Final = "/float16" if has_half_products() else ""
+HELD: Final = "/float16" if reads_float16() else ""
 """The end of the numerics of weights of 16 bits or fewer that nobody asked to be held otherwise, on this CPU."""
 
 _SIZES: Final[dict[str, Any]] = {

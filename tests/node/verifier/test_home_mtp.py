@@ -11,8 +11,9 @@ from torch import Tensor
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.engine.base import Row, RowResult
-from cosine_node.engine.blocks.held_linear import HeldLinear, has_half_products
+from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.eagle.head_engine import HeadEngine
+from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.models.engine_kind import EngineChoice
 from cosine_node.models.home_model import HomeModel, load_with_home
@@ -70,7 +71,7 @@ def generate(home: HomeModel, monkeypatch: pytest.MonkeyPatch, *, drafts: bool, 
     return done
 
 
-@pytest.mark.skipif(not has_half_products(), reason="PyTorch has no such products for this processor.")
+@pytest.mark.skipif(not reads_float16(), reason="PyTorch has no such products for this processor.")
 def test_it_is_held_in_float16_where_its_target_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_checkpoint("qwen3_5", tmp_path)
     head = own_layer(tmp_path, quantize="float16").engine

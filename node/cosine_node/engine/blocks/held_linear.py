@@ -5,14 +5,13 @@ and libraries reorder them in each product with more than one token; without 16-
 float16 are emulated.
 """
 
-from collections.abc import Sequence
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.grouped_matrix import GROUP, GroupedMatrix, Groups
-from cosine_node.engine.blocks.held_matrix import HalfMatrix, HeldMatrix
+from cosine_node.engine.blocks.groups import GROUP, Groups
+from cosine_node.engine.blocks.held_matrix import HALF_FORMAT, HeldMatrix
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, reads_float16
 
@@ -36,38 +35,17 @@ class HeldLinear(nn.Module):
         self.nbytes = matrix.nbytes
         self._dtype = linear.weight.dtype
         self.matrix = matrix
-        self._rows = slice(self.out_features)
 
     @property
     def weight(self) -> Tensor:
         """The weight [outputs, inputs] in the layer's dtype, unpacked for code that multiplies by it."""
-        return self.matrix.numbers()[self._rows].to(self._dtype)
+        return self.matrix.numbers().to(self._dtype)
 
     def forward(self, vectors: Tensor) -> Tensor:
         rows = vectors.detach().float().reshape(-1, self.in_features)
-        found = torch.from_numpy(self.matrix.times(rows.contiguous().numpy()))[:, self._rows]
+        found = torch.from_numpy(self.matrix.times(rows.contiguous().numpy()))
         found = found.reshape(*vectors.shape[:-1], self.out_features)
         return (found if self.bias is None else found + self.bias).to(vectors.dtype)
-
-    @staticmethod
-    def join(layers: "Sequence[HeldLinear]") -> HeldMatrix:
-        """Join the matrices of layers of one input, which share the result: one product is faster than several.
-
-        A single layer keeps its own matrix.
-        """
-        matrices = [layer.matrix for layer in layers]
-        if any(matrix is not matrices[0] for matrix in matrices):
-            joined = type(matrices[0]).joined(matrices)
-            start = 0
-            for layer in layers:
-                layer.matrix, layer._rows = joined, slice(start, start + layer.out_features)
-                start += layer.out_features
-        return layers[0].matrix
-
-
-def has_half_products() -> bool:
-    """True if PyTorch supports products with float16 weights on this processor."""
-    return reads_float16() and "fbgemm" in torch.backends.quantized.supported_engines
 
 
 def has_layers_to_hold(model: Any) -> bool:
@@ -104,11 +82,11 @@ def _converted(linear: nn.Linear | BlockLinear, kind: str) -> HeldMatrix | None:
     if kind != HALF and isinstance(linear, BlockLinear):
         groups = Groups.of_blocks(linear.blocks)
         if groups is not None:
-            return GroupedMatrix(groups)
+            return HeldMatrix.of_groups(groups)
     weight = linear.numbers() if isinstance(linear, BlockLinear) else linear.weight.detach().float()
     if kind == HALF:
-        return HalfMatrix(weight) if weight.abs().max() <= torch.finfo(torch.float16).max else None
-    return None if linear.in_features % GROUP else GroupedMatrix(Groups.of_weights(weight, BITS[kind]))
+        return HeldMatrix.of_halves(weight)
+    return None if linear.in_features % GROUP else HeldMatrix.of_groups(Groups.of_weights(weight, BITS[kind]))
 
 
 def avoid_emulation(model: Any) -> None:
@@ -118,7 +96,7 @@ def avoid_emulation(model: Any) -> None:
     exactly, except numbers below 6e-5, with an error of at most 3e-8.
     """
     has_fast = {torch.bfloat16: has_fast_bfloat16(), torch.float16: has_fast_float16()}
-    if not has_fast.get(model.dtype, True) and has_half_products():
+    if not has_fast.get(model.dtype, True) and reads_float16():
         hold(model, HALF)
 
 
@@ -126,7 +104,7 @@ def hold_like(target: nn.Module, head: nn.Module) -> None:
     """Convert a draft head's weights as those of its target, but to eight bits if those are in groups."""
     matrices = [module.matrix for module in target.modules() if isinstance(module, HeldLinear)]
     if matrices:
-        hold(head, HALF if isinstance(matrices[0], HalfMatrix) else "int8")
+        hold(head, HALF if matrices[0].form == HALF_FORMAT else "int8")
 
 
 def held_bytes(module: nn.Module, dtype: torch.dtype, kind: str) -> int:
@@ -136,8 +114,8 @@ def held_bytes(module: nn.Module, dtype: torch.dtype, kind: str) -> int:
     others = {each for each in module.modules() if each not in held | replaced}
     weights = {weight for each in others for weight in each.parameters(recurse=False)}
     biases = {each.bias for each in held if each.bias is not None}
-    # A scale and a smallest weight for 32 weights, or a scale for 16, take 2 bits a weight.
-    weight_bytes = 2 if kind == HALF else (BITS[kind] + 2) / 8
+    # A scale and a smallest weight for 32 weights, or a scale for 16, take a bit a weight.
+    weight_bytes = 2 if kind == HALF else (BITS[kind] + 1) / 8
     linear_bytes = sum(int(weight_bytes * each.in_features * each.out_features) for each in held)
     blocks_bytes = sum(each.planes.nbytes for each in others if isinstance(each, BlockMatrix))
     return linear_bytes + blocks_bytes + dtype.itemsize * sum(weight.numel() for weight in weights | biases)

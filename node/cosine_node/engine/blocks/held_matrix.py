@@ -1,66 +1,90 @@
-"""Matrices whose products are a library's, with weights converted for it."""
+"""Matrices in the order in which `tiles` reads them."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Self
+import math
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-Floats = npt.NDArray[np.float32]
+from cosine_node.engine.blocks.groups import Groups
+from cosine_node.engine.kernels.compilation import Floats, Integers
+from cosine_node.engine.kernels.crew import run, threads_for
+from cosine_node.engine.kernels.products import inputs_of, multiply
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, Format
+
+HALF_FORMAT: Final = FORMATS[0]
+ALIGNMENT: Final = 64
+"""Bytes of a cache line. A vector that lies in two takes longer to load."""
 
 
-class HeldMatrix(ABC):
-    """A matrix [outputs, inputs] for products with rows in float32 on a CPU."""
+class HeldMatrix:
+    """A matrix [outputs, inputs] for products with rows in float32 on a CPU.
 
-    inputs: int
-    nbytes: int
+    Products with groups round each group of a row's inputs to eight bits, as llama.cpp does. A row's result has the
+    same bits whatever the other rows are.
+    """
+
+    def __init__(self, form: Format, shape: tuple[int, int], columns: npt.NDArray[Any], power: int = 0) -> None:
+        """Copy `columns`, whose weights are divided by 2 to the power `power` in products."""
+        self.form = form
+        self.outputs, self.inputs = shape
+        self._power = power
+        self.nbytes = columns.nbytes
+        memory = np.empty(self.nbytes + ALIGNMENT, np.uint8)
+        start = -memory.ctypes.data % ALIGNMENT
+        self._memory = memory[start : start + self.nbytes]
+        self._memory[:] = columns.reshape(-1).view(np.uint8)
 
     @classmethod
-    @abstractmethod
-    def joined(cls, matrices: Sequence[Any]) -> Self:
-        """Return one matrix with the outputs of several, which may not be used afterwards."""
+    def of_halves(cls, weights: Tensor) -> "HeldMatrix | None":
+        """Round weights [outputs, inputs] in float32 to float16; None if it has not all of them."""
+        if weights.shape[1] % HALF_FORMAT.group or weights.abs().max() > torch.finfo(torch.float16).max:
+            return None
+        columns = _columns(weights.half().numpy()).transpose(0, 2, 1)
+        return cls(HALF_FORMAT, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
 
-    @property
-    @abstractmethod
-    def kind(self) -> tuple[object, ...]:
-        """Equal for matrices whose products are the same code, except for their sizes."""
+    @classmethod
+    def of_groups(cls, groups: Groups) -> "HeldMatrix":
+        outputs, inputs = groups.numbers.shape
+        form = Format(groups.bits, inputs // groups.scales.shape[1], groups.least is not None)
+        lowest = 0 if form.has_least else 1 << form.bits - 1
+        numbers = _columns((groups.numbers + lowest).astype(np.uint8))
+        quads = numbers.reshape(len(numbers), LANES, inputs // form.group, -1, 4).transpose(0, 2, 3, 1, 4)
+        if form.bits == 4:
+            quads = quads[:, :, ::2] | quads[:, :, 1::2] << 4
+        scales = [groups.scales] if groups.least is None else [groups.scales, groups.least]
+        # Scales of GGUF's larger blocks are products of two numbers, and may be too small for float16.
+        largest = max(float(np.abs(each).max()) for each in scales)
+        power = 0 if largest == 0 else 14 - math.floor(math.log2(largest))
+        halves = [_columns(np.ldexp(each, power).astype(np.float16)).transpose(0, 2, 1) for each in scales]
+        parts = [quads, *(np.ascontiguousarray(each).view(np.uint8) for each in halves)]
+        columns = np.concatenate([each.reshape(len(numbers), inputs // form.group, -1) for each in parts], 2)
+        return cls(form, (outputs, inputs), columns, power)
 
-    @abstractmethod
+    def entry(self, bias: Tensor | None = None) -> Integers:
+        """Return the matrix as a part in the tables of `products`, which holds no reference to it or to `bias`."""
+        address = 0 if bias is None else bias.data_ptr()
+        number = FORMATS.index(self.form)
+        return np.array([self.outputs, number, self._memory.ctypes.data, address, self._power], np.int64)
+
     def times(self, rows: Floats) -> Floats:
         """Map rows [rows, inputs] to new ones [rows, outputs]."""
+        given = inputs_of(len(rows), self.inputs)
+        given.rows[:] = rows.reshape(-1)
+        found = np.empty((len(rows), self.outputs), np.float32)
+        threads = threads_for(self.inputs * self.outputs)
+        run(multiply, threads, self.entry()[None], given, len(rows), self.inputs, found.reshape(-1))
+        return found
 
     def numbers(self) -> Tensor:
         """Return the weights [outputs, inputs] in float32."""
         return torch.from_numpy(self.times(np.eye(self.inputs, dtype=np.float32)).T.copy())
 
 
-class HalfMatrix(HeldMatrix):
-    """Weights in float16 and sums in float32 (FBGEMM, in PyTorch for x86).
-
-    With AVX-512, a row's result has the same bits for any number of rows; with AVX2, one or two rows are summed in
-    another order than more. docs/decisions/0067-weights-in-float16.md has the measurements.
-    """
-
-    def __init__(self, weight: Tensor) -> None:
-        """Pack `weight`, which is in float32."""
-        self.inputs, self.nbytes = weight.shape[1], 2 * weight.numel()
-        self._packed: Any = torch.ops.quantized.linear_prepack_fp16(weight, None)
-
-    @classmethod
-    def joined(cls, matrices: "Sequence[HalfMatrix]") -> "HalfMatrix":
-        return cls(torch.cat([matrix.numbers() for matrix in matrices]))
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        return (HalfMatrix,)
-
-    def numbers(self) -> Tensor:
-        unpacked: Tensor = torch.ops.quantized.linear_unpack_fp16(self._packed)[0]
-        return unpacked
-
-    def times(self, rows: Floats) -> Floats:
-        found: Floats = torch.ops.quantized.linear_dynamic_fp16(torch.from_numpy(rows), self._packed).numpy()
-        return found
+def _columns(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return values [outputs, any] as [columns, `LANES`, any], with zeros up to whole columns."""
+    padded = np.zeros((-(-len(values) // LANES) * LANES, values.shape[1]), values.dtype)
+    padded[: len(values)] = values
+    return padded.reshape(-1, LANES, values.shape[1])

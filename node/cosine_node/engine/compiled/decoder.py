@@ -1,91 +1,24 @@
-"""The decoder of Llama-like models in compiled kernels and products with converted weights."""
+"""The decoder of Llama-like models with converted weights, as one kernel for a pass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from cosine_node.engine.blocks.held_linear import HeldLinear
-from cosine_node.engine.blocks.held_matrix import Floats
 from cosine_node.engine.compiled.paths import Paths
-from cosine_node.engine.compiled.steps import Norm, Projections, Step, Stepping, stepping
-from cosine_node.engine.forward.flat_decoder import is_known, layers_of, projections
+from cosine_node.engine.forward.flat_decoder import is_known, layers_of, projections, window_of
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.partial_model import AbsentOutput
-from cosine_node.engine.forward.row_tiles import TRIED_ROWS, RowKernel, RowTiles, measure_tiles
-from cosine_node.engine.kernels import LANES, add_norm, attend, norm_heads, rotate_and_store
-from cosine_node.engine.kv_pool import Integers
-
-MOST_ROWS: Final = 64
-"""Maximum number of rows that a step computes at once if not any number gives the same bits."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Attention:
-    """The attention of one layer, with `heads` query heads of `width` elements and a window of `window` tokens."""
-
-    index: int
-    heads: int
-    key_heads: int
-    width: int
-    scale: np.float32
-    window: int | None
-    query_norm: Norm | None
-    key_norm: Norm | None
-
-    @classmethod
-    def of(cls, layer: Any) -> "_Attention":
-        attention = layer.self_attn
-        width: int = attention.head_dim
-        # Only Mistral has its window in the configuration alone; other configurations do not describe one layer.
-        window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
-        has_norms = hasattr(attention, "q_norm")
-        return cls(
-            index=attention.layer_idx,
-            heads=attention.q_proj.out_features // width,
-            key_heads=attention.k_proj.out_features // width,
-            width=width,
-            scale=np.float32(attention.scaling),
-            window=window if isinstance(window, int) and window > 0 else None,
-            query_norm=Norm.of(attention.q_norm) if has_norms else None,
-            key_norm=Norm.of(attention.k_norm) if has_norms else None,
-        )
-
-    def allocate(self, store: KvStore) -> tuple[Floats, Floats]:
-        """Return the keys and values of the layer in a pool, as `rotate_and_store` has them, on its memory."""
-        key = torch.empty(1, self.key_heads, 1, self.width)
-        pages = store.layer(self.index, key, key.clone(), window=self.window)
-        keys, values = (stored.transpose(1, 2)[0].numpy() for stored in pages)
-        # No token takes the spare slot, nor whole pages less.
-        whole = len(keys) // LANES
-        return keys[: whole * LANES].reshape(whole, self.key_heads, self.width, LANES), values
-
-    def __call__(
-        self,
-        projected: Floats,
-        angles: tuple[Floats, Floats],
-        pages: tuple[Floats, Floats],
-        slots: Integers,
-        paths: Paths,
-    ) -> Floats:
-        """Return the attention [tokens, heads * width] of queries, keys and values [tokens, any].
-
-        `angles` are the cosines and sines of the rotation [tokens, width].
-        """
-        tokens = len(projected)
-        heads = projected.reshape(tokens, -1, self.width)
-        if self.query_norm is not None and self.key_norm is not None:
-            last = self.heads + self.key_heads
-            norm_heads(heads, 0, self.heads, self.query_norm.weight, self.query_norm.eps)
-            norm_heads(heads, self.heads, last, self.key_norm.weight, self.key_norm.eps)
-        rotate_and_store(heads, *angles, slots, *pages)
-        output = np.empty((tokens, self.heads, self.width), np.float32)
-        attend(heads, *pages, paths.slots, paths.first, paths.count, self.scale, output)
-        return output.reshape(tokens, -1)
+from cosine_node.engine.kernels.attention import attention_room
+from cosine_node.engine.kernels.compilation import Integers
+from cosine_node.engine.kernels.crew import run, threads_for
+from cosine_node.engine.kernels.passes import Layers, Pass, Shape, run_layers
+from cosine_node.engine.kernels.products import inputs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,39 +30,59 @@ class CompiledPass:
     slots: Integers
     paths: Paths
     store: KvStore
+    stop: Integers
+    """Two numbers: not 0 to stop before the next layer, and room."""
     check: Callable[[], None]
-    """May raise `PassAbandoned`; called before each layer."""
+    """Raises `PassAbandoned` if the pass was stopped."""
 
 
 class CompiledDecoder:
     """Maps tokens to logits; for a part of a model, from or to activations between layers.
 
-    A token's result depends bit for bit only on its own path. Construction measures the numbers of rows at which
-    the products allow this.
+    A token's result depends bit for bit only on its own path.
     """
 
     def __init__(self, model: Any) -> None:
         """Wrap a model that `is_compilable`."""
-        body, layers = model.model, layers_of(model)
-        self._embed, self._rotary, self._norm = body.embed_tokens, body.rotary_emb, Norm.of(body.norm)
-        self._attentions = [_Attention.of(layer) for layer in layers]
-        steps = [
-            Step(None if after is None else _after(after), None if before is None else _before(before))
-            for after, before in zip((None, *layers), (*layers, None), strict=True)
+        body = model.model
+        self._embed, self._rotary, self._model = body.embed_tokens, body.rotary_emb, model
+        layers = layers_of(model)
+        attention = layers[0].self_attn
+        width: int = attention.head_dim
+        self._shape = Shape(
+            hidden=model.config.hidden_size,
+            wide=layers[0].mlp.gate_proj.out_features,
+            query_heads=attention.q_proj.out_features // width,
+            key_heads=attention.k_proj.out_features // width,
+            width=width,
+            scale=np.float32(attention.scaling),
+            eps=np.float32(layers[0].input_layernorm.variance_epsilon),
+        )
+        self._indices = [layer.self_attn.layer_idx for layer in layers]
+        windows = [window_of(layer.self_attn) for layer in layers]
+        self._windows = list(dict.fromkeys(windows))
+        output = None if isinstance(model.lm_head, AbsentOutput) else model.lm_head
+        self._vocab_tokens = 0 if output is None else output.out_features
+        matrices: list[list[Any]] = [each for layer in layers for each in _matrices(layer)]
+        matrices += [[] if output is None else [output], *([[]] * 4)]
+        parts = [[_entry(linear) for linear in matrix] for matrix in matrices]
+        ends = np.cumsum([len(each) for each in parts])
+        bounds = np.stack([np.concatenate([[0], ends[:-1]]), ends], 1)
+        norms = [
+            (layer.input_layernorm, layer.post_attention_layernorm, *_head_norms(layer.self_attn))
+            for layer in layers
         ]
-        # A self-test runs the modules as well, which share the weights until they are released.
-        is_sample = hasattr(model, "is_sample")
-        kinds = [step.kind for step in steps]
-        self._steps = [stepping(step, releases=not is_sample) for step in steps]
-        self._output = model.lm_head.matrix if isinstance(model.lm_head, HeldLinear) else None
-        self._pages: WeakKeyDictionary[KvStore, list[tuple[Floats, Floats]]] = WeakKeyDictionary()
-        self._tiles: RowTiles | None = None
-        kernels = {kind: self._row_kernel(number) for number, kind in enumerate(kinds)}.values()
-        with torch.inference_mode():
-            tiles = measure_tiles(kernels, dtype=torch.float32, device=model.device, most_rows=MOST_ROWS)
-        # Usually there is no need to cut or pad rows.
-        if tiles.sizes != tuple(rows for rows in TRIED_ROWS if rows <= MOST_ROWS):
-            self._tiles = tiles
+        last = (None if output is None else body.norm, None, None, None)
+        self._layers = Layers(
+            self._shape,
+            np.array([[_address(norm) for norm in each] for each in (*norms, last)], np.int64),
+            np.array([entry for each in parts for entry in each], np.int64),
+            bounds.reshape(-1, 5, 2).astype(np.int64),
+            np.array([self._windows.index(window) for window in windows], np.int64),
+        )
+        self._layer_windows = windows
+        self._weights = sum(linear.in_features * linear.out_features for each in matrices for linear in each)
+        self._pages: WeakKeyDictionary[KvStore, tuple[Integers, Integers]] = WeakKeyDictionary()
 
     def __call__(
         self,
@@ -144,89 +97,102 @@ class CompiledDecoder:
         last layer is returned instead of logits. The keys of `seen` are layer numbers: the input of each layer
         [tokens, hidden] is stored there; the number after the last layer means its output.
         """
+        shape = self._shape
         embedded = self._embed(given.input_ids)[0] if entering is None else entering
-        cos, sin = (each[0].numpy() for each in self._rotary(embedded, given.position_ids))
-        pages = self._pages.get(given.store)
-        if pages is None:
-            allocated = [attention.allocate(given.store) for attention in self._attentions]
-            pages = self._pages[given.store] = allocated
-        windows = {attention.window for attention in self._attentions}
-        places = {
-            window: (
+        tokens, seen = len(embedded), {} if seen is None else seen
+        x = np.empty((2, tokens, shape.hidden), np.float32)
+        x[0] = embedded.numpy()
+        angles = torch.cat(self._rotary(embedded, given.position_ids)).numpy()
+        places = [
+            (
                 given.slots if window is None else given.store.window_slots(given.slots),
                 given.paths.within(window, given.store),
             )
-            for window in windows
-        }
-        x: Floats = embedded.contiguous().numpy()
-        attended, seen = None, {} if seen is None else seen
-        for number, step in enumerate(self._steps):
-            given.check()
-            x, projected = self._in_tiles(step, attended, x)
-            if number in seen:
-                seen[number] = torch.from_numpy(x)
-            if projected is not None:
-                attention = self._attentions[number]
-                attended = attention(projected, (cos, sin), pages[number], *places[attention.window])
-        x = x[wanted]
-        return torch.from_numpy(x if self._output is None else self._in_tiles(self._logits, None, x)[0])
-
-    def _logits(self, attended: Floats | None, x: Floats) -> tuple[Floats, None]:
-        del attended
-        assert self._output is not None
-        normed = np.empty_like(x)
-        add_norm(x, np.zeros_like(x), self._norm.weight, self._norm.eps, normed)
-        return self._output.times(normed), None
-
-    def _in_tiles(self, step: Stepping, attended: Floats | None, x: Floats) -> tuple[Floats, Floats | None]:
-        """Compute a step over rows that are cut and padded to the tiles."""
-        if self._tiles is None or len(x) in self._tiles.sizes:
-            return step(attended, x)
-        found, start = [], 0
-        for size in self._tiles.cut(len(x)):
-            rows = slice(start, start + size)
-            found.append(step(None if attended is None else _padded(attended[rows], size), _padded(x[rows], size)))
-            start += size
-        new, projected = zip(*found, strict=True)
-        joined = None if projected[0] is None else np.concatenate(projected)[: len(x)]
-        return np.concatenate(new)[: len(x)], joined
-
-    def _row_kernel(self, number: int) -> RowKernel:
-        """Return a step, and the output layer in the last one, as a function of rows."""
-        step = self._steps[number]
-        hidden = len(self._norm.weight)
-        is_last = number + 1 == len(self._steps)
-        attended_width = (
-            0 if not number else self._attentions[number - 1].heads * self._attentions[number - 1].width
+            for window in self._windows
+        ]
+        kept = np.full(len(self._indices) + 1, -1)
+        kept[list(seen)] = range(len(seen))
+        features = np.empty((len(seen), tokens, shape.hidden), np.float32)
+        outputs = np.empty(tokens * (shape.hidden + max(2 * shape.wide, _columns(shape))), np.float32)
+        # What the first layer adds to the embedding.
+        outputs[: tokens * shape.hidden] = 0
+        chosen = np.array(wanted if self._vocab_tokens else (), np.int64)
+        logits = np.empty((len(chosen), self._vocab_tokens), np.float32)
+        pages, page_slots = self._pages_of(given.store)
+        threads = threads_for(self._weights)
+        widest = max(shape.hidden, shape.wide, shape.query_heads * shape.width)
+        group = shape.query_heads // shape.key_heads
+        longest = int(given.paths.count.max())
+        arrays = Pass(
+            x=x,
+            angles=angles,
+            slots=np.stack([slots for slots, _ in places]),
+            paths=np.stack([paths.slots for _, paths in places]),
+            spans=np.stack([np.stack([paths.first, paths.count]) for _, paths in places]),
+            pages=pages,
+            page_slots=page_slots,
+            wanted=chosen,
+            kept=kept,
+            features=features,
+            logits=logits,
+            inputs=(inputs_of(max(tokens, len(chosen)), widest), inputs_of(max(tokens, len(chosen)), widest)),
+            room=attention_room(threads, group, shape.width, longest),
+            outputs=outputs,
+            stop=given.stop,
         )
+        place = run(run_layers, threads, self._layers, arrays)
+        if place < 0:
+            given.check()
+        for number, layer in enumerate(seen):
+            seen[layer] = torch.from_numpy(features[number])
+        return torch.from_numpy(logits if self._vocab_tokens else x[place][wanted])
 
-        def compute(rows: Tensor) -> Tensor:
-            attended, x = (np.ascontiguousarray(part) for part in np.split(rows.numpy(), [attended_width], 1))
-            new, projected = step(attended if attended_width else None, x)
-            if is_last and self._output is not None:
-                projected, _ = self._logits(None, new)
-            return torch.from_numpy(new if projected is None else np.concatenate([new, projected], 1))
-
-        return RowKernel(attended_width + hidden, compute)
-
-
-def _padded(rows: Floats, size: int) -> Floats:
-    """Return rows with rows of zeros up to `size`."""
-    if len(rows) == size:
-        return rows
-    return np.concatenate([rows, np.zeros((size - len(rows), rows.shape[1]), np.float32)])
-
-
-def _after(layer: Any) -> tuple[Projections, Norm, Projections, Projections]:
-    mlp = layer.mlp
-    attention_output, down = Projections((layer.self_attn.o_proj,)), Projections((mlp.down_proj,))
-    norm = Norm.of(layer.post_attention_layernorm)
-    return attention_output, norm, Projections((mlp.gate_proj, mlp.up_proj)), down
+    def _pages_of(self, store: KvStore) -> tuple[Integers, Integers]:
+        """Return the addresses [layers, 2] of a pool's keys and values, and the slots of each window."""
+        found = self._pages.get(store)
+        if found is None:
+            # Only shapes are read.
+            like = torch.empty(1, self._shape.key_heads, 1, self._shape.width)
+            layers = [
+                store.layer(index, like, like.clone(), window=window)
+                for index, window in zip(self._indices, self._layer_windows, strict=True)
+            ]
+            slots = {window: pages.keys.shape[2] for window, pages in zip(self._layer_windows, layers, strict=True)}
+            found = self._pages[store] = (
+                np.array([[pages.keys.data_ptr(), pages.values.data_ptr()] for pages in layers], np.int64),
+                np.array([slots[window] for window in self._windows], np.int64),
+            )
+        return found
 
 
-def _before(layer: Any) -> tuple[Norm, Projections]:
-    attention = layer.self_attn
-    return Norm.of(layer.input_layernorm), Projections((attention.q_proj, attention.k_proj, attention.v_proj))
+def _columns(shape: Shape) -> int:
+    """Return the width of queries, keys and values."""
+    return (shape.query_heads + 2 * shape.key_heads) * shape.width
+
+
+def _matrices(layer: Any) -> list[list[Any]]:
+    """Return the linear layers of a layer's matrices, as `Layers` has them."""
+    attention, mlp = layer.self_attn, layer.mlp
+    return [
+        [attention.q_proj, attention.k_proj, attention.v_proj],
+        [attention.o_proj],
+        [mlp.gate_proj],
+        [mlp.up_proj],
+        [mlp.down_proj],
+    ]
+
+
+def _entry(linear: Any) -> Integers:
+    entry: Integers = linear.matrix.entry(linear.bias)
+    return entry
+
+
+def _head_norms(attention: Any) -> tuple[nn.Module | None, nn.Module | None]:
+    return getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+
+
+def _address(norm: Any) -> int:
+    return 0 if norm is None else int(norm.weight.data_ptr())
 
 
 def is_compilable(model: Any) -> bool:

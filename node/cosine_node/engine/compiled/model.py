@@ -28,7 +28,7 @@ class CompiledModel(PassModel):
     def __init__(
         self, model: Any, *, slots: int, windows: WindowPages | None = None, feature_layers: Sequence[int] = ()
     ) -> None:
-        self._decoder = _decoder_of(model)
+        self._decoder = CompiledDecoder(model)
         features = PassFeatures(model, feature_layers, slots=slots, is_flat=True)
         super().__init__(model, KvStore(slots=slots, windows=windows), features)
         self.vocab_tokens = self._run_first_token()
@@ -44,19 +44,10 @@ class CompiledModel(PassModel):
             slots=np.array([node.slot for node in nodes], dtype=np.int64),
             paths=Paths.of(feeds),
             store=self.store if store is None else store,
+            stop=self._stop,
             check=self._check,
         )
         with self._passing():
             found = self._decoder(given, wanted, entering, self.features.seen)
             self.features.keep(given.slots)
             return found
-
-
-def _decoder_of(model: Any) -> CompiledDecoder:
-    """Return the decoder of a model, which has the only copy of its weights once all its layers are present."""
-    if hasattr(model, "is_sample"):
-        return CompiledDecoder(model)
-    if not hasattr(model, "compiled_decoder"):
-        model.compiled_decoder = CompiledDecoder(model)
-    found: CompiledDecoder = model.compiled_decoder
-    return found

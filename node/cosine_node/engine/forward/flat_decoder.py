@@ -111,15 +111,13 @@ class _DecoderLayer:
     def of(cls, layer: Any) -> "_DecoderLayer":
         attention, mlp = layer.self_attn, layer.mlp
         width: int = attention.head_dim
-        # Only Mistral has its window in the configuration alone; other configurations do not describe one layer.
-        window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
         return cls(
             index=attention.layer_idx,
             heads=attention.q_proj.out_features // width,
             key_heads=attention.k_proj.out_features // width,
             width=width,
             scale=attention.scaling,
-            window=window if isinstance(window, int) and window > 0 else None,
+            window=window_of(attention),
             input_norm=_RmsNorm.of(layer.input_layernorm),
             query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
             query_norm=_RmsNorm.of(attention.q_norm) if hasattr(attention, "q_norm") else None,
@@ -263,6 +261,13 @@ def layers_of(model: Any) -> list[Any]:
     """Return the present layers of a causal LM; none if they cannot be identified."""
     layers = getattr(getattr(model, "model", None), "layers", ())
     return [layer for layer in layers if not isinstance(layer, AbsentLayer)]
+
+
+def window_of(attention: Any) -> int | None:
+    """Return the sliding window of a layer's attention in tokens, if any."""
+    # Only Mistral has its window in the configuration alone; other configurations do not describe one layer.
+    window = getattr(attention, "sliding_window", getattr(attention.config, "sliding_window", None))
+    return window if isinstance(window, int) and window > 0 else None
 
 
 def is_known(layer: Any) -> bool:

@@ -83,7 +83,7 @@ class PackedModel(PassModel):
                 store=self.store if store is None else store,
                 device=self.device,
                 pads_rows=self._pads_rows,
-                is_abandoned=self._abandoned.is_set,
+                is_abandoned=self._is_abandoned,
             )
 
             def uncaptured() -> Tensor:
@@ -103,7 +103,7 @@ class PackedModel(PassModel):
         logits = []
         for start, piece in _pieces(feeds, tiles.products.cut(sum(len(row.tokens) for _, row in feeds))):
             plan = PathPlan(
-                piece, store=self.store, device=self.device, tiles=tiles, is_abandoned=self._abandoned.is_set
+                piece, store=self.store, device=self.device, tiles=tiles, is_abandoned=self._is_abandoned
             )
             asked = [number - start for number in wanted if start <= number < start + len(plan.slots)]
             # The output projection is a product as well; its padding repeats the last row.

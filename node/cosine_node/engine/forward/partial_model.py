@@ -153,10 +153,7 @@ def part_of(model: Any) -> LayerRange | None:
 
 @contextmanager
 def few_layers(model: Any) -> Iterator[None]:
-    """Temporarily keep only the first `FEW_OF_A_KIND` of the layers that differ only in their weights.
-
-    The attribute `is_sample` of the model tells that it is needed as a whole later.
-    """
+    """Temporarily keep only the first `FEW_OF_A_KIND` of the layers that differ only in their weights."""
     held = decoder_layers(model)
     counts: Counter[tuple[object, ...]] = Counter()
     left_out = {}
@@ -166,13 +163,11 @@ def few_layers(model: Any) -> Iterator[None]:
             counts[kind] += 1
             if counts[kind] > FEW_OF_A_KIND:
                 left_out[index] = layer
-    model.is_sample = True
     try:
         for index, layer in left_out.items():
             held[index] = AbsentLayer(layer, index)
         yield
     finally:
-        del model.is_sample
         for index, layer in left_out.items():
             held[index] = layer
 

@@ -1,12 +1,12 @@
 """The models that run the passes of an engine."""
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -40,7 +40,8 @@ class PassModel(ABC):
         self.device: torch.device = model.device
         self.store = store
         self.features = features
-        self._abandoned = threading.Event()
+        self._stop = np.zeros(2, np.int64)
+        """Its first number is 1 after `abandon`; the other is for kernels."""
 
     @property
     def token_bytes(self) -> TokenBytes:
@@ -62,11 +63,14 @@ class PassModel(ABC):
 
     def abandon(self) -> None:
         """Stop the current pass before its next layer. Thread-safe."""
-        self._abandoned.set()
+        self._stop[0] = 1
+
+    def _is_abandoned(self) -> bool:
+        return bool(self._stop[0])
 
     def _check(self) -> None:
         """Raise `PassAbandoned` if the pass was abandoned."""
-        if self._abandoned.is_set():
+        if self._is_abandoned():
             raise PassAbandoned("The pass was abandoned.")
 
     def _run_first_token(self) -> int:
@@ -84,7 +88,7 @@ class PassModel(ABC):
     @contextmanager
     def _passing(self) -> Iterator[None]:
         # A late `abandon` of the previous pass must not stop this one.
-        self._abandoned.clear()
+        self._stop[0] = 0
         try:
             with torch.inference_mode():
                 yield

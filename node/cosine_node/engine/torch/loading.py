@@ -20,14 +20,13 @@ from transformers.utils import is_accelerate_available, is_torchao_available
 from transformers.utils.logging import disable_progress_bar
 
 from cosine_node.engine.blocks.experts import are_computed_here
-from cosine_node.engine.blocks.grouped_matrix import FOUR_BITS
+from cosine_node.engine.blocks.groups import FOUR_BITS
 from cosine_node.engine.blocks.held_linear import (
     BITS,
     HALF,
     HELD,
     READ_APART,
     avoid_emulation,
-    has_half_products,
     has_layers_to_hold,
     hold,
 )
@@ -46,6 +45,7 @@ from cosine_node.engine.forward.support import (
 from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.loading_stage import TESTING, reach
 from cosine_node.engine.pool_size import PoolSize, PoolTokens, TokenBytes, free_memory_bytes
+from cosine_node.engine.processor import reads_float16
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.gguf_trial import EXACT, check_against_llama
 from cosine_node.engine.torch.invariance_self_test import find_row_tiles
@@ -187,7 +187,7 @@ def _check_held(quantize: str, dtype: str, device: torch.device) -> None:
     if device.type != "cpu" or dtype not in ("auto", "float32"):
         instead = f"use --dtype {HALF} or drop --dtype" if quantize == HALF else "drop --dtype"
         raise UsageError(f"--quantize {quantize} requires a CPU and float32 activations; {instead}.")
-    if quantize == HALF and not has_half_products():
+    if quantize == HALF and not reads_float16():
         raise UsageError(f"PyTorch does not support {HALF} weights on this processor; drop --quantize.")
 
 
@@ -215,7 +215,7 @@ def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, devi
     is_grouped = file is not None and file.weights in SIZES and file.weights not in EXACT
     if file is not None and is_grouped and all(map(is_known, layers_of(model))):
         return "int4" if file.weights in FOUR_BITS else "int8"
-    return HALF if has_half_products() and has_layers_to_hold(model) else None
+    return HALF if reads_float16() and has_layers_to_hold(model) else None
 
 
 def hold_model(model: Any, quantize: str) -> int:

@@ -1,0 +1,104 @@
+"""Threads that compute a kernel together.
+
+Each computes its share of every step and waits for the others between steps. A kernel takes the threads' number of
+steps in a pass, a hundred and more of some microseconds each, so that sleeping between them would take longer than
+they do. A waiting thread reads one number in memory for some ten microseconds, and then lets other threads of the
+machine run, which may be the one that it waits for.
+"""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any, Final
+
+import llvmlite.binding
+import numpy as np
+import torch
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from cosine_node.engine.kernels.compilation import compiled
+
+THREAD_WEIGHTS: Final = 1 << 22
+"""Least number of weights of a kernel for each of its threads."""
+TURNS: Final = 2000
+"""How often a thread looks for the others before it lets other threads run."""
+HAS_PAUSE: Final = llvmlite.binding.get_default_triple().startswith("x86_64")
+RUNNING: Final = threading.Lock()
+"""Held by a kernel with several threads: two would wait for each other's."""
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _add(typing: Any, address: Any, value: Any) -> Any:
+    """Add to the int64 at an address at once for all threads, and return the sum."""
+    del typing
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        del context, signature
+        pointer = builder.inttoptr(given[0], given[1].type.as_pointer())
+        return builder.add(builder.atomic_rmw("add", pointer, given[1], "seq_cst"), given[1])
+
+    return types.int64(types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def _wait(typing: Any, is_long: Any) -> Any:
+    """Wait for a moment; with `is_long` let other threads run."""
+    del typing
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        del signature
+        with builder.if_else(given[0]) as (long, short):
+            with long:
+                kind = ir.FunctionType(ir.IntType(32), [])
+                builder.call(cgutils.get_or_insert_function(builder.module, kind, "sched_yield"), [])
+            with short:
+                if HAS_PAUSE:
+                    kind = ir.FunctionType(ir.VoidType(), [])
+                    builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.x86.sse2.pause"), [])
+        return context.get_dummy_value()
+
+    return types.void(types.boolean), generate
+
+
+@compiled
+def meet(arrivals: int, threads: int) -> None:
+    """Wait until all threads are here. `arrivals` is the address of an int64, 0 at first."""
+    if threads > 1:
+        goal = (_add(arrivals, 1) + threads - 1) // threads * threads
+        turns = 0
+        while _add(arrivals, 0) < goal:
+            turns += 1
+            _wait(turns > TURNS)
+
+
+@cache
+def _workers(threads: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(threads - 1, "kernel")
+
+
+def threads_for(weights: int) -> int:
+    """Return the number of threads of a kernel that reads so many weights: PyTorch's, but less if it is small."""
+    return max(1, min(torch.get_num_threads(), weights // THREAD_WEIGHTS))
+
+
+def run(kernel: Callable[..., Any], threads: int, *arguments: Any) -> Any:
+    """Call a kernel in some threads with `arguments`, the number of a thread, their number and `arrivals`.
+
+    Returns the result of thread 0.
+    """
+    arrivals = np.zeros(1, np.int64)
+    address = arrivals.ctypes.data
+    if threads == 1:
+        return kernel(*arguments, 0, 1, address)
+    with RUNNING:
+        others = [
+            _workers(threads).submit(kernel, *arguments, thread, threads, address) for thread in range(1, threads)
+        ]
+        found = kernel(*arguments, 0, threads, address)
+        for each in others:
+            each.result()
+    return found

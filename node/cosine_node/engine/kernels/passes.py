@@ -1,0 +1,233 @@
+"""A pass through the layers of a Llama-like decoder, as one kernel."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from cosine_node.engine.kernels.attention import attend
+from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at, share
+from cosine_node.engine.kernels.crew import meet
+from cosine_node.engine.kernels.elements import PAGE, add_norm, gate, norm_head, rotate_and_store
+from cosine_node.engine.kernels.products import GROUP, HALVES, Inputs, round_inputs, times
+
+
+class Shape(NamedTuple):
+    """The sizes of all layers."""
+
+    hidden: int
+    wide: int
+    """Elements of the feed-forward."""
+    query_heads: int
+    key_heads: int
+    width: int
+    """Elements of a head."""
+    scale: np.float32
+    """The factor of queries."""
+    eps: np.float32
+    """What norms add to squares."""
+
+
+class Layers(NamedTuple):
+    """The weights of a decoder. Addresses are of arrays in float32 and int64."""
+
+    shape: Shape
+    norms: Integers
+    """The addresses [layers + 1, 4] of the weights of norms: before attention (in the last row before the output
+    layer), after it, of query heads and of key heads, or 0 without such norms."""
+    matrices: Integers
+    """The parts of all matrices, as `products` has them."""
+    bounds: Integers
+    """The parts [layers + 1, 5, 2] from the first up to another: of queries, keys and values; of the output of
+    attention; of gate, up and down. In the last row the first are the output layer's."""
+    windows: Integers
+    """The number of each layer's window among those of the passes."""
+
+
+class Pass(NamedTuple):
+    """The arrays of a pass over `tokens` tokens."""
+
+    x: Floats
+    """Two arrays [tokens, hidden]: the embedded tokens, and room."""
+    angles: Floats
+    """Cosines and sines [2, tokens, width]."""
+    slots: Integers
+    """For each window the slots [windows, tokens] of the tokens."""
+    paths: Integers
+    """For each window the slots [windows, any] of the paths."""
+    spans: Integers
+    """For each window and token where its path begins and how long it is, [windows, 2, tokens]."""
+    pages: Integers
+    """The addresses [layers, 2] of keys and values."""
+    page_slots: Integers
+    """The slots [windows] of a layer's keys and values."""
+    wanted: Integers
+    """The tokens whose logits are wanted, none without an output layer."""
+    kept: Integers
+    """Where the input of a layer [layers + 1] is kept in `features`, or -1. The last is the output of all."""
+    features: Floats
+    """The kept inputs [any, tokens, hidden]."""
+    logits: Floats
+    """The logits [wanted, vocab]."""
+    inputs: tuple[Inputs, Inputs]
+    """Room for inputs of products, used in turns."""
+    room: tuple[Floats, Floats]
+    """The `attention_room`."""
+    outputs: Floats
+    """Room for outputs of products."""
+    stop: Integers
+    """Two numbers: not 0 to stop before the next layer, and room."""
+
+
+class Thread(NamedTuple):
+    """One of the `threads` of a pass, which `meet`."""
+
+    number: int
+    threads: int
+    arrivals: int
+
+
+@compiled
+def _matrix(layers: Layers, number: int, which: int) -> Integers:
+    """Return the parts of a layer's matrix."""
+    found: Integers = layers.matrices[layers.bounds[number, which, 0] : layers.bounds[number, which, 1]]
+    return found
+
+
+@compiled
+def _columns(width: int, thread: Thread) -> tuple[int, int]:
+    """Return the first column of a thread's share, and the first one after it: those of `times`."""
+    first, last = share((width + GROUP - 1) // GROUP, thread.number, thread.threads)
+    return first * GROUP, min(last * GROUP, width)
+
+
+@compiled
+def _round(given: Inputs, matrix: Integers, rows: int, width: int, thread: Thread) -> None:
+    """Round a thread's share of the inputs of a product, if its weights have scales."""
+    if np.max(matrix[:, 1]) != HALVES:
+        first, last = _columns(width, thread)
+        round_inputs(given, rows, width, first // GROUP, last // GROUP)
+
+
+@compiled
+def _times(
+    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, stride: int, thread: Thread
+) -> None:
+    times(matrix, given, rows, width, output, stride, thread.number, thread.threads)
+
+
+@compiled
+def _add_and_norm(layers: Layers, given: Pass, norm: int, place: int, thread: Thread) -> None:
+    """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum."""
+    (tokens, hidden), (first, last) = given.x.shape[1:], _columns(layers.shape.hidden, thread)
+    x, total = given.x[place], given.x[1 - place]
+    added = given.outputs[: tokens * hidden].reshape(tokens, hidden)
+    if norm:
+        normed = given.inputs[0].rows[: tokens * hidden].reshape(tokens, hidden)
+        add_norm(x, added, floats_at(norm, hidden), layers.shape.eps, total, normed, first, last)
+    else:
+        total[:, first:last] = x[:, first:last] + added[:, first:last]
+
+
+@compiled
+def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None:
+    """Write the output of a layer's attention, from its normed input."""
+    shape, tokens, (left, right) = layers.shape, given.x.shape[1], given.inputs
+    width, key_heads, rotated = shape.width, shape.key_heads, shape.query_heads + shape.key_heads
+    columns, attended_width = (rotated + key_heads) * width, shape.query_heads * width
+    flat_heads = given.outputs[tokens * shape.hidden : tokens * (shape.hidden + columns)]
+    _times(_matrix(layers, number, 0), left, tokens, shape.hidden, flat_heads, columns, thread)
+    meet(thread.arrivals, thread.threads)
+    heads = flat_heads.reshape(tokens, rotated + key_heads, width)
+    of_queries, of_keys = layers.norms[number, 2:]
+    if of_queries:
+        first, last = share(tokens * rotated, thread.number, thread.threads)
+        for unit in range(first, last):
+            weight = floats_at(of_queries if unit % rotated < shape.query_heads else of_keys, width)
+            norm_head(heads[unit // rotated, unit % rotated], weight, shape.eps)
+        meet(thread.arrivals, thread.threads)
+    window = layers.windows[number]
+    slots = given.page_slots[window]
+    # No token takes the spare slot, nor whole pages less.
+    pages = slots // PAGE
+    keys = floats_at(given.pages[number, 0], pages * PAGE * key_heads * width)
+    turned = keys.reshape(pages, key_heads, width, PAGE)
+    values = floats_at(given.pages[number, 1], slots * key_heads * width).reshape(slots, key_heads, width)
+    rotate_and_store(heads, given.angles, given.slots[window], turned, values, thread.number, thread.threads)
+    meet(thread.arrivals, thread.threads)
+    attended = right.rows[: tokens * attended_width].reshape(tokens, shape.query_heads, width)
+    paths = given.paths[window], given.spans[window, 0], given.spans[window, 1]
+    room = given.room[0][thread.number], given.room[1][thread.number]
+    attend(heads, turned, values, paths, shape.scale, room, attended, thread.number, thread.threads)
+    meet(thread.arrivals, thread.threads)
+    output = _matrix(layers, number, 1)
+    _round(right, output, tokens, attended_width, thread)
+    meet(thread.arrivals, thread.threads)
+    _times(output, right, tokens, attended_width, given.outputs, shape.hidden, thread)
+    meet(thread.arrivals, thread.threads)
+
+
+@compiled
+def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> None:
+    """Write the output of a layer's gated feed-forward, from its normed input."""
+    tokens, hidden, wide = given.x.shape[1], layers.shape.hidden, layers.shape.wide
+    (left, right), start, size = given.inputs, tokens * hidden, tokens * wide
+    gates, ups = given.outputs[start : start + size], given.outputs[start + size : start + 2 * size]
+    _times(_matrix(layers, number, 2), left, tokens, hidden, gates, wide, thread)
+    _times(_matrix(layers, number, 3), left, tokens, hidden, ups, wide, thread)
+    first, last = _columns(wide, thread)
+    gated = right.rows[:size].reshape(tokens, wide)
+    gate(gates.reshape(tokens, wide), ups.reshape(tokens, wide), gated, first, last)
+    down = _matrix(layers, number, 4)
+    _round(right, down, tokens, wide, thread)
+    meet(thread.arrivals, thread.threads)
+    _times(down, right, tokens, wide, given.outputs, hidden, thread)
+    meet(thread.arrivals, thread.threads)
+
+
+@compiled
+def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
+    """Write the logits of the wanted tokens, from the normed output of the last layer."""
+    hidden, wanted, (left, right) = layers.shape.hidden, len(given.wanted), given.inputs
+    first, last = _columns(hidden, thread)
+    for i in range(wanted):
+        chosen = given.wanted[i] * hidden
+        right.rows[i * hidden + first : i * hidden + last] = left.rows[chosen + first : chosen + last]
+    matrix = _matrix(layers, len(layers.windows), 0)
+    _round(right, matrix, wanted, hidden, thread)
+    meet(thread.arrivals, thread.threads)
+    _times(matrix, right, wanted, hidden, given.logits.reshape(-1), given.logits.shape[1], thread)
+    meet(thread.arrivals, thread.threads)
+
+
+@compiled
+def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals: int) -> int:
+    """Run the layers, and the output layer for the wanted tokens, in one of some threads.
+
+    Returns the place in `given.x` of the output of the last layer, or -1 if the pass was stopped.
+    """
+    thread, tokens, hidden, place = Thread(number, threads, arrivals), given.x.shape[1], layers.shape.hidden, 0
+    first, last = _columns(hidden, thread)
+    for layer in range(len(layers.norms)):
+        if thread.number == 0:
+            # All threads read it after they met, and so agree.
+            given.stop[1] = given.stop[0]
+        _add_and_norm(layers, given, layers.norms[layer, 0], place, thread)
+        place = 1 - place
+        kept = given.kept[layer]
+        if kept >= 0:
+            given.features[kept, :, first:last] = given.x[place][:, first:last]
+        if layer < len(layers.windows):
+            _round(given.inputs[0], _matrix(layers, layer, 0), tokens, hidden, thread)
+        meet(arrivals, threads)
+        if given.stop[1]:
+            return -1
+        if layer < len(layers.windows):
+            _attention(layers, given, layer, thread)
+            _add_and_norm(layers, given, layers.norms[layer, 1], place, thread)
+            place = 1 - place
+            _round(given.inputs[0], _matrix(layers, layer, 2), tokens, hidden, thread)
+            meet(arrivals, threads)
+            _feed_forward(layers, given, layer, thread)
+    if len(given.wanted):
+        _logits(layers, given, thread)
+    return place

@@ -1,0 +1,189 @@
+"""Products of rows with stored matrices, for the outputs that are a thread's share.
+
+A matrix is a table [parts, 5] of int64: outputs, the number of the format in `tiles.FORMATS`, the address of the
+weights, that of the bias or 0, and the binary logarithm of the factor by which all scales were multiplied. The
+outputs of the parts are adjacent.
+"""
+
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at, inlined, share
+from cosine_node.engine.kernels.crew import meet
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, WAYS, processor_features, tile
+
+GROUP: Final = 32
+"""Inputs that are rounded with one scale."""
+ROWS_AT_ONCE: Final = 64
+"""Rows that share the reading of weights. Their inputs stay in the L2 cache."""
+COLUMNS: Final = 2 * LANES
+"""Outputs that one thread computes at once: a group of the inputs of another matrix."""
+HALVES: Final = np.int64(0)
+"""The number of the format without scales, whose inputs are not rounded."""
+WAY: Final = next(number for number, (needed, _) in enumerate(WAYS) if needed <= processor_features())
+MOST: Final = np.float32(127)
+TINY: Final = np.float32(1e-30)
+GROUP_BYTES: Final = np.array([form.group_bytes for form in FORMATS])
+GROUP_INPUTS: Final = np.array([form.group for form in FORMATS])
+
+
+class Inputs(NamedTuple):
+    """Rows of inputs: `rows` [rows, any] in float32, and rounded to eight bits by groups of `GROUP`.
+
+    The inputs are the first ones of these arrays, which are as wide as the widest of a pass.
+    """
+
+    rows: Floats
+    numbers: npt.NDArray[np.int8]
+    scales: Floats
+    sums: npt.NDArray[np.int32]
+    """The sum of 16 numbers each."""
+    lows: Floats
+    """The scale times the sum of a group."""
+
+
+def inputs_of(rows: int, width: int) -> Inputs:
+    """Return room for rows of at most `width` inputs."""
+    groups = -(-width // GROUP)
+    return Inputs(
+        np.empty(rows * width, np.float32),
+        np.empty(rows * width, np.int8),
+        np.empty(rows * groups, np.float32),
+        np.empty(rows * groups * 2, np.int32),
+        np.empty(rows * groups, np.float32),
+    )
+
+
+@compiled
+def round_inputs(given: Inputs, rows: int, width: int, first: int, last: int) -> None:
+    """Round the groups from `first` to `last` of all rows."""
+    groups = last - first
+    for row in range(rows):
+        start = row * (width // GROUP) + first
+        values = given.rows[start * GROUP : (start + groups) * GROUP]
+        numbers = given.numbers[start * GROUP : (start + groups) * GROUP]
+        scales, lows = given.scales[start : start + groups], given.lows[start : start + groups]
+        sums = given.sums[2 * start : 2 * (start + groups)]
+        # Separate loops are vectorised.
+        for group in range(groups):
+            most = ZERO
+            for i in range(GROUP):
+                most = max(most, abs(values[group * GROUP + i]))
+            scales[group] = most / MOST
+        for group in range(groups):
+            factor = ONE / max(scales[group], TINY)
+            for i in range(GROUP):
+                numbers[group * GROUP + i] = np.int8(np.int32(np.rint(values[group * GROUP + i] * factor)))
+        for half in range(2 * groups):
+            total = np.int32(0)
+            for i in range(GROUP // 2):
+                total += np.int32(numbers[half * GROUP // 2 + i])
+            sums[half] = total
+        for group in range(groups):
+            lows[group] = scales[group] * np.float32(sums[2 * group] + sums[2 * group + 1])
+
+
+class _Addresses(NamedTuple):
+    """The addresses of the first row of `Inputs`: using an array costs as much as a short product."""
+
+    rows: int
+    numbers: int
+    scales: int
+    sums: int
+    lows: int
+
+
+@inlined
+def _multiply(
+    part: tuple[int, int, int, int, int],
+    factor: np.float32,
+    given: _Addresses,
+    first: int,
+    rows: int,
+    width: int,
+    column: int,
+    output: int,
+    stride: int,
+) -> None:
+    """Write the products of some rows from `first` on with `LANES` outputs of a part to an address."""
+    form, group = part[1], first * (width // GROUP)
+    column_bytes = GROUP_BYTES[form] * (width // GROUP_INPUTS[form])
+    tile(
+        WAY,
+        form,
+        rows,
+        part[2] + column // LANES * column_bytes,
+        given.rows + 4 * first * width if form == HALVES else given.numbers + first * width,
+        given.scales + 4 * group,
+        given.sums + 8 * group,
+        given.lows + 4 * group,
+        width,
+        factor,
+        output,
+        stride,
+    )
+
+
+@compiled
+def times(
+    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, stride: int, thread: int, threads: int
+) -> None:
+    """Write a thread's share of the products of rows [rows, width] with a matrix to `output` [rows, stride]."""
+    before, rest = 0, np.empty((MOST_ROWS, LANES), np.float32)
+    output_address, rest_address = output.ctypes.data, rest.ctypes.data
+    addresses = _Addresses(
+        given.rows.ctypes.data,
+        given.numbers.ctypes.data,
+        given.scales.ctypes.data,
+        given.sums.ctypes.data,
+        given.lows.ctypes.data,
+    )
+    for number in range(len(matrix)):
+        part = matrix[number, 0], matrix[number, 1], matrix[number, 2], matrix[number, 3], matrix[number, 4]
+        factor = np.float32(2.0 ** np.float64(-part[4]))
+        first, last = share((part[0] + COLUMNS - 1) // COLUMNS, thread, threads)
+        for start in range(0, rows, ROWS_AT_ONCE):
+            for column in range(first * COLUMNS, min(last * COLUMNS, part[0]), LANES):
+                lanes = min(LANES, part[0] - column)
+                for row in range(start, min(rows, start + ROWS_AT_ONCE), MOST_ROWS):
+                    count, place = min(MOST_ROWS, rows - row), row * stride + before + column
+                    address = output_address + 4 * place if lanes == LANES else rest_address
+                    apart = stride if lanes == LANES else LANES
+                    _multiply(part, factor, addresses, row, count, width, column, address, apart)
+                    if lanes < LANES:
+                        _keep(rest, output, place, stride, count, lanes)
+                    if part[3]:
+                        bias = floats_at(part[3], part[0])[column : column + lanes]
+                        _add_bias(bias, output, place, stride, count)
+        before += part[0]
+
+
+@compiled
+def _keep(rest: Floats, output: Floats, place: int, stride: int, rows: int, lanes: int) -> None:
+    """Copy the first columns of `rest` to `output` from `place` on."""
+    for row in range(rows):
+        for lane in range(lanes):
+            output[place + row * stride + lane] = rest[row, lane]
+
+
+@compiled
+def _add_bias(bias: Floats, output: Floats, place: int, stride: int, rows: int) -> None:
+    """Add the bias of some outputs to `output` from `place` on."""
+    for row in range(rows):
+        for lane in range(len(bias)):
+            output[place + row * stride + lane] += bias[lane]
+
+
+@compiled
+def multiply(
+    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, thread: int, threads: int, arrivals: int
+) -> None:
+    """Write the products of rows [rows, width] with a matrix of one part to `output` [rows, outputs]."""
+    if matrix[0, 1] != HALVES:
+        first, last = share(width // GROUP, thread, threads)
+        round_inputs(given, rows, width, first, last)
+        meet(arrivals, threads)
+    times(matrix, given, rows, width, output, matrix[0, 0], thread, threads)
+    meet(arrivals, threads)

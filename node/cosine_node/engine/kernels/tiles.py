@@ -1,0 +1,356 @@
+"""Products of a few rows with sixteen outputs of a matrix: the innermost loops, written in LLVM's language.
+
+A tile reads its weights once for all its rows, from one run of memory. A row's sums are in the same order in a tile
+of any number of rows. Formats with scales multiply numbers of eight bits and add them exactly, in 32 bits.
+
+Memory of a column of tiles (`LANES` outputs), for each group of inputs:
+
+- `bits` 4: for each eight inputs 64 bytes. Byte 4 * lane + i has the number of input i in its low bits, and that of
+  input i + 4 in its high bits. `bits` 8: for each four inputs 64 bytes, byte 4 * lane + i for input i. Then the
+  scales of the lanes in float16, and with `has_least` their smallest weights likewise.
+- `bits` 16: for each of `group` inputs the weights of the lanes in float16.
+"""
+
+from typing import Any, Final, NamedTuple
+
+import llvmlite.binding
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+LANES: Final = 16
+"""Outputs of a tile, one for each lane of a vector."""
+MOST_ROWS: Final = 8
+"""Maximum number of rows of a tile: their totals and sums take 16 of the 32 registers of AVX-512."""
+
+AHEAD_BYTES: Final = 1 << 14
+"""How far ahead of their use weights are fetched. Processors do not do so by themselves beside the rows' inputs."""
+
+
+class Format(NamedTuple):
+    """How a matrix is stored. Weights are number * scale of their group + its least weight, if any."""
+
+    bits: int
+    group: int
+    """Inputs that share a scale; with 16 bits, inputs that are read together."""
+    has_least: bool = False
+    """With smallest weights numbers are from 0 on, otherwise half of the range lies below 0."""
+
+    @property
+    def group_bytes(self) -> int:
+        """The memory of a group of `LANES` outputs."""
+        scales = 0 if self.bits == 16 else 2 * LANES * (1 + self.has_least)
+        return self.bits * self.group * LANES // 8 + scales
+
+
+FORMATS: Final = (
+    Format(16, 2),
+    Format(4, 32, True),
+    Format(4, 32),
+    Format(8, 32, True),
+    Format(8, 32),
+    Format(8, 16),
+)
+"""The formats of tiles; their numbers here are in the tables of `products`."""
+
+I8, I16, I32, I64 = (ir.IntType(bits) for bits in (8, 16, 32, 64))
+FLOAT, HALF = ir.FloatType(), ir.HalfType()
+FLOATS, SUMS, BYTES = ir.VectorType(FLOAT, LANES), ir.VectorType(I32, LANES), ir.VectorType(I8, 4 * LANES)
+
+
+def processor_features() -> frozenset[str]:
+    """Return LLVM's names of what this processor has."""
+    return frozenset(name for name, has in llvmlite.binding.get_host_cpu_features().items() if has)
+
+
+class _Code:
+    """Emits the code of a tile. Addresses are integers, vectors need not be aligned."""
+
+    def __init__(self, builder: Any) -> None:
+        self.builder = builder
+
+    def load(self, address: Any, offset: Any, kind: Any) -> Any:
+        builder = self.builder
+        found = builder.load(builder.inttoptr(builder.add(address, offset), kind.as_pointer()))
+        found.align = 1
+        return found
+
+    def all_lanes(self, value: Any, lanes: int = LANES) -> Any:
+        """Return a vector of one value in all lanes."""
+        vector = ir.VectorType(value.type, lanes)
+        first = self.builder.insert_element(ir.Constant(vector, ir.Undefined), value, ir.Constant(I32, 0))
+        return self.builder.shuffle_vector(first, first, ir.Constant(ir.VectorType(I32, lanes), [0] * lanes))
+
+    def call(self, name: str, result: Any, *arguments: Any) -> Any:
+        kind = ir.FunctionType(result, [argument.type for argument in arguments])
+        return self.builder.call(cgutils.get_or_insert_function(self.builder.module, kind, name), arguments)
+
+    def prefetch(self, address: Any, size: int) -> None:
+        """Begin to fetch the memory `AHEAD_BYTES` after an address."""
+        builder = self.builder
+        for line in range(0, size, 64):
+            place = builder.add(address, ir.Constant(I64, AHEAD_BYTES + line))
+            kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
+            function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+            numbers = [ir.Constant(I32, number) for number in (0, 2, 1)]
+            builder.call(function, [builder.inttoptr(place, I8.as_pointer()), *numbers])
+
+    def multiply_add(self, left: Any, right: Any, added: Any) -> Any:
+        """Return left * right + added, rounded once."""
+        return self.call("llvm.fma.v16f32", FLOATS, left, right, added)
+
+    def part(self, vector: Any, first: int, lanes: int, step: int = 1) -> Any:
+        """Return `lanes` elements of a vector from `first` on, each `step`-th."""
+        chosen = ir.Constant(ir.VectorType(I32, lanes), [first + step * lane for lane in range(lanes)])
+        return self.builder.shuffle_vector(vector, vector, chosen)
+
+    def joined(self, low: Any, high: Any) -> Any:
+        lanes = 2 * low.type.count
+        return self.builder.shuffle_vector(low, high, ir.Constant(ir.VectorType(I32, lanes), list(range(lanes))))
+
+
+def _dot_by_vnni(code: _Code, sums: Any, quads: list[Any], inputs: list[Any], bits: int) -> Any:
+    """AVX-512 with VNNI: four products of bytes and their sum are one instruction."""
+    del bits
+    for weights, four in zip(quads, inputs, strict=True):
+        weights = code.builder.bitcast(weights, SUMS)
+        sums = code.call("llvm.x86.avx512.vpdpbusd.512", SUMS, sums, weights, code.all_lanes(four))
+    return sums
+
+
+def _dot_by_avx_vnni(code: _Code, sums: Any, quads: list[Any], inputs: list[Any], bits: int) -> Any:
+    """The same with vectors of 256 bits."""
+    del bits
+    half = ir.VectorType(I32, LANES // 2)
+    halves = [code.part(sums, first, LANES // 2) for first in (0, LANES // 2)]
+    for weights, four in zip(quads, inputs, strict=True):
+        weights = code.builder.bitcast(weights, SUMS)
+        for i, found in enumerate(halves):
+            part = code.part(weights, i * LANES // 2, LANES // 2)
+            halves[i] = code.call(
+                "llvm.x86.avx512.vpdpbusd.256", half, found, part, code.all_lanes(four, LANES // 2)
+            )
+    return code.joined(*halves)
+
+
+def _dot_by_avx2(code: _Code, sums: Any, quads: list[Any], inputs: list[Any], bits: int) -> Any:
+    """AVX2: pairs of products are added in 16 bits, which hold 2 * 127 * 127 but not 2 * 255 * 127.
+
+    Numbers of eight bits are cut into their upper seven and their lowest bit. Eight sums of pairs of numbers of one
+    or four bits still have 16 bits.
+    """
+    builder = code.builder
+    pairs, words = ir.VectorType(I16, LANES), ir.VectorType(I32, LANES // 2)
+    halves = []
+    for first in (0, 2 * LANES):
+        short, long = None, code.part(sums, first // 4, LANES // 2)
+        for weights, four in zip(quads, inputs, strict=True):
+            low = weights = code.part(weights, first, 2 * LANES)
+            vector = builder.bitcast(code.all_lanes(four, LANES // 2), weights.type)
+            if bits == 8:
+                upper = builder.lshr(weights, ir.Constant(weights.type, [1] * 2 * LANES))
+                product = code.call("llvm.x86.avx2.pmadd.ub.sw", pairs, upper, vector)
+                twos = ir.Constant(pairs, [2] * LANES)
+                long = builder.add(long, code.call("llvm.x86.avx2.pmadd.wd", words, product, twos))
+                low = builder.and_(weights, ir.Constant(weights.type, [1] * 2 * LANES))
+            product = code.call("llvm.x86.avx2.pmadd.ub.sw", pairs, low, vector)
+            short = product if short is None else builder.add(short, product)
+        ones = ir.Constant(pairs, [1] * LANES)
+        halves.append(builder.add(long, code.call("llvm.x86.avx2.pmadd.wd", words, short, ones)))
+    return code.joined(*halves)
+
+
+def _dot_anywhere(code: _Code, sums: Any, quads: list[Any], inputs: list[Any], bits: int) -> Any:
+    """Any processor: one product for each of the four inputs of a lane."""
+    del bits
+    builder = code.builder
+    for weights, four in zip(quads, inputs, strict=True):
+        for i in range(4):
+            numbers = builder.zext(code.part(weights, i, LANES, 4), SUMS)
+            byte = builder.trunc(builder.lshr(four, ir.Constant(I32, 8 * i)), I8)
+            sums = builder.add(sums, builder.mul(numbers, code.all_lanes(builder.sext(byte, I32))))
+    return sums
+
+
+WAYS: Final = (
+    ({"avx512f", "avx512vnni"}, _dot_by_vnni),
+    ({"avxvnni"}, _dot_by_avx_vnni),
+    ({"avx2"}, _dot_by_avx2),
+    (set[str](), _dot_anywhere),
+)
+"""What the ways to add products of bytes need, the fastest first."""
+
+
+def _quads(code: _Code, form: Format, address: Any, offset: Any) -> list[Any]:
+    """Load the numbers of a group, four inputs in a vector."""
+    builder, quads = code.builder, []
+    for i in range(form.bits * form.group * LANES // 8 // 64):
+        loaded = code.load(address, builder.add(offset, ir.Constant(I64, 64 * i)), BYTES)
+        if form.bits == 8:
+            quads.append(loaded)
+            continue
+        mask, words = ir.Constant(BYTES, [15] * 64), ir.VectorType(I16, 32)
+        upper = builder.lshr(builder.bitcast(loaded, words), ir.Constant(words, [4] * 32))
+        quads += [builder.and_(loaded, mask), builder.and_(builder.bitcast(upper, BYTES), mask)]
+    return quads
+
+
+def _add_scaled(
+    code: _Code, form: Format, way: Any, group: Any, addresses: tuple[Any, ...], totals: list[Any]
+) -> None:
+    """Add a group's products with all rows to `totals`."""
+    builder = code.builder
+    weights, inputs, scales, sums, lows, width = addresses
+
+    def number(value: int) -> Any:
+        return ir.Constant(I64, value)
+
+    offset = builder.mul(group, number(form.group_bytes))
+    quads = _quads(code, form, weights, offset)
+    end = builder.add(offset, number(form.bits * form.group * LANES // 8))
+    halves = ir.VectorType(HALF, LANES)
+    scale = builder.fpext(code.load(weights, end, halves), FLOATS)
+    least = None
+    if form.has_least:
+        least = builder.fpext(code.load(weights, builder.add(end, number(2 * LANES)), halves), FLOATS)
+    for row, total in enumerate(totals):
+        first = builder.add(builder.mul(width, number(row)), builder.mul(group, number(form.group)))
+        # Inputs have a scale and a sum for 32 of them, and an exact sum for 16.
+        of_group = builder.mul(builder.lshr(first, number(5)), number(4))
+        found = ir.Constant(SUMS, [0] * LANES)
+        if not form.has_least:
+            of_half = builder.mul(builder.lshr(first, number(4)), number(4))
+            below = code.load(sums, of_half, I32)
+            if form.group == 32:
+                below = builder.add(below, code.load(sums, builder.add(of_half, number(4)), I32))
+            found = code.all_lanes(builder.mul(below, ir.Constant(I32, -(1 << form.bits - 1))))
+        fours = [code.load(inputs, builder.add(first, number(4 * i)), I32) for i in range(len(quads))]
+        found = builder.sitofp(way(code, found, quads, fours, form.bits), FLOATS)
+        found = builder.fmul(found, code.all_lanes(code.load(scales, of_group, FLOAT)))
+        found = code.multiply_add(found, scale, builder.load(total))
+        if least is not None:
+            found = code.multiply_add(least, code.all_lanes(code.load(lows, of_group, FLOAT)), found)
+        builder.store(found, total)
+
+
+def _add_halves(code: _Code, group: Any, addresses: tuple[Any, ...], totals: list[Any]) -> None:
+    """Add the products of two inputs of all rows: the first to each row's first total, the other to its second."""
+    builder = code.builder
+    weights, inputs, width = addresses
+    for i in range(2):
+        offset = builder.add(builder.mul(group, ir.Constant(I64, 4 * LANES)), ir.Constant(I64, 2 * LANES * i))
+        columns = builder.fpext(code.load(weights, offset, ir.VectorType(HALF, LANES)), FLOATS)
+        for row, total in enumerate(totals[i::2]):
+            place = builder.add(builder.mul(width, ir.Constant(I64, row)), builder.mul(group, ir.Constant(I64, 2)))
+            place = builder.mul(builder.add(place, ir.Constant(I64, i)), ir.Constant(I64, 4))
+            value = code.all_lanes(code.load(inputs, place, FLOAT))
+            builder.store(code.multiply_add(columns, value, builder.load(total)), total)
+
+
+def _emit(code: _Code, form: Format, rows: int, dot: Any, given: tuple[Any, ...]) -> None:
+    """Emit a tile of a format and a number of rows."""
+    builder = code.builder
+    weights, inputs, scales, sums, lows, width, factor, output, stride = given
+    per_row = 2 if form.bits == 16 else 1
+    totals = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, [0.0] * LANES)) for _ in range(rows * per_row)]
+    for total in totals:
+        builder.store(ir.Constant(FLOATS, [0.0] * LANES), total)
+    with cgutils.for_range(builder, builder.udiv(width, ir.Constant(I64, form.group))) as loop:
+        place = builder.mul(loop.index, ir.Constant(I64, form.group_bytes))
+        code.prefetch(builder.add(weights, place), form.group_bytes)
+        if form.bits == 16:
+            _add_halves(code, loop.index, (weights, inputs, width), totals)
+        else:
+            _add_scaled(code, form, dot, loop.index, (weights, inputs, scales, sums, lows, width), totals)
+    for row in range(rows):
+        found = [builder.load(total) for total in totals[row * per_row : (row + 1) * per_row]]
+        total = found[0] if per_row == 1 else builder.fadd(*found)
+        place = builder.add(output, builder.mul(builder.mul(stride, ir.Constant(I64, row)), ir.Constant(I64, 4)))
+        address = builder.inttoptr(place, FLOATS.as_pointer())
+        builder.store(builder.fmul(total, code.all_lanes(factor)), address).align = 4
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile(
+    typing: Any,
+    way: Any,
+    form: Any,
+    rows: Any,
+    weights: Any,
+    inputs: Any,
+    scales: Any,
+    sums: Any,
+    lows: Any,
+    width: Any,
+    factor: Any,
+    output: Any,
+    stride: Any,
+) -> Any:
+    """Write the products of `rows` rows, at most `MOST_ROWS`, with `LANES` outputs.
+
+    `way` is a number of `WAYS`, a constant, and `form` one of `FORMATS`. All others but `factor` are integers.
+    Addresses: of a column's weights, of the rows [rows, `width`] (numbers of eight bits with their scales, by 32,
+    exact sums, by 16, and sums times scales, by 32; with 16 bits in float32), and of the output, whose rows are
+    `stride` apart. Results are multiplied by `factor`, a power of two.
+    """
+    del typing, weights, inputs, scales, sums, lows, width, output, stride
+    if not isinstance(way, types.IntegerLiteral):
+        return None
+    dot = WAYS[way.literal_value][1]
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        del signature
+        for number, chosen in enumerate(FORMATS):
+            with builder.if_then(builder.icmp_signed("==", given[1], ir.Constant(I64, number))):
+                for count in range(1, MOST_ROWS + 1):
+                    with builder.if_then(builder.icmp_signed("==", given[2], ir.Constant(I64, count))):
+                        _emit(_Code(builder), chosen, count, dot, given[3:])
+        return context.get_dummy_value()
+
+    numbers = (types.int64,) * 6
+    return types.void(way, types.int64, types.int64, *numbers, types.float32, types.int64, types.int64), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def add_tile(
+    typing: Any,
+    rows: Any,
+    weights: Any,
+    apart: Any,
+    count: Any,
+    inputs: Any,
+    width: Any,
+    output: Any,
+    stride: Any,
+) -> Any:
+    """Add the products of `count` inputs of `rows` rows, at most `MOST_ROWS`, with `LANES` outputs to the output.
+
+    All is in float32, and all arguments are integers. Addresses: of the weights of the first input, with those of
+    the others `apart` elements from each other, of the inputs [rows, `width`], and of the output, whose rows are
+    `stride` apart. Inputs are added one by one, so that it does not matter for a sum which of them one call adds.
+    """
+    del typing, rows, weights, apart, count, inputs, width, output, stride
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        del signature
+        rows, weights, apart, count, inputs, width, output, stride = given
+        code, four = _Code(builder), ir.Constant(I64, 4)
+        for number in range(1, MOST_ROWS + 1):
+            with builder.if_then(builder.icmp_signed("==", rows, ir.Constant(I64, number))):
+                places = [builder.mul(builder.mul(stride, ir.Constant(I64, row)), four) for row in range(number)]
+                totals = [cgutils.alloca_once(builder, FLOATS) for _ in range(number)]
+                for place, total in zip(places, totals, strict=True):
+                    builder.store(code.load(output, place, FLOATS), total)
+                with cgutils.for_range(builder, count) as loop:
+                    vector = code.load(weights, builder.mul(builder.mul(apart, loop.index), four), FLOATS)
+                    for row, total in enumerate(totals):
+                        place = builder.add(builder.mul(width, ir.Constant(I64, row)), loop.index)
+                        value = code.all_lanes(code.load(inputs, builder.mul(place, four), FLOAT))
+                        builder.store(code.multiply_add(vector, value, builder.load(total)), total)
+                for place, total in zip(places, totals, strict=True):
+                    address = builder.inttoptr(builder.add(output, place), FLOATS.as_pointer())
+                    builder.store(builder.load(total), address).align = 4
+        return context.get_dummy_value()
+
+    return types.void(*(types.int64,) * 8), generate
