@@ -42,6 +42,7 @@ MACHINE_LEARNING: Final = frozenset({"torch", "transformers", "safetensors"})
 OF_TORCH: Final = (
     "engine/torch",
     "engine/compiled",
+    "engine/kernels",
     "engine/forward",
     "engine/blocks",
     "engine/eagle",

@@ -24,7 +24,7 @@ def has_fast_float16() -> bool:
 
 
 def reads_float16() -> bool:
-    """Return True if the processor is known to support PyTorch's products with weights in float16 (FBGEMM)."""
+    """Return True if the processor is known to have instructions that read float16."""
     return _flags() >= {"avx2", "f16c", "fma"}
 
 

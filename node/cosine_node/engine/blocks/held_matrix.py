@@ -74,7 +74,7 @@ class HeldMatrix:
         given = inputs_of(len(rows), self.inputs)
         given.rows[:] = rows.reshape(-1)
         found = np.empty((len(rows), self.outputs), np.float32)
-        threads = threads_for(self.inputs * self.outputs)
+        threads = threads_for(self.inputs * self.outputs, torch.get_num_threads())
         run(multiply, threads, self.entry()[None], given, len(rows), self.inputs, found.reshape(-1))
         return found
 

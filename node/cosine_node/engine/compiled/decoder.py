@@ -119,7 +119,7 @@ class CompiledDecoder:
         chosen = np.array(wanted if self._vocab_tokens else (), np.int64)
         logits = np.empty((len(chosen), self._vocab_tokens), np.float32)
         pages, page_slots = self._pages_of(given.store)
-        threads = threads_for(self._weights)
+        threads = threads_for(self._weights, torch.get_num_threads())
         widest = max(shape.hidden, shape.wide, shape.query_heads * shape.width)
         group = shape.query_heads // shape.key_heads
         longest = int(given.paths.count.max())

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import llvmlite.binding
 import numpy as np
-import torch
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
@@ -80,9 +79,9 @@ def _workers(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads - 1, "kernel")
 
 
-def threads_for(weights: int) -> int:
-    """Return the number of threads of a kernel that reads so many weights: PyTorch's, but less if it is small."""
-    return max(1, min(torch.get_num_threads(), weights // THREAD_WEIGHTS))
+def threads_for(weights: int, most: int) -> int:
+    """Return the number of threads, at most `most`, of a kernel that reads so many weights."""
+    return max(1, min(most, weights // THREAD_WEIGHTS))
 
 
 def run(kernel: Callable[..., Any], threads: int, *arguments: Any) -> Any:

@@ -188,7 +188,7 @@ def _check_held(quantize: str, dtype: str, device: torch.device) -> None:
         instead = f"use --dtype {HALF} or drop --dtype" if quantize == HALF else "drop --dtype"
         raise UsageError(f"--quantize {quantize} requires a CPU and float32 activations; {instead}.")
     if quantize == HALF and not reads_float16():
-        raise UsageError(f"PyTorch does not support {HALF} weights on this processor; drop --quantize.")
+        raise UsageError(f"This processor does not read {HALF} weights; drop --quantize.")
 
 
 def stored_file(source: str, quantize: str | None) -> GgufFile | None:

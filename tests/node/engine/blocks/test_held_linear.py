@@ -69,7 +69,7 @@ def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: 
     with pytest.raises(UsageError, match="use --dtype float16 or drop --dtype"):
         check_options(dtype="float16", device="cpu", quantize="float16")
     monkeypatch.setattr(loading, "reads_float16", lambda: False)
-    with pytest.raises(UsageError, match="does not support float16 weights on this processor"):
+    with pytest.raises(UsageError, match="does not read float16 weights"):
         check_options(dtype="auto", device="cpu", quantize="float16")
 
 

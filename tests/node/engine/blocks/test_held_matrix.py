@@ -77,7 +77,7 @@ def test_products_round_inputs_to_eight_bits_by_groups(bits: int) -> None:
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_a_row_has_the_same_bits_among_any_others(bits: int, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_matrix, "threads_for", lambda weights: threads)
+    monkeypatch.setattr(held_matrix, "threads_for", lambda weights, most: threads)
     weights = noise(70, 192)
     held = HeldMatrix.of_halves(weights) if bits == 16 else matrix(70, bits)[0]
     assert held is not None

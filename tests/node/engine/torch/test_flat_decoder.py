@@ -7,9 +7,12 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import Row
+from cosine_node.engine.compiled import decoder
+from cosine_node.engine.compiled.model import CompiledModel
 from cosine_node.engine.forward.cuda_graphs import TRIED_PASSES, CaptureTrial
 from cosine_node.engine.forward.flat_decoder import FlatDecoder
 from cosine_node.engine.forward.packed_model import PackedModel
+from cosine_node.engine.forward.pass_model import PassModel
 from cosine_node.engine.torch.load_self_test import check_exactness, find_way
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
@@ -42,6 +45,18 @@ def test_known_models_with_converted_weights_are_compiled_and_have_the_same_bits
     assert find_way(model) is PassWay.COMPILED
 
 
+@pytest.mark.parametrize("quantize", ["int4", "float16"])
+def test_the_bits_do_not_depend_on_the_number_of_threads(quantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = held(build(FLAT["qwen3"]()), quantize)
+
+    def logits() -> torch.Tensor:
+        return torch.cat([_pass(CompiledModel(model, slots=400), lengths) for lengths in ([20, 33, 5], [130])])
+
+    alone = logits()
+    monkeypatch.setattr(decoder, "threads_for", lambda weights, most: 3)
+    assert torch.equal(logits(), alone)
+
+
 @pytest.mark.parametrize("make", OTHERS.values(), ids=OTHERS)
 def test_other_models_are_left_as_they_are(make: Any) -> None:
     assert FlatDecoder.of(build(make())) is None
@@ -53,7 +68,7 @@ def test_a_replaced_projection_is_no_known_model() -> None:
     assert FlatDecoder.of(model) is None
 
 
-def _pass(packed: PackedModel, contexts: list[int]) -> torch.Tensor:
+def _pass(packed: PassModel, contexts: list[int]) -> torch.Tensor:
     """Run a pass of one token after contexts of some lengths."""
     feeds, slot = [], 0
     for number, length in enumerate(contexts):

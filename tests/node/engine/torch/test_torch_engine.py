@@ -7,8 +7,11 @@ import pytest
 import torch
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row
+from cosine_node.engine.compiled import decoder
 from cosine_node.engine.torch.engine import TorchEngine
+from cosine_node.engine.torch.pass_way import PassWay
 from cosine_protocol.request import Sampling
+from tests.node.engine.engines import held
 from tests.node.engine.random_walk import Walk, check_walk
 from tests.node.engine.tiny_models import WINDOWED, build, tiny_llama
 
@@ -34,8 +37,13 @@ def test_random_walks_on_a_gpu_equal_fresh_forwards_on_the_cpu(seed: int, make: 
     ],
     ids=["abandoned", "of a card", "of Python", "of PyTorch"],
 )
-def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(error: Exception | None) -> None:
-    engine = TorchEngine(tiny_llama(), pool_tokens=512)
+@pytest.mark.parametrize("is_compiled", [False, True], ids=["modules", "compiled"])
+def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool
+) -> None:
+    monkeypatch.setattr(decoder, "threads_for", lambda weights, most: 2)
+    model = held(tiny_llama(), "int8") if is_compiled else tiny_llama()
+    engine = TorchEngine(model, pool_tokens=512, way=PassWay.COMPILED if is_compiled else PassWay.PACKED)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)
 
     def fail(*_: object) -> None:
