@@ -89,22 +89,20 @@ class OwnDrafts:
         index = self._index()
         if index is None or self._prediction.run >= MAX_MATCH:
             return
-        match = index.longest(self._last)
-        if match.tokens <= max(self._prediction.run, LEAST_MATCH - 1):
+        matched, places = index.longest(self._last, most=MAX_PLACES)
+        if matched <= max(self._prediction.run, LEAST_MATCH - 1):
             return
-        places = index.spread(match, MAX_PLACES)
         following = {place: text for place in places if (text := index.after(place, GUESSED_TOKENS))}
         counts = Counter(text[0] for text in following.values())
         firsts = {text[0]: place for place, text in following.items()}
-        if match.tokens >= FOLLOWED_TOKENS and len(counts) == 1:
+        if matched >= FOLLOWED_TOKENS and len(counts) == 1:
             (place,) = firsts.values()
             text = index.after(place, PREDICTED_TOKENS)
-            self._prediction = Prediction(text, run=match.tokens, rate=self._likeness.rate, returns=RETURNS)
-        elif self._text.find(self._text[-WORD * match.tokens :], 0, -WORD) < 0:
+            self._prediction = Prediction(text, run=matched, rate=self._likeness.rate, returns=RETURNS)
+        elif self._text.find(self._text[-WORD * matched :], 0, -WORD) < 0:
             # Otherwise the verifier copies from the request what followed there.
             self._guesses = [
-                (count / len(following), match.tokens, following[firsts[token]])
-                for token, count in counts.most_common()
+                (count / len(following), matched, following[firsts[token]]) for token, count in counts.most_common()
             ]
 
     def draft(self, *, is_anew: bool = False) -> list[Node]:

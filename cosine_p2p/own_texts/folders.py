@@ -10,11 +10,12 @@ import logging
 import os
 import time
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
-from itertools import chain, islice
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from shutil import rmtree
 from stat import S_ISREG
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_BYTES: Final = 100_000_000  # Tokenised in 15 s and indexed in 10 s on two cores; 230 MB of memory.
-# Of half as much, files are also indexed as strings of JSON, as many models write the arguments of tools: so written
-# changed files of this repository take 0.43 times as many passes with such an index of an earlier state.
+# Of half as much, files are also indexed as strings of JSON, as many models write the arguments of tools: changed
+# files of this repository, so written, take 0.43 times as many passes with that.
 MAX_FILES: Final = 100_000  # Bounds a look at a folder: some seconds.
 MAX_KEPT: Final = 4  # Indices in the state folder; the latest.
 MAX_FILE_BYTES: Final = 1 << 20  # Longer files are data, or written by programs.
@@ -138,22 +139,18 @@ class OwnTexts:
 
     def _found(self) -> list[_File]:
         """Return the files to index, those changed last first, up to `MAX_BYTES`; past replies are shortened."""
-        paths = set(islice(chain.from_iterable(map(_files_below, self._folders)), MAX_FILES))
-        if self._keeps_replies and self._replies.exists():
-            if self._replies.stat().st_size > MAX_REPLIES_BYTES:
-                replace_bytes(self._replies, self._replies.read_bytes()[-MAX_REPLIES_BYTES // 2 :])
-            paths.add(self._replies)
-        stats = [(str(path), path.stat()) for path in sorted(paths)]
-        found = sorted(((path, of.st_size, of.st_mtime_ns) for path, of in stats), key=lambda file: -file[2])
-        left = MAX_BYTES
-        for number, (_, size, _) in enumerate(found):
-            left -= size
-            if left < 0:
-                if not self._has_told:
-                    logger.warning("The texts to draft from exceed %d MB: the latest are used.", MAX_BYTES // 10**6)
-                self._has_told = True
-                return found[:number]
-        return found
+        found = set(islice(chain.from_iterable(map(_files_below, self._folders)), MAX_FILES))
+        replies = self._replies
+        if self._keeps_replies and replies.exists():
+            if replies.stat().st_size > MAX_REPLIES_BYTES:
+                replace_bytes(replies, replies.read_bytes()[-MAX_REPLIES_BYTES // 2 :])
+            found.add((str(replies), replies.stat().st_size, replies.stat().st_mtime_ns))
+        latest = sorted(found, key=lambda file: (-file[2], file))
+        count = bisect_right(list(accumulate(size for _, size, _ in latest)), MAX_BYTES)
+        if count < len(latest) and not self._has_told:
+            logger.warning("The texts to draft from exceed %d MB: the latest are used.", MAX_BYTES // 10**6)
+            self._has_told = True
+        return latest[:count]
 
     def _made(self, found: list[_File], codec: TextTokenizer) -> tuple[TextIndex, dict[_File, int]]:
         """Return the index of these files; those of the index before are not read again."""
@@ -161,9 +158,8 @@ class OwnTexts:
         if self._index is not None:
             known = dict(zip(self._files, self._index.texts(self._files.values()), strict=True))
         anew = [file for file in found if file not in known]
-        forms = (str, partial(json.dumps, ensure_ascii=False))[
-            : MAX_BYTES // max(1, sum(size for _, size, _ in found))
-        ]
+        is_half = 2 * sum(size for _, size, _ in found) <= MAX_BYTES
+        forms = (str, partial(json.dumps, ensure_ascii=False)) if is_half else (str,)
         for start in range(0, len(anew), BATCH_FILES):
             batch = anew[start : start + BATCH_FILES]
             known |= zip(batch, _tokenised([Path(path) for path, _, _ in batch], codec, forms), strict=True)
@@ -171,14 +167,15 @@ class OwnTexts:
         return TextIndex.of(texts), {file: len(text) for file, text in zip(found, texts, strict=True)}
 
 
-def _files_below(folder: Path) -> Iterator[Path]:
+def _files_below(folder: Path) -> Iterator[_File]:
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if name not in JUNK and not name.startswith(".")]
-        for name in names:
-            path = Path(place, name)
-            status = path.lstat()
-            if not name.startswith(".") and S_ISREG(status.st_mode) and status.st_size <= MAX_FILE_BYTES:
-                yield path
+        for path in (os.path.join(place, name) for name in names if not name.startswith(".")):
+            # It may be gone.
+            with suppress(OSError):
+                of = os.lstat(path)
+                if S_ISREG(of.st_mode) and of.st_size <= MAX_FILE_BYTES:
+                    yield path, of.st_size, of.st_mtime_ns
 
 
 def _tokenised(

@@ -45,10 +45,8 @@ def after(own: OwnTexts, begun: str) -> set[str]:
     """All that follows the longest match with a text, which must be a match of all of it."""
     index = own.index()
     assert index is not None
-    match = index.longest(CODEC.encode(begun))
-    if match.tokens < len(begun):
-        return set()
-    return {CODEC.decode(index.after(place, 99)) for place in index.spread(match, 99)}
+    matched, places = index.longest(CODEC.encode(begun), most=99)
+    return {CODEC.decode(index.after(place, 99)) for place in places if matched == len(begun)}
 
 
 def test_text_files_are_read_and_nothing_else(folder: Path) -> None:
