@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.compiled.decoder import CompiledDecoder, CompiledPass
+from cosine_node.engine.compiled.layers import PassTokens
 from cosine_node.engine.compiled.paths import Paths
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import PassFeatures
@@ -38,16 +39,14 @@ class CompiledModel(PassModel):
     ) -> Tensor:
         """Run a pass as `PackedModel.logits` does."""
         nodes = [tree.nodes[name] for tree, row in feeds for name in row.nodes]
+        slots = np.array([node.slot for node in nodes], dtype=np.int64)
         given = CompiledPass(
             input_ids=torch.tensor([[token for _, row in feeds for token in row.tokens]], dtype=torch.int64),
             position_ids=torch.tensor([[node.index for node in nodes]], dtype=torch.int64),
-            slots=np.array([node.slot for node in nodes], dtype=np.int64),
-            paths=Paths.of(feeds),
-            store=self.store if store is None else store,
-            stop=self._stop,
+            tokens=PassTokens(slots, Paths.of(feeds), self.store if store is None else store, self._stop),
             check=self._check,
         )
         with self._passing():
             found = self._decoder(given, wanted, entering, self.features.seen)
-            self.features.keep(given.slots)
+            self.features.keep(slots)
             return found

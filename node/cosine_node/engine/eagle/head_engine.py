@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
+from cosine_node.engine.eagle.compiled_head import CompiledHead
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import KeptFeatures
 from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan
@@ -55,6 +56,7 @@ class HeadEngine(PagedEngine):
         self, head: DraftHead, embedding: Tensor, *, pool_tokens: int, known_tokens: int | None = None
     ) -> None:
         self.head = head
+        self._compiled = CompiledHead.of(head)
         self._known_tokens = known_tokens
         if head.vocabulary is not None and known_tokens is not None:
             self._known_tokens = bisect_left(head.vocabulary.target_ids, known_tokens)
@@ -97,9 +99,13 @@ class HeadEngine(PagedEngine):
         return [replace(result, choices=tuple(map(vocabulary.target_choice, result.choices))) for result in results]
 
     def _logits(self, feeds: Feeds, tokens: list[int], wanted: list[int]) -> Tensor:
-        plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
         embedded = F.embedding(torch.tensor(tokens, device=self._embedding.device), self._embedding)
         features = torch.cat([self._features(tree, row) for tree, row in feeds])
+        if self._compiled is not None:
+            outputs, logits = self._compiled(feeds, self._store, embedded, features, wanted)
+            self._outputs[[tree.nodes[name].slot for tree, row in feeds for name in row.nodes]] = outputs
+            return F.pad(logits, (0, 1), value=-math.inf)
+        plan = PassPlan(feeds, store=self._store, device=self._embedding.device)
         outputs = self.head.read(plan, embedded, features)
         written = plan.written
         if written.index is None:

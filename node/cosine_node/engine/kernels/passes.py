@@ -15,6 +15,8 @@ class Shape(NamedTuple):
     """The sizes of all layers."""
 
     hidden: int
+    entering: int
+    """Elements that queries, keys and values are computed from."""
     wide: int
     """Elements of the feed-forward."""
     query_heads: int
@@ -135,7 +137,7 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     width, key_heads, rotated = shape.width, shape.key_heads, shape.query_heads + shape.key_heads
     columns, attended_width = (rotated + key_heads) * width, shape.query_heads * width
     flat_heads = given.outputs[tokens * shape.hidden : tokens * (shape.hidden + columns)]
-    _times(_matrix(layers, number, 0), left, tokens, shape.hidden, flat_heads, columns, thread)
+    _times(_matrix(layers, number, 0), left, tokens, shape.entering, flat_heads, columns, thread)
     meet(thread.arrivals, thread.threads)
     heads = flat_heads.reshape(tokens, rotated + key_heads, width)
     of_queries, of_keys = layers.norms[number, 2:]
@@ -231,3 +233,40 @@ def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals:
     if len(given.wanted):
         _logits(layers, given, thread)
     return place
+
+
+@compiled
+def run_head(layers: Layers, given: Pass, embedded: Floats, number: int, threads: int, arrivals: int) -> int:
+    """Run the layer of a draft head (`cosine_node.engine.eagle.draft_head`) and its output layer.
+
+    `given.x` are features, and `embedded` [tokens, hidden] the tokens that they precede. The second norm in the
+    last row of `layers.norms` is that of embedded tokens. Returns the place in `given.x` of the output.
+    """
+    thread, tokens, hidden = Thread(number, threads, arrivals), given.x.shape[1], layers.shape.hidden
+    (left, right), (first, last) = given.inputs, _columns(hidden, thread)
+    size = tokens * hidden
+    # What is added to the embedded tokens, and the room for the sum, which is not read.
+    nothing, total = given.outputs[:size].reshape(tokens, hidden), given.x[1]
+    normed = right.rows[:size].reshape(tokens, hidden)
+    add_norm(embedded, nothing, floats_at(layers.norms[1, 1], hidden), layers.shape.eps, total, normed, first, last)
+    _add_and_norm(layers, given, layers.norms[0, 0], 0, thread)
+    meet(arrivals, threads)
+    if thread.number == 0:
+        # From the last token on, none is overwritten before it has moved.
+        for token in range(tokens - 1, -1, -1):
+            feature = left.rows[token * hidden : (token + 1) * hidden].copy()
+            left.rows[2 * token * hidden : (2 * token + 1) * hidden] = normed[token]
+            left.rows[(2 * token + 1) * hidden : (2 * token + 2) * hidden] = feature
+    meet(arrivals, threads)
+    _round(left, _matrix(layers, 0, 0), tokens, 2 * hidden, thread)
+    meet(arrivals, threads)
+    _attention(layers, given, 0, thread)
+    _add_and_norm(layers, given, layers.norms[0, 1], 1, thread)
+    _round(left, _matrix(layers, 0, 2), tokens, hidden, thread)
+    meet(arrivals, threads)
+    _feed_forward(layers, given, 0, thread)
+    _add_and_norm(layers, given, layers.norms[1, 0], 0, thread)
+    meet(arrivals, threads)
+    if len(given.wanted):
+        _logits(layers, given, thread)
+    return 1

@@ -10,6 +10,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from cosine_node.engine.base import Row, RowResult
+from cosine_node.engine.blocks.held_linear import hold
+from cosine_node.engine.compiled import layers
 from cosine_node.engine.eagle.draft_head import EagleHead, HeadShape
 from cosine_node.engine.eagle.head_engine import HeadEngine
 from cosine_node.engine.forward.pass_features import KeptFeatures
@@ -73,6 +75,25 @@ def test_drafts_give_the_further_steps_of_training() -> None:
         row = Row(sequence, (TEXT[anchor + 1 + step],), (name,), (parent,))
         drafted.append(engine.forward([row])[0].choices[-1].token)
     assert drafted == [best(output[0, anchor : anchor + 1])[0] for output in steps]
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_compiled_head_drafts_what_its_modules_do(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers, "threads_for", lambda weights, most: threads)
+    head = random_head()
+    hold(head, "float16")
+    compiled, plain = (HeadEngine(head, embedding_of(TARGET), pool_tokens=256) for _ in range(2))
+    assert compiled._compiled is not None
+    plain._compiled = None
+    for engine in (compiled, plain):
+        # A text, then a tree below its last token.
+        sequence, _ = read_text(engine)
+        last = len(TEXT) - 2
+        tree = Row(sequence, (7, 9, 11, 13), (50, 51, 52, 53), (last, last, 50, 51))
+        engine.forward([replace(tree, candidates=5)])
+    torch.testing.assert_close(compiled._outputs, plain._outputs, rtol=1e-4, atol=1e-5)
+    results = [read_text(engine)[1].choices[-1] for engine in (compiled, plain)]
+    assert results[0].token == results[1].token
 
 
 def test_a_branch_is_drafted_as_if_it_were_alone() -> None:

@@ -7,7 +7,7 @@ import torch
 import transformers as tf
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.compiled import decoder
+from cosine_node.engine.compiled import layers
 from cosine_node.engine.compiled.model import CompiledModel
 from cosine_node.engine.forward.cuda_graphs import TRIED_PASSES, CaptureTrial
 from cosine_node.engine.forward.flat_decoder import FlatDecoder
@@ -53,7 +53,7 @@ def test_the_bits_do_not_depend_on_the_number_of_threads(quantize: str, monkeypa
         return torch.cat([_pass(CompiledModel(model, slots=400), lengths) for lengths in ([20, 33, 5], [130])])
 
     alone = logits()
-    monkeypatch.setattr(decoder, "threads_for", lambda weights, most: 3)
+    monkeypatch.setattr(layers, "threads_for", lambda weights, most: 3)
     assert torch.equal(logits(), alone)
 
 

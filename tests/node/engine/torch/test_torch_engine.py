@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row
-from cosine_node.engine.compiled import decoder
+from cosine_node.engine.compiled import layers
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_node.engine.torch.pass_way import PassWay
 from cosine_protocol.request import Sampling
@@ -41,7 +41,7 @@ def test_random_walks_on_a_gpu_equal_fresh_forwards_on_the_cpu(seed: int, make: 
 def test_a_pass_that_fails_between_two_layers_leaves_nothing_behind(
     error: Exception | None, monkeypatch: pytest.MonkeyPatch, *, is_compiled: bool
 ) -> None:
-    monkeypatch.setattr(decoder, "threads_for", lambda weights, most: 2)
+    monkeypatch.setattr(layers, "threads_for", lambda weights, most: 2)
     model = held(tiny_llama(), "int8") if is_compiled else tiny_llama()
     engine = TorchEngine(model, pool_tokens=512, way=PassWay.COMPILED if is_compiled else PassWay.PACKED)
     sequence = engine.open(sampling=Sampling(), prompt_tokens=4)

@@ -1,0 +1,168 @@
+"""Layers with converted weights as the tables of kernels, and the arrays of their passes."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from cosine_node.engine.blocks.held_linear import HeldLinear
+from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.forward.kv_store import KvStore
+from cosine_node.engine.kernels.attention import attention_room
+from cosine_node.engine.kernels.compilation import Floats, Integers
+from cosine_node.engine.kernels.crew import run, threads_for
+from cosine_node.engine.kernels.passes import Layers, Pass, Shape
+from cosine_node.engine.kernels.products import inputs_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerModules:
+    """The modules of one layer."""
+
+    index: int
+    window: int | None
+    """Tokens that attention sees. Default: all."""
+    norms: tuple[nn.Module | None, nn.Module, nn.Module | None, nn.Module | None]
+    """The norms before attention, after it, and of query and key heads."""
+    matrices: tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]
+    """Linear layers: of queries, keys and values; of the output of attention; of gate, up and down."""
+
+    @classmethod
+    def of(
+        cls, attention: Any, mlp: Any, *, norms: Sequence[Any], index: int = 0, window: int | None = None
+    ) -> "LayerModules":
+        """Return the modules of a layer with usual names; `norms` are those before and after attention."""
+        of_heads = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
+        return cls(
+            index=index,
+            window=window,
+            norms=(norms[0], norms[1], *of_heads),
+            matrices=(
+                (attention.q_proj, attention.k_proj, attention.v_proj),
+                (attention.o_proj,),
+                (mlp.gate_proj,),
+                (mlp.up_proj,),
+                (mlp.down_proj,),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class PassTokens:
+    """The tokens of a pass: their slots in a pool, and their paths."""
+
+    slots: Integers
+    paths: Paths
+    store: KvStore
+    stop: Integers
+    """Two numbers: not 0 to stop before the next layer, and room."""
+
+
+class CompiledLayers:
+    """Runs kernels over some layers and an output layer, if any."""
+
+    def __init__(
+        self,
+        shape: Shape,
+        layers: Sequence[LayerModules],
+        *,
+        last_norms: tuple[nn.Module | None, nn.Module | None],
+        output: HeldLinear | None,
+    ) -> None:
+        """`last_norms` are the norm before the output layer and another one for the kernel, if any."""
+        self.vocab_tokens = 0 if output is None else output.out_features
+        self._shape, self._modules, self._output = shape, layers, output
+        self._windows = list(dict.fromkeys(layer.window for layer in layers))
+        matrices: list[Sequence[Any]] = [linears for layer in layers for linears in layer.matrices]
+        matrices += [() if output is None else (output,), (), (), (), ()]
+        ends = np.cumsum([len(linears) for linears in matrices])
+        norms = [layer.norms for layer in layers]
+        self._layers = Layers(
+            shape,
+            np.array([[*map(_address, each)] for each in (*norms, (*last_norms, None, None))], np.int64),
+            np.array([linear.matrix.entry(linear.bias) for linears in matrices for linear in linears], np.int64),
+            np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).reshape(-1, 5, 2).astype(np.int64),
+            np.array([self._windows.index(layer.window) for layer in layers], np.int64),
+        )
+        self._weights = sum(linear.in_features * linear.out_features for each in matrices for linear in each)
+        self._pages: WeakKeyDictionary[KvStore, tuple[Integers, Integers]] = WeakKeyDictionary()
+
+    def run(
+        self,
+        kernel: Callable[..., Any],
+        tokens: PassTokens,
+        x: Tensor,
+        angles: Sequence[Tensor],
+        wanted: Sequence[int],
+        kept: Sequence[int] = (),
+        *others: Floats,
+    ) -> tuple[Floats | None, Floats, Floats]:
+        """Run a kernel from activations `x` [tokens, hidden], with `angles` [..., tokens, width] and `others`.
+
+        Returns its output [tokens, hidden], or None if it was stopped; the logits [wanted, vocab]; and the inputs
+        [kept, tokens, hidden] of the layers `kept`.
+        """
+        shape, count = self._shape, len(x)
+        room = np.empty((2, count, shape.hidden), np.float32)
+        room[0] = x.numpy()
+        places = np.full(len(self._modules) + 1, -1)
+        places[list(kept)] = range(len(kept))
+        widest = max(2 * shape.wide, (shape.query_heads + 2 * shape.key_heads) * shape.width)
+        outputs = np.empty(count * (shape.hidden + widest), np.float32)
+        # What the first layer adds to its input.
+        outputs[: count * shape.hidden] = 0
+        chosen = np.array(wanted if self.vocab_tokens else (), np.int64)
+        pages, page_slots = self._pages_of(tokens.store)
+        threads = threads_for(self._weights, torch.get_num_threads())
+        rows = max(count, len(chosen))
+        width = max(shape.entering, shape.wide, shape.query_heads * shape.width)
+        by_window = [
+            (
+                tokens.slots if window is None else tokens.store.window_slots(tokens.slots),
+                tokens.paths.within(window, tokens.store),
+            )
+            for window in self._windows
+        ]
+        given = Pass(
+            x=room,
+            angles=torch.stack([each.reshape(count, -1) for each in angles]).numpy(),
+            slots=np.stack([slots for slots, _ in by_window]),
+            paths=np.stack([paths.slots for _, paths in by_window]),
+            spans=np.stack([[paths.first, paths.count] for _, paths in by_window]),
+            pages=pages,
+            page_slots=page_slots,
+            wanted=chosen,
+            kept=places,
+            features=np.empty((len(kept), count, shape.hidden), np.float32),
+            logits=np.empty((len(chosen), self.vocab_tokens), np.float32),
+            inputs=(inputs_of(rows, width), inputs_of(rows, width)),
+            room=attention_room(
+                threads, shape.query_heads // shape.key_heads, shape.width, int(tokens.paths.count.max())
+            ),
+            outputs=outputs,
+            stop=tokens.stop,
+        )
+        place = run(kernel, threads, self._layers, given, *others)
+        return None if place < 0 else room[place], given.logits, given.features
+
+    def _pages_of(self, store: KvStore) -> tuple[Integers, Integers]:
+        """Return the addresses [layers, 2] of a pool's keys and values, and the slots of each window."""
+        found = self._pages.get(store)
+        if found is None:
+            # Only its shape is read.
+            like = torch.empty(1, self._shape.key_heads, 1, self._shape.width)
+            pages = [store.layer(layer.index, like, like.clone(), window=layer.window) for layer in self._modules]
+            slots = {layer.window: each.keys.shape[2] for layer, each in zip(self._modules, pages, strict=True)}
+            found = self._pages[store] = (
+                np.array([[each.keys.data_ptr(), each.values.data_ptr()] for each in pages], np.int64),
+                np.array([slots[window] for window in self._windows], np.int64),
+            )
+        return found
+
+
+def _address(norm: Any) -> int:
+    return 0 if norm is None else int(norm.weight.data_ptr())
