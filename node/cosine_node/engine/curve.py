@@ -115,7 +115,7 @@ def measure_curve(
     tokens: Sequence[int] = MEASURED_TOKENS,
     context_tokens: int = 256,
     prompt_tokens: Sequence[int] = (),
-    repeats: int = 5,
+    repeats: int = 12,
     budget_s: float = inf,
 ) -> CostCurve:
     """Return the least cost of passes over a tree of each size after `context_tokens` tokens, in rising order.

@@ -1,6 +1,6 @@
 """A draft head with converted weights, as one kernel for a pass."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ class CompiledHead:
         shape, layer = head.shape, head.midlayer
         attention, output = layer.self_attn, head.lm_head
         assert isinstance(output, HeldLinear), "all linear layers are converted"
-        self._angles = head.angles
+        self._angles: Callable[[Tensor, torch.dtype], tuple[Tensor, Tensor]] = head.angles
         sizes = Shape(
             hidden=shape.width,
             entering=2 * shape.width,
@@ -36,7 +36,7 @@ class CompiledHead:
         norms = layer.hidden_norm, layer.post_attention_layernorm
         modules = LayerModules.of(attention, layer.mlp, norms=norms)
         last_norms = head.norm, layer.input_layernorm
-        self._layers = CompiledLayers(sizes, [modules], last_norms=last_norms, output=output)
+        self._layers: CompiledLayers = CompiledLayers(sizes, [modules], last_norms=last_norms, output=output)
 
     @staticmethod
     def of(head: object) -> "CompiledHead | None":
