@@ -133,7 +133,6 @@ def measure_curve(
     beyond the engine's context or free pool are left out. Raises `OutOfPages` or `UsageError` if not even the first
     fits.
     """
-    began_s = clock()
     room = min(engine.context_tokens, engine.free_tokens)
     context = max(1, min(context_tokens, room // 2))
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
@@ -151,8 +150,11 @@ def measure_curve(
         return measured[count][-1]
 
     try:
+        # Kernels may be compiled in the first pass.
+        _feed(engine, sequence, 1, is_over=lambda: False)
+        began_s = clock()
         # The context only needs to be attended to, which costs little: it takes at most a quarter of the time.
-        _feed(engine, sequence, context, is_over=lambda: is_over(0.25))
+        _feed(engine, sequence, context - 1, is_over=lambda: is_over(0.25))
         first, *others = sorted(count for count in set(tokens) if context + count <= room)
         for count in (first, *reversed(others)):
             is_time_over = is_over()

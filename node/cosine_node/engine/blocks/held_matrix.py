@@ -12,7 +12,7 @@ from cosine_node.engine.blocks.groups import Groups
 from cosine_node.engine.kernels.compilation import Floats, Integers
 from cosine_node.engine.kernels.crew import run, threads_for
 from cosine_node.engine.kernels.products import inputs_of, multiply
-from cosine_node.engine.kernels.tiles import FORMATS, LANES, Format
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, Format, tile
 
 HALF_FORMAT: Final = FORMATS[0]
 ALIGNMENT: Final = 64
@@ -75,7 +75,7 @@ class HeldMatrix:
         given.rows[:] = rows.reshape(-1)
         found = np.empty((len(rows), self.outputs), np.float32)
         threads = threads_for(self.inputs * self.outputs, torch.get_num_threads())
-        run(multiply, threads, self.entry()[None], given, len(rows), self.inputs, found.reshape(-1))
+        run(multiply, threads, tile(), self.entry()[None], given, len(rows), self.inputs, found.reshape(-1))
         return found
 
     def numbers(self) -> Tensor:

@@ -78,12 +78,12 @@ class CompiledDecoder:
         embedded = self._embed(given.input_ids)[0] if entering is None else entering
         angles = self._rotary(embedded, given.position_ids)
         seen = {} if seen is None else seen
-        output, logits, kept = self._layers.run(run_layers, given.tokens, embedded, angles, wanted, tuple(seen))
-        if output is None:
+        arrays = self._layers.prepare(given.tokens, embedded, angles, wanted, tuple(seen))
+        place = self._layers.run(run_layers, arrays)
+        if place < 0:
             given.check()
-        assert output is not None
-        seen.update(zip(seen, map(torch.from_numpy, kept), strict=True))
-        return torch.from_numpy(logits if self._layers.vocab_tokens else output[wanted])
+        seen.update(zip(seen, map(torch.from_numpy, arrays.features), strict=True))
+        return torch.from_numpy(arrays.logits if self._layers.vocab_tokens else arrays.x[place][wanted])
 
 
 def is_compilable(model: Any) -> bool:

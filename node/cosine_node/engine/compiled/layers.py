@@ -13,10 +13,11 @@ from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.compiled.paths import Paths
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.kernels.attention import attention_room
-from cosine_node.engine.kernels.compilation import Floats, Integers
+from cosine_node.engine.kernels.compilation import Integers
 from cosine_node.engine.kernels.crew import run, threads_for
 from cosine_node.engine.kernels.passes import Layers, Pass, Shape
 from cosine_node.engine.kernels.products import inputs_of
+from cosine_node.engine.kernels.tiles import tile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +84,7 @@ class CompiledLayers:
         norms = [layer.norms for layer in layers]
         self._layers = Layers(
             shape,
+            tile(),
             np.array([[*map(_address, each)] for each in (*norms, (*last_norms, None, None))], np.int64),
             np.array([linear.matrix.entry(linear.bias) for linears in matrices for linear in linears], np.int64),
             np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).reshape(-1, 5, 2).astype(np.int64),
@@ -91,20 +93,17 @@ class CompiledLayers:
         self._weights = sum(linear.in_features * linear.out_features for each in matrices for linear in each)
         self._pages: WeakKeyDictionary[KvStore, tuple[Integers, Integers]] = WeakKeyDictionary()
 
-    def run(
+    def prepare(
         self,
-        kernel: Callable[..., Any],
         tokens: PassTokens,
         x: Tensor,
         angles: Sequence[Tensor],
         wanted: Sequence[int],
         kept: Sequence[int] = (),
-        *others: Floats,
-    ) -> tuple[Floats | None, Floats, Floats]:
-        """Run a kernel from activations `x` [tokens, hidden], with `angles` [..., tokens, width] and `others`.
+    ) -> Pass:
+        """Return the arrays of a pass from activations `x` [tokens, hidden], with `angles` [..., tokens, width].
 
-        Returns its output [tokens, hidden], or None if it was stopped; the logits [wanted, vocab]; and the inputs
-        [kept, tokens, hidden] of the layers `kept`.
+        Logits are for the tokens `wanted`, features for the inputs of the layers `kept`.
         """
         shape, count = self._shape, len(x)
         room = np.empty((2, count, shape.hidden), np.float32)
@@ -117,9 +116,9 @@ class CompiledLayers:
         outputs[: count * shape.hidden] = 0
         chosen = np.array(wanted if self.vocab_tokens else (), np.int64)
         pages, page_slots = self._pages_of(tokens.store)
-        threads = threads_for(self._weights, torch.get_num_threads())
         rows = max(count, len(chosen))
         width = max(shape.entering, shape.wide, shape.query_heads * shape.width)
+        group = shape.query_heads // shape.key_heads
         by_window = [
             (
                 tokens.slots if window is None else tokens.store.window_slots(tokens.slots),
@@ -127,7 +126,7 @@ class CompiledLayers:
             )
             for window in self._windows
         ]
-        given = Pass(
+        return Pass(
             x=room,
             angles=torch.stack([each.reshape(count, -1) for each in angles]).numpy(),
             slots=np.stack([slots for slots, _ in by_window]),
@@ -140,14 +139,18 @@ class CompiledLayers:
             features=np.empty((len(kept), count, shape.hidden), np.float32),
             logits=np.empty((len(chosen), self.vocab_tokens), np.float32),
             inputs=(inputs_of(rows, width), inputs_of(rows, width)),
-            room=attention_room(
-                threads, shape.query_heads // shape.key_heads, shape.width, int(tokens.paths.count.max())
-            ),
+            room=attention_room(self._threads, group, shape.width, int(tokens.paths.count.max())),
             outputs=outputs,
             stop=tokens.stop,
         )
-        place = run(kernel, threads, self._layers, given, *others)
-        return None if place < 0 else room[place], given.logits, given.features
+
+    def run(self, kernel: Callable[..., int], given: Pass, *others: Any) -> int:
+        """Run a kernel over the layers, with the arrays `given` and `others`; return its result."""
+        return int(run(kernel, self._threads, self._layers, given, *others))
+
+    @property
+    def _threads(self) -> int:
+        return threads_for(self._weights, torch.get_num_threads())
 
     def _pages_of(self, store: KvStore) -> tuple[Integers, Integers]:
         """Return the addresses [layers, 2] of a pool's keys and values, and the slots of each window."""

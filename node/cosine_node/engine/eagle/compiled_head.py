@@ -54,6 +54,6 @@ class CompiledHead:
         slots = np.array([node.slot for node in nodes], np.int64)
         tokens = PassTokens(slots, Paths.of(feeds), store, np.zeros(2, np.int64))
         angles = self._angles(torch.tensor([node.index for node in nodes]), torch.float32)
-        output, logits, _ = self._layers.run(run_head, tokens, feature, angles, wanted, (), embedded.numpy())
-        assert output is not None, "nobody stops it"
-        return torch.from_numpy(output), torch.from_numpy(logits)
+        given = self._layers.prepare(tokens, feature, angles, wanted)
+        place = self._layers.run(run_head, given, embedded.numpy())
+        return torch.from_numpy(given.x[place]), torch.from_numpy(given.logits)

@@ -4,7 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.kernels.compilation import ZERO, Floats, Integers, compiled, inlined, share
+from cosine_node.engine.kernels.compilation import ZERO, Floats, Integers, compiled, inlined
+from cosine_node.engine.kernels.crew import Thread, share
 from cosine_node.engine.kernels.elements import PAGE, exponential
 from cosine_node.engine.kernels.tiles import LANES, MOST_ROWS, add_tile
 
@@ -92,8 +93,7 @@ def attend(
     scale: np.float32,
     room: tuple[Floats, Floats],
     output: Floats,
-    thread: int,
-    threads: int,
+    thread: Thread,
 ) -> None:
     """Write the attention of a thread's share of the heads to `output` [tokens, query heads, width].
 
@@ -114,7 +114,7 @@ def attend(
         path = slots[first[start] : first[start] + np.max(count[start:end])]
         rows = (end - start) * group
         scores = room[1][: rows * len(path)].reshape(rows, len(path))
-        mine, others = share(rows * values.shape[1], thread, threads)
+        mine, others = share(rows * values.shape[1], thread)
         for head in range(values.shape[1]):
             low, high = max(0, mine - head * rows), min(rows, others - head * rows)
             if low >= high:

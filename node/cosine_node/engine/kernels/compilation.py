@@ -28,12 +28,6 @@ def inlined(kernel: Kernel) -> Kernel:
     return found
 
 
-@compiled
-def share(total: int, thread: int, threads: int) -> tuple[int, int]:
-    """Return the first number of a thread's share of `total` numbers, and the first one after it."""
-    return total * thread // threads, total * (thread + 1) // threads
-
-
 @intrinsic  # type: ignore[untyped-decorator]
 def _pointer(typing: Any, address: Any) -> Any:
     """Convert an integer to a pointer to float32."""

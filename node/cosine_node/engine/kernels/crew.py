@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import llvmlite.binding
 import numpy as np
@@ -23,6 +23,8 @@ from cosine_node.engine.kernels.compilation import compiled
 
 THREAD_WEIGHTS: Final = 1 << 22
 """Least number of weights of a kernel for each of its threads."""
+COLUMNS: Final = 32
+"""Columns that one thread computes at once: a group of the inputs of another matrix."""
 TURNS: Final = 2000
 """How often a thread looks for the others before it lets other threads run."""
 HAS_PAUSE: Final = llvmlite.binding.get_default_triple().startswith("x86_64")
@@ -63,15 +65,37 @@ def _wait(typing: Any, is_long: Any) -> Any:
     return types.void(types.boolean), generate
 
 
+class Thread(NamedTuple):
+    """One of the `threads` of a kernel."""
+
+    number: int
+    threads: int
+    arrivals: int
+    """The address of an int64, 0 at first."""
+
+
 @compiled
-def meet(arrivals: int, threads: int) -> None:
-    """Wait until all threads are here. `arrivals` is the address of an int64, 0 at first."""
-    if threads > 1:
-        goal = (_add(arrivals, 1) + threads - 1) // threads * threads
+def meet(thread: Thread) -> None:
+    """Wait until all threads are here."""
+    if thread.threads > 1:
+        goal = (_add(thread.arrivals, 1) + thread.threads - 1) // thread.threads * thread.threads
         turns = 0
-        while _add(arrivals, 0) < goal:
+        while _add(thread.arrivals, 0) < goal:
             turns += 1
             _wait(turns > TURNS)
+
+
+@compiled
+def share(total: int, thread: Thread) -> tuple[int, int]:
+    """Return the first number of a thread's share of `total` numbers, and the first one after it."""
+    return total * thread.number // thread.threads, total * (thread.number + 1) // thread.threads
+
+
+@compiled
+def columns_of(width: int, thread: Thread) -> tuple[int, int]:
+    """Return the first column of a thread's share of `width`, and the first one after it."""
+    first, last = share((width + COLUMNS - 1) // COLUMNS, thread)
+    return first * COLUMNS, min(last * COLUMNS, width)
 
 
 @cache
@@ -85,19 +109,20 @@ def threads_for(weights: int, most: int) -> int:
 
 
 def run(kernel: Callable[..., Any], threads: int, *arguments: Any) -> Any:
-    """Call a kernel in some threads with `arguments`, the number of a thread, their number and `arrivals`.
+    """Call a kernel in some threads, with `arguments` and a `Thread`.
 
     Returns the result of thread 0.
     """
     arrivals = np.zeros(1, np.int64)
     address = arrivals.ctypes.data
     if threads == 1:
-        return kernel(*arguments, 0, 1, address)
+        return kernel(*arguments, Thread(0, 1, address))
     with RUNNING:
         others = [
-            _workers(threads).submit(kernel, *arguments, thread, threads, address) for thread in range(1, threads)
+            _workers(threads).submit(kernel, *arguments, Thread(number, threads, address))
+            for number in range(1, threads)
         ]
-        found = kernel(*arguments, 0, threads, address)
+        found = kernel(*arguments, Thread(0, threads, address))
         for each in others:
             each.result()
     return found

@@ -4,7 +4,8 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, share
+from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled
+from cosine_node.engine.kernels.crew import Thread, share
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 
 PAGE: Final = PAGE_TOKENS
@@ -52,6 +53,22 @@ def add_norm(
 
 
 @compiled
+def add(x: Floats, added: Floats, total: Floats, first: int, last: int) -> None:
+    """Write the columns from `first` to `last` of x + added to `total`, all [rows, width]."""
+    for row in range(len(x)):
+        for i in range(first, last):
+            total[row, i] = x[row, i] + added[row, i]
+
+
+@compiled
+def copy(x: Floats, found: Floats, first: int, last: int) -> None:
+    """Copy the columns from `first` to `last` of x to `found`, both [rows, width]."""
+    for row in range(len(x)):
+        for i in range(first, last):
+            found[row, i] = x[row, i]
+
+
+@compiled
 def gate(gates: Floats, ups: Floats, gated: Floats, first: int, last: int) -> None:
     """Write the columns from `first` to `last` of SiLU(gate) * up (arXiv 2002.05202) to `gated` [rows, width]."""
     for row in range(len(gated)):
@@ -75,7 +92,7 @@ def norm_head(head: Floats, weight: Floats, eps: np.float32) -> None:
 
 @compiled
 def rotate_and_store(
-    heads: Floats, angles: Floats, slots: Integers, keys: Floats, values: Floats, thread: int, threads: int
+    heads: Floats, angles: Floats, slots: Integers, keys: Floats, values: Floats, thread: Thread
 ) -> None:
     """Rotate queries and keys (arXiv 2104.09864) in place, and write keys and values to their slots.
 
@@ -85,7 +102,7 @@ def rotate_and_store(
     """
     (tokens, count, width), key_heads = heads.shape, values.shape[1]
     half, rotated = width // 2, count - key_heads
-    first, last = share(tokens * count, thread, threads)
+    first, last = share(tokens * count, thread)
     for unit in range(first, last):
         token, number = unit // count, unit % count
         head, slot = heads[token, number], slots[token]
@@ -96,7 +113,8 @@ def rotate_and_store(
                 head[i] = low * cos[i] - high * sin[i]
                 head[i + half] = high * cos[i + half] + low * sin[i + half]
         if number >= rotated:
-            values[slot, number - rotated] = head
+            for i in range(width):
+                values[slot, number - rotated, i] = head[i]
         elif number >= rotated - key_heads:
             for i in range(width):
                 keys[slot // PAGE, number - rotated + key_heads, i, slot % PAGE] = head[i]

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 
 from cosine_node.engine.kernels.attention import attend
-from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at, share
-from cosine_node.engine.kernels.crew import meet
-from cosine_node.engine.kernels.elements import PAGE, add_norm, gate, norm_head, rotate_and_store
+from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at
+from cosine_node.engine.kernels.crew import Thread, columns_of, meet, share
+from cosine_node.engine.kernels.elements import PAGE, add, add_norm, copy, gate, norm_head, rotate_and_store
 from cosine_node.engine.kernels.products import GROUP, HALVES, Inputs, round_inputs, times
 
 
@@ -33,6 +33,8 @@ class Layers(NamedTuple):
     """The weights of a decoder. Addresses are of arrays in float32 and int64."""
 
     shape: Shape
+    tile: int
+    """The address of `tiles.tile`."""
     norms: Integers
     """The addresses [layers + 1, 4] of the weights of norms: before attention (in the last row before the output
     layer), after it, of query heads and of key heads, or 0 without such norms."""
@@ -80,14 +82,6 @@ class Pass(NamedTuple):
     """Two numbers: not 0 to stop before the next layer, and room."""
 
 
-class Thread(NamedTuple):
-    """One of the `threads` of a pass, which `meet`."""
-
-    number: int
-    threads: int
-    arrivals: int
-
-
 @compiled
 def _matrix(layers: Layers, number: int, which: int) -> Integers:
     """Return the parts of a layer's matrix."""
@@ -96,38 +90,27 @@ def _matrix(layers: Layers, number: int, which: int) -> Integers:
 
 
 @compiled
-def _columns(width: int, thread: Thread) -> tuple[int, int]:
-    """Return the first column of a thread's share, and the first one after it: those of `times`."""
-    first, last = share((width + GROUP - 1) // GROUP, thread.number, thread.threads)
-    return first * GROUP, min(last * GROUP, width)
-
-
-@compiled
 def _round(given: Inputs, matrix: Integers, rows: int, width: int, thread: Thread) -> None:
     """Round a thread's share of the inputs of a product, if its weights have scales."""
-    if np.max(matrix[:, 1]) != HALVES:
-        first, last = _columns(width, thread)
+    rounds = False
+    for part in range(len(matrix)):
+        rounds = rounds or matrix[part, 1] != HALVES
+    if rounds:
+        first, last = columns_of(width, thread)
         round_inputs(given, rows, width, first // GROUP, last // GROUP)
-
-
-@compiled
-def _times(
-    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, stride: int, thread: Thread
-) -> None:
-    times(matrix, given, rows, width, output, stride, thread.number, thread.threads)
 
 
 @compiled
 def _add_and_norm(layers: Layers, given: Pass, norm: int, place: int, thread: Thread) -> None:
     """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum."""
-    (tokens, hidden), (first, last) = given.x.shape[1:], _columns(layers.shape.hidden, thread)
+    (tokens, hidden), (first, last) = given.x.shape[1:], columns_of(layers.shape.hidden, thread)
     x, total = given.x[place], given.x[1 - place]
     added = given.outputs[: tokens * hidden].reshape(tokens, hidden)
     if norm:
         normed = given.inputs[0].rows[: tokens * hidden].reshape(tokens, hidden)
         add_norm(x, added, floats_at(norm, hidden), layers.shape.eps, total, normed, first, last)
     else:
-        total[:, first:last] = x[:, first:last] + added[:, first:last]
+        add(x, added, total, first, last)
 
 
 @compiled
@@ -137,16 +120,16 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     width, key_heads, rotated = shape.width, shape.key_heads, shape.query_heads + shape.key_heads
     columns, attended_width = (rotated + key_heads) * width, shape.query_heads * width
     flat_heads = given.outputs[tokens * shape.hidden : tokens * (shape.hidden + columns)]
-    _times(_matrix(layers, number, 0), left, tokens, shape.entering, flat_heads, columns, thread)
-    meet(thread.arrivals, thread.threads)
+    times(layers.tile, _matrix(layers, number, 0), left, tokens, shape.entering, flat_heads, columns, thread)
+    meet(thread)
     heads = flat_heads.reshape(tokens, rotated + key_heads, width)
     of_queries, of_keys = layers.norms[number, 2:]
     if of_queries:
-        first, last = share(tokens * rotated, thread.number, thread.threads)
+        first, last = share(tokens * rotated, thread)
         for unit in range(first, last):
             weight = floats_at(of_queries if unit % rotated < shape.query_heads else of_keys, width)
             norm_head(heads[unit // rotated, unit % rotated], weight, shape.eps)
-        meet(thread.arrivals, thread.threads)
+        meet(thread)
     window = layers.windows[number]
     slots = given.page_slots[window]
     # No token takes the spare slot, nor whole pages less.
@@ -154,18 +137,18 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     keys = floats_at(given.pages[number, 0], pages * PAGE * key_heads * width)
     turned = keys.reshape(pages, key_heads, width, PAGE)
     values = floats_at(given.pages[number, 1], slots * key_heads * width).reshape(slots, key_heads, width)
-    rotate_and_store(heads, given.angles, given.slots[window], turned, values, thread.number, thread.threads)
-    meet(thread.arrivals, thread.threads)
+    rotate_and_store(heads, given.angles, given.slots[window], turned, values, thread)
+    meet(thread)
     attended = right.rows[: tokens * attended_width].reshape(tokens, shape.query_heads, width)
     paths = given.paths[window], given.spans[window, 0], given.spans[window, 1]
     room = given.room[0][thread.number], given.room[1][thread.number]
-    attend(heads, turned, values, paths, shape.scale, room, attended, thread.number, thread.threads)
-    meet(thread.arrivals, thread.threads)
+    attend(heads, turned, values, paths, shape.scale, room, attended, thread)
+    meet(thread)
     output = _matrix(layers, number, 1)
     _round(right, output, tokens, attended_width, thread)
-    meet(thread.arrivals, thread.threads)
-    _times(output, right, tokens, attended_width, given.outputs, shape.hidden, thread)
-    meet(thread.arrivals, thread.threads)
+    meet(thread)
+    times(layers.tile, output, right, tokens, attended_width, given.outputs, shape.hidden, thread)
+    meet(thread)
 
 
 @compiled
@@ -174,41 +157,42 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
     tokens, hidden, wide = given.x.shape[1], layers.shape.hidden, layers.shape.wide
     (left, right), start, size = given.inputs, tokens * hidden, tokens * wide
     gates, ups = given.outputs[start : start + size], given.outputs[start + size : start + 2 * size]
-    _times(_matrix(layers, number, 2), left, tokens, hidden, gates, wide, thread)
-    _times(_matrix(layers, number, 3), left, tokens, hidden, ups, wide, thread)
-    first, last = _columns(wide, thread)
+    times(layers.tile, _matrix(layers, number, 2), left, tokens, hidden, gates, wide, thread)
+    times(layers.tile, _matrix(layers, number, 3), left, tokens, hidden, ups, wide, thread)
+    first, last = columns_of(wide, thread)
     gated = right.rows[:size].reshape(tokens, wide)
     gate(gates.reshape(tokens, wide), ups.reshape(tokens, wide), gated, first, last)
     down = _matrix(layers, number, 4)
     _round(right, down, tokens, wide, thread)
-    meet(thread.arrivals, thread.threads)
-    _times(down, right, tokens, wide, given.outputs, hidden, thread)
-    meet(thread.arrivals, thread.threads)
+    meet(thread)
+    times(layers.tile, down, right, tokens, wide, given.outputs, hidden, thread)
+    meet(thread)
 
 
 @compiled
 def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
     """Write the logits of the wanted tokens, from the normed output of the last layer."""
     hidden, wanted, (left, right) = layers.shape.hidden, len(given.wanted), given.inputs
-    first, last = _columns(hidden, thread)
+    first, last = columns_of(hidden, thread)
     for i in range(wanted):
         chosen = given.wanted[i] * hidden
-        right.rows[i * hidden + first : i * hidden + last] = left.rows[chosen + first : chosen + last]
+        for j in range(first, last):
+            right.rows[i * hidden + j] = left.rows[chosen + j]
     matrix = _matrix(layers, len(layers.windows), 0)
     _round(right, matrix, wanted, hidden, thread)
-    meet(thread.arrivals, thread.threads)
-    _times(matrix, right, wanted, hidden, given.logits.reshape(-1), given.logits.shape[1], thread)
-    meet(thread.arrivals, thread.threads)
+    meet(thread)
+    times(layers.tile, matrix, right, wanted, hidden, given.logits.reshape(-1), given.logits.shape[1], thread)
+    meet(thread)
 
 
 @compiled
-def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals: int) -> int:
+def run_layers(layers: Layers, given: Pass, thread: Thread) -> int:
     """Run the layers, and the output layer for the wanted tokens, in one of some threads.
 
     Returns the place in `given.x` of the output of the last layer, or -1 if the pass was stopped.
     """
-    thread, tokens, hidden, place = Thread(number, threads, arrivals), given.x.shape[1], layers.shape.hidden, 0
-    first, last = _columns(hidden, thread)
+    tokens, hidden, place = given.x.shape[1], layers.shape.hidden, 0
+    first, last = columns_of(hidden, thread)
     for layer in range(len(layers.norms)):
         if thread.number == 0:
             # All threads read it after they met, and so agree.
@@ -217,10 +201,10 @@ def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals:
         place = 1 - place
         kept = given.kept[layer]
         if kept >= 0:
-            given.features[kept, :, first:last] = given.x[place][:, first:last]
+            copy(given.x[place], given.features[kept], first, last)
         if layer < len(layers.windows):
             _round(given.inputs[0], _matrix(layers, layer, 0), tokens, hidden, thread)
-        meet(arrivals, threads)
+        meet(thread)
         if given.stop[1]:
             return -1
         if layer < len(layers.windows):
@@ -228,7 +212,7 @@ def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals:
             _add_and_norm(layers, given, layers.norms[layer, 1], place, thread)
             place = 1 - place
             _round(given.inputs[0], _matrix(layers, layer, 2), tokens, hidden, thread)
-            meet(arrivals, threads)
+            meet(thread)
             _feed_forward(layers, given, layer, thread)
     if len(given.wanted):
         _logits(layers, given, thread)
@@ -236,37 +220,37 @@ def run_layers(layers: Layers, given: Pass, number: int, threads: int, arrivals:
 
 
 @compiled
-def run_head(layers: Layers, given: Pass, embedded: Floats, number: int, threads: int, arrivals: int) -> int:
+def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> int:
     """Run the layer of a draft head (`cosine_node.engine.eagle.draft_head`) and its output layer.
 
-    `given.x` are features, and `embedded` [tokens, hidden] the tokens that they precede. The second norm in the
+    `given.x[0]` are features, and `embedded` [tokens, hidden] the tokens that they precede. The second norm in the
     last row of `layers.norms` is that of embedded tokens. Returns the place in `given.x` of the output.
     """
-    thread, tokens, hidden = Thread(number, threads, arrivals), given.x.shape[1], layers.shape.hidden
-    (left, right), (first, last) = given.inputs, _columns(hidden, thread)
-    size = tokens * hidden
+    tokens, hidden, (left, right) = given.x.shape[1], layers.shape.hidden, given.inputs
+    (first, last), size = columns_of(hidden, thread), tokens * hidden
     # What is added to the embedded tokens, and the room for the sum, which is not read.
     nothing, total = given.outputs[:size].reshape(tokens, hidden), given.x[1]
     normed = right.rows[:size].reshape(tokens, hidden)
     add_norm(embedded, nothing, floats_at(layers.norms[1, 1], hidden), layers.shape.eps, total, normed, first, last)
     _add_and_norm(layers, given, layers.norms[0, 0], 0, thread)
-    meet(arrivals, threads)
+    meet(thread)
     if thread.number == 0:
         # From the last token on, none is overwritten before it has moved.
         for token in range(tokens - 1, -1, -1):
-            feature = left.rows[token * hidden : (token + 1) * hidden].copy()
-            left.rows[2 * token * hidden : (2 * token + 1) * hidden] = normed[token]
-            left.rows[(2 * token + 1) * hidden : (2 * token + 2) * hidden] = feature
-    meet(arrivals, threads)
+            for i in range(hidden - 1, -1, -1):
+                left.rows[(2 * token + 1) * hidden + i] = left.rows[token * hidden + i]
+            for i in range(hidden):
+                left.rows[2 * token * hidden + i] = normed[token, i]
+    meet(thread)
     _round(left, _matrix(layers, 0, 0), tokens, 2 * hidden, thread)
-    meet(arrivals, threads)
+    meet(thread)
     _attention(layers, given, 0, thread)
     _add_and_norm(layers, given, layers.norms[0, 1], 1, thread)
     _round(left, _matrix(layers, 0, 2), tokens, hidden, thread)
-    meet(arrivals, threads)
+    meet(thread)
     _feed_forward(layers, given, 0, thread)
     _add_and_norm(layers, given, layers.norms[1, 0], 0, thread)
-    meet(arrivals, threads)
+    meet(thread)
     if len(given.wanted):
         _logits(layers, given, thread)
     return 1

@@ -10,19 +10,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at, inlined, share
-from cosine_node.engine.kernels.crew import meet
-from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, WAYS, processor_features, tile
+from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at, inlined
+from cosine_node.engine.kernels.crew import COLUMNS, Thread, columns_of, meet
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, call_tile
 
-GROUP: Final = 32
+GROUP: Final = COLUMNS
 """Inputs that are rounded with one scale."""
 ROWS_AT_ONCE: Final = 64
 """Rows that share the reading of weights. Their inputs stay in the L2 cache."""
-COLUMNS: Final = 2 * LANES
-"""Outputs that one thread computes at once: a group of the inputs of another matrix."""
 HALVES: Final = np.int64(0)
 """The number of the format without scales, whose inputs are not rounded."""
-WAY: Final = next(number for number, (needed, _) in enumerate(WAYS) if needed <= processor_features())
 MOST: Final = np.float32(127)
 TINY: Final = np.float32(1e-30)
 GROUP_BYTES: Final = np.array([form.group_bytes for form in FORMATS])
@@ -97,6 +94,7 @@ class _Addresses(NamedTuple):
 
 @inlined
 def _multiply(
+    tile: int,
     part: tuple[int, int, int, int, int],
     factor: np.float32,
     given: _Addresses,
@@ -110,8 +108,8 @@ def _multiply(
     """Write the products of some rows from `first` on with `LANES` outputs of a part to an address."""
     form, group = part[1], first * (width // GROUP)
     column_bytes = GROUP_BYTES[form] * (width // GROUP_INPUTS[form])
-    tile(
-        WAY,
+    call_tile(
+        tile,
         form,
         rows,
         part[2] + column // LANES * column_bytes,
@@ -128,9 +126,19 @@ def _multiply(
 
 @compiled
 def times(
-    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, stride: int, thread: int, threads: int
+    tile: int,
+    matrix: Integers,
+    given: Inputs,
+    rows: int,
+    width: int,
+    output: Floats,
+    stride: int,
+    thread: Thread,
 ) -> None:
-    """Write a thread's share of the products of rows [rows, width] with a matrix to `output` [rows, stride]."""
+    """Write a thread's share of the products of rows [rows, width] with a matrix to `output` [rows, stride].
+
+    `tile` is the address of `tiles.tile`.
+    """
     before, rest = 0, np.empty((MOST_ROWS, LANES), np.float32)
     output_address, rest_address = output.ctypes.data, rest.ctypes.data
     addresses = _Addresses(
@@ -143,15 +151,15 @@ def times(
     for number in range(len(matrix)):
         part = matrix[number, 0], matrix[number, 1], matrix[number, 2], matrix[number, 3], matrix[number, 4]
         factor = np.float32(2.0 ** np.float64(-part[4]))
-        first, last = share((part[0] + COLUMNS - 1) // COLUMNS, thread, threads)
+        first, last = columns_of(part[0], thread)
         for start in range(0, rows, ROWS_AT_ONCE):
-            for column in range(first * COLUMNS, min(last * COLUMNS, part[0]), LANES):
+            for column in range(first, last, LANES):
                 lanes = min(LANES, part[0] - column)
                 for row in range(start, min(rows, start + ROWS_AT_ONCE), MOST_ROWS):
                     count, place = min(MOST_ROWS, rows - row), row * stride + before + column
                     address = output_address + 4 * place if lanes == LANES else rest_address
                     apart = stride if lanes == LANES else LANES
-                    _multiply(part, factor, addresses, row, count, width, column, address, apart)
+                    _multiply(tile, part, factor, addresses, row, count, width, column, address, apart)
                     if lanes < LANES:
                         _keep(rest, output, place, stride, count, lanes)
                     if part[3]:
@@ -178,12 +186,12 @@ def _add_bias(bias: Floats, output: Floats, place: int, stride: int, rows: int) 
 
 @compiled
 def multiply(
-    matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, thread: int, threads: int, arrivals: int
+    tile: int, matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, thread: Thread
 ) -> None:
     """Write the products of rows [rows, width] with a matrix of one part to `output` [rows, outputs]."""
     if matrix[0, 1] != HALVES:
-        first, last = share(width // GROUP, thread, threads)
-        round_inputs(given, rows, width, first, last)
-        meet(arrivals, threads)
-    times(matrix, given, rows, width, output, matrix[0, 0], thread, threads)
-    meet(arrivals, threads)
+        first, last = columns_of(width, thread)
+        round_inputs(given, rows, width, first // GROUP, last // GROUP)
+        meet(thread)
+    times(tile, matrix, given, rows, width, output, matrix[0, 0], thread)
+    meet(thread)

@@ -11,11 +11,13 @@ Memory of a column of tiles (`LANES` outputs), for each group of inputs:
 - `bits` 16: for each of `group` inputs the weights of the lanes in float16.
 """
 
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
-from numba import types
+from numba import cfunc, types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
@@ -93,7 +95,7 @@ class _Code:
             place = builder.add(address, ir.Constant(I64, AHEAD_BYTES + line))
             kind = ir.FunctionType(ir.VoidType(), [I8.as_pointer(), I32, I32, I32])
             function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
-            numbers = [ir.Constant(I32, number) for number in (0, 2, 1)]
+            numbers = [ir.Constant(I32, number) for number in (0, 0, 1)]
             builder.call(function, [builder.inttoptr(place, I8.as_pointer()), *numbers])
 
     def multiply_add(self, left: Any, right: Any, added: Any) -> Any:
@@ -272,7 +274,7 @@ def _emit(code: _Code, form: Format, rows: int, dot: Any, given: tuple[Any, ...]
 
 
 @intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile(
+def tile_by(
     typing: Any,
     way: Any,
     form: Any,
@@ -310,6 +312,65 @@ def tile(
 
     numbers = (types.int64,) * 6
     return types.void(way, types.int64, types.int64, *numbers, types.float32, types.int64, types.int64), generate
+
+
+WAY: Final = next(number for number, (needed, _) in enumerate(WAYS) if needed <= processor_features())
+OF_TILE: Final = types.void(*(types.int64,) * 8, types.float32, types.int64, types.int64)
+"""The arguments of `tile_by` but the first."""
+
+
+@cache
+def tile() -> int:
+    """Return the address of a function that is `tile_by` with the fastest way of this processor.
+
+    It is compiled once: within other kernels, its code would be compiled again with each of them.
+    """
+
+    def run(
+        form: int,
+        rows: int,
+        weights: int,
+        inputs: int,
+        scales: int,
+        sums: int,
+        lows: int,
+        width: int,
+        factor: np.float32,
+        output: int,
+        stride: int,
+    ) -> None:
+        tile_by(WAY, form, rows, weights, inputs, scales, sums, lows, width, factor, output, stride)
+
+    return int(cfunc(OF_TILE, cache=True)(run).address)
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def call_tile(
+    typing: Any,
+    tile: Any,
+    form: Any,
+    rows: Any,
+    weights: Any,
+    inputs: Any,
+    scales: Any,
+    sums: Any,
+    lows: Any,
+    width: Any,
+    factor: Any,
+    output: Any,
+    stride: Any,
+) -> Any:
+    """Call `tile_by` at the address `tile`."""
+    del typing, tile, form, rows, weights, inputs, scales, sums, lows, width, factor, output, stride
+
+    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+        del signature
+        address, *others = given
+        kind = ir.FunctionType(ir.VoidType(), [each.type for each in others])
+        builder.call(builder.inttoptr(address, kind.as_pointer()), others)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, *OF_TILE.args), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from cosine_node.engine.kernels.attention import attend, attention_room
+from cosine_node.engine.kernels.crew import Thread
 from cosine_node.engine.kernels.elements import PAGE
 from tests.node.engine.kernels.test_elements import by_slot, noise
 
@@ -31,7 +32,9 @@ def test_attention_is_that_of_pytorch_and_depends_on_the_path_alone(width: int, 
     room = attention_room(threads, group, width, 240)
     for thread in range(threads):
         mine = room[0][thread], room[1][thread]
-        attend(heads, turned, values, (paths, first, count), np.float32(0.3), mine, output, thread, threads)
+        attend(
+            heads, turned, values, (paths, first, count), np.float32(0.3), mine, output, Thread(thread, threads, 0)
+        )
     moved = np.concatenate([np.zeros(7, np.int64), paths])
     for token in range(60):
         path = paths[first[token] : first[token] + count[token]]
@@ -44,5 +47,5 @@ def test_attention_is_that_of_pytorch_and_depends_on_the_path_alone(width: int, 
         alone = np.empty((1, key_heads * group, width), np.float32)
         one = slice(token, token + 1)
         path_alone = moved, first[one] + 7, count[one]
-        attend(heads[one], turned, values, path_alone, np.float32(0.3), mine, alone, 0, 1)
+        attend(heads[one], turned, values, path_alone, np.float32(0.3), mine, alone, Thread(0, 1, 0))
         assert (alone[0] == output[token]).all()

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from cosine_node.engine.kernels.compilation import Floats
+from cosine_node.engine.kernels.crew import Thread
 from cosine_node.engine.kernels.elements import (
     PAGE,
     add_norm,
@@ -68,7 +69,7 @@ def test_queries_and_keys_are_rotated_and_keys_and_values_stored(threads: int) -
     keys, values = np.zeros((2, 2, 16, PAGE), np.float32), np.zeros((32, 2, 16), np.float32)
     found = heads.copy()
     for thread in range(threads):
-        rotate_and_store(found, np.stack([cos, sin]), np.array([17, 3]), keys, values, thread, threads)
+        rotate_and_store(found, np.stack([cos, sin]), np.array([17, 3]), keys, values, Thread(thread, threads, 0))
     swapped = np.concatenate([-heads[..., 8:], heads[..., :8]], -1)
     expected = heads * cos[:, None] + swapped * sin[:, None]
     np.testing.assert_allclose(found[:, :6], expected[:, :6], rtol=1e-5, atol=1e-6)

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 from numba import njit
 
-from cosine_node.engine.kernels.products import WAY, inputs_of, round_inputs
-from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, WAYS, Format, processor_features, tile
+from cosine_node.engine.kernels.products import inputs_of, round_inputs
+from cosine_node.engine.kernels.tiles import (
+    FORMATS,
+    LANES,
+    MOST_ROWS,
+    WAY,
+    WAYS,
+    Format,
+    processor_features,
+    tile_by,
+)
 
 WIDTH = 96
 
@@ -28,15 +37,15 @@ def test_inputs_are_rounded_to_eight_bits_by_groups() -> None:
     np.testing.assert_allclose(given.lows, scales[:, 0] * numbers.sum(1), rtol=1e-6)
 
 
-def tile_by(way: int) -> Any:
-    """Return `tile` by one of `WAYS`."""
+def compiled_by(way: int) -> Any:
+    """Return `tile_by` with one of `WAYS`."""
 
     def run(form: int, rows: int, weights: Any, given: Any, output: Any, stride: int) -> None:
         inputs = given.rows.ctypes.data if form == 0 else given.numbers.ctypes.data
         scales, sums, lows = given.scales.ctypes.data, given.sums.ctypes.data, given.lows.ctypes.data
         factor, address = np.float32(0.5), output.ctypes.data
         first = weights.ctypes.data
-        tile(way, form, rows, first, inputs, scales, sums, lows, WIDTH, factor, address, stride)
+        tile_by(way, form, rows, first, inputs, scales, sums, lows, WIDTH, factor, address, stride)
 
     return njit(run)
 
@@ -66,7 +75,7 @@ def column(form: Format, numbers: Any, scales: Any, least: Any) -> Any:
 def test_products_of_every_format_on_every_processor(way: int) -> None:
     if not WAYS[way][0] <= processor_features():
         pytest.skip("This processor has no such instructions.")
-    run, drawn = tile_by(way), np.random.default_rng(1)
+    run, drawn = compiled_by(way), np.random.default_rng(1)
     given = inputs_of(MOST_ROWS, WIDTH)
     given.rows[:] = drawn.standard_normal(MOST_ROWS * WIDTH)
     # The largest numbers have the largest sums.
