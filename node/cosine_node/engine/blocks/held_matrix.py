@@ -71,10 +71,10 @@ class HeldMatrix:
 
     def times(self, rows: Floats) -> Floats:
         """Map rows [rows, inputs] to new ones [rows, outputs]."""
-        given = inputs_of(len(rows), self.inputs)
+        threads = threads_for(self.inputs * self.outputs, torch.get_num_threads())
+        given = inputs_of(len(rows), self.inputs, threads)
         given.rows[:] = rows.reshape(-1)
         found = np.empty((len(rows), self.outputs), np.float32)
-        threads = threads_for(self.inputs * self.outputs, torch.get_num_threads())
         run(multiply, threads, tile(), self.entry()[None], given, len(rows), self.inputs, found.reshape(-1))
         return found
 

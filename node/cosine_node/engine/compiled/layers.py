@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.compiled.thread_trial import ThreadTrial
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.kernels.attention import attention_room
 from cosine_node.engine.kernels.compilation import Integers
@@ -63,6 +65,15 @@ class PassTokens:
     """Two numbers: not 0 to stop before the next layer, and room."""
 
 
+_THREADS = [1]
+
+
+def kernel_threads() -> int:
+    """Return the number of threads of kernels: PyTorch's, before kernels left one to it."""
+    _THREADS[0] = max(_THREADS[0], torch.get_num_threads())
+    return _THREADS[0]
+
+
 class CompiledLayers:
     """Runs kernels over some layers and an output layer, if any."""
 
@@ -90,7 +101,9 @@ class CompiledLayers:
             np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).reshape(-1, 5, 2).astype(np.int64),
             np.array([self._windows.index(layer.window) for layer in layers], np.int64),
         )
-        self._weights = sum(linear.in_features * linear.out_features for each in matrices for linear in each)
+        weights = sum(linear.in_features * linear.out_features for each in matrices for linear in each)
+        self._threads = threads_for(weights, kernel_threads())
+        self._trial = ThreadTrial(self._threads)
         self._pages: WeakKeyDictionary[KvStore, tuple[Integers, Integers]] = WeakKeyDictionary()
 
     def prepare(
@@ -116,7 +129,7 @@ class CompiledLayers:
         outputs[: count * shape.hidden] = 0
         chosen = np.array(wanted if self.vocab_tokens else (), np.int64)
         pages, page_slots = self._pages_of(tokens.store)
-        rows = max(count, len(chosen))
+        rows, threads = max(count, len(chosen)), self._threads
         width = max(shape.entering, shape.wide, shape.query_heads * shape.width)
         group = shape.query_heads // shape.key_heads
         by_window = [
@@ -138,19 +151,22 @@ class CompiledLayers:
             kept=places,
             features=np.empty((len(kept), count, shape.hidden), np.float32),
             logits=np.empty((len(chosen), self.vocab_tokens), np.float32),
-            inputs=(inputs_of(rows, width), inputs_of(rows, width)),
-            room=attention_room(self._threads, group, shape.width, int(tokens.paths.count.max())),
+            inputs=(inputs_of(rows, width, threads), inputs_of(rows, width, threads)),
+            room=attention_room(threads, group, shape.width, int(tokens.paths.count.max())),
             outputs=outputs,
             stop=tokens.stop,
         )
 
     def run(self, kernel: Callable[..., int], given: Pass, *others: Any) -> int:
         """Run a kernel over the layers, with the arrays `given` and `others`; return its result."""
-        return int(run(kernel, self._threads, self._layers, given, *others))
-
-    @property
-    def _threads(self) -> int:
-        return threads_for(self._weights, torch.get_num_threads())
+        # OpenMP's workers keep their cores for milliseconds after each operator of PyTorch.
+        if torch.get_num_threads() > 1:
+            torch.set_num_threads(1)
+        tokens = given.x.shape[1]
+        threads, began_s = self._trial.threads(tokens), perf_counter()
+        found = int(run(kernel, threads, self._layers, given, *others))
+        self._trial.note(tokens, threads, elapsed_s=perf_counter() - began_s)
+        return found
 
     def _pages_of(self, store: KvStore) -> tuple[Integers, Integers]:
         """Return the addresses [layers, 2] of a pool's keys and values, and the slots of each window."""

@@ -4,7 +4,7 @@ from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.kernels.compilation import ZERO, Floats, Integers, compiled, inlined
+from cosine_node.engine.kernels.compilation import ZERO, Floats, Integers, compiled, inlined, shaped
 from cosine_node.engine.kernels.crew import Thread, share
 from cosine_node.engine.kernels.elements import PAGE, exponential
 from cosine_node.engine.kernels.tiles import LANES, MOST_ROWS, add_tile
@@ -37,6 +37,15 @@ def run_from(path: Integers, start: int, most: int) -> int:
     while start + run < end and path[start + run] == path[start] + run:
         run += 1
     return run
+
+
+@compiled
+def longest_of(counts: Integers) -> int:
+    """Return the largest of some numbers."""
+    longest = 0
+    for count in counts:
+        longest = max(longest, count)
+    return longest
 
 
 @compiled
@@ -91,7 +100,7 @@ def attend(
     values: Floats,
     paths: tuple[Integers, Integers, Integers],
     scale: np.float32,
-    room: tuple[Floats, Floats],
+    room: tuple[Floats, Floats, Floats],
     output: Floats,
     thread: Thread,
 ) -> None:
@@ -104,16 +113,15 @@ def attend(
     """
     slots, first, count = paths
     group, width = output.shape[1] // values.shape[1], values.shape[2]
-    queries, attended = room[0][0], room[0][1]
-    of_page = np.empty((MOST_ROWS, LANES), np.float32)
+    queries, attended, of_page = room[0][0], room[0][1], room[2]
     start = 0
     while start < len(first):
         end = start + 1
         while end < min(len(first), start + TOGETHER) and first[end] == first[start]:
             end += 1
-        path = slots[first[start] : first[start] + np.max(count[start:end])]
+        path = slots[first[start] : first[start] + longest_of(count[start:end])]
         rows = (end - start) * group
-        scores = room[1][: rows * len(path)].reshape(rows, len(path))
+        scores = shaped(room[1], (rows, len(path)))
         mine, others = share(rows * values.shape[1], thread)
         for head in range(values.shape[1]):
             low, high = max(0, mine - head * rows), min(rows, others - head * rows)
@@ -135,7 +143,11 @@ def attend(
         start = end
 
 
-def attention_room(threads: int, group: int, width: int, tokens: int) -> tuple[Floats, Floats]:
-    """Return room for threads: queries and outputs of `group` heads, and scores of paths of `tokens` tokens."""
+def attention_room(threads: int, group: int, width: int, tokens: int) -> tuple[Floats, Floats, Floats]:
+    """Return room for threads: queries and outputs of `group` heads, scores of `tokens` tokens, and of a page."""
     rows = TOGETHER * group
-    return np.empty((threads, 2, rows, width), np.float32), np.empty((threads, rows * tokens), np.float32)
+    return (
+        np.empty((threads, 2, rows, width), np.float32),
+        np.empty((threads, rows * tokens), np.float32),
+        np.empty((threads, MOST_ROWS, LANES), np.float32),
+    )

@@ -5,8 +5,10 @@ from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-from numba import carray, njit, types
+from numba import njit, types
+from numba.core import cgutils
 from numba.extending import intrinsic
+from numba.np.arrayobj import make_array, populate_array
 
 Floats = npt.NDArray[np.float32]
 Integers = npt.NDArray[np.int64]
@@ -17,30 +19,44 @@ ONE: Final = np.float32(1)
 
 
 def compiled(kernel: Kernel) -> Kernel:
-    """Compile a function. Sums may be vectorised, in an order that depends on their length alone."""
-    found: Kernel = njit(fastmath=True, nogil=True, cache=True, error_model="numpy")(kernel)
+    """Compile a function. Sums may be vectorised, in an order that depends on their length alone.
+
+    It cannot allocate arrays. References to arrays are not counted: threads would wait for each other's counting.
+    """
+    found: Kernel = njit(fastmath=True, nogil=True, cache=True, error_model="numpy", _nrt=False)(kernel)
     return found
 
 
 def inlined(kernel: Kernel) -> Kernel:
     """Compile a function as a part of its callers: calls with arrays are slow."""
-    found: Kernel = njit(fastmath=True, nogil=True, error_model="numpy", inline="always")(kernel)
+    found: Kernel = njit(fastmath=True, nogil=True, error_model="numpy", inline="always", _nrt=False)(kernel)
     return found
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def _pointer(typing: Any, address: Any) -> Any:
-    """Convert an integer to a pointer to float32."""
+def floats_at(typing: Any, address: Any, shape: Any) -> Any:
+    """Return the contiguous array of float32 with this shape, a tuple, at an address."""
     del typing
+    array = types.Array(types.float32, len(shape), "C")
 
     def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
-        return builder.inttoptr(given[0], context.get_value_type(signature.return_type))
+        found = make_array(array)(context, builder)
+        sizes = [
+            context.cast(builder, size, kind, types.intp)
+            for size, kind in zip(cgutils.unpack_tuple(builder, given[1]), signature.args[1], strict=True)
+        ]
+        strides = [context.get_constant(types.intp, 4)]
+        for size in sizes[:0:-1]:
+            strides.insert(0, builder.mul(strides[0], size))
+        data = builder.inttoptr(given[0], context.get_data_type(types.float32).as_pointer())
+        populate_array(found, data=data, shape=sizes, strides=strides, itemsize=4, meminfo=None)
+        return found._getvalue()
 
-    return types.CPointer(types.float32)(types.int64), generate
+    return array(types.intp, shape), generate
 
 
-@compiled
-def floats_at(address: int, count: int) -> Floats:
-    """Return the array [count] at an address."""
-    found: Floats = carray(_pointer(address), (count,))
+@inlined
+def shaped(array: Floats, shape: tuple[int, ...]) -> Floats:
+    """Return the first elements of a contiguous array in another shape."""
+    found: Floats = floats_at(array.ctypes.data, shape)
     return found

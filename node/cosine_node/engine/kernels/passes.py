@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cosine_node.engine.kernels.attention import attend
-from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at
+from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at, inlined, shaped
 from cosine_node.engine.kernels.crew import Thread, columns_of, meet, share
 from cosine_node.engine.kernels.elements import PAGE, add, add_norm, copy, gate, norm_head, rotate_and_store
 from cosine_node.engine.kernels.products import GROUP, HALVES, Inputs, round_inputs, times
@@ -74,7 +74,7 @@ class Pass(NamedTuple):
     """The logits [wanted, vocab]."""
     inputs: tuple[Inputs, Inputs]
     """Room for inputs of products, used in turns."""
-    room: tuple[Floats, Floats]
+    room: tuple[Floats, Floats, Floats]
     """The `attention_room`."""
     outputs: Floats
     """Room for outputs of products."""
@@ -82,7 +82,7 @@ class Pass(NamedTuple):
     """Two numbers: not 0 to stop before the next layer, and room."""
 
 
-@compiled
+@inlined
 def _matrix(layers: Layers, number: int, which: int) -> Integers:
     """Return the parts of a layer's matrix."""
     found: Integers = layers.matrices[layers.bounds[number, which, 0] : layers.bounds[number, which, 1]]
@@ -105,10 +105,10 @@ def _add_and_norm(layers: Layers, given: Pass, norm: int, place: int, thread: Th
     """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum."""
     (tokens, hidden), (first, last) = given.x.shape[1:], columns_of(layers.shape.hidden, thread)
     x, total = given.x[place], given.x[1 - place]
-    added = given.outputs[: tokens * hidden].reshape(tokens, hidden)
+    added = shaped(given.outputs, (tokens, hidden))
     if norm:
-        normed = given.inputs[0].rows[: tokens * hidden].reshape(tokens, hidden)
-        add_norm(x, added, floats_at(norm, hidden), layers.shape.eps, total, normed, first, last)
+        normed = shaped(given.inputs[0].rows, (tokens, hidden))
+        add_norm(x, added, floats_at(norm, (hidden,)), layers.shape.eps, total, normed, first, last)
     else:
         add(x, added, total, first, last)
 
@@ -122,26 +122,25 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     flat_heads = given.outputs[tokens * shape.hidden : tokens * (shape.hidden + columns)]
     times(layers.tile, _matrix(layers, number, 0), left, tokens, shape.entering, flat_heads, columns, thread)
     meet(thread)
-    heads = flat_heads.reshape(tokens, rotated + key_heads, width)
+    heads = shaped(flat_heads, (tokens, rotated + key_heads, width))
     of_queries, of_keys = layers.norms[number, 2:]
     if of_queries:
         first, last = share(tokens * rotated, thread)
         for unit in range(first, last):
-            weight = floats_at(of_queries if unit % rotated < shape.query_heads else of_keys, width)
+            weight = floats_at(of_queries if unit % rotated < shape.query_heads else of_keys, (width,))
             norm_head(heads[unit // rotated, unit % rotated], weight, shape.eps)
         meet(thread)
     window = layers.windows[number]
     slots = given.page_slots[window]
     # No token takes the spare slot, nor whole pages less.
     pages = slots // PAGE
-    keys = floats_at(given.pages[number, 0], pages * PAGE * key_heads * width)
-    turned = keys.reshape(pages, key_heads, width, PAGE)
-    values = floats_at(given.pages[number, 1], slots * key_heads * width).reshape(slots, key_heads, width)
+    turned = floats_at(given.pages[number, 0], (pages, key_heads, width, PAGE))
+    values = floats_at(given.pages[number, 1], (slots, key_heads, width))
     rotate_and_store(heads, given.angles, given.slots[window], turned, values, thread)
     meet(thread)
-    attended = right.rows[: tokens * attended_width].reshape(tokens, shape.query_heads, width)
+    attended = shaped(right.rows, (tokens, shape.query_heads, width))
     paths = given.paths[window], given.spans[window, 0], given.spans[window, 1]
-    room = given.room[0][thread.number], given.room[1][thread.number]
+    room = given.room[0][thread.number], given.room[1][thread.number], given.room[2][thread.number]
     attend(heads, turned, values, paths, shape.scale, room, attended, thread)
     meet(thread)
     output = _matrix(layers, number, 1)
@@ -160,8 +159,8 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
     times(layers.tile, _matrix(layers, number, 2), left, tokens, hidden, gates, wide, thread)
     times(layers.tile, _matrix(layers, number, 3), left, tokens, hidden, ups, wide, thread)
     first, last = columns_of(wide, thread)
-    gated = right.rows[:size].reshape(tokens, wide)
-    gate(gates.reshape(tokens, wide), ups.reshape(tokens, wide), gated, first, last)
+    gated = shaped(right.rows, (tokens, wide))
+    gate(shaped(gates, (tokens, wide)), shaped(ups, (tokens, wide)), gated, first, last)
     down = _matrix(layers, number, 4)
     _round(right, down, tokens, wide, thread)
     meet(thread)
@@ -181,7 +180,8 @@ def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
     matrix = _matrix(layers, len(layers.windows), 0)
     _round(right, matrix, wanted, hidden, thread)
     meet(thread)
-    times(layers.tile, matrix, right, wanted, hidden, given.logits.reshape(-1), given.logits.shape[1], thread)
+    vocab = given.logits.shape[1]
+    times(layers.tile, matrix, right, wanted, hidden, shaped(given.logits, (wanted * vocab,)), vocab, thread)
     meet(thread)
 
 
@@ -227,11 +227,12 @@ def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> i
     last row of `layers.norms` is that of embedded tokens. Returns the place in `given.x` of the output.
     """
     tokens, hidden, (left, right) = given.x.shape[1], layers.shape.hidden, given.inputs
-    (first, last), size = columns_of(hidden, thread), tokens * hidden
+    first, last = columns_of(hidden, thread)
     # What is added to the embedded tokens, and the room for the sum, which is not read.
-    nothing, total = given.outputs[:size].reshape(tokens, hidden), given.x[1]
-    normed = right.rows[:size].reshape(tokens, hidden)
-    add_norm(embedded, nothing, floats_at(layers.norms[1, 1], hidden), layers.shape.eps, total, normed, first, last)
+    nothing, total = shaped(given.outputs, (tokens, hidden)), given.x[1]
+    normed = shaped(right.rows, (tokens, hidden))
+    weight = floats_at(layers.norms[1, 1], (hidden,))
+    add_norm(embedded, nothing, weight, layers.shape.eps, total, normed, first, last)
     _add_and_norm(layers, given, layers.norms[0, 0], 0, thread)
     meet(thread)
     if thread.number == 0:

@@ -39,9 +39,11 @@ class Inputs(NamedTuple):
     """The sum of 16 numbers each."""
     lows: Floats
     """The scale times the sum of a group."""
+    rest: Floats
+    """Room for the outputs of a tile [threads, rows, `LANES`], where a matrix has less."""
 
 
-def inputs_of(rows: int, width: int) -> Inputs:
+def inputs_of(rows: int, width: int, threads: int = 1) -> Inputs:
     """Return room for rows of at most `width` inputs."""
     groups = -(-width // GROUP)
     return Inputs(
@@ -50,6 +52,7 @@ def inputs_of(rows: int, width: int) -> Inputs:
         np.empty(rows * groups, np.float32),
         np.empty(rows * groups * 2, np.int32),
         np.empty(rows * groups, np.float32),
+        np.empty((threads, MOST_ROWS, LANES), np.float32),
     )
 
 
@@ -139,7 +142,7 @@ def times(
 
     `tile` is the address of `tiles.tile`.
     """
-    before, rest = 0, np.empty((MOST_ROWS, LANES), np.float32)
+    before, rest = 0, given.rest[thread.number]
     output_address, rest_address = output.ctypes.data, rest.ctypes.data
     addresses = _Addresses(
         given.rows.ctypes.data,
@@ -163,7 +166,7 @@ def times(
                     if lanes < LANES:
                         _keep(rest, output, place, stride, count, lanes)
                     if part[3]:
-                        bias = floats_at(part[3], part[0])[column : column + lanes]
+                        bias = floats_at(part[3], (part[0],))[column : column + lanes]
                         _add_bias(bias, output, place, stride, count)
         before += part[0]
 

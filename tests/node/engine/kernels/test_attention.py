@@ -31,7 +31,7 @@ def test_attention_is_that_of_pytorch_and_depends_on_the_path_alone(width: int, 
     output = np.empty((60, key_heads * group, width), np.float32)
     room = attention_room(threads, group, width, 240)
     for thread in range(threads):
-        mine = room[0][thread], room[1][thread]
+        mine = room[0][thread], room[1][thread], room[2][thread]
         attend(
             heads, turned, values, (paths, first, count), np.float32(0.3), mine, output, Thread(thread, threads, 0)
         )
