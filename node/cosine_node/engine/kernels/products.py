@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at, inlined
 from cosine_node.engine.kernels.crew import COLUMNS, Thread, columns_of, meet
-from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, call_tile
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, call_tile, tile_rows
 
 GROUP: Final = COLUMNS
 """Inputs that are rounded with one scale."""
@@ -24,6 +24,7 @@ MOST: Final = np.float32(127)
 TINY: Final = np.float32(1e-30)
 GROUP_BYTES: Final = np.array([form.group_bytes for form in FORMATS])
 GROUP_INPUTS: Final = np.array([form.group for form in FORMATS])
+TILE_ROWS: Final = np.array([tile_rows(form) for form in FORMATS])
 
 
 class Inputs(NamedTuple):
@@ -153,13 +154,14 @@ def times(
     )
     for number in range(len(matrix)):
         part = matrix[number, 0], matrix[number, 1], matrix[number, 2], matrix[number, 3], matrix[number, 4]
-        factor = np.float32(2.0 ** np.float64(-part[4]))
+        form, factor = part[1], np.float32(2.0 ** np.float64(-part[4]))
         first, last = columns_of(part[0], thread)
         for start in range(0, rows, ROWS_AT_ONCE):
+            end = min(rows, start + ROWS_AT_ONCE)
             for column in range(first, last, LANES):
                 lanes = min(LANES, part[0] - column)
-                for row in range(start, min(rows, start + ROWS_AT_ONCE), MOST_ROWS):
-                    count, place = min(MOST_ROWS, rows - row), row * stride + before + column
+                for row in range(start, end, TILE_ROWS[form]):
+                    count, place = min(TILE_ROWS[form], end - row), row * stride + before + column
                     address = output_address + 4 * place if lanes == LANES else rest_address
                     apart = stride if lanes == LANES else LANES
                     _multiply(tile, part, factor, addresses, row, count, width, column, address, apart)

@@ -319,6 +319,12 @@ OF_TILE: Final = types.void(*(types.int64,) * 8, types.float32, types.int64, typ
 """The arguments of `tile_by` but the first."""
 
 
+def tile_rows(form: Format) -> int:
+    """Return the most rows of a tile for which this processor has registers."""
+    has_many = "avx512f" in processor_features()
+    return MOST_ROWS if has_many or form.bits < 16 else 3
+
+
 @cache
 def tile() -> int:
     """Return the address of a function that is `tile_by` with the fastest way of this processor.
