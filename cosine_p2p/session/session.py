@@ -187,7 +187,7 @@ class Session:
         self._finding_more: set[asyncio.Task[None]] = set()
         if job.committed:
             self.ledger.credit(bytes(len(job.committed)))
-            self._on_event(Committed(0, job.committed, self._digest, m.PassStats(0, 0, 0)))
+            self._on_event(Committed(0, job.committed, m.PassStats(0, 0, 0)))
 
     @property
     def serving(self) -> tuple[str, ...]:
@@ -426,10 +426,10 @@ class Session:
                     upstream.watch.announced_pass_s = pass_us / 1e6
                     self._find_trial(upstream, break_even)
                     self._count.note_pass(pass_us / 1e6)
-                    place = (upstream.link.rtt_s, upstream.position, self.job.mandate is not None)
-                    self._on_event(VerifierOpened(pass_us / 1e6, *place))
+                    is_here = self.job.mandate is not None
+                    self._on_event(VerifierOpened(pass_us / 1e6, upstream.link.rtt_s, is_here))
                     self._offer_coordination(upstream)
-                    self._draft(is_anew=True)
+                    self._draft()
                 case m.Commit() | m.PromptLikelihoods() as told:
                     return self._on_told(upstream, told)
                 case m.Final() as final if isinstance(delivery.body, m.Account):
@@ -484,7 +484,7 @@ class Session:
         if self._own is not None:
             self._own.follow(commit.tokens)
             self._draft()
-        self._on_event(Committed(position, commit.tokens, commit.digest, commit.stats))
+        self._on_event(Committed(position, commit.tokens, commit.stats))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()
@@ -493,10 +493,10 @@ class Session:
         self._drafts.forget_before(len(self.output))
         return Tokens(commit.tokens, authors, commit.likelihoods or (), confidences, self.counts.rounds)
 
-    def _draft(self, *, is_anew: bool = False) -> None:
+    def _draft(self) -> None:
         """Send drafts from the user's own texts, as the verifier's own: nobody is credited for them."""
         if self._own is not None and self._upstream is not None:
-            nodes = tuple(self._own.draft(is_anew=is_anew))
+            nodes = tuple(self._own.draft())
             if nodes:
                 self._upstream.post_tree(Block(self._digest, len(self.output), nodes, (0,) * len(nodes)))
 

@@ -10,11 +10,10 @@ from cosine_protocol.messages import Draft, Pacing, PassStats, ReleaseReason
 
 @dataclass(frozen=True, slots=True)
 class VerifierOpened:
-    """A verifier, in this node if `is_here`, took the request after `position` output tokens; its tree is empty."""
+    """A verifier, in this node if `is_here`, took the request; its tree is empty."""
 
     pass_s: float
     rtt_s: float
-    position: int = 0
     is_here: bool = False
 
 
@@ -45,11 +44,10 @@ class FragmentReceived:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The verifier committed `tokens` from `position` on, up to the prefix `digest`."""
+    """The verifier committed `tokens` from `position` on."""
 
     position: int
     tokens: tuple[int, ...]
-    digest: bytes
     stats: PassStats
 
 

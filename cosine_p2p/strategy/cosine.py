@@ -7,7 +7,7 @@ verifier. A fragment is attached to the tree, and changed nodes are sent if thei
 (`_reroute`), and nodes that have become likely are sent. Nothing is sent before a verifier has opened, nor while
 no drafter is allowed.
 
-DRAFTING --RELEASE--> RELEASED --RECALL--> RECALLED --STARTED--> ON_TRIAL --DRAFTED--> DRAFTING
+A drafter that is `DRAFTING` may be `RELEASED`, `RECALLED`, and `ON_TRIAL` once it has started, until it drafts.
 
 A drafter without a new draft for `SILENT_TOKENS` committed tokens backs off, each time for twice as long, and the
 router forgets it meanwhile. The router picks the allowed number of the others; those of little weight are
@@ -17,7 +17,7 @@ in any state.
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final
@@ -38,9 +38,8 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
 )
 from cosine_p2p.strategy.fusion import BINS, FusedView, Fusion
-from cosine_p2p.strategy.router import DrafterFacts, HedgeRouter, Round
+from cosine_p2p.strategy.router import HedgeRouter
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
-from cosine_protocol.errors import LocalProtocolError
 from cosine_protocol.limits import MAX_TREE_DEPTH
 from cosine_protocol.messages import ReleaseReason
 
@@ -118,30 +117,6 @@ class DrafterState(Enum):
     RECALLED = auto()  # Asked to follow again and not started yet.
 
 
-class DrafterEvent(Enum):
-    """A transition. The first two come from the drafter, in any state; the others are decisions."""
-
-    STARTED = auto()
-    DRAFTED = auto()  # A new draft of it was in the tree when its position was committed.
-    RELEASE = auto()
-    BACK_OFF = auto()
-    END_BACKOFF = auto()
-    RECALL = auto()
-
-
-DRAFTING, ON_TRIAL, RELEASED, BACKING_OFF, RECALLED = DrafterState
-STARTED, DRAFTED, RELEASE, BACK_OFF, END_BACKOFF, RECALL = DrafterEvent
-# A decision that is missing here is a programming error.
-TRANSITIONS: Final[Mapping[DrafterState, Mapping[DrafterEvent, DrafterState]]] = {
-    DRAFTING: {STARTED: DRAFTING, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
-    ON_TRIAL: {STARTED: ON_TRIAL, DRAFTED: DRAFTING, RELEASE: RELEASED, BACK_OFF: BACKING_OFF},
-    # Drafts sent before a release may come after it.
-    RELEASED: {STARTED: DRAFTING, DRAFTED: RELEASED, RECALL: RECALLED},
-    BACKING_OFF: {STARTED: DRAFTING, DRAFTED: BACKING_OFF, END_BACKOFF: RELEASED},
-    RECALLED: {STARTED: ON_TRIAL, DRAFTED: RECALLED},
-}
-
-
 @dataclass(slots=True)
 class Drafter:
     """One drafter of a request.
@@ -151,7 +126,7 @@ class Drafter:
     at `backs_off_until` committed tokens.
     """
 
-    facts: DrafterFacts
+    facts: DrafterStarted
     state: DrafterState = DrafterState.DRAFTING
     depth_tokens: int = 0
     judged_tokens: int = 0
@@ -167,26 +142,23 @@ class Drafter:
     def is_judged(self) -> bool:
         return self.judged_tokens >= JUDGED_TOKENS
 
-    def on(self, event: DrafterEvent) -> None:
-        """Change the state. Raises `LocalProtocolError` for a decision that it does not allow."""
-        if event not in TRANSITIONS[self.state]:
-            raise LocalProtocolError(f"A drafter that is {self.state.name} does not {event.name}.")
-        self.state = TRANSITIONS[self.state][event]
-
-    def start(self, facts: DrafterFacts) -> None:
-        self.on(DrafterEvent.STARTED)
+    def start(self, facts: DrafterStarted) -> None:
+        is_on_trial = self.state in (DrafterState.RECALLED, DrafterState.ON_TRIAL)
+        self.state = DrafterState.ON_TRIAL if is_on_trial else DrafterState.DRAFTING
         self.facts, self.silent_tokens = facts, 0
 
     def back_off(self, seen_tokens: int) -> None:
         """Release the drafter for twice as long as the last time."""
-        self.on(DrafterEvent.BACK_OFF)
+        self.state = DrafterState.BACKING_OFF
         self.backoff_tokens = 2 * self.backoff_tokens or FIRST_BACKOFF_TOKENS
         self.backs_off_until = seen_tokens + self.backoff_tokens
 
     def note_committed(self, *, has_drafted: bool) -> None:
         """Note a committed token for which this drafter, or only others, had drafted."""
         if has_drafted:
-            self.on(DrafterEvent.DRAFTED)
+            # Drafts sent before a release may come after it.
+            if self.state is DrafterState.ON_TRIAL:
+                self.state = DrafterState.DRAFTING
             self.judged_tokens += 1
             self.silent_tokens = self.backoff_tokens = 0
         elif self.is_active:
@@ -211,7 +183,7 @@ AHEAD_PASSES: Final = 2  # A draft is sent during one pass and used by the next,
 DEEPEST: Final = MAX_TREE_DEPTH - 1  # Nodes expanded at this depth still have children within the tree's limit.
 
 
-def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpened) -> int:
+def depth_for(options: CosineOptions, facts: DrafterStarted, verifier: VerifierOpened) -> int:
     """Return a drafter's depth: the tokens that it drafts until the result of the pass with its drafts arrives."""
     ahead_s = facts.rtt_s + verifier.rtt_s + AHEAD_PASSES * verifier.pass_s
     if ahead_s >= DEEPEST * facts.token_s:
@@ -222,9 +194,9 @@ def depth_for(options: CosineOptions, facts: DrafterFacts, verifier: VerifierOpe
 class Cosine:
     """Cooperative speculation of the drafters that best predicted the request so far."""
 
-    def __init__(self, root: bytes, position: int = 0, options: CosineOptions | None = None) -> None:
+    def __init__(self, root: bytes, options: CosineOptions | None = None) -> None:
         self._options = options or CosineOptions()
-        self._tree = LiveTree(root, position)
+        self._tree = LiveTree(root)
         self._fusion = Fusion()
         self._router = HedgeRouter()
         self._forwarder = Forwarder(self._tree)
@@ -289,14 +261,13 @@ class Cosine:
 
     def _start(self, event: DrafterStarted) -> list[Action]:
         author = event.author
-        facts = DrafterFacts(prompt_nll=event.prompt_nll, token_s=event.token_s, rtt_s=event.rtt_s)
-        self._router.join(author, facts)
+        self._router.join(event)
         away = f"{1e3 * event.rtt_s:.0f} ms away"
         if author in self._drafters:
-            self._drafters[author].start(facts)
+            self._drafters[author].start(event)
             why = f"drafts again, {away}"
         else:
-            self._drafters[author] = Drafter(facts)
+            self._drafters[author] = Drafter(event)
             likelihood = f"a token of the prompt seemed {100 * math.exp(-event.prompt_nll):.2g} % likely to it"
             why = f"asked to draft, {away}, {likelihood}"
         assign = self._assign(author, self._drafters[author], why)
@@ -305,8 +276,7 @@ class Cosine:
 
     def _commit(self, event: Committed) -> list[Action]:
         likelihoods = self._fusion.learn(self._tree, event.tokens)
-        authors = frozenset(author for by_author in likelihoods for author in by_author)
-        self._router.learn(Round(authors=authors, likelihoods=likelihoods))
+        self._router.learn(likelihoods)
         for by_author in filter(None, likelihoods):
             for author, drafter in self._drafters.items():
                 drafter.note_committed(has_drafted=author in by_author)
@@ -329,7 +299,7 @@ class Cosine:
         wanted = self._wanted()
         for author in self._active():
             if author not in wanted:
-                self._drafters[author].on(DrafterEvent.RELEASE)
+                self._drafters[author].state = DrafterState.RELEASED
                 actions.append(self._release(author))
         return [*actions, *self._recall(wanted)]
 
@@ -346,12 +316,12 @@ class Cosine:
         return ReleaseDrafter(author, f"{words} ({self._router.why(author)})", reason)
 
     def _end_backoffs(self) -> None:
-        backing_off = {a: d for a, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF}
+        backing_off = [d for _, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF]
         is_all = len(backing_off) == len(self._drafters)
-        for author, drafter in backing_off.items():
+        for drafter in backing_off:
             if is_all or self._seen_tokens >= drafter.backs_off_until:
-                drafter.on(DrafterEvent.END_BACKOFF)
-                self._router.join(author, drafter.facts)
+                drafter.state = DrafterState.RELEASED
+                self._router.join(drafter.facts)
 
     def _wanted(self) -> set[int]:
         limit = self._limit
@@ -375,6 +345,6 @@ class Cosine:
         released = [a for a in sorted(wanted) if self._drafters[a].state is DrafterState.RELEASED]
         actions: list[Action] = []
         for author in released[:room]:
-            self._drafters[author].on(DrafterEvent.RECALL)
+            self._drafters[author].state = DrafterState.RECALLED
             actions.append(RecallDrafter(author, f"to see if it fits the text now ({self._router.why(author)})"))
         return actions

@@ -10,8 +10,8 @@ from cosine_p2p.strategy.cosine import Cosine, CosineOptions
 class Plain:
     """A strategy without drafters."""
 
-    def __init__(self, root: bytes, position: int = 0) -> None:
-        del root, position
+    def __init__(self, root: bytes) -> None:
+        del root
 
     def on(self, event: Event, now_s: float) -> list[Action]:
         del event, now_s

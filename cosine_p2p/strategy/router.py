@@ -6,27 +6,11 @@ not. Evidence about others ages; the better the leader predicts, the less they a
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DrafterFacts:
-    """A drafter's `prompt_nll` in nats per token, `token_s` seconds per drafted token, and round-trip time."""
-
-    prompt_nll: float
-    token_s: float
-    rtt_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Round:
-    """A commit: `authors` drafted from its prefix; `likelihoods` are by author, for each committed token."""
-
-    authors: frozenset[int]
-    likelihoods: tuple[Mapping[int, float], ...]
-
+from cosine_p2p.strategy.base import DrafterStarted
 
 # The text is remembered for about two sentences, and the prompt, which the author reports itself, is worth two or
 # three mispredicted tokens. By the prompt alone requests that change their subject get half of the best drafter's
@@ -57,11 +41,10 @@ class Mixture:
     def __init__(self) -> None:
         self._authors: dict[int, _Author] = {}
         self._prior = PRIOR_NATS
-        self._sleeper_evidence = 0.0
 
     def join(self, author: int, *, prompt_nll: float) -> None:
-        """Add an author, as if it had slept until now, by its NLL of the prompt in nats per token."""
-        self._authors[author] = _Author(prompt_nll, self._sleeper_evidence)
+        """Add an author without evidence, by its NLL of the prompt in nats per token."""
+        self._authors[author] = _Author(prompt_nll)
 
     def leave(self, author: int) -> None:
         self._authors.pop(author, None)
@@ -89,14 +72,9 @@ class Mixture:
         total = sum(weights[number] for number in drafted)
         mixed = sum(weights[number] * _floored(p) for number, p in drafted.items())
         asleep = mixed / total if total > 0 else MIN_LIKELIHOOD
-        self._sleeper_evidence = _after(self._sleeper_evidence, asleep)
         for number, author in self._authors.items():
-            author.evidence = _after(author.evidence, drafted.get(number, asleep))
+            author.evidence = _DECAY * author.evidence + math.log(_floored(drafted.get(number, asleep)))
         self._prior *= _DECAY
-
-
-def _after(evidence: float, likelihood: float) -> float:
-    return _DECAY * evidence + math.log(_floored(likelihood))
 
 
 def _floored(likelihood: float) -> float:
@@ -159,7 +137,7 @@ class LeaderWatch:
 class _RankedAuthor:
     """An author: `silent_rounds` without drafts; `is_unproven` since a collapse; `is_promising` on its trial."""
 
-    facts: DrafterFacts
+    facts: DrafterStarted
     silent_rounds: int
     is_unproven: bool = False
     is_promising: bool = False
@@ -184,12 +162,12 @@ class HedgeRouter:
         self._trial_rounds = MIN_TRIAL_ROUNDS
         self._rounds_since_trial = 0
 
-    def join(self, author: int, facts: DrafterFacts) -> None:
+    def join(self, facts: DrafterStarted) -> None:
         silent_rounds = max((1, *(known.silent_rounds for known in self._authors.values())))
-        if known := self._authors.get(author):
+        if known := self._authors.get(facts.author):
             known.facts, known.silent_rounds = facts, silent_rounds
         else:
-            self._authors[author] = _RankedAuthor(facts, silent_rounds)
+            self._authors[facts.author] = _RankedAuthor(facts, silent_rounds)
         self._rebuild()
 
     def leave(self, author: int) -> None:
@@ -213,14 +191,15 @@ class HedgeRouter:
         """Return those of `pick` that are on trial."""
         return tuple(self._split(self._ranked(), count)[1])
 
-    def learn(self, round_: Round) -> None:
+    def learn(self, round_: Sequence[Mapping[int, float]]) -> None:
+        """Learn from a commit: for each of its tokens, the likelihood by each author that drafted there."""
         ranked = self._ranked()
         if not ranked:
             return
-        leader = ranked[0]
-        for likelihoods in round_.likelihoods:
+        leader, authors = ranked[0], frozenset[int]().union(*round_)
+        for likelihoods in round_:
             stand_in = self._watch.collapsed_likelihood
-            if len(round_.authors) == 1 and stand_in is not None:
+            if len(authors) == 1 and stand_in is not None:
                 scored: Mapping[int, float] = {**likelihoods, STAND_IN: stand_in}
             else:
                 scored = likelihoods
@@ -228,7 +207,7 @@ class HedgeRouter:
             self._likelihoods.append(scored)
             if leader in likelihoods:
                 self._watch.note(likelihoods[leader])
-        self._pace_trials(leader, round_)
+        self._pace_trials(leader, authors, round_)
         if self._watch.has_collapsed:
             self._start_anew()
 
@@ -273,29 +252,31 @@ class HedgeRouter:
             key=lambda author: (not self._authors[author].is_promising, -self._authors[author].silent_rounds),
         )
 
-    def _pace_trials(self, leader: int, round_: Round) -> None:
+    def _pace_trials(self, leader: int, authors: Set[int], round_: Sequence[Mapping[int, float]]) -> None:
         on_trial = [
             author
             for author, known in self._authors.items()
-            if author in round_.authors and author != leader and (known.is_promising or known.silent_rounds)
+            if author in authors and author != leader and (known.is_promising or known.silent_rounds)
         ]
         for author, known in self._authors.items():
-            known.is_promising = author in on_trial and self._gain_nats(author, leader, round_) > 0.0
+            known.is_promising = author in on_trial and self._gain_nats(author, leader, authors, round_) > 0.0
         if any(known.is_promising for known in self._authors.values()) or self._ranked()[0] != leader:
             self._trial_rounds = MIN_TRIAL_ROUNDS
         elif on_trial:
             self._trial_rounds = min(2 * self._trial_rounds, MAX_TRIAL_ROUNDS)
         self._rounds_since_trial = 0 if on_trial else self._rounds_since_trial + 1
         for author, known in self._authors.items():
-            has_drafted = author in round_.authors
+            has_drafted = author in authors
             known.silent_rounds = 0 if has_drafted else known.silent_rounds + 1
             known.is_unproven = known.is_unproven and not has_drafted
 
-    def _gain_nats(self, author: int, leader: int, round_: Round) -> float:
+    def _gain_nats(
+        self, author: int, leader: int, authors: Set[int], round_: Sequence[Mapping[int, float]]
+    ) -> float:
         """Return the nats by which an author predicted better than the leader did, or usually does."""
-        usual = self._watch.collapsed_likelihood if leader not in round_.authors else None
+        usual = self._watch.collapsed_likelihood if leader not in authors else None
         gain_nats = 0.0
-        for likelihoods in round_.likelihoods:
+        for likelihoods in round_:
             against = likelihoods.get(leader, usual)
             if author in likelihoods and against is not None:
                 gain_nats += nats_of(against) - nats_of(likelihoods[author])

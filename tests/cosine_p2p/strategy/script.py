@@ -16,8 +16,7 @@ def started(author: int = 1, *, prompt_nll: float = 1.0, rtt_s: float = 0.01) ->
 
 
 def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
-    digest = roll_digest(ROOT, [*after, *tokens])
-    return Committed(len(after), tuple(tokens), digest, PassStats(0, 0, 60_000))
+    return Committed(len(after), tuple(tokens), PassStats(0, 0, 60_000))
 
 
 def drafted(

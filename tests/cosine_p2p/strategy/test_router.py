@@ -5,16 +5,17 @@ import random
 
 import pytest
 
-from cosine_p2p.strategy.router import PRIOR_NATS, DrafterFacts, HedgeRouter, Mixture, Round
+from cosine_p2p.strategy.base import DrafterStarted
+from cosine_p2p.strategy.router import PRIOR_NATS, HedgeRouter, Mixture
 
 
 def test_the_prompt_decides_until_there_is_evidence() -> None:
     router = HedgeRouter()
     for author, prompt_nll in ((1, 3.0), (2, 1.0)):
-        router.join(author, DrafterFacts(prompt_nll=prompt_nll, token_s=0.002, rtt_s=0.03))
+        router.join(DrafterStarted(author, prompt_nll=prompt_nll, token_s=0.002, rtt_s=0.03))
     assert router.pick(2) == (2, 1)
     for _ in range(3):
-        router.learn(Round(authors=frozenset((1, 2)), likelihoods=({1: 0.7, 2: 0.05},)))
+        router.learn([{1: 0.7, 2: 0.05}])
     assert router.pick(1) == (1,)
 
 
