@@ -1,4 +1,4 @@
-"""The user's own texts, from which the client drafts: folders in, continuations of what a request writes out.
+"""Drafts from the user's own texts: folders are indexed by tokens, and continuations of the output are looked up.
 
-An index over their tokens finds the places that match a request's last tokens. Only drafts leave the machine.
+Only drafts leave the machine.
 """

@@ -1,7 +1,7 @@
-"""Drafts from an index of texts: they follow the text that continues the longest match with the output. Pure.
+"""Drafts from an index of texts: the continuation of the longest match with the output. Pure.
 
-From a long match on, a `Prediction` of what follows there stays with the output, also over small changes, until
-another place matches more tokens. Short matches, or places that continue differently, are drafted as guesses.
+After a long match, a `Prediction` of the text that follows it tracks the output, also across small changes, until
+another place matches more tokens. Short matches, and places with different continuations, are drafted as guesses.
 """
 
 import math
@@ -15,32 +15,27 @@ from cosine_p2p.own_texts.index import MAX_MATCH, WORD, TextIndex
 from cosine_p2p.strategy.prediction import SURE_TOKENS, Prediction
 from cosine_protocol.nodes import BASE, Node
 
-# Measured on new and changed files of this repository, drafted from an earlier state of it. Where all places that
-# match n tokens continue alike, that token comes with 0.49 (n = 2), 0.6 (4), 0.8 (8), 0.93 (16) or 0.99 (32); where
-# they differ, the most frequent one with 0.11 to 0.45.
-FOLLOWED_TOKENS: Final = 8  # A match of as many tokens, which all places continue alike, is followed.
-RETURNS: Final = (0.3,)  # Where a followed text was left, 0.28 to 0.41 of next tokens come at the likeliest place,
-LEFT_TOKENS: Final = 8  # and 0.1 after this many.
-PREDICTED_TOKENS: Final = 1024  # Length of the text that is followed: a hundred lines. Then it is looked up again.
-LEAST_MATCH: Final = 2  # What is seen after one token alone is a guess at 0.12.
-MAX_PLACES: Final = 16  # Places of one match that are compared.
-GUESSED_TOKENS: Final = 8  # From a match of two tokens on 0.9 come.
-MIN_PATH_PROBABILITY: Final = 0.1  # As of a verifier's own look-ups.
-LEAST_RATE: Final = 0.1
-MOST_RATE: Final = 0.99  # A followed text begins between these, so that it can be learned otherwise.
-LIKE_GUESSES: Final = 64  # Guesses that say how much the texts are like what is asked for; half as much before.
+# Measured on new and changed files of this repository, drafted from an earlier state of it. If all places that
+# match n tokens have the same next token, its probability is 0.49 (n = 2), 0.6 (4), 0.8 (8), 0.93 (16) or
+# 0.99 (32); if they differ, that of the most frequent one is 0.11 to 0.45.
+FOLLOWED_TOKENS: Final = 8  # Minimum length of a match, with the same next token everywhere, that is followed.
+# After a deviation from a followed text 0.28 to 0.41 of next tokens are at the likeliest place, after eight 0.1.
+RETURNS: Final = (0.3,)
+LEFT_TOKENS: Final = 8
+PREDICTED_TOKENS: Final = 1024  # Length of the text that is followed, a hundred lines, until the next look-up.
+LEAST_MATCH: Final = 2  # After a single token the probability is 0.12.
+MAX_PLACES: Final = 16  # Maximum number of places of one match that are compared.
+GUESSED_TOKENS: Final = 8  # Maximum length of a guess; after a match of two tokens 0.9 tokens of it are accepted.
+MIN_PATH_PROBABILITY: Final = 0.1  # The same as for a verifier's own look-ups.
+LIKE_GUESSES: Final = 64  # The number of guesses over which `Likeness` is averaged.
 
 
 @dataclass(slots=True)
 class Likeness:
-    """How well the texts fit what is written, over the requests of a client.
-
-    Guesses came `came` times where the shares above expected `expected` times; followed texts go on at `rate`.
-    """
+    """How often guesses were right, compared with the shares above, over the requests of a client."""
 
     came: float = 2.0
     expected: float = 4.0
-    rate: float = 0.9
 
     def learn(self, *, expected: float, came: bool) -> None:
         keep = 1.0 - 1.0 / LIKE_GUESSES
@@ -58,7 +53,7 @@ def _likelihood(matching: int) -> float:
 
 
 class OwnDrafts:
-    """Drafts for one request, whose tokens so far are `tokens`; `index` may change, and is None at first."""
+    """Drafts for one request with these `tokens` so far. The result of `index` may change; None: not ready."""
 
     def __init__(
         self, index: Callable[[], TextIndex | None], tokens: Sequence[int], likeness: Likeness | None = None
@@ -67,11 +62,9 @@ class OwnDrafts:
         self._likeness = likeness or Likeness()
         self._text = bytearray()
         self._last: tuple[int, ...] = ()
-        self._prediction = Prediction((), rate=self._likeness.rate)
-        # The share of places that continue so, the length of the match, and what follows.
+        self._prediction = Prediction(())
+        # The share of places with this continuation, the length of the match, and the continuation.
         self._guesses: list[tuple[float, int, tuple[int, ...]]] = []
-        self._ahead: tuple[int, ...] = ()
-        self._enough = 0
         self.follow(tuple(tokens))
 
     def follow(self, tokens: tuple[int, ...]) -> None:
@@ -80,12 +73,10 @@ class OwnDrafts:
             self._likeness.learn(expected=expected, came=any(text[0] == tokens[0] for _, _, text in self._guesses))
         self._text += array("i", tokens).tobytes()
         self._last = (*self._last, *tokens)[-MAX_MATCH:]
-        self._ahead = self._ahead[len(tokens) :] if self._ahead[: len(tokens)] == tokens else ()
         self._prediction.follow(tokens)
-        self._likeness.rate = min(max(LEAST_RATE, self._prediction.rate), MOST_RATE)
         self._guesses = []
         if self._prediction.strayed > LEFT_TOKENS:
-            self._prediction = Prediction((), rate=self._likeness.rate)
+            self._prediction = Prediction(())
         index = self._index()
         if index is None or self._prediction.run >= MAX_MATCH:
             return
@@ -98,22 +89,19 @@ class OwnDrafts:
         if matched >= FOLLOWED_TOKENS and len(counts) == 1:
             (place,) = firsts.values()
             text = index.after(place, PREDICTED_TOKENS)
-            self._prediction = Prediction(text, run=matched, rate=self._likeness.rate, returns=RETURNS)
+            self._prediction = Prediction(text, run=matched, returns=RETURNS)
         elif self._text.find(self._text[-WORD * matched :], 0, -WORD) < 0:
-            # Otherwise the verifier copies from the request what followed there.
+            # Otherwise the verifier drafts the continuation from the request's own text.
             self._guesses = [
                 (count / len(following), matched, following[firsts[token]]) for token, count in counts.most_common()
             ]
 
-    def draft(self, *, is_anew: bool = False) -> list[Node]:
-        """Return drafts, parents first; none while the verifier has enough, unless `is_anew`: it has none."""
-        if len(self._ahead) > self._enough and not is_anew:
-            return []
-        nodes, self._ahead = self._prediction.draft(), ()
+    def draft(self) -> list[Node]:
+        """Return drafts, parents first."""
+        nodes = self._prediction.draft()
         if self._prediction.run >= SURE_TOKENS:
-            # A verifier looks at all that it was sent before each pass, which costs it 1 % with 48 tokens.
+            # Each draft node costs the verifier time before each pass: 1 % with 48 tokens.
             nodes = nodes[: math.ceil(math.log(MIN_PATH_PROBABILITY) / math.log(self._prediction.rate))]
-            self._ahead, self._enough = tuple(node.token for node in nodes), len(nodes) // 2
         begun = {node.token for node in nodes if node.parent == BASE}
         for share, matched, text in self._guesses:
             path, parent = 1.0, BASE

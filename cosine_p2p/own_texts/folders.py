@@ -1,7 +1,6 @@
-"""The user's folders and past replies as one index, which is kept in the state folder between runs.
+"""One index of the user's folders and past replies, stored in the state folder between runs.
 
-It is made in a thread, and anew when files have changed, of which only these are tokenised. Meanwhile the one
-before is used.
+A thread rebuilds it when files have changed, and tokenises only these. Meanwhile the previous index is used.
 """
 
 import asyncio
@@ -11,7 +10,7 @@ import os
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
@@ -33,20 +32,18 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_BYTES: Final = 100_000_000  # Tokenised in 15 s and indexed in 10 s on two cores; 230 MB of memory.
-# Of half as much, files are also indexed as strings of JSON, as many models write the arguments of tools: changed
-# files of this repository, so written, take 0.43 times as many passes with that.
+MAX_BYTES: Final = 50_000_000  # Tokenised in 15 s and indexed in 10 s on two cores; 230 MB of memory.
 MAX_FILES: Final = 100_000  # Bounds a look at a folder: some seconds.
-MAX_KEPT: Final = 4  # Indices in the state folder; the latest.
-MAX_FILE_BYTES: Final = 1 << 20  # Longer files are data, or written by programs.
-MAX_REPLIES_BYTES: Final = 16 << 20  # Four million tokens; of more, the older half is dropped.
+MAX_KEPT: Final = 4  # Maximum number of indices in the state folder; the oldest are deleted.
+MAX_FILE_BYTES: Final = 1 << 20  # Longer files are data or generated.
+MAX_REPLIES_BYTES: Final = 16 << 20  # Four million tokens; above that the older half is deleted.
 JUNK: Final = frozenset(
     {"__pycache__", "bower_components", "build", "dist", "env", "node_modules", "site-packages", "target", "venv"}
 )
-"""Folders with the work of programs or of others, which `.gitignore` files usually name."""
-BATCH_FILES: Final = 256  # Tokenised at once, on all cores.
-FIRST_S: Final = 2.0  # A request waits this long for the first index: for 3 MB, or for any that was kept.
-REST: Final = 20.0  # An index is not made again for this many times as long as it took: 5 % of a core at most.
+"""Folders of generated files and dependencies, which `.gitignore` files usually contain."""
+BATCH_FILES: Final = 256  # Number of files that are tokenised at once, on all cores.
+FIRST_S: Final = 2.0  # A request waits this long for the first index: enough for 3 MB, or for a stored index.
+REST: Final = 20.0  # Pause between two updates, as a multiple of their duration: at most 5 % of a core.
 
 REPLIES: Final = ".replies"  # Past replies in tokens: int32, -1 after each.
 
@@ -56,8 +53,8 @@ _File = tuple[str, int, int]  # The path, the size in bytes, and the time of the
 class OwnTexts:
     """An index of the text files below `folders` and, with `keeps_replies`, of this user's past replies.
 
-    Left out are hidden files and folders, `JUNK`, links, long files, and what is not UTF-8. `offload` runs what
-    makes the index. Raises `UsageError` for what is no folder.
+    Hidden files and folders, `JUNK`, links, long files, and files that are not UTF-8 are ignored. `offload` runs
+    the update of the index. Raises `UsageError` for a path that is not a folder.
     """
 
     def __init__(self, folders: Sequence[str], *, keeps_replies: bool, offload: Offload) -> None:
@@ -68,7 +65,7 @@ class OwnTexts:
         self._offload = offload
         self._tokenizer = ""
         self._index: TextIndex | None = None
-        # In the order of the index, with the tokens of each.
+        # The number of tokens of each file, in the order of the index.
         self._files: dict[_File, int] = {}
         self._making: asyncio.Future[None] | None = None
         self._rests_until_s = 0.0
@@ -76,15 +73,15 @@ class OwnTexts:
         self._likeness = Likeness()
 
     def index(self) -> TextIndex | None:
-        """The latest index; None before the first."""
+        """The latest index; None before the first update."""
         return self._index
 
     def drafts(self, tokens: Sequence[int]) -> OwnDrafts:
-        """Drafts for a request that holds these tokens."""
+        """Drafts for a request with these tokens so far."""
         return OwnDrafts(self.index, tokens, self._likeness)
 
     async def begin(self, codec: TextTokenizer, tokenizer: str) -> None:
-        """Make the index for the tokenizer of a digest if files have changed; wait for the first for `FIRST_S`."""
+        """Update the index for the tokenizer with this digest; wait at most `FIRST_S` for the first one."""
         self._tokenizer = tokenizer
         if (self._making is None or self._making.done()) and time.monotonic() >= self._rests_until_s:
             self._making = asyncio.ensure_future(self._offload(partial(self._refresh, codec)))
@@ -92,7 +89,7 @@ class OwnTexts:
             await asyncio.wait([self._making], timeout=FIRST_S)
 
     def keep(self, reply: Sequence[int]) -> None:
-        """Append the tokens of a reply to the past ones, if they are kept; a failure is logged."""
+        """Store the tokens of a reply, if replies are kept; a failure is logged."""
         if self._keeps_replies and self._tokenizer:
             try:
                 own_folder().mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -106,7 +103,7 @@ class OwnTexts:
         return own_folder() / f"{self._tokenizer[:32]}{REPLIES}"
 
     def _refresh(self, codec: TextTokenizer) -> None:
-        """Make the index anew if files have changed. A failure is logged, and the index before stays."""
+        """Rebuild the index if files have changed. A failure is logged, and the previous index is kept."""
         began_s = time.monotonic()
         key = json.dumps([self._tokenizer, *map(str, self._folders), self._keeps_replies]).encode()
         kept = own_folder() / f"{_digest(key)}.index"
@@ -128,7 +125,7 @@ class OwnTexts:
         self._rests_until_s = now_s + REST * (now_s - began_s)
 
     def _read(self, kept: Path) -> None:
-        """Take the index of an earlier run, unless there is none or it is broken."""
+        """Load the index of an earlier run, unless it is missing or broken."""
         with suppress(OSError, ValueError, TypeError):
             header, data = kept.read_bytes().split(b"\n", 1)
             digest, files = json.loads(header)
@@ -138,7 +135,7 @@ class OwnTexts:
                 self._files = {(path, size, at_ns): tokens for path, size, at_ns, tokens in files}
 
     def _found(self) -> list[_File]:
-        """Return the files to index, those changed last first, up to `MAX_BYTES`; past replies are shortened."""
+        """Return at most `MAX_BYTES` of files to index, the latest first; past replies are shortened."""
         found = set(islice(chain.from_iterable(map(_files_below, self._folders)), MAX_FILES))
         replies = self._replies
         if self._keeps_replies and replies.exists():
@@ -153,16 +150,14 @@ class OwnTexts:
         return latest[:count]
 
     def _made(self, found: list[_File], codec: TextTokenizer) -> tuple[TextIndex, dict[_File, int]]:
-        """Return the index of these files; those of the index before are not read again."""
+        """Return the index of these files; files in the previous index are not read again."""
         known: dict[_File, TokenArray] = {}
         if self._index is not None:
             known = dict(zip(self._files, self._index.texts(self._files.values()), strict=True))
         anew = [file for file in found if file not in known]
-        is_half = 2 * sum(size for _, size, _ in found) <= MAX_BYTES
-        forms = (str, partial(json.dumps, ensure_ascii=False)) if is_half else (str,)
         for start in range(0, len(anew), BATCH_FILES):
             batch = anew[start : start + BATCH_FILES]
-            known |= zip(batch, _tokenised([Path(path) for path, _, _ in batch], codec, forms), strict=True)
+            known |= zip(batch, _tokenised([Path(path) for path, _, _ in batch], codec), strict=True)
         texts = [known[file] for file in found]
         return TextIndex.of(texts), {file: len(text) for file, text in zip(found, texts, strict=True)}
 
@@ -178,10 +173,12 @@ def _files_below(folder: Path) -> Iterator[_File]:
                     yield path, of.st_size, of.st_mtime_ns
 
 
-def _tokenised(
-    paths: Sequence[Path], codec: TextTokenizer, forms: Sequence[Callable[[str], str]]
-) -> "list[TokenArray]":
-    """Return the tokens of files in each form, -1 between; none for what is not UTF-8, or gone."""
+def _tokenised(paths: Sequence[Path], codec: TextTokenizer) -> "list[TokenArray]":
+    """Return the tokens of files, and after -1 those of their text as a JSON string; none without UTF-8 text.
+
+    Many models write the arguments of tools in JSON: changed files of this repository, so written, take 0.43 times
+    as many passes with that.
+    """
     import numpy as np
 
     texts = []
@@ -191,12 +188,11 @@ def _tokenised(
             texts.append("" if b"\0" in data else data.decode())
         except (OSError, UnicodeError):
             texts.append("")
-    written = [codec.encode_all([form(text) for text in texts]) for form in forms]
+    plain = codec.encode_all(texts)
+    quoted = codec.encode_all([json.dumps(text, ensure_ascii=False) for text in texts])
     return [
-        np.fromfile(path, np.int32)
-        if path.suffix == REPLIES
-        else np.concatenate([np.array([*tokens, -1], np.int32) for tokens in own])[:-1]
-        for path, *own in zip(paths, *written, strict=True)
+        np.fromfile(path, np.int32) if path.suffix == REPLIES else np.array([*tokens, -1, *in_json], np.int32)
+        for path, tokens, in_json in zip(paths, plain, quoted, strict=True)
     ]
 
 

@@ -1,7 +1,7 @@
-"""An index over texts, for the places where they continue after the longest match with some tokens. Pure.
+"""An index of texts that finds the places after the longest match with some tokens. Pure.
 
-It is a suffix array of the texts read backwards: all places, sorted by the `MAX_MATCH` tokens before each. A
-look-up is a binary search; the neighbours of what is sought share the most tokens with it.
+It is a suffix array of the reversed texts: all places, sorted by the `MAX_MATCH` tokens before each. A look-up is a
+binary search; the neighbours of its result share the most tokens with the query.
 """
 
 from bisect import bisect_left
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     TokenArray = np.ndarray[tuple[int], np.dtype[np.int32]]
 
 MAX_MATCH: Final = 32
-"""Tokens that are compared. Of 28 million tokens of Python 12 million have an equal match of 24."""
-SORTED_FIRST: Final = 3  # Tokens that fit into the first key, of 64 bits.
+"""Maximum length of a match. Of 28 million tokens of Python 12 million have another match of 24 tokens."""
+SORTED_FIRST: Final = 3  # Number of tokens that fit into the first key, of 64 bits.
 TOKEN_BITS: Final = 21  # Eight times the largest vocabularies.
-WORD: Final = 4  # Bytes of a token: its id and one, so that 0 ends a text; big-endian, so that they compare as ids.
+WORD: Final = 4  # Bytes per token: its id plus one (0 ends a text), big-endian, so that bytes compare as ids.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextIndex:
-    """Texts backwards, the last one first, in words; and all places in them, sorted by the tokens before."""
+    """The reversed texts as words, the last text first, and all places in them, sorted by the tokens before."""
 
     words: bytes
     order: memoryview
@@ -68,9 +68,9 @@ class TextIndex:
         return [tokens[start : end - 1] for start, end in zip([0, *ends], ends, strict=False)]
 
     def longest(self, last: Sequence[int], *, most: int) -> tuple[int, list[int]]:
-        """Return how many of the last tokens, up to `MAX_MATCH`, occur together, and before which places.
+        """Return the length of the longest match of the last tokens, at most `MAX_MATCH`, and the places after it.
 
-        Of more than `most` places these are evenly spread. It takes 25 us in 28 million tokens.
+        At most `most` places are returned, evenly spread. It takes 25 us in 28 million tokens.
         """
         last = last[-MAX_MATCH:]
         sought = pack(f">{len(last)}I", *(token + 1 for token in reversed(last)))

@@ -29,8 +29,8 @@ PRIOR_TOKENS: Final = 10.0  # Prior: one predicted token in ten is wrong.
 class Prediction:
     """A predicted text, compared with the output so far.
 
-    Before its first token there were `run` predicted ones, and the share `rate` of the others is expected to come;
-    `returns` has the probabilities of the places where it may return.
+    Before its first token there were `run` predicted ones; `returns` has the probabilities of the places where the
+    output may return.
     """
 
     def __init__(
@@ -38,7 +38,6 @@ class Prediction:
         tokens: Sequence[int],
         *,
         run: int = SURE_TOKENS,
-        rate: float = PRIOR_HITS / PRIOR_TOKENS,
         returns: Sequence[float] = STRAY_PROBABILITIES,
     ) -> None:
         self.tokens = tuple(tokens)
@@ -52,7 +51,7 @@ class Prediction:
         self._return_probabilities = returns
         self._places: list[int] = [0]
         self._last = -1
-        self._hits, self._judged = rate * PRIOR_TOKENS, PRIOR_TOKENS
+        self._hits, self._judged = PRIOR_HITS, PRIOR_TOKENS
         self._accepted: set[int] = set()
 
     @property

@@ -109,12 +109,9 @@ def test_of_too_much_text_the_latest_is_used_which_is_said_once(
     ]
 
 
-def test_of_less_text_also_its_form_in_json_is_drafted_from(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_is_also_drafted_from_in_json(folder: Path) -> None:
     (folder / "a").write_text(f"{TEXT}\n{TEXT}")
     assert after(opened(folder), f"{TEXT}\\n") == {TEXT}
-    monkeypatch.setattr(folders, "MAX_BYTES", 3 * len(TEXT))
-    monkeypatch.setenv("XDG_STATE_HOME", str(folder.parent / "other"))
-    assert after(opened(folder), f"{TEXT}\\n") == set()
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{\n", b'["", []]\n12345678', b"["])
