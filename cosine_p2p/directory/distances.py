@@ -37,13 +37,6 @@ class Distances:
         for protocol, records in self._found.items():
             self.measured(records, links, protocol)
 
-    def to_verifier(self, verifier: NodeRecord, links: PeerLinks) -> float | None:
-        """The measured or estimated round-trip time in seconds; None if unknown."""
-        link = links.alive(verifier.peer_id, VERIFY)
-        if link is not None and link.rtt_s:
-            return link.rtt_s
-        return estimated_rtt_s(self.place.coordinate, verifier.coordinate)
-
     def by_verifier(
         self, drafters: Sequence[NodeRecord], verifier: NodeRecord, links: PeerLinks, *, now_s: float
     ) -> dict[str, float]:
@@ -65,7 +58,12 @@ class Distances:
             rtt_s = estimated_rtt_s(self.place.coordinate, drafter.coordinate)
             if rtt_s is not None:
                 rtts_s.setdefault(drafter.peer_id, rtt_s)
-        onwards_s = self.to_verifier(verifier, links) or 0.0
+        link = links.alive(verifier.peer_id, VERIFY)
+        onwards_s = (
+            (link.rtt_s if link is not None else 0.0)
+            or estimated_rtt_s(self.place.coordinate, verifier.coordinate)
+            or 0.0
+        )
         return {peer_id: rtt_s + onwards_s for peer_id, rtt_s in rtts_s.items()}
 
     def note_told(self, verifier: str, drafter: str, rtt_s: float, *, now_s: float) -> None:

@@ -14,7 +14,6 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import BadSignature, RemoteProtocolError
 from cosine_protocol.limits import MAX_MANDATE_S
 from cosine_protocol.protocols import MANDATES, WINDOWS
-from cosine_protocol.records import NodeRecord
 from cosine_protocol.statements import check_signature, sign
 
 # With a mandate drafts need not pass through the client, but the verifier spends time on decisions. At T 0.8 it
@@ -39,26 +38,6 @@ def may_delegate(mandates: Mandates | None, strategy: StrategyKind, coordination
 def _is_near(rtt_s: float, *, pass_s: float, stages: int) -> bool:
     """Return whether the client can coordinate without loss; with stages a pass begins once the first is free."""
     return rtt_s < max(LEAST_RTT_S, LEAST_RTT_PASSES * pass_s / max(1, stages))
-
-
-def expected_coordinator(
-    mandates: Mandates | None,
-    strategy: StrategyKind,
-    coordination: Coordination,
-    verifier: NodeRecord,
-    *,
-    rtt_s: float | None,
-    now_s: float,
-) -> Coordinator:
-    """Return the likely coordinator. `rtt_s` is from the client to the verifier; if None, it is the verifier."""
-    if mandates is None or not may_delegate(mandates, strategy, coordination):
-        return Coordinator.CLIENT
-    if verifier.peer_id in mandates.failures.avoided(now_s):
-        return Coordinator.CLIENT
-    stages = len(verifier.stages or ())
-    is_near = rtt_s is not None and _is_near(rtt_s, pass_s=verifier.pass_us / 1e6, stages=stages)
-    is_kept = is_near and coordination is not Coordination.VERIFIER
-    return Coordinator.CLIENT if is_kept else Coordinator.VERIFIER
 
 
 class Delegation:

@@ -9,7 +9,7 @@ from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.recent_finds import RecentFinds
 from cosine_p2p.directory.selection import Chance, pick_drafters, pick_pupil
 from cosine_p2p.request.options import ClientOptions, shares_feedback
-from cosine_p2p.session.delegation import Coordinator, expected_coordinator
+from cosine_p2p.session.delegation import may_delegate
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.transport.link import PeerLinks
 from cosine_p2p.trust.mandates import Coordination, Mandates
@@ -72,21 +72,17 @@ class DrafterSearch:
     def choose(
         self, found: Sequence[NodeRecord], verifier: NodeRecord, *, chance: Chance, now_s: float
     ) -> AskedDrafters:
-        """Return the drafters to ask for a request to a verifier, without those that failed recently."""
+        """Return the drafters to ask for a request to a verifier, without those that failed recently.
+
+        If the client may delegate, those near the verifier are preferred: a client that coordinates nevertheless is
+        near it too.
+        """
         avoided = self.failures.avoided(now_s)
         able = [record for record in found if record.peer_id not in avoided]
-        coordinator = expected_coordinator(
-            self.mandates,
-            self.strategy,
-            Coordination(self.options["coordination"]),
-            verifier,
-            rtt_s=self.distances.to_verifier(verifier, self.links),
-            now_s=now_s,
-        )
-        if coordinator is Coordinator.CLIENT:
-            rtts_s = self.distances.by_client(able, verifier, self.links)
-        else:
+        if may_delegate(self.mandates, self.strategy, Coordination(self.options["coordination"])):
             rtts_s = self.distances.by_verifier(able, verifier, self.links, now_s=now_s)
+        else:
+            rtts_s = self.distances.by_client(able, verifier, self.links)
         asked = pick_drafters(
             able,
             tokenizer_digest=verifier.tokenizer_digest,
