@@ -28,6 +28,7 @@ class _Find:
     records: list[NodeRecord]
     found_at_s: float
     lost_links: int
+    is_recalled: bool = False  # Of an earlier run.
 
 
 _Key = tuple[Role, str, int | None]
@@ -52,16 +53,14 @@ class RecentFinds:
         self._looking: dict[_Key, asyncio.Task[list[NodeRecord]]] = {}
         self.was_answered = False
         """True once a look-up has succeeded."""
-        # True for a result of an earlier run.
-        self._recalled = Remembered[_Key, bool](MAX_FINDS)
+        # Those of an earlier run are used once.
+        self._begun: set[_Key] = set()
 
     async def find(self, role: Role, target: str, *, wanted: int | None = None) -> list[NodeRecord]:
         """Recent live records. Raises as `Directory.find`."""
         key = role, target, wanted
         now_s = self._clock()
-        known = self._finds.get(key, now_s)
-        if known is None and self._recalled.get(key) is None:
-            known = self._recall(key, now_s)
+        known = self._finds.get(key, now_s) or self._recall(key, now_s)
         if not self._reuse_s or known is None or known.lost_links != self._links.lost_links:
             return await self._look_up(key)
         self.begin_renewal(role, target, wanted=wanted)
@@ -95,25 +94,24 @@ class RecentFinds:
         return await self.find(role, target, wanted=wanted)
 
     def is_recalled(self, role: Role, target: str, *, wanted: int | None = None) -> bool:
-        return bool(self._recalled.get((role, target, wanted)))
+        known = self._finds.get((role, target, wanted), self._clock())
+        return known is not None and known.is_recalled
 
     async def look_again(self, role: Role, target: str, *, wanted: int | None = None) -> None:
         """Wait until a recalled result is renewed; if that fails, the next `find` looks up."""
         key = role, target, wanted
         if key in self._renewing:
             await asyncio.wait((self._renewing[key],))
-        if self._recalled.get(key):
-            self._recalled.note(key, False)
+        if self.is_recalled(role, target, wanted=wanted):
             self._finds.pop(key)
 
     def _recall(self, key: _Key, now_s: float) -> _Find | None:
         role, target, _ = key
-        records = self._directory.recall(role, target) if self._reuse_s else None
-        is_known = bool(records) or (records is not None and role is Role.DRAFTER)
-        self._recalled.note(key, is_known)
-        if records is None or not is_known:
+        records = self._directory.recall(role, target) if self._reuse_s and key not in self._begun else None
+        self._begun.add(key)
+        if records is None or not (records or role is Role.DRAFTER):
             return None
-        find = _Find(records, now_s - self._reuse_s, self._links.lost_links)
+        find = _Find(records, now_s - self._reuse_s, self._links.lost_links, is_recalled=True)
         self._finds.note(key, find, now_s)
         return find
 
@@ -123,7 +121,7 @@ class RecentFinds:
         records = await self._directory.find(role, target, wanted=wanted)
         self.was_answered = True
         self._finds.pop(key)
-        self._recalled.note(key, False)
+        self._begun.add(key)
         if records or role is Role.DRAFTER:
             now_s = self._clock()
             self._finds.note(key, _Find(records, now_s, lost_links), now_s)
