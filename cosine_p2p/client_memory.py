@@ -22,7 +22,7 @@ from cosine_p2p.strategy.speed_trial import SpeedTrials
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
 from cosine_p2p.trust.standing import Standings
 from cosine_protocol import limits
-from cosine_protocol.errors import RemoteProtocolError
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 
 logger = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ KEEP_S: Final = 24 * 3600.0  # Maximum time for which a node that has left is st
 
 
 class ClientMemory:
-    """A client's knowledge of peers, stored in `file`; an invalid, too large or older file counts as empty."""
+    """A client's knowledge of peers, stored in `file`; a broken, too large or older file counts as empty."""
 
     def __init__(
         self,
@@ -71,16 +71,19 @@ class ClientMemory:
 
     def restore(self, *, now_s: float) -> None:
         """Read the file. `now_s` is of the clock of this memory's times."""
-        match self._read():
-            case {"kept_at_s": float(kept_at_s), **kept}:
-                away_s = max(0.0, self.wall_s() - kept_at_s)
-                self.failures.restore(kept.get("failures"), now_s=now_s, away_s=away_s)
-                self.speeds.restore(kept.get("speeds"), now_s=now_s, away_s=away_s)
-                self.standings.restore(kept.get("standings"), now_s=now_s, away_s=away_s)
-                self.distances.restore(kept.get("distances"), now_s=now_s, away_s=away_s)
-                trials = kept.get("trials")
-                for name, known in self.trials.items():
-                    known.restore(trials.get(name) if isinstance(trials, dict) else None)
+        kept = self._read()
+        if "kept_at_s" not in kept:
+            return
+        try:
+            away_s = max(0.0, self.wall_s() - float(kept["kept_at_s"]))
+            self.failures.restore(kept["failures"], now_s=now_s, away_s=away_s)
+            self.speeds.restore(kept["speeds"], now_s=now_s, away_s=away_s)
+            self.standings.restore(kept["standings"], now_s=now_s, away_s=away_s)
+            self.distances.restore(kept["distances"], now_s=now_s, away_s=away_s)
+            for name, known in self.trials.items():
+                known.restore(kept["trials"].get(name, ()))
+        except (AttributeError, LookupError, TypeError, ValueError, OverflowError, MalformedMessage) as error:
+            logger.warning("what was kept of peers cannot be used: %r", error)
 
     def write(self, *, now_s: float) -> None:
         """Write the file for the next process."""

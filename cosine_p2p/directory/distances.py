@@ -77,15 +77,10 @@ class Distances:
         return {"place": self.place.state(), "told": told}
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago, without invalid entries."""
+        """Load the state that another process saved `away_s` ago."""
 
-        def read_told(entry: list[Any]) -> tuple[tuple[str, str], float] | None:
-            match entry:
-                case [str(verifier), str(drafter), float(rtt_s)] if 0.0 < rtt_s <= MAX_RTT_S:
-                    return (verifier, drafter), rtt_s
-            return None
+        def read(verifier: str, drafter: str, rtt_s: float) -> tuple[tuple[str, str], float]:
+            return (verifier, drafter), float(rtt_s)
 
-        match state:
-            case {"place": place, "told": list(told)}:
-                self.place.restore(place)
-                self._told.restore(told, read_told, now_s=now_s, away_s=away_s)
+        self.place.restore(state["place"])
+        self._told.restore(state["told"], read, now_s=now_s, away_s=away_s)

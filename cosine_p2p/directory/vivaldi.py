@@ -8,7 +8,6 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.fields import pack_fields, unpack_fields
 from cosine_protocol.limits import MAX_COORDINATE_US
 from cosine_protocol.messages import NetworkCoordinate
@@ -18,8 +17,7 @@ ERROR_SHARE: Final = 0.25  # The constant c_e of the paper, section 3.5.
 MAX_RTT_S: Final = 2.0  # A longer round trip measures a busy machine, not a distance.
 MAX_STEP_S: Final = 0.05
 """The bound of each step, multiplied by the peer's error. If 4 of 32 peers in 16 cities claim absurd places,
-estimates
-between the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
+estimates between the others are off by 12 % at the median, and by 400 % without this bound (decision 30)."""
 LEAST_ERROR: Final = 0.05  # The lower bound of claimed errors, so that no single peer decides; links vary by more.
 LEAST_HEIGHT_S: Final = 1e-4  # The round trip into a local network; keeps two peers apart.
 USABLE_ERROR: Final = 0.5  # With a larger error a coordinate is worse than the median of known round trips.
@@ -75,11 +73,8 @@ class Vivaldi:
         return pack_fields(self.coordinate)
 
     def restore(self, state: object) -> None:
-        """Load the state of an earlier process; an invalid one is ignored."""
-        try:
-            kept: NetworkCoordinate = unpack_fields(NetworkCoordinate, state)
-        except MalformedMessage:
-            return
+        """Load the state of an earlier process. Raises `MalformedMessage`."""
+        kept: NetworkCoordinate = unpack_fields(NetworkCoordinate, state)
         self._point_s = (kept.x_us / 1e6, kept.y_us / 1e6, kept.z_us / 1e6)
         self._height_s = max(LEAST_HEIGHT_S, kept.height_us / 1e6)
         self._error = max(LEAST_ERROR, kept.error_permille / 1000)

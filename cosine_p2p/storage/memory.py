@@ -40,14 +40,11 @@ class Remembered(Generic[_K, _V]):
         """All entries as values of JSON: the result of `write`, and the age in seconds."""
         return [[*write(key, value), now_s - self._entries[key][1]] for key, value in self.items(now_s)]
 
-    def restore(
-        self, state: Any, read: Callable[[list[Any]], tuple[_K, _V] | None], *, now_s: float, away_s: float
-    ) -> None:
-        """Load a state saved `away_s` ago; `read` returns the key and value of an entry, None if invalid."""
-        for entry in state[-self._most :] if isinstance(state, list) else ():
-            match entry:
-                case [*written, float(age_s)] if 0.0 <= age_s < math.inf and (known := read(written)) is not None:
-                    self.note(*known, now_s - age_s - away_s)
+    def restore(self, state: Any, read: Callable[..., tuple[_K, _V]], *, now_s: float, away_s: float) -> None:
+        """Load a state saved `away_s` ago; `read` returns the key and value of what `write` wrote. Raises as it."""
+        for *written, age_s in state[-self._most :]:
+            key, value = read(*written)
+            self.note(key, value, now_s - float(age_s) - away_s)
 
     def _is_fresh(self, noted_s: float, now_s: float) -> bool:
         return 0.0 <= now_s - noted_s < self._forgotten_s

@@ -55,13 +55,10 @@ class PeerFailures:
         return self._peers.state(now_s, lambda peer_id, known: [peer_id, known.count, known.until_s - now_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago, without invalid entries."""
+        """Load the state that another process saved `away_s` ago."""
 
-        def read(entry: list[Any]) -> tuple[str, _Failures] | None:
-            match entry:
-                case [str(peer_id), int(count), float(left_s)] if count > 0 and left_s <= LONGEST_PAUSE_S:
-                    return peer_id, _Failures(count, now_s + left_s - away_s)
-            return None
+        def read(peer_id: str, count: int, left_s: float) -> tuple[str, _Failures]:
+            return peer_id, _Failures(int(count), now_s + float(left_s) - away_s)
 
         self._peers.restore(state, read, now_s=now_s, away_s=away_s)
 
@@ -118,14 +115,9 @@ class PeerSpeeds:
         return self._peers.state(now_s, lambda peer_id, speed: [peer_id, speed.pass_s, speed.prefill_token_s])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago, without invalid entries."""
+        """Load the state that another process saved `away_s` ago."""
 
-        def read(entry: list[Any]) -> tuple[str, UsualSpeeds] | None:
-            match entry:
-                case [str(peer_id), float() | None as pass_s, float() | None as token_s]:
-                    # Bounded as `U` of docs/protocol.md bounds what peers announce.
-                    if all(0.0 <= seconds <= 3600.0 for seconds in (pass_s or 0.0, token_s or 0.0)):
-                        return peer_id, UsualSpeeds(pass_s=pass_s, prefill_token_s=token_s)
-            return None
+        def read(peer_id: str, pass_s: float | None, token_s: float | None) -> tuple[str, UsualSpeeds]:
+            return peer_id, UsualSpeeds(pass_s=pass_s, prefill_token_s=token_s)
 
         self._peers.restore(state, read, now_s=now_s, away_s=away_s)

@@ -82,19 +82,8 @@ class Standings:
         return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
 
     def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago, without invalid entries."""
-
-        def read(entry: list[Any]) -> tuple[str, int] | None:
-            match entry:
-                case [str(peer_id), int(checks)] if 0 < checks <= PROVEN:
-                    return peer_id, checks
-            return None
-
-        def read_rejected(entry: list[Any]) -> tuple[str, bool] | None:
-            match entry:
-                case [str(peer_id), -1]:
-                    return peer_id, True
-            return None
-
-        self._checks.restore(state, read, now_s=now_s, away_s=away_s)
-        self._rejected.restore(state, read_rejected, now_s=now_s, away_s=away_s)
+        """Load the state that another process saved `away_s` ago."""
+        known = [entry for entry in state if entry[1] > 0]
+        rejected = [entry for entry in state if entry[1] < 0]
+        self._checks.restore(known, lambda peer_id, checks: (peer_id, int(checks)), now_s=now_s, away_s=away_s)
+        self._rejected.restore(rejected, lambda peer_id, _: (peer_id, True), now_s=now_s, away_s=away_s)
