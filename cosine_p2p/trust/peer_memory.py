@@ -64,9 +64,8 @@ class PeerFailures:
 
 
 NEWEST_WEIGHT: Final = 0.3  # The weight of the newest request, since other clients slow a node at times.
-PREFILL_DECAY: Final = (
-    0.9  # The slowest prefill counts, since a cached prefix takes no time, and decays by a tenth.
-)
+# The slowest prefill counts, since a cached prefix takes no time, and decays by a tenth.
+PREFILL_DECAY: Final = 0.9
 SPEEDS_FORGOTTEN_S: Final = 7 * 24 * 3600.0  # Machines and their load change within weeks.
 
 
