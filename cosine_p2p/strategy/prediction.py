@@ -46,7 +46,7 @@ class Prediction:
             self._places_of.setdefault(token, []).append(place)
         # The place after the last certain token, the output tokens since, and the latest run of predicted ones.
         self._anchor = 0
-        self._strayed = 0
+        self.strayed = 0
         self._run = run
         self._return_probabilities = returns
         self._places: list[int] = [0]
@@ -65,11 +65,6 @@ class Prediction:
         return self._run if self._places[0] < len(self.tokens) else 0
 
     @property
-    def strayed(self) -> int:
-        """Number of tokens since the last one at a certain place."""
-        return self._strayed
-
-    @property
     def rate(self) -> float:
         """The share of tokens that came where the place was certain."""
         return self._hits / self._judged
@@ -80,14 +75,14 @@ class Prediction:
             if self._run >= SURE_TOKENS and self._places[0] < len(self.tokens):
                 self._judged += 1.0
                 self._hits += bool(held)
-            self._strayed += 1
+            self.strayed += 1
             if held:
                 self._accepted.add(held[0])
                 self._run += 1
                 self._places = [place + 1 for place in held]
                 if self._run >= SURE_TOKENS:
                     self._places = self._places[:1]
-                    self._anchor, self._strayed = self._places[0], 0
+                    self._anchor, self.strayed = self._places[0], 0
             else:
                 self._run = 0
                 self._places = self._returns(token)
@@ -103,8 +98,8 @@ class Prediction:
         # After the token itself, if some were left out.
         found += [place + 1 for place in places[first : first + 1] if place < self._anchor + MAX_STRAYED]
         # The tokens replaced the same number of others; or all of them are new.
-        if self._strayed < MAX_STRAYED:
-            found.append(self._anchor + self._strayed)
+        if self.strayed < MAX_STRAYED:
+            found.append(self._anchor + self.strayed)
         found.append(self._anchor)
         return list(dict.fromkeys(found))[: len(self._return_probabilities)]
 

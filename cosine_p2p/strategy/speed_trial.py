@@ -2,16 +2,14 @@
 
 The ways take turns on real requests, in stretches of some commits. Texts differ more than ways do, so the worth of
 a commit is the number of plain passes that it replaces. A look at another way is compared with the stretches
-before and after it. Looks cost at most `PRICE` of the time; they become rarer while the speed is constant. Drafts
-cannot gain more than the tokens they brought.
+before and after it. Looks cost at most `PRICE` of the time; they become rarer while the present way is the fastest.
 
 Clients (`cosine_p2p.client`) and coordinating verifiers compare numbers of drafters.
 """
 
 import math
 from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
@@ -68,38 +66,28 @@ CERTAIN: Final = 1.5
 CERTAIN_AT_ONCE: Final = 2.0
 """The same for a first look, else it is compared with one more stretch. Without it the prompts of `cosine-node
 bench rtt` took 16 % longer at 50 ms."""
-WORST_GAIN: Final = (
-    -1.0
-)  # Minimum gain (0.37x) in the price of another look, which is then due after 2,700 commits.
+# Minimum gain (0.37x) in the price of another look, which is then due after 2,700 commits.
+WORST_GAIN: Final = -1.0
 DOUBTFUL_GAIN: Final = -0.3
 """The expected gain of drafters where few of them pay: with a draft head six questions of 62 took at least a
 quarter longer (`cosine-node bench here --cores`)."""
-CHANGED: Final = 0.3  # Change since the last look; noise changes averages of stretches by half of it.
 # Pauses between looks, in stretches of the present way; they bound how often another way generates a text, at the
-# longest one time in 64. A change of the present way's speed is noticed at once (`CHANGED`), one of another way's
-# speed at its next look, about 800 commits later.
+# longest one time in 64. A change of speed is noticed at the next look, at most about 800 commits later.
 FIRST_PAUSE: Final = 4
 LONGEST_PAUSE: Final = 16 * FIRST_PAUSE
-MAX_STATE: Final = 1e12  # Bounds values read from a file: far above any sum of seconds, and finite.
 
 
 @dataclass(slots=True)
 class _Look:
-    """An ended look with the levels before and after it; `worth`: log of the plain passes a commit replaced."""
+    """An ended look, with the levels before and after it."""
 
     way: int
     level: float
-    worth: float
     beside: list[float]
 
-
-@dataclass(slots=True)
-class _Left:
-    """The former way, its last level, and the shortfall of the new way's stretches."""
-
-    way: int
-    level: float
-    shortfall: Gain = field(default_factory=Gain)
+    @property
+    def gain(self) -> float:
+        return self.level - sum(self.beside) / len(self.beside)
 
 
 class SpeedTrial:
@@ -114,13 +102,10 @@ class SpeedTrial:
         self._gains = {way: Gain() for way in ways[1:]}
         self._expected: dict[int, float] = {}
         self._level: float | None = None
-        self._level_at_look: float | None = None
-        self._left: _Left | None = None
         self._looked: _Look | None = None
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
         self._usual_s: dict[bool, float | None] = {True: None, False: None}
-        self._worth: float | None = None
         self._total_s = 0.0
         self._spent_s = 0.0
         self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
@@ -155,27 +140,19 @@ class SpeedTrial:
         }
 
     @classmethod
-    def of_state(cls, state: Any, ways: Sequence[int]) -> "SpeedTrial":
-        """Return the trial of a state. Raises `ValueError` if it is invalid or not of these ways."""
-        try:
-            gains = {
-                int(way): Gain(float(looks), float(mean), float(square))
-                for way, (looks, mean, square) in state["gains"].items()
-            }
-            trial = cls((int(state["way"]), *gains))
-            trial._gains = gains
-            trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
-            trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
-            trial.is_untried = bool(state.get("is_untried", False))
-        except (TypeError, KeyError, AttributeError, OverflowError):
-            raise ValueError("no trial") from None
-        numbers = [trial._total_s, trial._spent_s, *(n for g in gains.values() for n in (g.looks, g.square))]
-        is_sound = all(0.0 <= number < MAX_STATE for number in numbers) and 1 <= trial._pause <= LONGEST_PAUSE
-        if sorted((trial.way, *gains)) != sorted(ways) or not is_sound or trial._stretches < 0:
-            raise ValueError("no trial")
-        if any(not abs(gain.mean) < MAX_STATE for gain in gains.values()):
-            raise ValueError("no trial")
+    def of_state(cls, state: Any) -> "SpeedTrial":
+        """Return the trial of a state."""
+        gains = {int(way): Gain(*map(float, gain)) for way, gain in state["gains"].items()}
+        trial = cls((int(state["way"]), *gains))
+        trial._gains = gains
+        trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
+        trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
+        trial.is_untried = bool(state["is_untried"])
         return trial
+
+    @property
+    def ways(self) -> frozenset[int]:
+        return frozenset((self.way, *self._gains))
 
     @property
     def stretch_commits(self) -> int:
@@ -235,23 +212,19 @@ class SpeedTrial:
         if is_price and self._level is not None:
             self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
 
-    def end_stretch(self, speed: float, *, worth: float) -> None:
-        """Note a stretch of the present way, in plain passes per second and per commit; after a look, judge it."""
+    def end_stretch(self, speed: float) -> None:
+        """Note a stretch of the present way, in plain passes per second; after a look, judge it."""
         level = math.log(speed)
-        self._doubt_change(level)
         self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
-        self._worth = moving_average(self._worth, math.log(worth), weight=LEVEL_WEIGHT)
         self._stretches += 1
         if (look := self._looked) is not None:
             look.beside.append(level)
             # A slightly faster first look may be due to the texts, and is compared once more.
             is_first = not self._gains[look.way].looks
-            is_doubtful = CERTAIN * USUAL_NOISE < self._gain_of(look) < CERTAIN_AT_ONCE * USUAL_NOISE
+            is_doubtful = CERTAIN * USUAL_NOISE < look.gain < CERTAIN_AT_ONCE * USUAL_NOISE
             if not (is_first and is_doubtful) or len(look.beside) > 2:
                 self._looked = None
                 self._judge(look)
-        elif self._level_at_look is not None and abs(self._level - self._level_at_look) > CHANGED:
-            self._pause, self._level_at_look = FIRST_PAUSE, self._level
 
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
         """Note a commit of the present way; continue without drafts once they have cost `ADVANCE_PASSES`.
@@ -268,60 +241,35 @@ class SpeedTrial:
         elif self._owed_passes > ADVANCE_PASSES:
             self._spent_s += self._owed_passes / plain_speed
             self._level = math.log(self._owing_worth / self._owing_s)
-            self._leave(math.log(plain_speed) - self._level)
+            self._gains[0] = Gain()
+            self._gains[0].add(max(0.0, math.log(plain_speed) - self._level))
+            self._looked = None
+            self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
+            self._take(0)
 
-    def _leave(self, gain: float) -> None:
-        self._gains[0] = Gain()
-        self._gains[0].add(max(0.0, gain))
-        self._looked = None
-        self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
-        self._take(0)
-
-    def end_look(self, way: int, speed: float | None, *, worth: float) -> None:
-        """Note a look in plain passes per second (None: too short) and per commit; the next stretch judges it."""
+    def end_look(self, way: int, speed: float | None) -> None:
+        """Note a look in plain passes per second (None: too short); the next stretch judges it."""
         self._is_looking = False
         if speed is not None and way != self.way and self._level is not None:
-            self._looked = _Look(way, math.log(speed), math.log(worth), [self._level])
-
-    def _gain_of(self, look: _Look) -> float:
-        """Return the logarithm of a look's relative speed, limited to the tokens that drafts brought."""
-        gain = look.level - sum(look.beside) / len(look.beside)
-        if self.way == 0:
-            return min(gain, look.worth)
-        return max(gain, -(self._worth or 0.0)) if look.way == 0 else gain
+            self._looked = _Look(way, math.log(speed), [self._level])
 
     def _judge(self, look: _Look) -> None:
         way, gain = look.way, self._gains[look.way]
-        gain.add(self._gain_of(look))
+        gain.add(look.gain)
         self.is_untried = False
         self._stretches = 0
-        self._level_at_look = self._level
         if gain.mean < -CERTAIN * gain.error:
             self._pause = min(2 * self._pause, LONGEST_PAUSE)
         elif gain.mean > CERTAIN * gain.error:
             self._take(way)
-
-    def _doubt_change(self, level: float) -> None:
-        """Reset the former way's gain if this one is slower than expected: the look may have been chance."""
-        if (left := self._left) is None:
-            return
-        left.shortfall.add(left.level - level)
-        if left.shortfall.mean > CERTAIN * left.shortfall.error:
-            self._gains[left.way] = Gain()
-            self._stretches = self._pause
-            self._left = None
-        elif left.shortfall.looks == FIRST_PAUSE:
-            self._left = None
 
     def _take(self, way: int) -> None:
         taken = self._gains.pop(way)
         for other in self._gains.values():
             other.mean -= taken.mean
         self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
-        self._left = _Left(self.way, self._level or 0.0)
         self.way = way
         self._level = (self._level or 0.0) + taken.mean
-        self._level_at_look = self._level
         self._pause = FIRST_PAUSE
 
     def measured(self) -> dict[int, tuple[float, float]]:
@@ -405,10 +353,9 @@ class SpeedTrials:
         ]
 
     def restore(self, states: Any) -> None:
-        """Restore valid trials of these ways from a state."""
-        for state in states[-MAX_TRIALS:] if isinstance(states, list) else ():
-            match state:
-                case {"server": str(server), "temperature": float(temperature), "distance": int(distance)}:
-                    with suppress(ValueError):
-                        path = TrialPath(server, round(temperature, 1), distance)
-                        self._trials.note(path, SpeedTrial.of_state(state, self.ways))
+        """Restore the trials of these ways from a state."""
+        for state in states[-MAX_TRIALS:]:
+            trial = SpeedTrial.of_state(state)
+            if trial.ways == frozenset(self.ways):
+                path = TrialPath(state["server"], round(state["temperature"], 1), int(state["distance"]))
+                self._trials.note(path, trial)

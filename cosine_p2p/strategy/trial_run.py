@@ -90,11 +90,10 @@ class TrialRun:
         stretch, trial = self._stretch, self.trial
         is_whole = stretch.commits >= LEAST_COMMITS and stretch.seconds > 0.0
         speed = stretch.worth / stretch.seconds if is_whole else None
-        worth = stretch.worth / max(1, stretch.commits)
         if stretch.is_look:
-            trial.end_look(self.way, speed, worth=worth)
+            trial.end_look(self.way, speed)
         elif speed is not None and self.way == trial.way:
-            trial.end_stretch(speed, worth=worth)
+            trial.end_stretch(speed)
         self._is_first = False
         has_changed = trial.way != self.way
         self._pays_return = stretch.is_look and has_changed
