@@ -56,7 +56,6 @@ SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS  # Then a way is settled without draf
 SETTLE_COMMITS: Final = 2  # Commits after a change of way that still belong to the former way.
 # Averages: over more samples a change is noticed later, over fewer noise looks like a change.
 LEVEL_WEIGHT: Final = 0.3  # The present way's speed is that of its last few stretches.
-USUAL_WEIGHT: Final = 0.1  # A usual commit is the average of about ten, about a stretch.
 # Evidence, in the logarithm of plain passes per second. Too low a threshold changes the way by chance, and each
 # change costs settling and another look; too high a threshold keeps a slow way.
 TRUSTED_LOOKS: Final = 2.0  # Before a second look the expectation counts too.
@@ -105,7 +104,6 @@ class SpeedTrial:
         self._looked: _Look | None = None
         self._pause = FIRST_PAUSE
         self._stretches = FIRST_PAUSE - 1
-        self._usual_s: dict[bool, float | None] = {True: None, False: None}
         self._total_s = 0.0
         self._spent_s = 0.0
         self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
@@ -195,16 +193,6 @@ class SpeedTrial:
         # With the commits to settle, at round-trip times up to a few passes.
         look_commits = STRETCH_COMMITS + 4
         return look_commits * (math.exp(-level - gain) - math.exp(-level))
-
-    def note_usual(self, seconds: float, *, has_others: bool) -> None:
-        """Note a commit of the present way without its drafts."""
-        self._usual_s[has_others] = moving_average(self._usual_s[has_others], seconds, weight=USUAL_WEIGHT)
-
-    @property
-    def burden(self) -> float:
-        """The relative time of a commit with tokens of neither way, at least 1."""
-        with_others_s, alone_s = self._usual_s[True], self._usual_s[False]
-        return max(1.0, with_others_s / alone_s) if with_others_s and alone_s else 1.0
 
     def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
         """Add to the total time; with `is_price`, the excess over the present way was spent on looking."""

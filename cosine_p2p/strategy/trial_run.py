@@ -2,10 +2,13 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import Final
 
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_p2p.strategy.speed_trial import LEAST_COMMITS, SETTLE_COMMITS, SETTLE_TOKENS, USUAL_WEIGHT, SpeedTrial
+from cosine_p2p.strategy.speed_trial import LEAST_COMMITS, SETTLE_COMMITS, SETTLE_TOKENS, SpeedTrial
 from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
+
+USUAL_WEIGHT: Final = 0.1  # The number of home drafts per commit is the average of about ten commits.
 
 
 @dataclass(slots=True)
@@ -47,11 +50,6 @@ class TrialRun:
         """
         self.left_tokens -= tokens
         stretch = self._stretch
-        has_others = tokens > worth
-        if stretch.is_settled and not stretch.is_look and not drafted:
-            self.trial.note_usual(seconds, has_others=has_others)
-        if has_others:
-            seconds /= self.trial.burden
         self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look or self._pays_return)
         if not stretch.is_settled:
             stretch.settle_commits += 1
@@ -142,10 +140,10 @@ class DrafterCount:
             worth = 1 + drafted + home
             seconds = now_s - before_s
             self._run.note(tokens=len(authors), drafted=drafted, worth=worth, seconds=seconds)
-            if self._least_pass_s < math.inf:
+            # A pass over copied tokens takes longer whoever drafts.
+            if self._least_pass_s < math.inf and len(authors) == worth:
                 plain_speed = (1.0 + self._home_tokens) / self._least_pass_s
-                burden = self._run.trial.burden if len(authors) > worth else 1.0
-                self._run.owe(worth=worth, seconds=seconds / burden, plain_speed=plain_speed)
+                self._run.owe(worth=worth, seconds=seconds, plain_speed=plain_speed)
 
     def _expect_none(self, run: TrialRun) -> None:
         if self._least_pass_s < math.inf:
