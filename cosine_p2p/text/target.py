@@ -40,13 +40,6 @@ repetitive below it without a penalty."""
 QUORUM: Final = 2 / 3  # Share of the verifiers of a new name; one liar among three has no effect.
 
 
-@dataclass(frozen=True, slots=True)
-class TargetIdentity:
-    name: str
-    content_digest: bytes
-    tokenizer_digest: bytes | None
-
-
 def default_sampling(
     verifier: NodeRecord, *, asked: Mapping[str, Any], otherwise: Mapping[str, Any]
 ) -> GenerationDefaults | None:
@@ -57,27 +50,14 @@ def default_sampling(
     return verifier.generation_defaults or (RECOMMENDED.get(verifier.target_digest) if is_open else None)
 
 
-def identify_target(folder: Path, *, name: str, cache_folder: Path | None = None) -> TargetIdentity:
-    """Return the digests of a GGUF file, or of a model folder with config.json and *.safetensors.
-
-    The content digest is that of the manifest (`cosine_protocol.manifest`), independent of sharding; a folder with
-    a part and the manifest has the digest of the whole model. A GGUF file has no tokenizer digest. Raises
-    `UsageError` as `HeldWeights.read`.
-    """
-    is_file = folder.is_file() and is_gguf(folder)
-    tokenizer = None if is_file else TokenizerFiles.read(folder)
-    digest = HeldWeights.read(folder, cache_folder=cache_folder).content_digest
-    return TargetIdentity(name, digest, tokenizer.digest if tokenizer else None)
-
-
-def read_target_facts(folder: Path, *, name: str) -> TargetFacts | None:
+def read_target_facts(folder: Path) -> TargetFacts | None:
     """Return the facts that determine a target's texts; None without a tokenizer. Raises `UsageError`."""
-    identity = identify_target(folder, name=name)
-    if identity.tokenizer_digest is None:
+    tokenizer, held = TokenizerFiles.read(folder), HeldWeights.read(folder)
+    if tokenizer is None:
         return None
     return TargetFacts(
-        content_digest=identity.content_digest,
-        tokenizer_digest=identity.tokenizer_digest,
+        content_digest=held.content_digest,
+        tokenizer_digest=tokenizer.digest,
         eos=read_ends(folder),
         generation_defaults=read_generation_config(folder),
     )
@@ -109,7 +89,7 @@ class Target:
         if header is not None:
             path = unfold(path, tokenizer_files(path))
         if os.path.isdir(path):
-            facts = read_target_facts(path, name=text)
+            facts = read_target_facts(path)
             if facts is None:
                 raise UsageError(f"{path} holds no tokenizer; name the target as its verifiers announce it.")
             return cls(facts.digest().hex(), facts.digest(), path)

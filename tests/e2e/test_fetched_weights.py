@@ -100,7 +100,7 @@ def machines(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     if kind.gguf is not None:
         model = str(folder / "target.gguf")
         write_gguf(zoo.folder("target"), Path(model), weights=kind.gguf)
-        facts = read_target_facts(unfold(Path(model), cache_folder=folder / "unfolded"), name="it")
+        facts = read_target_facts(unfold(Path(model), cache_folder=folder / "unfolded"))
         assert facts is not None
         swarm.digest = facts.digest().hex()
     try:

@@ -95,7 +95,7 @@ def check_gguf(data: bytes) -> None:
         folder = unfold(file, cache_folder=folder / "unfolded")
         model = GgufFile.open(file)
         assert model.parameters >= 0 and model.weights and model.name
-        read_target_facts(folder, name="fuzz")
+        read_target_facts(folder)
         for name in list(model.tensors)[:4]:
             if model.tensors[name].size_bytes < len(data):
                 model.weight(name)
@@ -111,7 +111,7 @@ def check_gguf_part(data: bytes) -> None:
         partial = PartialFolder(manifest, manifest.encode(), cache_folder=folder)
         partial.write_parts({METADATA: data})
         unfold_part(partial.path)
-        read_target_facts(partial.path, name="fuzz")
+        read_target_facts(partial.path)
 
 
 def _metadata_seeds() -> list[bytes]:
@@ -218,7 +218,7 @@ def _read_defaults(folder: Path) -> None:
 
 
 def _read_facts(folder: Path) -> None:
-    facts = read_target_facts(folder, name="fuzz")
+    facts = read_target_facts(folder)
     if facts is not None:
         facts.digest()
 

@@ -54,7 +54,7 @@ def in_transformers(folder: Path, prompt: list[int]) -> tuple[int, ...]:
 
 
 def generated(folder: Path, prompt: list[int], *, drafts: bool = True, **options: Any) -> Generation:
-    facts = read_target_facts(folder, name="tiny")
+    facts = read_target_facts(folder)
     assert facts is not None
 
     def engine() -> TorchEngine:

@@ -333,7 +333,7 @@ def test_texts_of_a_swarm_are_those_of_the_reference(
 @pytest.mark.thorough
 @pytest.mark.skipif(not HAS_SMOL, reason="SmolLM2 is absent: make smol")
 def test_the_digest_of_smollm2_is_that_of_its_name(tmp_path: Path) -> None:
-    facts = read_target_facts(unfold(zoo.location("smol-target"), cache_folder=tmp_path), name="smol")
+    facts = read_target_facts(unfold(zoo.location("smol-target"), cache_folder=tmp_path))
     assert facts is not None
     assert facts.digest() == KNOWN_TARGETS["zoo:smol-target"]
 

@@ -124,7 +124,7 @@ def load_served(
 
 def read_names(model: str, target: str, folder: Path) -> ModelNames:
     """The names of a model and of its target, whose folder is given. Raises `UsageError` without a tokenizer."""
-    facts = read_target_facts(folder, name=target)
+    facts = read_target_facts(folder)
     if facts is None:
         raise UsageError(f"The target {target!r} has no tokenizer files; serve a model that has them.")
     # Paths of this machine stay private.

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from cosine_p2p.text.held_weights import MANIFEST, HeldWeights, is_part_name
-from cosine_p2p.text.target import identify_target
 from cosine_protocol.errors import UsageError
 from tests.cosine_p2p.text.test_target import Tensors, write_safetensors
 
@@ -51,8 +50,6 @@ def test_a_part_has_the_digest_of_the_whole(whole: Path, part: Path) -> None:
         False,
         {"layers.0"},
     )
-    identities = [identify_target(folder, name="n", cache_folder=part.parent / "cache") for folder in (whole, part)]
-    assert identities[0] == identities[1]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,11 @@ import pytest
 
 from cosine_p2p.request.generation_config import apply_defaults, read_eos
 from cosine_p2p.request.options import TEXT_DEFAULTS
+from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.target import (
     KNOWN_TARGETS,
-    TargetIdentity,
     choose_digest,
     default_sampling,
-    identify_target,
     parse_target,
     read_ends,
     read_target_facts,
@@ -52,7 +51,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def digest_of(folder: Path) -> bytes:
-    return identify_target(folder, name="n", cache_folder=folder.parent / "cache").content_digest
+    return HeldWeights.read(folder, cache_folder=folder.parent / "cache").content_digest
 
 
 def test_sharding_order_and_metadata_do_not_matter(folder: Path) -> None:
@@ -75,22 +74,20 @@ def test_a_text_ends_at_the_tokenizers_own_end_too(
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
     (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": stated}))
     assert read_ends(folder) == ends
-    facts = read_target_facts(folder, name="n")
+    facts = read_target_facts(folder)
     assert facts is not None and facts.eos == ends
     (folder / "tokenizer.json").write_text("[]")
     assert read_ends(folder) == (() if stated is None else tuple(read_eos(folder)))
 
 
 def test_a_gguf_file_is_identified_by_its_tensors_and_what_changes_texts(tmp_path: Path) -> None:
-    def identity(name: str, metadata: dict[str, Any], weights: str = "Q8_0") -> TargetIdentity:
+    def digest(name: str, metadata: dict[str, Any], weights: str = "Q8_0") -> bytes:
         file = write_sample(tmp_path / f"{name}.gguf", metadata, weights=weights)
-        return identify_target(file, name="n", cache_folder=tmp_path / "cache")
+        return HeldWeights.read(file, cache_folder=tmp_path / "cache").content_digest
 
-    first = identity("a", {"general.name": "one"})
-    assert first == identity("b", {"general.name": "two"})
-    assert first.tokenizer_digest is None
-    others = [identity("c", {"llama.context_length": 9}), identity("d", {}, weights="F16")]
-    assert len({first.content_digest, *(other.content_digest for other in others)}) == 3
+    first = digest("a", {"general.name": "one"})
+    assert first == digest("b", {"general.name": "two"})
+    assert len({first, digest("c", {"llama.context_length": 9}), digest("d", {}, weights="F16")}) == 3
 
 
 def test_parse_target() -> None:

@@ -13,7 +13,7 @@ from cosine_node.gguf.file import DRAFT_VOCABULARY, GgufFile
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.gguf.writing import write_gguf
 from cosine_p2p.request.generation_config import read_generation_config
-from cosine_p2p.text.target import identify_target
+from cosine_p2p.text.held_weights import HeldWeights
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import GenerationDefaults
@@ -68,12 +68,15 @@ def test_a_target_is_unfolded_under_its_digest(tmp_path: Path) -> None:
     file = tmp_path / "target.gguf"
     write_gguf(zoo.folder("target"), file)
     folder = unfold(file, cache_folder=tmp_path / "cache")
-    identity = identify_target(folder, name="x", cache_folder=tmp_path / "hashes")
-    assert folder == tmp_path / "cache" / identity.content_digest.hex()
-    assert identity.content_digest == GgufFile.open(file).digest
+    digest = HeldWeights.read(folder, cache_folder=tmp_path / "hashes").content_digest
+    assert folder == tmp_path / "cache" / digest.hex()
+    assert digest == GgufFile.open(file).digest
     files = TokenizerFiles.read(folder)
-    assert files is not None and identity.tokenizer_digest == files.digest
-    assert files.files.keys() == {"chat_template.jinja", "tokenizer.json", "tokenizer_config.json"}
+    assert files is not None and files.files.keys() == {
+        "chat_template.jinja",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
     assert json.loads((folder / "config.json").read_text())["max_position_embeddings"] == 1024
     assert json.loads((folder / "generation_config.json").read_text()) == {"eos_token_id": [0]}
     unfolded = GgufFile.in_folder(folder)

@@ -76,7 +76,7 @@ def served(role: Role, model: str | Path, target: str | Path | None = None) -> S
 
 
 def digest_of(folder: Path) -> bytes:
-    facts = read_target_facts(folder, name="")
+    facts = read_target_facts(folder)
     assert facts is not None
     return facts.digest()
 

@@ -5,7 +5,7 @@ from functools import partial
 from cosine_node.models.model import ServedModel, load_weights
 from cosine_node.serving.learner import LearnerMaker
 from cosine_node.serving.node_options import NodeOptions
-from cosine_p2p.text.target import identify_target
+from cosine_p2p.text.held_weights import HeldWeights
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.home import LearnerHome, home_folder, write_about
 from cosine_train.learning.learner import Learner
@@ -29,7 +29,7 @@ def _learner_of(kept_bytes: int, served: ServedModel, options: NodeOptions, peer
     folder = home_folder(
         peer_id=peer_id,
         model_name=served.names.model_name,
-        content_digest=identify_target(shipped, name=served.names.model_name).content_digest,
+        content_digest=HeldWeights.read(shipped).content_digest,
         target_digest=served.names.facts.digest(),
     )
     write_about(folder, peer_id=peer_id, model_name=served.names.model_name, target_name=served.names.target_name)
