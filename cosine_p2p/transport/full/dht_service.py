@@ -55,19 +55,12 @@ class DhtService:
         return await self._protocol.rpc_ping(request, context)
 
     async def rpc_find(self, request: Any, context: Any) -> Any:
-        keys = len(request.keys)
-        # A refused call costs work too.
-        await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
-        if keys > limits.MAX_FIND_KEYS:
-            raise OverBudget(f"a call asks for at most {limits.MAX_FIND_KEYS} keys")
+        await self._spend(context, len(request.keys))
         return await self._protocol.rpc_find(request, context)
 
     async def rpc_store(self, request: Any, context: Any) -> Any:
         """Store the sender's own valid records. Raises `OverBudget` for too many."""
-        keys = len(request.keys)
-        address_range = await self._spend(context, max(1, min(keys, limits.MAX_FIND_KEYS)))
-        if keys > limits.MAX_FIND_KEYS:
-            raise OverBudget(f"a call stores at most {limits.MAX_FIND_KEYS} records")
+        address_range = await self._spend(context, len(request.keys))
         fields = (request.keys, request.subkeys, request.values, request.expiration_time, request.in_cache)
         items = list(zip(*fields, strict=False))
         owner = context.remote_id.to_base58()
@@ -109,12 +102,15 @@ class DhtService:
             return False
         return self._store.put(key, posting, now_s, source=address_range)
 
-    async def _spend(self, context: Any, units: float) -> str:
-        """The address range of a caller within its budget. Raises `OverBudget`."""
+    async def _spend(self, context: Any, keys: int) -> str:
+        """The address range of a caller within its budget, which a refused call costs too. Raises `OverBudget`."""
         peer_id, now_s = context.remote_id.to_base58(), _now_s()
+        units = max(1, min(keys, limits.MAX_FIND_KEYS))
         if not self._budget.is_silenced(peer_id, now_s=now_s):
             address_range = await self._range_of(peer_id)
             if self._budget.spend(peer_id, units, address_range=address_range, now_s=now_s):
+                if keys > limits.MAX_FIND_KEYS:
+                    raise OverBudget(f"a call has at most {limits.MAX_FIND_KEYS} keys")
                 return address_range
         if self._budget.is_silenced(peer_id, now_s=now_s) and peer_id not in self._hanging_up:
             task = self._hanging_up[peer_id] = asyncio.ensure_future(self._hang_up(peer_id))
