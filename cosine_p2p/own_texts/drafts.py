@@ -8,7 +8,6 @@ import math
 from array import array
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from cosine_p2p.own_texts.index import MAX_MATCH, WORD, TextIndex
@@ -27,24 +26,6 @@ LEAST_MATCH: Final = 2  # After a single token the probability is 0.12.
 MAX_PLACES: Final = 16  # Maximum number of places of one match that are compared.
 GUESSED_TOKENS: Final = 8  # Maximum length of a guess; after a match of two tokens 0.9 tokens of it are accepted.
 MIN_PATH_PROBABILITY: Final = 0.1  # The same as for a verifier's own look-ups.
-LIKE_GUESSES: Final = 64  # The number of guesses over which `Likeness` is averaged.
-
-
-@dataclass(slots=True)
-class Likeness:
-    """How often guesses were right, compared with the shares above, over the requests of a client."""
-
-    came: float = 2.0
-    expected: float = 4.0
-
-    def learn(self, *, expected: float, came: bool) -> None:
-        keep = 1.0 - 1.0 / LIKE_GUESSES
-        self.expected = keep * self.expected + expected
-        self.came = keep * self.came + came
-
-    @property
-    def factor(self) -> float:
-        return min(1.0, self.came / self.expected)
 
 
 def _likelihood(matching: int) -> float:
@@ -55,11 +36,8 @@ def _likelihood(matching: int) -> float:
 class OwnDrafts:
     """Drafts for one request with these `tokens` so far. The result of `index` may change; None: not ready."""
 
-    def __init__(
-        self, index: Callable[[], TextIndex | None], tokens: Sequence[int], likeness: Likeness | None = None
-    ) -> None:
+    def __init__(self, index: Callable[[], TextIndex | None], tokens: Sequence[int]) -> None:
         self._index = index
-        self._likeness = likeness or Likeness()
         self._text = bytearray()
         self._last: tuple[int, ...] = ()
         self._prediction = Prediction(())
@@ -68,9 +46,6 @@ class OwnDrafts:
         self.follow(tuple(tokens))
 
     def follow(self, tokens: tuple[int, ...]) -> None:
-        if self._guesses and tokens:
-            expected = sum(share * _likelihood(matched) for share, matched, _ in self._guesses)
-            self._likeness.learn(expected=expected, came=any(text[0] == tokens[0] for _, _, text in self._guesses))
         self._text += array("i", tokens).tobytes()
         self._last = (*self._last, *tokens)[-MAX_MATCH:]
         self._prediction.follow(tokens)
@@ -106,7 +81,7 @@ class OwnDrafts:
         for share, matched, text in self._guesses:
             path, parent = 1.0, BASE
             for matching, token in enumerate(text if text[0] not in begun else (), matched):
-                likelihood = _likelihood(matching) * (share * self._likeness.factor if parent == BASE else 1.0)
+                likelihood = _likelihood(matching) * (share if parent == BASE else 1.0)
                 path *= likelihood
                 if path < MIN_PATH_PROBABILITY:
                     break

@@ -20,7 +20,7 @@ from shutil import rmtree
 from stat import S_ISREG
 from typing import TYPE_CHECKING, Final
 
-from cosine_p2p.own_texts.drafts import Likeness, OwnDrafts
+from cosine_p2p.own_texts.drafts import OwnDrafts
 from cosine_p2p.own_texts.index import TextIndex
 from cosine_p2p.request.offload import Offload
 from cosine_p2p.storage.state_file import replace_bytes, state_folder
@@ -70,7 +70,6 @@ class OwnTexts:
         self._making: asyncio.Future[None] | None = None
         self._rests_until_s = 0.0
         self._has_told = False
-        self._likeness = Likeness()
 
     def index(self) -> TextIndex | None:
         """The latest index; None before the first update."""
@@ -78,7 +77,7 @@ class OwnTexts:
 
     def drafts(self, tokens: Sequence[int]) -> OwnDrafts:
         """Drafts for a request with these tokens so far."""
-        return OwnDrafts(self.index, tokens, self._likeness)
+        return OwnDrafts(self.index, tokens)
 
     async def begin(self, codec: TextTokenizer, tokenizer: str) -> None:
         """Update the index for the tokenizer with this digest; wait at most `FIRST_S` for the first one."""

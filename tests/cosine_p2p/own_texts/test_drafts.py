@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.own_texts.drafts import FOLLOWED_TOKENS, GUESSED_TOKENS, Likeness, OwnDrafts
+from cosine_p2p.own_texts.drafts import FOLLOWED_TOKENS, GUESSED_TOKENS, OwnDrafts
 from cosine_p2p.own_texts.index import TextIndex
 from cosine_p2p.strategy.prediction import MAX_CHAIN
 from cosine_protocol.nodes import BASE, MAX_BLOCK_NODES, Node, NodeBlock
@@ -61,33 +61,11 @@ def test_a_text_is_followed_from_a_long_match_on_over_a_change_and_into_another_
 def test_of_places_that_continue_differently_each_is_a_guess_the_most_frequent_first() -> None:
     same = FIRST[:FOLLOWED_TOKENS]
     index = index_of([*same, *SECOND[:50]], [*same, *SECOND[:50]], [*same, *SECOND[100:150]], [*same])
-    nodes = OwnDrafts(lambda: index, same, Likeness(1.0, 1.0)).draft()
+    nodes = OwnDrafts(lambda: index, same).draft()
     often, seldom = chains(nodes)
     assert often == SECOND[: len(often)] and seldom == SECOND[100 : 100 + len(seldom)]
     assert len(seldom) <= len(often) <= GUESSED_TOKENS
     assert [node.confidence for node in nodes if node.parent == BASE] == pytest.approx([16 / 33, 8 / 33])
-
-
-def test_texts_unlike_what_is_written_are_drafted_from_with_less_confidence_also_by_the_next_request() -> None:
-    index, likeness = index_of(FIRST), Likeness()
-
-    def confidence(begun: Sequence[int]) -> float:
-        nodes = OwnDrafts(lambda: index, begun, likeness).draft()
-        return nodes[0].confidence if nodes else 0.0
-
-    def write(*parts: Sequence[int]) -> None:
-        output = OwnDrafts(lambda: index, (), likeness)
-        for tokens in parts:
-            output.follow(tuple(tokens))
-
-    guessed, followed = FIRST[100:103], FIRST[100:150]
-    for place in range(0, 200, 5):
-        write(FIRST[place : place + 3], FIRST[place + 3 : place + 4])
-    assert confidence(guessed) > 0.99 * 3 / 6
-    for place in range(0, 200, 2):
-        write(FIRST[place : place + 3], [1000])
-    assert confidence(guessed) < 0.25
-    assert confidence(followed) == pytest.approx(0.9)
 
 
 def test_what_the_request_itself_holds_is_left_to_the_verifier() -> None:
