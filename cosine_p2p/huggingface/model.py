@@ -5,13 +5,13 @@ import reprlib
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Protocol
 
 from cosine_p2p.blocking import Client
 from cosine_p2p.huggingface.arrays import Rows, for_streamer, like, rows_of, token_for_streamer
 from cosine_p2p.huggingface.options import BatchOptions, options_of, parse_options
 from cosine_p2p.huggingface.pipelines import PipelineModel
-from cosine_p2p.request.arguments import ArgumentKind, read_argument, text
+from cosine_p2p.request.arguments import read_argument, text, with_methods
 from cosine_p2p.request.options import NONE, choice_seed
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import UsageError
@@ -25,15 +25,6 @@ class Streamer(Protocol):
     def put(self, value: Any) -> None: ...
 
     def end(self) -> None: ...
-
-
-def _read_streamer(value: Any) -> Streamer:
-    if not (callable(getattr(value, "put", None)) and callable(getattr(value, "end", None))):
-        raise TypeError
-    return cast(Streamer, value)
-
-
-STREAMER: Final = ArgumentKind("an object with `put` and `end`", _read_streamer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +116,7 @@ class SwarmModelForCausalLM(PipelineModel):
         """
         wanted = parse_options(options, generation_config, self.generation_config)
         if streamer is not None:
-            read_argument("streamer", streamer, STREAMER)
+            read_argument("streamer", streamer, with_methods("put", "end"))
         block = inputs if input_ids is None else input_ids
         rows = self._rows(block, attention_mask, wanted)
         done = self._generate_all(rows) if streamer is None else self._stream(rows, streamer, block)

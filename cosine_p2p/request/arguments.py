@@ -115,6 +115,17 @@ def _real(meaning: str, is_valid: Callable[[float], bool], **bounds: float) -> A
     return ArgumentKind(meaning, read, float, bounds.get("low"), bounds.get("high"))
 
 
+def with_methods(*names: str) -> ArgumentKind[Any]:
+    """Objects with these methods."""
+
+    def read(value: object) -> object:
+        if not all(callable(getattr(value, name, None)) for name in names):
+            raise TypeError
+        return value
+
+    return ArgumentKind(f"an object with {' and '.join(f'`{name}`' for name in names)}", read, object)
+
+
 def _read_stop(value: object) -> tuple[str, ...]:
     stops = (value,) if isinstance(value, str) else tuple(_items(value))
     if not all(isinstance(stop, str) for stop in stops):

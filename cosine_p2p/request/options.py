@@ -27,6 +27,7 @@ from cosine_p2p.request.arguments import (
     text,
     texts,
     whole,
+    with_methods,
 )
 from cosine_p2p.request.chat import Chat, Message
 from cosine_p2p.request.results import Observer
@@ -126,12 +127,6 @@ def _path(noun: str) -> ArgumentKind[str]:
         return path
 
     return ArgumentKind(f"the path of {noun}", read)
-
-
-def _read_observer(value: object) -> object:
-    if not (callable(getattr(value, "observe", None)) and callable(getattr(value, "observe_abandoned", None))):
-        raise TypeError
-    return value
 
 
 class GenerationOptions(TypedDict, total=False):
@@ -382,7 +377,7 @@ class ClientOptions(GenerationOptions, total=False):
     observer: Annotated[
         Observer | None,
         Option(
-            ArgumentKind("an object with `observe` and `observe_abandoned`", _read_observer, object),
+            with_methods("observe", "observe_abandoned"),
             RUN,
             "Is told of every generation.",
         ),
