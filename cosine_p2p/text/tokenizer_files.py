@@ -42,10 +42,6 @@ MAX_TEMPLATES: Final = 16  # Each is requested separately.
 _TEMPLATE: Final = re.compile(rf"{ADDITIONAL_TEMPLATES}\w[\w.-]{{0,199}}\.jinja", re.ASCII)
 ANSWER_TIMEOUT_S: Final = 10.0  # For a piece of at most `MAX_CHUNK_BYTES`.
 MAX_ASKED_PIECES: Final = 15  # 3.75 MiB of the largest pieces, which a channel can queue.
-FORESEEN_OFFSETS: Final = (
-    limits.MAX_CHUNK_BYTES,
-    2 * limits.MAX_CHUNK_BYTES,
-)  # Requested before the size is known.
 FETCH_S: Final = 20.0  # The time for all files, in addition to that for their bytes.
 READ_FACTOR: Final = 16.0  # A file is copied, while a message is decoded.
 LEAST_BYTES_PER_S: Final = 50_000  # A slower peer is replaced by another.
@@ -219,9 +215,6 @@ class _Fetch:
 
     async def _read(self, names: Sequence[str]) -> dict[str, bytes]:
         waiting = deque((name, 0) for name in names)
-        if TOKENIZER in names:
-            # Usually longer than one piece: further ones are requested before the size is known.
-            waiting.extend((TOKENIZER, offset) for offset in FORESEEN_OFFSETS)
         asked: deque[tuple[int, str, int]] = deque()
         files: dict[str, bytearray] = {name: bytearray() for name in names}
         sizes_bytes: dict[str, int] = {}
@@ -238,10 +231,9 @@ class _Fetch:
                 if self._bytes_left < 0:
                     raise RemoteProtocolError(f"{self._channel.peer_id} has more tokenizer files than allowed")
                 more = range(limits.MAX_CHUNK_BYTES, piece.total_bytes, limits.MAX_CHUNK_BYTES)
-                foreseen = FORESEEN_OFFSETS if name == TOKENIZER else ()
-                waiting.extend((name, later) for later in more if later not in foreseen)
+                waiting.extend((name, later) for later in more)
             # Only the last piece may be short, else a peer could prolong the download forever.
-            due_bytes = max(0, min(sizes_bytes[name] - offset, limits.MAX_CHUNK_BYTES))
+            due_bytes = min(sizes_bytes[name] - offset, limits.MAX_CHUNK_BYTES)
             data = expanded(piece, most_bytes=due_bytes)
             if piece.total_bytes != sizes_bytes[name] or data is None or len(data) != due_bytes:
                 raise RemoteProtocolError(f"{self._channel.peer_id} sent pieces of {name} that do not fit")
