@@ -327,7 +327,7 @@ class Cosine:
         limit = self._limit
         if not limit:
             return set()
-        picked, trials = self._router.pick(limit), self._router.trials(limit)
+        picked, trials = self._router.pick(limit)
         weights = self._router.weights()
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
         # The best of those that have drafted is replaced only by another that has drafted.

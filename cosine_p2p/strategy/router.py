@@ -180,16 +180,12 @@ class HedgeRouter:
         weights.pop(STAND_IN, None)
         return weights
 
-    def pick(self, count: int) -> tuple[int, ...]:
-        """Return up to `count` authors that should draft next, the best first."""
+    def pick(self, count: int) -> tuple[list[int], list[int]]:
+        """Return up to `count` authors that should draft next, the best first, and those of them on trial."""
         ranked = self._ranked()
         proven, tried = self._split(ranked, count)
         rest = [author for author in ranked if author not in proven and author not in tried]
-        return tuple((proven + tried + rest)[: max(0, count)])
-
-    def trials(self, count: int) -> tuple[int, ...]:
-        """Return those of `pick` that are on trial."""
-        return tuple(self._split(self._ranked(), count)[1])
+        return (proven + tried + rest)[: max(0, count)], tried
 
     def learn(self, round_: Sequence[Mapping[int, float]]) -> None:
         """Learn from a commit: for each of its tokens, the likelihood by each author that drafted there."""
