@@ -247,7 +247,6 @@ class ChainSwarm:
         rng = random.Random(1)
         self.checks = checks = ChainChecks(
             source,
-            source.disputes,
             chance=rng.random,
             now_s=asyncio.get_running_loop().time,
             draw=rng.randbytes,

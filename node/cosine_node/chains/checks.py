@@ -8,15 +8,13 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable, Collection, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager
 from functools import partial
 from itertools import groupby
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from cosine_node.chains.comparison import ChainTrace, Contradiction, agrees, contradiction
-from cosine_node.chains.disputes import Disputes
 from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import RemoteChain
 from cosine_node.chains.search import NoChain
@@ -38,6 +36,9 @@ from cosine_protocol.errors import CosineError
 from cosine_protocol.limits import KEPT_TOKENS, MAX_FEED_TOKENS, MAX_PROBE_PARTS, PROBE_SEED_BYTES
 from cosine_protocol.stage_messages import FeedPart, PartTrace, Probe
 
+if TYPE_CHECKING:
+    from cosine_node.chains.source import ChainSource
+
 LOG = logging.getLogger(__name__)
 PROBED_TOKENS: Final = 64
 """Tokens that one probe covers: a quarter of what stages keep, as more are fed meanwhile."""
@@ -51,29 +52,19 @@ MAX_THIRDS: Final = 2
 """Further chains that are tried to decide a contradiction."""
 
 
-class SecondChains(Protocol):
-    """Opens chains beside the one in use: `cosine_node.chains.source.ChainSource`."""
-
-    def second(
-        self, *, pool_tokens: int, unlike: Collection[str], without: Collection[str] = ()
-    ) -> AbstractAsyncContextManager[tuple[RemoteChain, ChainEngine]]:
-        """A chain with as few stages of `unlike` as possible, and none of `without`. Raises `NoChain`."""
-
-
 class ChainChecks:
     """Checks the chains of one head. `chance` is uniform in [0, 1), `draw` returns random bytes."""
 
     def __init__(
         self,
-        chains: SecondChains,
-        disputes: Disputes,
+        source: "ChainSource",
         *,
         chance: Callable[[], float],
         now_s: Callable[[], float],
         draw: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
-        self.disputes = disputes
-        self._chains = chains
+        self.disputes = source.disputes
+        self._source = source
         self._chance = chance
         self._now_s = now_s
         self._draw = draw
@@ -280,7 +271,7 @@ class ChainChecks:
         """The trace of another chain over the same tokens and seeds. Raises `NoChain`, `ChainLost`."""
         tokens = sequence.tokens[: of.positions]
         pool_tokens = -(-(len(tokens) + 1) // PAGE_TOKENS) * PAGE_TOKENS
-        async with self._chains.second(pool_tokens=pool_tokens, unlike=unlike, without=without) as (chain, engine):
+        async with self._source.second(pool_tokens=pool_tokens, unlike=unlike, without=without) as (chain, engine):
             if sequence.sampling.constraint is not None and not chain.applies_constraints:
                 raise NoChain("The others apply no constraints.")
             tokens = tokens[: engine.free_tokens]

@@ -113,7 +113,7 @@ class SecondChain:
 class ChainSource:
     """Opens chains over the stages of a target, one at a time. `run` looks for stages until cancelled.
 
-    The first chain determines the numerics and pool size of all later ones. `here` returns the head's coordinate.
+    The first chain determines the numerics and pool size of all later ones.
     """
 
     def __init__(
@@ -122,13 +122,13 @@ class ChainSource:
         directory: Directory,
         needs: ChainNeeds,
         *,
-        here: Callable[[], NetworkCoordinate | None] = lambda: None,
         chance: Callable[[], float] = random.random,
     ) -> None:
         self._transport = transport
         self._directory = directory
         self._needs = needs
-        self.here = here
+        self.here: Callable[[], NetworkCoordinate | None] = lambda: None
+        """Returns the head's coordinate."""
         self.disputes = Disputes()
         self._speeds = StageSpeeds()
         self._suspicions = Suspicions()

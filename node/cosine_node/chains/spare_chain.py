@@ -52,7 +52,7 @@ class SpareChain:
         self,
         source: ChainSource,
         engine: ChainEngine,
-        checks: ChainChecks | None,
+        checks: ChainChecks,
         *,
         tokens_under_way: Callable[[], int],
         token_bytes: int,
@@ -136,8 +136,7 @@ class SpareChain:
             await asyncio.wait([self._opening])
             with suppress(asyncio.CancelledError):
                 second = self._opening.result()
-                if self._checks is not None:
-                    second.engine.witness = self._checks.beside(second.chain)
+                second.engine.witness = self._checks.beside(second.chain)
                 self._warm = _WarmChain(second, used)
             return self._warm
         finally:

@@ -15,6 +15,10 @@ from cosine_protocol.request import Sampling
 MEASURED_TOKENS: Final = (1, 2, 4, 8, 16, 32, 64)
 """Tokens of measured passes, from plain decoding to a wide token tree; the curve between them is linear."""
 
+CONTEXT_TOKENS: Final = 256
+REPEATS: Final = 12
+"""Passes of each length, as far as there is time."""
+
 USUAL_TOKENS: Final = 16
 """Passes of up to this number of tokens are the usual ones of a request. They are repeated before longer ones:
 their relation decides the drafts, and on a slow machine the longer ones would take most of the time.
@@ -112,13 +116,10 @@ def measure_curve(
     engine: Engine,
     *,
     clock: Callable[[], float],
-    tokens: Sequence[int] = MEASURED_TOKENS,
-    context_tokens: int = 256,
     prompt_tokens: Sequence[int] = (),
-    repeats: int = 12,
     budget_s: float = inf,
 ) -> CostCurve:
-    """Return the least cost of passes over a tree of each size after `context_tokens` tokens, in rising order.
+    """Return the least cost of passes over trees of `MEASURED_TOKENS` after `CONTEXT_TOKENS`, in rising order.
 
     Other load of the machine only adds to a pass, by chance more to one length than to another, while the relation
     of the lengths decides the drafts. The slowdown under load is measured while passes run.
@@ -128,13 +129,13 @@ def measure_curve(
     twice, until one takes longer than `LONGEST_PROMPT_PASS_S` or finds no memory.
 
     `clock` returns seconds. The first pass of a length warms up caches and kernels and does not count, unless it is
-    the only one; `repeats` passes do, those of `USUAL_TOKENS` first. None is begun after `budget_s`, except for one
+    the only one; `REPEATS` passes do, those of `USUAL_TOKENS` first. None is begun after `budget_s`, except for one
     of the shortest and one of the longest; a quarter of it is for the context, which may stay shorter. Lengths
     beyond the engine's context or free pool are left out. Raises `OutOfPages` or `UsageError` if not even the first
     fits.
     """
     room = min(engine.context_tokens, engine.free_tokens)
-    context = max(1, min(context_tokens, room // 2))
+    context = max(1, min(CONTEXT_TOKENS, room // 2))
     sequence = engine.open(sampling=Sampling(), prompt_tokens=context)
     measured: dict[int, list[float]] = {}
 
@@ -155,7 +156,7 @@ def measure_curve(
         began_s = clock()
         # The context only needs to be attended to, which costs little: it takes at most a quarter of the time.
         _feed(engine, sequence, context - 1, is_over=lambda: is_over(0.25))
-        first, *others = sorted(count for count in set(tokens) if context + count <= room)
+        first, *others = (count for count in MEASURED_TOKENS if context + count <= room)
         for count in (first, *reversed(others)):
             is_time_over = is_over()
             if len(measured) < 2 or not is_time_over:
@@ -172,7 +173,7 @@ def measure_curve(
                 last_s = take(count, is_prompt=True)
         usual = [count for count in lengths if count <= USUAL_TOKENS]
         longer = [count for count in lengths if count > USUAL_TOKENS]
-        for count in (*usual * (repeats - 1), *longer * (repeats - 1)):
+        for count in (*usual * (REPEATS - 1), *longer * (REPEATS - 1)):
             if not is_over():
                 take(count)
     finally:

@@ -99,7 +99,7 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         needs = model.needs(requests=options.max_requests)
         source = ChainSource(joined.transport, joined.directory(), needs)
         stack.push_async_callback(source.close)
-        checks = ChainChecks(source, source.disputes, chance=random.random, now_s=clock)
+        checks = ChainChecks(source, chance=random.random, now_s=clock)
         stack.push_async_callback(checks.close)
         stack.callback(asyncio.ensure_future(source.run()).cancel)
         grammars = await asyncio.to_thread(Grammars.of, folder)
@@ -138,8 +138,8 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
 class HeadChains:
     """Implements `cosine_node.chains.runner.ChainOpener`. `is_none_left` is set once no chain was found."""
 
-    def __init__(self, source: ChainSource, curve: CostCurve, checks: ChainChecks | None = None) -> None:
-        """`curve` is the measured cost of a pass over the whole chain; without `checks`, stages are trusted."""
+    def __init__(self, source: ChainSource, curve: CostCurve, checks: ChainChecks) -> None:
+        """`curve` is the measured cost of a pass over the whole chain."""
         self._source = source
         self._checks = checks
         self._curve = curve
@@ -179,12 +179,10 @@ class HeadChains:
             tuple(curves),
             applies_constraints=chain.applies_constraints,
             stages=chain.stages,
-            witness=None
-            if self._checks is None
-            else self._checks.begin(chain, None if engine is None else engine.witness),
+            witness=self._checks.begin(chain, None if engine is None else engine.witness),
             engine=engine,
             token_s=partial(self._source.token_s, self._source.found),
-            why_not_judge=lambda: None if self._checks is None else self._checks.why_not_judge,
+            why_not_judge=lambda: self._checks.why_not_judge,
         )
 
 

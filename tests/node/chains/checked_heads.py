@@ -74,7 +74,6 @@ class Head:
         self.source = ChainSource(transport, self.directory, needs, chance=rng.random)
         self.checks = ChainChecks(
             self.source,
-            self.source.disputes,
             chance=rng.random,
             now_s=lambda: self.now_s,
             draw=rng.randbytes,
