@@ -1,6 +1,6 @@
 """The engine on a model whose memory holds lanes; it needs no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -257,7 +257,7 @@ class LaneEngine(PagedEngine):
                 break
             except NoLane:
                 self._flush()
-                if not self._free_idle_lane() and not self._lanes.give_up_branch(
+                if not self._evict_until(lambda: self.free_lanes > 0) and not self._lanes.give_up_branch(
                     sequence=sequence, parent=node.parent, depth=depth
                 ):
                     self._lanes.cut_back(sequence, node.parent, depth, prefix_tokens=prefix_tokens)
@@ -276,9 +276,9 @@ class LaneEngine(PagedEngine):
         for lost in reversed(missing):
             self._feed_node(sequence, lost, None)
 
-    def _free_idle_lane(self) -> bool:
-        """Evict cached prefixes until a lane is free; return False if there are none left."""
-        while not self._lanes.free_lanes:
+    def _evict_until(self, has_room: Callable[[], bool]) -> bool:
+        """Evict cached prefixes until there is room; return False if there are none left."""
+        while not has_room():
             if not self._prefixes.forget_oldest():
                 return False
             self._idle.tidy(self._prefixes_of_open())

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from cosine_node.engine.base import OutOfMemory, PassAbandoned, Row, RowResult
@@ -75,7 +76,7 @@ class VllmEngine(LaneEngine):
         super().__init__(model, **options)
         self.vllm = model
         self._is_stale = False
-        model.make_room = self._forget_block
+        model.make_room = partial(self._evict_until, lambda: model.free_blocks > 0)
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """Perform one pass, as `LaneEngine.forward`.
@@ -91,11 +92,3 @@ class VllmEngine(LaneEngine):
             self._feed_anew()
             self._is_stale = False
         return super().forward(rows)
-
-    def _forget_block(self) -> bool:
-        """Evict cached prefixes until a block is free; return False if there are none left."""
-        while not self.vllm.free_blocks:
-            if not self._prefixes.forget_oldest():
-                return False
-            self._idle.tidy(self._prefixes_of_open())
-        return True
