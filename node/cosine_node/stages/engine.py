@@ -17,6 +17,7 @@ from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.compiled.model import CompiledModel
 from cosine_node.engine.forward.packed_model import PackedModel
 from cosine_node.engine.forward.partial_model import AbsentOutput, StandInEmbedding, decoder_layers, part_class
+from cosine_node.engine.forward.pass_plan import separate_feed
 from cosine_node.engine.forward.support import (
     UnsupportedModel,
     context_tokens,
@@ -37,12 +38,10 @@ from cosine_node.engine.torch.loading import (
     read_config,
 )
 from cosine_node.engine.torch.pass_way import PassWay
-from cosine_node.engine.tree import SequenceTree
 from cosine_node.gguf.file import GgufFile
 from cosine_node.gguf.transformers_model import stored_names
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
-from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import LayerRange
 
 WEIGHTS: Final = "model.safetensors"
@@ -165,12 +164,9 @@ class StageModel:
         self.context_tokens = context_tokens(model.config)
         self.hidden_width: int = model.config.get_text_config().hidden_size
         self.token_bytes: TokenBytes = self.packed.token_bytes
-        self.pool_bytes = self.packed.pool_bytes
         held = (module for module in model.modules() if isinstance(module, HeldLinear))
         self.weights_bytes = sum(each.nbytes for each in (*model.parameters(), *model.buffers(), *held))
-        tree, row = SequenceTree(sampling=Sampling(), prompt_tokens=0), Row.chain(0, [0])
-        tree.add(row, [0])
-        leaving = self.packed.logits([(tree, row)], wanted=[0])
+        leaving = self.packed.logits([separate_feed([0])], wanted=[0])
         if not layers.is_last and leaving.shape != (1, self.hidden_width):
             raise UnsupportedModel(model.config.model_type, "more than one vector a token goes from layer to layer")
 

@@ -42,7 +42,6 @@ class Outcome(StrEnum):
     """The result for a kind of model, as the data name it."""
 
     PACKED = "Exact in packed passes"
-    EXPANDED = "Exact in packed passes over expanded keys and values"
     CACHED = "Exact with their own attention"
     STEPPED = "Exact with their own layers, token by token"
     WRONG = "Loaded and wrong"

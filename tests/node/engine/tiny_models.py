@@ -5,6 +5,7 @@ from typing import Any, Final
 import torch
 import transformers as tf
 
+from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.processor import reads_float16
 
 VOCAB: Final = 200
@@ -221,6 +222,12 @@ def build(config: Any, *, seed: int = 1) -> Any:
 
 def tiny_llama(*, seed: int = 1) -> Any:
     return build(ARCHITECTURES["Llama"](), seed=seed)
+
+
+def pool_bytes(store: KvStore) -> int:
+    """Return the memory of all layers; some share their pages."""
+    pages = {id(page): page.nbytes for layer in store._layers.values() for page in layer.pages}
+    return sum(pages.values())
 
 
 def gemma3_that_sees() -> Any:

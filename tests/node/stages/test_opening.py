@@ -15,7 +15,7 @@ from cosine_node.stages.opening import StageDraft, part_sizes
 from cosine_protocol.errors import UsageError
 from cosine_protocol.stage_messages import LayerRange
 from tests.node.engine.staged import ranges
-from tests.node.engine.tiny_models import VOCAB, build
+from tests.node.engine.tiny_models import VOCAB, build, pool_bytes
 from tests.node.stages.chains import FOUR
 from tests.thoroughness import soak_rest
 
@@ -59,7 +59,7 @@ def test_a_loaded_part_is_measured_and_has_a_pool_within_its_memory(folder: Path
     loaded = made.load(made.named, measure_s=0.1)
     assert loaded.model.layers == made.named and loaded.model.numerics == made.numerics == "float32"
     assert loaded.curve.seconds(1) > 0
-    assert loaded.model.weights_bytes + loaded.model.pool_bytes <= 1_000_000
+    assert loaded.model.weights_bytes + pool_bytes(loaded.model.packed.store) <= 1_000_000
     # One request of usual length fills the context.
     assert loaded.model.slots >= 256
     # With enough memory there is room for two heads with two requests each.

@@ -19,9 +19,8 @@ from typing import Any, Final
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from transformers import AttentionInterface
 
-from cosine_node.engine.forward.attention import ATTENTION_NAME, keep_latents, packed_attention
+from cosine_node.engine.forward.attention import pack_attention
 from cosine_node.engine.forward.partial_model import copy_out_of_files
 from cosine_node.engine.forward.pass_plan import DecoderPlan
 from cosine_node.engine.forward.support import ATTENTION_KINDS, UnsupportedModel, model_class_of
@@ -121,11 +120,7 @@ class MtpLayer(nn.Module):
             raise misfit from None
         if told["missing_keys"]:
             raise misfit
-        AttentionInterface.register(ATTENTION_NAME, packed_attention)
-        model.set_attn_implementation(ATTENTION_NAME)
-        if model.config._attn_implementation != ATTENTION_NAME:
-            raise UnsupportedModel(text.model_type, "the attention of its MTP layer cannot be replaced")
-        keep_latents(model, are_kept=True)
+        pack_attention(model)
         copy_out_of_files(model)
         return layer.eval()
 

@@ -4,13 +4,13 @@ Each call writes the pass's keys and values into the pool, then attends from eve
 of its own ancestors. Models are not changed; they get the plan as a keyword argument of `forward`.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import AttentionInterface
 
 from cosine_node.engine.forward.kv_store import LayerPages
 from cosine_node.engine.forward.pass_plan import AttentionCall, DecoderPlan
@@ -146,29 +146,22 @@ def _by_row(products: Tensor) -> Tensor:
     return products.transpose(0, 1).flatten(1)
 
 
-def keep_latents(model: nn.Module, *, are_kept: bool) -> None:
-    """Set whether the layers of a model that expand latents pass them unexpanded to packed attention."""
-    for module in latent_layers(model):
-        vars(module).pop("expand_kv", None)
-        if are_kept:
-            module.expand_kv = LatentAttention(module)
+def pack_attention(model: Any) -> None:
+    """Switch a transformers model to packed attention, without expanding latents. Raises `UnsupportedModel`."""
+    AttentionInterface.register(ATTENTION_NAME, packed_attention)
+    model.set_attn_implementation(ATTENTION_NAME)
+    if model.config._attn_implementation != ATTENTION_NAME:
+        raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
+    for module in model.modules():
+        is_linear = hasattr(module, "kv_b_proj") and getattr(module.kv_b_proj, "bias", None) is None
+        if hasattr(type(module), "expand_kv") and is_linear:
+            vars(module)["expand_kv"] = LatentAttention(module)
 
 
 def latent_attention_of(module: nn.Module) -> LatentAttention | None:
     """Return the object that replaces a layer's `expand_kv`, if any."""
     found = vars(module).get("expand_kv")
     return found if isinstance(found, LatentAttention) else None
-
-
-def latent_layers(model: nn.Module) -> list[Any]:
-    """Return the layers that expand latents linearly."""
-    return [
-        module
-        for module in model.modules()
-        if hasattr(type(module), "expand_kv")
-        and hasattr(module, "kv_b_proj")
-        and getattr(module.kv_b_proj, "bias", None) is None
-    ]
 
 
 def packed_attention(
@@ -241,10 +234,6 @@ def attend(
     found = plan.calls(window)
     calls, order, tiles = found.calls, found.order, plan.attention_tiles
     group = query.shape[1] // pages.keys.shape[1]
-    is_decode = all(call.is_one and call.slots.index is None for call in calls)
-    is_plain = softcap is None and sinks is None and order is None and is_decode
-    if is_plain and (tiles is None or (is_fused and group in tiles.sizes)):
-        return _decode(query, pages, calls, scale)
     # Row tiles were measured for the fused kernel only.
     if tiles is not None and not is_fused:
         tiles = FIXED_TILES
@@ -283,25 +272,6 @@ def _write(plan: DecoderPlan, layer: int, key: Tensor, value: Tensor, window: in
         else:
             stored.index_copy_(2, slots.index, new)
     return pages
-
-
-def _decode(query: Tensor, pages: LayerPages, calls: Sequence[AttentionCall], scale: float) -> Tensor:
-    """Compute a pass that only decodes, where each sequence reads one run of slots, without copies."""
-    _, heads, tokens, width = query.shape
-    key_heads = pages.keys.shape[1]
-    group = heads // key_heads
-    rows = query.transpose(1, 2).view(tokens, 1, key_heads, group, width).unbind()
-    outputs = [
-        F.scaled_dot_product_attention(
-            row,
-            pages.keys.narrow(2, call.slots.start, call.slots.count),
-            pages.values.narrow(2, call.slots.start, call.slots.count),
-            attn_mask=call.bias(query.dtype, group),
-            scale=scale,
-        )
-        for row, call in zip(rows, calls, strict=True)
-    ]
-    return torch.cat(outputs).view(tokens, -1) if tokens > 1 else outputs[0].view(1, -1)
 
 
 def _read(pages: Tensor, call: AttentionCall) -> Tensor:

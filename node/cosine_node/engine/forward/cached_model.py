@@ -287,8 +287,7 @@ class CachedModel(PassModel):
         model.set_attn_implementation(self.attention_name)
         super().__init__(model, KvStore(slots=slots), PassFeatures(model, feature_layers, slots=slots))
         # By the slot of the last token of a state.
-        self._most_states = max(LEAST_STATES, slots // TOKENS_A_STATE)
-        self._states = Remembered[int, ModelState](self._most_states)
+        self._states = Remembered[int, ModelState](max(LEAST_STATES, slots // TOKENS_A_STATE))
         self._is_stepped = is_stepped
         self._kinds = DynamicCache(config=model.config).layers
         for layer in self._kinds:
@@ -344,10 +343,6 @@ class CachedModel(PassModel):
     def token_bytes(self) -> TokenBytes:
         token = super().token_bytes
         return replace(token, total=token.total + -(-self._state_bytes // TOKENS_A_STATE))
-
-    @property
-    def pool_bytes(self) -> int:
-        return super().pool_bytes + self._state_bytes * self._most_states
 
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
         found: dict[int, Tensor] = {}

@@ -3,15 +3,9 @@
 A pass over a few tokens launches hundreds of small kernels, which takes longer than running them; a replayed graph
 is one launch. A graph reads and writes tensors of fixed addresses and sizes, so a pass is copied into the tensors
 of its bucket. Without CUDA, the pass is computed directly on the same tensors, for tests.
-
-Padding and copies take time too: with 64 tokens, a captured pass was slower than an uncaptured one. The first
-passes of each bucket therefore alternate between both, and the faster one is used from then on.
 """
 
-import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -35,55 +29,12 @@ from cosine_p2p.storage.memory import Remembered
 
 MAX_BUCKETS: Final = 48
 """Bounds memory: each bucket holds the activations of one pass; the least recently used one is dropped."""
-MAX_TRIALS: Final = 1024
-"""Bounds memory: more than the number of buckets for contexts of up to a million tokens."""
-TRIED_PASSES: Final = 2
-"""Number of timed passes of each kind after one warm-up pass. With two, one delayed pass does not count. With
-three, the trial would be longer than the measurement of a cost curve (six passes of each length), and would
-continue in passes of requests."""
-
-
-@dataclass(slots=True)
-class CaptureTrial:
-    """Compares captured and uncaptured passes of one shape bucket by their minimum times.
-
-    The minimum, because other load on the machine can only add to a time.
-    """
-
-    _passes: int = 0
-    _least_s: dict[bool, float] = field(default_factory=lambda: {True: math.inf, False: math.inf})
-
-    @property
-    def is_over(self) -> bool:
-        return self._passes >= 2 * (1 + TRIED_PASSES)
-
-    @property
-    def is_captured(self) -> bool:
-        """True if the next pass is to be captured."""
-        return self._least_s[True] <= self._least_s[False] if self.is_over else self._passes % 2 == 0
-
-    def note(self, seconds: float) -> None:
-        """Record the time of the next pass; the first pass of each kind is a warm-up."""
-        if self._passes >= 2:
-            way = self.is_captured
-            self._least_s[way] = min(self._least_s[way], seconds)
-        self._passes += 1
 
 
 class CudaGraphs:
-    """The captured shape buckets of one decoder. `clock` returns seconds."""
+    """The captured shape buckets of one decoder."""
 
-    def __init__(
-        self,
-        decoder: FlatDecoder,
-        store: KvStore,
-        features: PassFeatures,
-        device: torch.device,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        self._clock = clock
-        self._trials = Remembered[BatchShape, CaptureTrial](MAX_TRIALS)
+    def __init__(self, decoder: FlatDecoder, store: KvStore, features: PassFeatures, device: torch.device) -> None:
         self._decoder = decoder
         self._store = store
         self._features = features
@@ -92,33 +43,11 @@ class CudaGraphs:
         # Passes run one at a time and their logits are copied out, so they can share memory.
         self._memory = torch.cuda.graph_pool_handle() if device.type == "cuda" else None
 
-    def logits(self, plan: PassPlan, wanted: Sequence[int], *, uncaptured: Callable[[], Tensor]) -> Tensor:
-        """Return logits [wanted, vocab] at these positions of a pass.
-
-        `uncaptured` computes them if the pass has no shape bucket or is faster that way.
-        """
+    def logits(self, plan: PassPlan, wanted: Sequence[int]) -> Tensor | None:
+        """Return logits [wanted, vocab] at these positions of a pass; None if it has no shape bucket."""
         bucket = bucket_of(BatchShape.around(plan.masks))
         if bucket is None:
-            return uncaptured()
-        trial = self._trials.get(bucket) or CaptureTrial()
-        self._trials.note(bucket, trial)
-        if trial.is_over:
-            return self._captured(bucket, plan, wanted) if trial.is_captured else uncaptured()
-        self._wait_for_device()
-        began_s = self._clock()
-        logits = self._captured(bucket, plan, wanted) if trial.is_captured else uncaptured()
-        self._wait_for_device()
-        trial.note(self._clock() - began_s)
-        if trial.is_over and not trial.is_captured:
-            self._passes.pop(bucket)
-        return logits
-
-    def _wait_for_device(self) -> None:
-        """Synchronise, since passes are asynchronous."""
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-
-    def _captured(self, bucket: BatchShape, plan: PassPlan, wanted: Sequence[int]) -> Tensor:
+            return None
         found = self._passes.get(bucket) or BucketPass(
             self._decoder, self._store, self._features, bucket, self._device, memory=self._memory
         )
@@ -203,7 +132,8 @@ class BucketPass:
         )
         tokens.fill(0)
         positions.fill(0)
-        written.fill(self.store.spare_slot)
+        # Slots are numbered from 0, so this is the spare one.
+        written.fill(self.store.slots)
         tokens[padded.token_indices] = plan.tokens
         positions[padded.token_indices] = plan.positions
         written[padded.token_indices] = plan.slots

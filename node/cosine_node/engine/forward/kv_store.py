@@ -31,7 +31,7 @@ class _Layer:
 
 
 class KvStore:
-    """Keys and values of every slot, and of a spare one.
+    """Keys and values of every slot, and of a spare one after them, from which nothing is read.
 
     Layers with a sliding window have the slots of `windows` instead, if given, and a spare page. A layer's tensors
     are allocated when its attention first runs. The engine runs one token at construction, so that all memory is
@@ -46,11 +46,6 @@ class KvStore:
         self._first: list[tuple[Tensor, Tensor, _Layer]] = []
 
     @property
-    def spare_slot(self) -> int:
-        """The slot to which a pass writes keys and values that are never read."""
-        return self.slots
-
-    @property
     def token_bytes(self) -> TokenBytes:
         """Memory of a token in all layers, and in those with a window."""
         windowed = [layer for layer in self._layers.values() if layer.window is not None]
@@ -59,10 +54,6 @@ class KvStore:
             windowed=_slot_bytes(windowed),
             window_tokens=max((layer.window or 0 for layer in windowed), default=0),
         )
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for tensor in _tensors(self._layers.values()))
 
     def window_slots(self, slots: Integers) -> Integers:
         """Return these slots as numbered in layers with a window."""

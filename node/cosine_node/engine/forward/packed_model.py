@@ -6,10 +6,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.forward.attention import ATTENTION_NAME, keep_latents, packed_attention
+from cosine_node.engine.forward.attention import ATTENTION_NAME, pack_attention
 from cosine_node.engine.forward.cuda_graphs import CudaGraphs
 from cosine_node.engine.forward.flat_decoder import FlatDecoder
 from cosine_node.engine.forward.kv_store import KvStore
@@ -18,7 +17,6 @@ from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel
 from cosine_node.engine.forward.pass_plan import DecoderPlan, Feeds, PassPlan, PathPlan, stale_slots
 from cosine_node.engine.forward.row_tiles import RowTileSet, tile_experts
-from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import WindowPages
 from cosine_node.engine.tree import SequenceTree
 
@@ -30,7 +28,7 @@ class PackedModel(PassModel):
     With `pads_rows`, short rows are padded to a rectangle, and passes of known decoders to shape buckets with CUDA
     graphs. Default: on CUDA. With `tiles` (`invariance_self_test`), the model is deterministic: a token's logits
     depend bit for bit only on its own path; rows are then padded to these tiles and never to rectangles.
-    With `keeps_latents`, the pool holds the latents of layers with latent attention, else expanded keys and values.
+    The pool holds the latents of layers with latent attention.
     Layers with a sliding window use the pages of `windows`, if given. Raises `UnsupportedModel`.
     """
 
@@ -43,15 +41,10 @@ class PackedModel(PassModel):
         slots: int,
         pads_rows: bool | None = None,
         tiles: RowTileSet | None = None,
-        keeps_latents: bool = True,
         windows: WindowPages | None = None,
         feature_layers: Sequence[int] = (),
     ) -> None:
-        AttentionInterface.register(ATTENTION_NAME, packed_attention)
-        model.set_attn_implementation(ATTENTION_NAME)
-        if model.config._attn_implementation != ATTENTION_NAME:
-            raise UnsupportedModel(model.config.model_type, "its attention cannot be replaced")
-        keep_latents(model, are_kept=keeps_latents)
+        pack_attention(model)
         self.flat = FlatDecoder.of(model)
         features = PassFeatures(model, feature_layers, slots=slots, is_flat=self.flat is not None)
         super().__init__(model, KvStore(slots=slots, windows=windows), features)
@@ -85,16 +78,12 @@ class PackedModel(PassModel):
                 pads_rows=self._pads_rows,
                 is_abandoned=self._is_abandoned,
             )
-
-            def uncaptured() -> Tensor:
+            logits = None if self._graphs is None else self._graphs.logits(plan, wanted)
+            if logits is None:
                 # The output projection is a large share of a small model, so it is computed only where wanted.
                 logits = self._decode(plan, wanted if len(wanted) < len(plan.tokens) else None, entering)
                 self.features.keep(plan.slots)
-                return logits
-
-            return (
-                uncaptured() if self._graphs is None else self._graphs.logits(plan, wanted, uncaptured=uncaptured)
-            )
+            return logits
 
     def _deterministic_logits(self, feeds: Feeds, wanted: list[int], tiles: RowTileSet) -> Tensor:
         stale = stale_slots(feeds)

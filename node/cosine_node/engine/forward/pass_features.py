@@ -59,10 +59,6 @@ class PassFeatures:
             for layer in layers:
                 ends[layer].register_forward_pre_hook(partial(self._note, layer), with_kwargs=True)
 
-    @property
-    def bytes(self) -> int:
-        return self._kept.nbytes
-
     def room(self) -> dict[int, Tensor] | None:
         """Return a new dictionary for a pass's features by layer; None if no features are kept."""
         return dict.fromkeys(self._layers, torch.empty(0)) if self._layers else None

@@ -49,11 +49,6 @@ class PassModel(ABC):
         stored = self.store.token_bytes
         return replace(stored, total=stored.total + self.features.token_bytes)
 
-    @property
-    def pool_bytes(self) -> int:
-        """Memory of the pool, features and states."""
-        return self.store.bytes + self.features.bytes
-
     @abstractmethod
     def logits(self, feeds: Feeds, *, wanted: list[int]) -> Tensor:
         """Feed rows that are already in their trees; return logits [wanted, vocab] at these positions of the pass.

@@ -91,11 +91,6 @@ class TorchEngine(PagedEngine):
         """
         return self._passes.features.of(self.tree(sequence).slots[first:last])
 
-    @property
-    def pool_bytes(self) -> int:
-        """Memory of the KV pool, recurrent states and features."""
-        return self._passes.pool_bytes
-
     def abandon(self) -> None:
         self._passes.abandon()
 

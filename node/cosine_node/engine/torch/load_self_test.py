@@ -24,7 +24,6 @@ from transformers import AutoModelForCausalLM
 from cosine_node.engine.base import Row
 from cosine_node.engine.compiled.decoder import is_compilable
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
-from cosine_node.engine.forward.attention import latent_layers
 from cosine_node.engine.forward.cached_model import CachedModel
 from cosine_node.engine.forward.partial_model import few_layers, part_of
 from cosine_node.engine.forward.pass_model import PassModel
@@ -273,8 +272,7 @@ def possible_ways(model: Any) -> list[PassWay]:
     """Return the ways that a model's configuration and layers allow, the fastest first."""
     if packed_obstacle(type(model), model.config) is not None:
         return [PassWay.CACHED, PassWay.STEPPED]
-    lacking = {PassWay.COMPILED: not is_compilable(model), PassWay.EXPANDED: not latent_layers(model)}
-    return [way for way in PassWay if not lacking.get(way)]
+    return [way for way in PassWay if way is not PassWay.COMPILED or is_compilable(model)]
 
 
 def check_exactness(model: Any, way: PassWay = PassWay.PACKED) -> None:

@@ -136,7 +136,7 @@ def load_engine(
             embedding.dequantise()
         reach(TESTING)
         way = find_way(model)
-        if way not in (PassWay.COMPILED, PassWay.PACKED):
+        if not way.is_packed:
             LOG.warning("%s models run with %s: slower than %s", config.model_type, way.value, PassWay.PACKED.value)
             if is_deterministic:
                 raise UsageError(

@@ -16,14 +16,13 @@ class PassWay(Enum):
 
     COMPILED = "compiled passes"
     PACKED = "packed passes"
-    EXPANDED = "packed passes over expanded keys and values"
     CACHED = "their own attention, request by request"
     STEPPED = "their own layers, request by request and token by token"
 
     @property
     def is_packed(self) -> bool:
         """True if one forward serves all rows of a pass."""
-        return self in (PassWay.COMPILED, PassWay.PACKED, PassWay.EXPANDED)
+        return self in (PassWay.COMPILED, PassWay.PACKED)
 
     def pass_model(self, model: Any, *, slots: int, feature_layers: Sequence[int] = (), **packed: Any) -> PassModel:
         """Wrap a model to run its passes in this way over a pool of `slots` token slots.
@@ -32,9 +31,8 @@ class PassWay(Enum):
         """
         if self is PassWay.COMPILED:
             return CompiledModel(model, slots=slots, feature_layers=feature_layers, windows=packed.get("windows"))
-        if self.is_packed:
-            latents = self is PassWay.PACKED
-            return PackedModel(model, slots=slots, keeps_latents=latents, feature_layers=feature_layers, **packed)
+        if self is PassWay.PACKED:
+            return PackedModel(model, slots=slots, feature_layers=feature_layers, **packed)
         is_stepped = self is PassWay.STEPPED
         if feature_layers and is_stepped:
             raise UnsupportedModel(

@@ -167,7 +167,7 @@ def logits(model: Any) -> Tensor:
         return found
 
 
-def test_a_model_that_does_more_than_expand_is_run_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_more_than_expand_keeps_its_own_attention(monkeypatch: pytest.MonkeyPatch) -> None:
     model = deepseek()
     own = type(attention_of(model)).expand_kv
 
@@ -176,7 +176,7 @@ def test_a_model_that_does_more_than_expand_is_run_expanded(monkeypatch: pytest.
         return keys.tanh(), values
 
     monkeypatch.setattr(type(attention_of(model)), "expand_kv", expand_kv)
-    assert find_way(model) is PassWay.EXPANDED
+    assert find_way(model) is PassWay.CACHED
 
 
 def test_weights_that_are_no_plain_matrix_are_read_by_asking_the_layer() -> None:

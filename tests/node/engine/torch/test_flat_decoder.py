@@ -9,7 +9,6 @@ import transformers as tf
 from cosine_node.engine.base import Row
 from cosine_node.engine.compiled import layers
 from cosine_node.engine.compiled.model import CompiledModel
-from cosine_node.engine.forward.cuda_graphs import TRIED_PASSES, CaptureTrial
 from cosine_node.engine.forward.flat_decoder import FlatDecoder
 from cosine_node.engine.forward.packed_model import PackedModel
 from cosine_node.engine.forward.pass_model import PassModel
@@ -82,17 +81,6 @@ def _pass(packed: PassModel, contexts: list[int]) -> torch.Tensor:
                 tree.keep(row.nodes)
         feeds.append((tree, row))
     return packed.logits(feeds, wanted=[len(contexts) - 1])
-
-
-@pytest.mark.parametrize(("captured_s", "uncaptured_s"), [(1.0, 2.0), (2.0, 1.0)])
-def test_the_faster_of_captured_passes_and_others_stays_whatever_disturbs_one_pass(
-    captured_s: float, uncaptured_s: float
-) -> None:
-    trial = CaptureTrial()
-    for passes in range(2 * (1 + TRIED_PASSES)):
-        assert not trial.is_over
-        trial.note(50.0 if passes == 5 else captured_s if trial.is_captured else uncaptured_s)
-    assert trial.is_over and trial.is_captured is (captured_s < uncaptured_s)
 
 
 def test_features_of_padded_passes_lie_in_the_slots_of_their_tokens() -> None:

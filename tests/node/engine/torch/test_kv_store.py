@@ -11,7 +11,7 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS, WindowPages
 from cosine_node.engine.pool_size import TokenBytes
 from cosine_node.engine.torch.engine import TorchEngine
 from cosine_protocol.errors import LocalProtocolError
-from tests.node.engine.tiny_models import LATENT, SHARING, build
+from tests.node.engine.tiny_models import LATENT, SHARING, build, pool_bytes
 
 FLOAT32_BYTES = 4
 
@@ -41,13 +41,13 @@ def test_of_a_token_a_model_keeps_its_latents_alone_and_shared_keys_once() -> No
     latent: Any = LATENT["DeepseekV3"]()
     layer_bytes = (latent.kv_lora_rank + latent.qk_rope_head_dim) * FLOAT32_BYTES
     engine = TorchEngine(build(latent), pool_tokens=64)
-    assert engine.pool_bytes == (64 + 1) * latent.num_hidden_layers * layer_bytes
+    assert pool_bytes(engine._passes.store) == (64 + 1) * latent.num_hidden_layers * layer_bytes
     for make in SHARING.values():
         config: Any = make()
         engine = TorchEngine(build(config), pool_tokens=64)
         layers = config.num_hidden_layers - config.num_kv_shared_layers
         layer_bytes = 2 * config.num_key_value_heads * config.head_dim * FLOAT32_BYTES
-        assert engine.pool_bytes == (64 + 1) * layers * layer_bytes
+        assert pool_bytes(engine._passes.store) == (64 + 1) * layers * layer_bytes
 
 
 def test_parts_of_a_store_are_its_own_slots_counted_from_their_first() -> None:

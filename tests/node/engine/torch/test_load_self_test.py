@@ -13,7 +13,7 @@ from torch import Tensor
 from cosine_node.engine.base import Row
 from cosine_node.engine.forward import attention, pass_plan
 from cosine_node.engine.forward.flat_decoder import FlatDecoder
-from cosine_node.engine.forward.pass_plan import AttentionCall, AttentionMask, Indices, PassPlan, mask_of
+from cosine_node.engine.forward.pass_plan import AttentionCall, AttentionMask, PassPlan, mask_of
 from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.prefix_cache import PrefixCache
 from cosine_node.engine.self_test import Group, SelfTestTexts
@@ -162,14 +162,13 @@ def _shares_wrong_slots(patch: pytest.MonkeyPatch) -> None:
 
 
 def _decodes_with_half_its_keys(patch: pytest.MonkeyPatch) -> None:
-    decode = attention._decode
+    read = attention._read
 
-    def faulty(query: Tensor, pages: Any, calls: Sequence[AttentionCall], scale: float) -> Tensor:
-        for call in calls:
-            call.slots = Indices(call.slots.start, max(call.slots.count // 2, 1))
-        return decode(query, pages, calls, scale)
+    def faulty(pages: Tensor, call: AttentionCall) -> Tensor:
+        found = read(pages, call)
+        return found[:, :, : max(found.shape[2] // 2, 1)] if call.is_one else found
 
-    patch.setattr(attention, "_decode", faulty)
+    patch.setattr(attention, "_read", faulty)
 
 
 FAULTS: Final[dict[str, Plant]] = {

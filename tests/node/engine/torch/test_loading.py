@@ -24,6 +24,7 @@ from tests.node.engine.tiny_models import (
     STEPPED,
     VOCAB,
     build,
+    pool_bytes,
     tiny_llama,
 )
 from tests.thoroughness import soak_rest
@@ -41,7 +42,7 @@ def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
     # No sequence is longer than the pool.
     assert engine.free_tokens == engine.context_tokens == 112
     # A spare slot, two layers, two heads of 16, keys and values, four bytes each.
-    assert engine.pool_bytes == (112 + 1) * 2 * 2 * 16 * 2 * 4
+    assert pool_bytes(engine._passes.store) == (112 + 1) * 2 * 2 * 16 * 2 * 4
     sequence = engine.open(sampling=Sampling(), prompt_tokens=1)
     assert len(engine.forward([Row(sequence, (3,), (0,), (PREFIX,))])[0].choices) == 1
     engine = load_engine(llama_folder, dtype="bfloat16", device="cpu", pool_tokens=300)
@@ -51,8 +52,8 @@ def test_a_folder_becomes_an_engine_with_whole_pages(llama_folder: str) -> None:
 def test_a_pool_takes_the_memory_it_is_given(llama_folder: str) -> None:
     size = PoolSize(size_bytes=1 << 20)
     engine = load_engine(llama_folder, device="cpu", pool_tokens=size)
-    token_bytes = engine.pool_bytes // (engine.free_tokens + 1)
-    assert abs(engine.pool_bytes - (1 << 20)) <= PAGE_TOKENS * token_bytes
+    token_bytes = pool_bytes(engine._passes.store) // (engine.free_tokens + 1)
+    assert abs(pool_bytes(engine._passes.store) - (1 << 20)) <= PAGE_TOKENS * token_bytes
     with pytest.raises(UsageError, match="one request takes 256"):
         load_engine(llama_folder, device="cpu", pool_tokens=PoolSize(size_bytes=1 << 12))
 
@@ -70,9 +71,9 @@ def test_a_verifier_holds_windows_only_in_layers_that_look_back_no_further(tmp_p
     assert engine.free_tokens == 32_768
     windowed = 2 * (64 + WINDOW_SPARE_TOKENS) + PASS_TOKENS
     layer_bytes = 2 * 2 * 16 * 4
-    assert engine.pool_bytes == (32_768 + 1 + windowed + PAGE_TOKENS) * layer_bytes
+    assert pool_bytes(engine._passes.store) == (32_768 + 1 + windowed + PAGE_TOKENS) * layer_bytes
     drafter = load_engine(str(tmp_path), device="cpu", pool_tokens=PoolSize(requests=2))
-    assert drafter.pool_bytes == (drafter.free_tokens + 1) * 2 * layer_bytes
+    assert pool_bytes(drafter._passes.store) == (drafter.free_tokens + 1) * 2 * layer_bytes
 
 
 def test_auto_dtype_is_the_stored_one_off_the_cpu() -> None:
