@@ -26,25 +26,14 @@ KNOWN_LAYERS: Final = frozenset(
 """Layers whose forward was checked to be what `_DecoderLayer` computes; Qwen3 has head norms."""
 
 
-@dataclass(frozen=True, slots=True)
-class _RmsNorm:
-    """Root mean square normalisation over the last dimension (arXiv 1910.07467)."""
+Rows = Callable[[Tensor], Tensor]
+"""A function of each row of a tensor [..., width]."""
 
-    weight: Tensor
-    eps: float
-    eps_row: Tensor
 
-    @classmethod
-    def of(cls, module: Any) -> "_RmsNorm":
-        weight, eps = module.weight.detach(), module.variance_epsilon
-        return cls(weight, eps, weight.new_tensor([eps]))
-
-    def __call__(self, x: Tensor) -> Tensor:
-        if x.is_cuda or x.dtype is not torch.float32:
-            return torch.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        # `torch.rms_norm` has no fused float32 kernel on CPUs: these four operations are faster than its seven.
-        norm = torch.linalg.vector_norm(x, 2, -1, True)
-        return x * torch.rsqrt(torch.addcmul(self.eps_row, norm, norm, value=1 / x.shape[-1])) * self.weight
+def _norm_of(module: Any) -> Rows:
+    """Return a module's root mean square normalisation (arXiv 1910.07467) as one call."""
+    weight = module.weight.detach()
+    return partial(torch.rms_norm, normalized_shape=weight.shape, weight=weight, eps=module.variance_epsilon)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,12 +88,12 @@ class _DecoderLayer:
     width: int
     scale: float
     window: int | None
-    input_norm: _RmsNorm
+    input_norm: Rows
     query_key_value: _Linear
-    query_norm: _RmsNorm | None
-    key_norm: _RmsNorm | None
+    query_norm: Rows | None
+    key_norm: Rows | None
     attention_output: _Linear
-    mlp_norm: _RmsNorm
+    mlp_norm: Rows
     feed_forward: _FeedForward
 
     @classmethod
@@ -118,12 +107,12 @@ class _DecoderLayer:
             width=width,
             scale=attention.scaling,
             window=window_of(attention),
-            input_norm=_RmsNorm.of(layer.input_layernorm),
+            input_norm=_norm_of(layer.input_layernorm),
             query_key_value=_Linear.joining(attention.q_proj, attention.k_proj, attention.v_proj),
-            query_norm=_RmsNorm.of(attention.q_norm) if hasattr(attention, "q_norm") else None,
-            key_norm=_RmsNorm.of(attention.k_norm) if hasattr(attention, "k_norm") else None,
+            query_norm=_norm_of(attention.q_norm) if hasattr(attention, "q_norm") else None,
+            key_norm=_norm_of(attention.k_norm) if hasattr(attention, "k_norm") else None,
             attention_output=_Linear.joining(attention.o_proj),
-            mlp_norm=_RmsNorm.of(layer.post_attention_layernorm),
+            mlp_norm=_norm_of(layer.post_attention_layernorm),
             feed_forward=_FeedForward(_Linear.joining(mlp.gate_proj, mlp.up_proj), _Linear.joining(mlp.down_proj)),
         )
 
@@ -157,10 +146,10 @@ class _DecoderLayer:
 class FlatDecoder:
     """Maps tokens to logits; for a part of a model, from or to activations between layers. Create it with `of`."""
 
-    _embed: Callable[[Tensor], Tensor]
+    _embed: Rows
     _rotary: nn.Module
     _layers: tuple[_DecoderLayer, ...]
-    _norm: _RmsNorm
+    _norm: Rows
     _output: _Linear | None
 
     @property
@@ -197,7 +186,7 @@ class FlatDecoder:
             else embedding,
             body.rotary_emb,
             tuple(_DecoderLayer.of(layer) for layer in layers),
-            _RmsNorm.of(body.norm),
+            _norm_of(body.norm),
             output,
         )
 
@@ -209,7 +198,7 @@ class FlatDecoder:
                 products.setdefault(product.shape, RowKernel(product.shape[1], product))
             inner = layer.feed_forward.gate_and_up.shape
             products.setdefault((_FeedForward, *inner), RowKernel(inner[1], layer.feed_forward))
-        output = [] if self._output is None else [RowKernel(len(self._norm.weight), self._output)]
+        output = [] if self._output is None else [RowKernel(self._output.shape[1], self._output)]
         return [*products.values(), *output]
 
     def __call__(
