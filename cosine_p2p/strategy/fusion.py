@@ -4,6 +4,7 @@ The weighted mixture finds the expert, where the largest draft probability alone
 not: drafters outside their domain are confidently wrong (measured).
 """
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -54,12 +55,10 @@ class Fusion:
     """Calibrates the authors of one request and scores nodes of its tree for given author weights."""
 
     def __init__(self) -> None:
-        self._calibrations: dict[int, Calibration] = {}
+        self._calibrations = defaultdict[int, Calibration](Calibration)
 
     def view(self, tree: LiveTree, weights: Mapping[int, float]) -> "FusedView":
         """Return scores of the tree's nodes, valid until its next change. Authors without a weight do not count."""
-        for author in weights:
-            self._calibrations.setdefault(author, Calibration())
         cautious = {author: weight**CAUTION for author, weight in weights.items()}
         return FusedView(tree, cautious, self._calibrations)
 
@@ -75,9 +74,8 @@ class Fusion:
             likelihoods.append(self._likelihoods(parent, token, totals))
             for child in parent.children.values():
                 for author, probability in child.draft_probabilities.items():
-                    if author in self._calibrations:
-                        is_first = probability >= totals[author].highest
-                        self._calibrations[author].observe(probability, is_first=is_first, hit=child.token == token)
+                    is_first = probability >= totals[author].highest
+                    self._calibrations[author].observe(probability, is_first=is_first, hit=child.token == token)
         return tuple(likelihoods)
 
     def _likelihoods(self, parent: TreeNode, token: int, totals: Mapping[int, "_Total"]) -> dict[int, float]:
@@ -88,13 +86,11 @@ class Fusion:
         for author, total in totals.items():
             if not total.is_news:
                 continue
-            probability, known = given.get(author), self._calibrations.get(author)
+            probability, calibrated = given.get(author), self._calibrations[author]
             if probability is None:
                 likelihoods[author] = 0.0
-            elif known is None:
-                likelihoods[author] = probability / total.sum
             else:
-                likelihoods[author] = known(probability, is_first=probability >= total.highest) / total.sum
+                likelihoods[author] = calibrated(probability, is_first=probability >= total.highest) / total.sum
         return likelihoods
 
 
@@ -137,7 +133,6 @@ class FusedView:
                 * self._calibrations[author](probability, is_first=probability >= totals[author].highest)
                 / totals[author].sum
                 for author, probability in child.draft_probabilities.items()
-                if author in self._calibrations
             )
             self._conditionals[child] = min(1.0, weighted / total_weight) if total_weight > 0.0 else 0.0
 

@@ -95,9 +95,6 @@ class LiveTree:
     def __contains__(self, digest: bytes) -> bool:
         return digest in self._nodes
 
-    def get(self, digest: bytes) -> TreeNode | None:
-        return self._nodes.get(digest)
-
     def attach(
         self, base: bytes, position: int, nodes: NodeBlock | Sequence[Node], authors: Sequence[int]
     ) -> list[TreeNode]:

@@ -59,10 +59,6 @@ class CallBudget:
             of_range.tokens -= units
         return True
 
-    def fine(self, peer_id: str, units: float, *, now_s: float) -> None:
-        """Take units for a dishonest call, possibly more than the peer has."""
-        self._bucket(self._peers, peer_id, now_s, 1.0).tokens -= units
-
     def owe(self, peer_id: str, units: float, *, now_s: float) -> float:
         """Take units, possibly more than the peer has, and return the seconds until it owes none."""
         known = self._peers.get(peer_id)

@@ -221,7 +221,7 @@ def check_tree(data: bytes) -> None:
         nodes, position = getattr(message, "nodes", None), getattr(message, "position", 0)
         if not isinstance(nodes, NodeBlock):
             continue
-        node = tree.get(base)
+        node = next((node for node in (tree.root, *tree.walk()) if node.digest == base), None)
         place = position if how & 2 or node is None else node.position + 1
         touched = tree.attach(base, place, nodes, [1 + how % 3] * len(nodes))
         known += [node.digest for node in touched][:8]

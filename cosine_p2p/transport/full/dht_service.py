@@ -98,7 +98,7 @@ class DhtService:
             )
         except RemoteProtocolError as error:
             logger.debug("a record that %s brought was refused: %s", owner, error)
-            self._budget.fine(owner, BAD_VALUE_UNITS, now_s=_now_s())
+            self._budget.owe(owner, BAD_VALUE_UNITS, now_s=_now_s())
             return False
         return self._store.put(key, posting, now_s, source=address_range)
 

@@ -37,7 +37,7 @@ def test_who_is_refused_for_its_neighbours_is_not_silenced() -> None:
 
 def test_a_fine_is_more_than_there_is_and_what_is_owed_takes_its_time() -> None:
     budget = CallBudget(peer_rate=10, peer_burst=5)
-    budget.fine("fined", 25, now_s=0.0)
+    budget.owe("fined", 25, now_s=0.0)
     assert not budget.spend("fined", 1, now_s=2.0)
     assert budget.spend("fined", 1, now_s=2.2)
     budget = CallBudget(peer_rate=10, peer_burst=5)
@@ -80,7 +80,7 @@ def test_nobody_gets_more_than_burst_and_rate(calls: list[tuple[float, int, floa
 
 def test_what_is_remembered_is_bounded() -> None:
     budget = CallBudget()
-    budget.fine("first", 1e9, now_s=0.0)
+    budget.owe("first", 1e9, now_s=0.0)
     assert not budget.spend("first", 1, now_s=0.0)
     for number in range(MAX_BUCKETS):
         budget.spend(f"peer {number}", 1, now_s=0.0)
