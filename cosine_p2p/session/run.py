@@ -47,23 +47,23 @@ class Run:
         codec: TextTokenizer,
         links: Links,
         *,
-        reply: ReplyForm | None = None,
-        stop: Iterable[str] = (),
-        unspoken: Collection[int] = (),
-        observer: Observer | None = None,
-        applied: AppliedConfig | None = None,
-        audit: Callable[..., StreamAudit] | None = None,
-        check: Callable[[Session], FailoverCheck] | None = None,
-        keeps_spare_warm: bool = False,
-        told: ToldLogprobs | None = None,
-        prediction: Sequence[int] | None = None,
+        reply: ReplyForm | None,
+        stop: Iterable[str],
+        unspoken: Collection[int],
+        observer: Observer | None,
+        applied: AppliedConfig,
+        audit: Callable[..., StreamAudit],
+        check: Callable[[Session], FailoverCheck] | None,
+        keeps_spare_warm: bool,
+        told: ToldLogprobs,
+        prediction: Sequence[int] | None,
     ) -> None:
         self._observer = observer
         self._begin_audit = audit
         self._check = check
         self._audit: StreamAudit | None = None
         self._keeps_spare_warm = keeps_spare_warm
-        self.generation_config = applied or AppliedConfig()
+        self.generation_config = applied
         self._sessions = sessions
         self._session = next(sessions)
         self._log = request_log(logger, self._session.d_0)
@@ -78,7 +78,7 @@ class Run:
         self._began_s = asyncio.get_running_loop().time()
         self._first_s: float | None = None
         self._ended_s = self._began_s
-        self._told = told or ToldLogprobs(codec)
+        self._told = told
         self._logprobs: list[TokenLogprob] = []
         self._prediction = Prediction(prediction or ())
         self._text: list[str] = []
@@ -122,7 +122,7 @@ class Run:
             self._ended_s = asyncio.get_running_loop().time()
             reason = self._finish_reason() if is_whole else "given up"
             self._log.info("%d tokens, %s", len(self._token_ids), reason)
-            if is_whole and self._begin_audit is not None:
+            if is_whole:
                 self._audit = self._begin_audit(self._session)
             if self._observer is not None:
                 (self._observer.observe if is_whole else self._observer.observe_abandoned)(self.result())
@@ -145,7 +145,7 @@ class Run:
                 raise
             except TextAccused:
                 # The transcript that its author signed may convict it.
-                self._audit = self._begin_audit(self._session, share=1.0) if self._begin_audit else None
+                self._audit = self._begin_audit(self._session, share=1.0)
                 raise
             except GenerationFailed:
                 other = None if self._session.output else next(self._sessions, None)
