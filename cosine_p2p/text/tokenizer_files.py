@@ -2,7 +2,6 @@
 
 import asyncio
 import hashlib
-import logging
 import os
 import re
 import secrets
@@ -26,8 +25,6 @@ from cosine_protocol import messages as m
 from cosine_protocol.errors import PeerError, PeerLost, RemoteProtocolError, UsageError
 from cosine_protocol.messages import AskFile, FilePiece
 from cosine_protocol.protocols import DISCOVER
-
-LOG = logging.getLogger(__name__)
 
 NAMES: Final = (
     "added_tokens.json", "chat_template.jinja", "chat_template.json", "merges.txt", "sentencepiece.bpe.model",
@@ -175,23 +172,13 @@ class TokenizerCache:
         return folder
 
 
-async def fetch_tokenizer_files(
-    transport: Transport, peer_id: str, digest: bytes, *, cache: TokenizerCache | None = None
-) -> TokenizerFiles:
+async def fetch_tokenizer_files(transport: Transport, peer_id: str, digest: bytes) -> TokenizerFiles:
     """Download tokenizer files from a peer. Raises `PeerLost`, `PeerError`, and `RemoteProtocolError`."""
-    cached = cache.get(digest) if cache is not None else None
-    if cached is not None:
-        return cached
     stream = await transport.dial(peer_id, DISCOVER)
     async with Channel(stream, DISCOVER, budget=read_budget(factor=READ_FACTOR)) as channel:
         files = await _Fetch(channel, digest).all_files()
     if files.digest != digest:
         raise RemoteProtocolError(f"{peer_id} sent tokenizer files that do not match their digest")
-    if cache is not None:
-        try:
-            cache.put(files)
-        except OSError as error:
-            LOG.warning("%s: the tokenizer is not cached", error)
     return files
 
 

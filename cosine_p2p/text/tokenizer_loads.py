@@ -64,6 +64,11 @@ class TokenizerLoads:
         else:
             cached = await asyncio.to_thread(self._cache.get, digest)
             files = cached or await self._fetched(digest, transport, peer_ids)
+            if cached is None:
+                try:
+                    self._cache.put(files)
+                except OSError as error:
+                    logger.warning("%s: the tokenizer is not cached", error)
         return await asyncio.to_thread(TextTokenizer, files.files)
 
     async def _fetched(self, digest: bytes, transport: Transport | None, peer_ids: Sequence[str]) -> TokenizerFiles:
@@ -72,7 +77,7 @@ class TokenizerLoads:
             if transport is None:
                 break
             try:
-                return await fetch_tokenizer_files(transport, peer_id, digest, cache=self._cache)
+                return await fetch_tokenizer_files(transport, peer_id, digest)
             except (PeerLost, PeerError, RemoteProtocolError) as error:
                 tried.append(str(error))
         raise GenerationFailed(f"No verifier gave the target's tokenizer. Tried: {'; '.join(tried)}.")

@@ -35,13 +35,13 @@ BIG = TokenizerFiles({"tokenizer.json": bytes(range(256)) * 3000})
 Answer = Callable[[AskFile], m.Message]
 
 
-def fetch(answer: Answer, digest: bytes, cache: TokenizerCache | None = None) -> TokenizerFiles:
+def fetch(answer: Answer, digest: bytes) -> TokenizerFiles:
     async def run() -> TokenizerFiles:
         network = MemoryNetwork()
         server, client = network.join("server"), network.join("client")
         await server.serve(DISCOVER, serving_stream(answer))
         try:
-            return await fetch_tokenizer_files(client, "server", digest, cache=cache)
+            return await fetch_tokenizer_files(client, "server", digest)
         finally:
             await client.close()
             await server.close()
