@@ -118,9 +118,9 @@ class SpeedTrial:
         new.is_untried = self.is_untried
         return new
 
-    def begin_without(self, feared: float = WORST_GAIN) -> None:
-        """Continue without drafts, whose expected gain is `feared`. `is_untried` is true until the first look."""
-        self._gains = {way: Gain(mean=feared) for way in (self.way, *self._gains) if way}
+    def begin_without(self) -> None:
+        """Continue without drafts, which may not pay. `is_untried` is true until the first look."""
+        self._gains = {way: Gain(mean=DOUBTFUL_GAIN) for way in (self.way, *self._gains) if way}
         self.way = 0
         self.is_untried = True
 
@@ -267,18 +267,8 @@ MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remem
 
 
 USUAL_RIGHT: Final = 400
-DEAR_BREAK_EVEN: Final = 700
 """A general drafter is right at 410 to 490 of a thousand positions of general questions
-(`docs/benchmarks/agreement.json`). If more are needed drafters hardly pay, and a new client begins without."""
-
-
-def feared_gain(break_even: int | None) -> float | None:
-    """Return the expected gain if `break_even` of a thousand drafts must be accepted; None: no loss."""
-    if break_even is None or break_even <= USUAL_RIGHT:
-        return None
-    return WORST_GAIN if break_even > DEAR_BREAK_EVEN else DOUBTFUL_GAIN
-
-
+(`docs/benchmarks/agreement.json`). If more are needed a new client begins without drafters."""
 NEAR_S: Final = 0.01
 FAR_TIMES: Final = 4.0  # Round trips up to `NEAR_S`, or within this factor, are one class (decision 16).
 
@@ -326,8 +316,8 @@ class SpeedTrials:
                 trial = max(easier, key=lambda pair: (pair[0].distance, pair[0].temperature))[1].similar()
             else:
                 trial = SpeedTrial(self.ways)
-            if trial.way and (feared := feared_gain(break_even)) is not None:
-                trial.begin_without(feared)
+            if trial.way and break_even is not None and break_even > USUAL_RIGHT:
+                trial.begin_without()
         self._trials.note(path, trial)
         return trial
 
