@@ -58,6 +58,7 @@ SETTLE_COMMITS: Final = 2  # Commits after a change of way that still belong to 
 LEVEL_WEIGHT: Final = 0.3  # The present way's speed is that of its last few stretches.
 # Evidence, in the logarithm of plain passes per second. Too low a threshold changes the way by chance, and each
 # change costs settling and another look; too high a threshold keeps a slow way.
+TRUSTED_LOOKS: Final = 2.0  # Before a second look the expectation counts too.
 CERTAIN: Final = 1.5
 """Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With 1.0 the
 16 recorded answers took up to 5 % longer, with 2.0 they were no faster (simulated)."""
@@ -180,9 +181,10 @@ class SpeedTrial:
 
     def _gain(self, way: int) -> float:
         gain, expected = self._gains[way], self._expected.get(way)
-        if gain.looks or expected is None or self._level is None:
+        if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
             return gain.mean
-        return math.log(expected) - self._level
+        hoped = math.log(expected) - self._level
+        return max(gain.mean, hoped) if gain.looks else hoped
 
     def _price_s(self, way: int) -> float:
         """Return the expected additional seconds of a look, negative if it saves time."""

@@ -34,6 +34,7 @@ class TrialRun:
     left_tokens: int
     way: int = field(init=False)
     _stretch: Stretch = field(init=False)
+    _pays_return: bool = False
     _is_first: bool = True
 
     def __post_init__(self) -> None:
@@ -49,7 +50,7 @@ class TrialRun:
         """
         self.left_tokens -= tokens
         stretch = self._stretch
-        self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look)
+        self.trial.spend(worth=worth, seconds=seconds, is_price=stretch.is_look or self._pays_return)
         if not stretch.is_settled:
             stretch.settle_commits += 1
             stretch.settle_tokens += tokens
@@ -57,6 +58,7 @@ class TrialRun:
             stretch.settle_s += seconds
             is_shown = bool(drafted) == bool(self.way) and stretch.settle_commits > SETTLE_COMMITS
             stretch.is_settled = is_shown or stretch.settle_tokens >= SETTLE_TOKENS
+            self._pays_return = self._pays_return and not stretch.is_settled
             return
         stretch.commits += 1
         stretch.worth += worth
@@ -92,6 +94,7 @@ class TrialRun:
             trial.end_stretch(speed)
         self._is_first = False
         has_changed = trial.way != self.way
+        self._pays_return = stretch.is_look and has_changed
         self._stretch = Stretch(is_settled=not has_changed)
         self.way = trial.way
 
