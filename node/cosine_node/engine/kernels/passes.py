@@ -169,6 +169,16 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
 
 
 @compiled
+def _layer(layers: Layers, given: Pass, number: int, place: int, thread: Thread) -> None:
+    """Write the last product of a layer, from its normed input. The activations at `place` go to the other one."""
+    _attention(layers, given, number, thread)
+    _add_and_norm(layers, given, layers.norms[number, 1], place, thread)
+    _round(given.inputs[0], _matrix(layers, number, 2), given.x.shape[1], layers.shape.hidden, thread)
+    meet(thread)
+    _feed_forward(layers, given, number, thread)
+
+
+@compiled
 def _logits(layers: Layers, given: Pass, thread: Thread) -> None:
     """Write the logits of the wanted tokens, from the normed output of the last layer."""
     hidden, wanted, (left, right) = layers.shape.hidden, len(given.wanted), given.inputs
@@ -208,12 +218,8 @@ def run_layers(layers: Layers, given: Pass, thread: Thread) -> int:
         if given.stop[1]:
             return -1
         if layer < len(layers.windows):
-            _attention(layers, given, layer, thread)
-            _add_and_norm(layers, given, layers.norms[layer, 1], place, thread)
+            _layer(layers, given, layer, place, thread)
             place = 1 - place
-            _round(given.inputs[0], _matrix(layers, layer, 2), tokens, hidden, thread)
-            meet(thread)
-            _feed_forward(layers, given, layer, thread)
     if len(given.wanted):
         _logits(layers, given, thread)
     return place
@@ -245,11 +251,7 @@ def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> i
     meet(thread)
     _round(left, _matrix(layers, 0, 0), tokens, 2 * hidden, thread)
     meet(thread)
-    _attention(layers, given, 0, thread)
-    _add_and_norm(layers, given, layers.norms[0, 1], 1, thread)
-    _round(left, _matrix(layers, 0, 2), tokens, hidden, thread)
-    meet(thread)
-    _feed_forward(layers, given, 0, thread)
+    _layer(layers, given, 0, 1, thread)
     _add_and_norm(layers, given, layers.norms[1, 0], 0, thread)
     meet(thread)
     if len(given.wanted):
