@@ -15,9 +15,8 @@ from torch import Tensor
 from cosine_node.engine.blocks.kinds import KINDS
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.kernels.compilation import Floats
+from cosine_node.engine.kernels.products import GROUP
 
-GROUP: Final = 32
-"""Weights of a group, except in formats of GGUF with other groups."""
 FOUR_BITS: Final = ("Q4_0", "Q4_1", "Q4_K")
 """The formats with four bits. Others have eight."""
 ROWS_AT_ONCE: Final = 4096

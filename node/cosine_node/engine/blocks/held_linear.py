@@ -10,9 +10,10 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from cosine_node.engine.blocks.groups import GROUP, Groups
+from cosine_node.engine.blocks.groups import Groups
 from cosine_node.engine.blocks.held_matrix import HALF_FORMAT, HeldMatrix
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
+from cosine_node.engine.kernels.products import GROUP
 from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, reads_float16
 
 HALF: Final = "float16"

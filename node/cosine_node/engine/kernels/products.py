@@ -15,7 +15,7 @@ from cosine_node.engine.kernels.crew import COLUMNS, Thread, columns_of, meet
 from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, call_tile, tile_rows
 
 GROUP: Final = COLUMNS
-"""Inputs that are rounded with one scale."""
+"""Inputs that are rounded with one scale, as are the weights of a group in most formats."""
 ROWS_AT_ONCE: Final = 64
 """Rows that share the reading of weights. Their inputs stay in the L2 cache."""
 HALVES: Final = np.int64(0)
