@@ -1,5 +1,6 @@
 """A target on this machine that answers many questions at once."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.local_target import LIKELY_TOKENS, LocalTarget
-from tests.node.engine.tiny_models import ARCHITECTURES, COMMON
+from tests.node.engine.tiny_models import COMMON
 
 NEW_TOKENS = 12
 EOS = 2
@@ -52,7 +53,7 @@ def plain(engine: TorchEngine, prompt: TargetPrompt) -> list[int]:
 @pytest.mark.parametrize("slots", [1, 3, 16])
 def test_answers_are_the_tokens_of_a_verifier_greedy_and_sampled(slots: int) -> None:
     engine = TorchEngine(llama(), pool_tokens=256)
-    target = LocalTarget(llama(), eos=[EOS], slots=slots, new_tokens=NEW_TOKENS)
+    target = LocalTarget(TorchEngine(llama(), pool_tokens=256), eos=[EOS], slots=slots, new_tokens=NEW_TOKENS)
     assert list(target.answers([])) == []
     asked = prompts(Sampling())
     asked[::2] = prompts(Sampling(temperature=0.8, seed=5))[::2]
@@ -65,7 +66,7 @@ def test_answers_are_the_tokens_of_a_verifier_greedy_and_sampled(slots: int) -> 
 
 def test_likely_tokens_are_those_of_the_model() -> None:
     (prompt,) = prompts(Sampling())[:1]
-    target = LocalTarget(llama(), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
+    target = LocalTarget(TorchEngine(llama(), pool_tokens=256), eos=[EOS], slots=2, new_tokens=NEW_TOKENS)
     (answer,) = target.answers([prompt])
     tokens = torch.tensor([answer.prompt + answer.tokens[:-1]])
     logs = llama()(input_ids=tokens).logits[0, len(answer.prompt) - 1 :].log_softmax(-1)
@@ -74,13 +75,27 @@ def test_likely_tokens_are_those_of_the_model() -> None:
     assert answer.likely_ids[:, 0].tolist() == expected.indices[:, 0].tolist() == list(answer.tokens)
 
 
-def test_a_model_with_an_attention_of_its_own_or_a_broken_one_is_refused() -> None:
-    with pytest.raises(UsageError, match="attention"):
-        LocalTarget(
-            tf.AutoModelForCausalLM.from_config(ARCHITECTURES["Gemma2"]()), eos=[EOS], slots=1, new_tokens=1
-        )
+def test_given_texts_are_read_with_the_same_likelihoods_as_written_ones() -> None:
+    target = LocalTarget(TorchEngine(llama(), pool_tokens=256), eos=[EOS], slots=8, new_tokens=NEW_TOKENS)
+    written = {answer.question: answer for answer in target.answers(prompts(Sampling()))}
+    asked = [replace(prompt, given=written[prompt.question].tokens) for prompt in prompts(Sampling())]
+    read = list(target.readings(asked))
+    assert [answer.question for answer in read] == [prompt.question for prompt in asked]
+    for answer in read:
+        assert answer.tokens == written[answer.question].tokens
+        assert answer.likely_ids[:, 0].tolist() == list(answer.tokens)
+        assert np.allclose(answer.likely_logs, written[answer.question].likely_logs, atol=0.02)
+    after = target.likely_after(asked[0].tokens, 3)
+    logs = llama()(input_ids=torch.tensor([asked[0].tokens])).logits[0, -1].softmax(-1).topk(3)
+    assert [token for token, _ in after] == logs.indices.tolist()
+    assert [chance for _, chance in after] == pytest.approx(logs.values.tolist(), abs=1e-4)
+
+
+def test_a_prompt_longer_than_the_cache_and_a_broken_model_are_refused() -> None:
     model = llama()
-    target = LocalTarget(model, eos=[EOS], slots=1, new_tokens=4)
+    target = LocalTarget(TorchEngine(model, pool_tokens=64), eos=[EOS], slots=1, new_tokens=4)
+    with pytest.raises(UsageError, match="too long"):
+        list(target.answers([TargetPrompt(0, "code", tuple(range(3, 70)), Sampling())]))
     with torch.no_grad():
         model.lm_head.weight[:] = torch.nan
     with pytest.raises(UsageError, match="NaN"):

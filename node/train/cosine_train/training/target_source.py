@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from cosine_node.engine.torch.loading import load_model, resolve_device
+from cosine_node.engine.torch.loading import load_engine, load_model, resolve_device
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_node.models.model import fetch_folder
 from cosine_node.models.model_sizes import ModelSizes
@@ -33,6 +33,9 @@ from cosine_train.training.new_drafter import Shape, drafter_of, new_model
 
 CONTEXT_TOKENS: Final = 8192
 """The context of a drafter if the target's is unknown. It costs nothing: positions are not learned."""
+
+USUAL_PROMPT_TOKENS: Final = 256
+"""Room for the prompt of each answer. Fewer answers are written at once where prompts are longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,9 +73,10 @@ class LocalSource:
         return load_model(str(self.folder), dtype=dtype).to(where)
 
     def target(self) -> LocalTarget:
-        """Load the target to answer. Raises `UsageError`."""
-        eos = read_ends(self.folder)
-        return LocalTarget(self.loaded(), eos=eos, slots=self.slots, new_tokens=self.new_tokens)
+        """Load the target as a verifier does by default. Raises `UsageError`."""
+        pool_tokens = self.slots * (USUAL_PROMPT_TOKENS + self.new_tokens)
+        engine = load_engine(str(self.folder), device=self.device, pool_tokens=pool_tokens)
+        return LocalTarget(engine, eos=read_ends(self.folder), slots=self.slots, new_tokens=self.new_tokens)
 
     def new_drafter(self, vocabulary: DraftVocabulary) -> Any:
         """Return an untrained drafter with these tokens. Raises `UsageError`."""
