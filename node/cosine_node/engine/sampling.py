@@ -230,7 +230,7 @@ def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) ->
     known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
     if query.candidates:
         return _ranked(scores, known, query.candidates)
-    return _best(known) or _nothing_known(scores, known)
+    return _best(known) or nothing_known(scores, known)
 
 
 def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
@@ -244,7 +244,7 @@ def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None
         scores = log_probs + gumbel_noise(key)
         return _ranked(scores, scores[: len(known)], query.candidates)
     ids = _contenders(known, key)
-    return _best(known[ids] + _noise_of(key, ids), ids) or _nothing_known(log_probs, known)
+    return _best(known[ids] + noise_of(key, ids), ids) or nothing_known(log_probs, known)
 
 
 def _constrained(scores: Floats, queries: Sequence[Query]) -> Floats:
@@ -439,14 +439,14 @@ class NoiseKey:
 
 
 @lru_cache(maxsize=8)
-def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words:
+def token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words:
     ids = range(vocab_tokens) if vocabulary is None else vocabulary.target_ids
     return (np.array(ids, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
 
 
 def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
     """Return the hash words of these tokens, or of all known ones; `cosine_protocol.noise` is the reference."""
-    steps = _token_steps(key.tokens, key.vocabulary)
+    steps = token_steps(key.tokens, key.vocabulary)
     words = steps if ids is None else steps[ids]
     words = words + np.uint64(position_key(seed=key.seed, position=key.position))
     for shift, factor in ((30, MIX_A), (27, MIX_B)):
@@ -456,7 +456,7 @@ def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
     return words
 
 
-def _noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
+def noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
     """Return the standard Gumbel noise -log(-log u) of these tokens, or of all known ones.
 
     The logarithms are numpy's, exact to about an ulp of float64, before the one rounding to float32.
@@ -473,7 +473,7 @@ def gumbel_noise(key: NoiseKey) -> Floats:
     A drafter's own ids have the noise of the target's ids in its vocabulary, reserved ones `RESERVED_NOISE`.
     """
     noise: Floats = np.full(key.tokens, RESERVED_NOISE, dtype=np.float32)
-    known = _noise_of(key)
+    known = noise_of(key)
     noise[: len(known)] = known
     noise.flags.writeable = False
     return noise
@@ -500,7 +500,7 @@ def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
     least, race[first] = race[first], math.inf
     two = np.array([first, race.argmin()])
     race[first] = least
-    worse = float((log_probs[two] + _noise_of(key, two)).min())
+    worse = float((log_probs[two] + noise_of(key, two)).min())
     # The negation includes NaN.
     if not worse > FAINTEST:
         return np.flatnonzero(is_possible)
@@ -539,7 +539,7 @@ def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
 def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
     """Return the choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
     if not math.isfinite(scores.max()):
-        return _nothing_known(all_scores, scores)
+        return nothing_known(all_scores, scores)
     ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
     values = scores[ids].tolist()
     margin = values[0] - values[1] if len(values) > 1 else math.inf
@@ -556,7 +556,7 @@ def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
     return Choice(ids[0], margin, candidates)
 
 
-def _nothing_known(scores: Floats, known: Floats) -> Choice | None:
+def nothing_known(scores: Floats, known: Floats) -> Choice | None:
     """Return the choice if no known token is possible; None if the row is damaged."""
     is_lack = known.max() == -math.inf and math.isfinite(scores[len(known) :].max(initial=-math.inf))
     return NOTHING_KNOWN if is_lack else None

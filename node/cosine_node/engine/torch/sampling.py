@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from cosine_node.engine.base import Choice
+from cosine_node.engine.kernels.noise import sampled
 from cosine_node.engine.sampling import (
     COLDEST,
     NOTHING_KNOWN,
@@ -30,9 +31,6 @@ from cosine_node.engine.sampling import (
 from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
-
-SeedPosition = tuple[int, int]
-"""A seed and an output position, which determine the noise of every token."""
 
 # 64-bit words are in int64 tensors: products wrap around, and logical shifts are arithmetic shifts with the copied
 # sign bits masked off.
@@ -52,56 +50,33 @@ def _token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None, device: 
     return (torch.tensor(ids, dtype=torch.int64, device=device) + 1) * _signed(GAMMA)
 
 
-def _drawn(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
-    """Return the noise of keys of one vocabulary, float32 [keys, vocab], equal to `cosine_protocol.noise`."""
+def gumbel_noise(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
+    """Return the standard Gumbel noise of every token at output positions, float32 [keys, vocab].
+
+    Its bits are those of `cosine_protocol.noise`. A drafter's own ids have the noise of the target's ids in its
+    vocabulary; reserved ids have `RESERVED_NOISE`. The logarithms are computed by the device in float64, accurate
+    to an ulp, and rounded to float32 once.
+    """
+    rank = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     # MPS has no float64, so its noise is computed on the CPU.
     where = torch.device("cpu") if device.type == "mps" else device
     steps = _token_steps(keys[0].tokens, keys[0].vocabulary, where)
-    noise = _noise_after(steps, [(key.seed, key.position) for key in keys]).to(device)
+    drawn = list(rank)
+    # Blocks bound the memory of float64 intermediates.
+    blocks = [_noise_after(steps, drawn[start : start + 16]) for start in range(0, len(drawn), 16)]
+    noise = torch.cat(blocks).to(device)[[rank[key] for key in keys]]
     return F.pad(noise, (0, keys[0].tokens - noise.shape[1]), value=RESERVED_NOISE)
 
 
-def noise_of(ids: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
-    """Return the noise of some token ids [seed_positions, ids] at each position, as float32 of the same shape."""
-    return _noise_after((ids + 1) * _signed(GAMMA), seed_positions)
-
-
-def _noise_after(token_steps: Tensor, seed_positions: Sequence[SeedPosition]) -> Tensor:
-    """Return noise, float32 [seed_positions, tokens], from token steps [tokens] or [seed_positions, tokens]."""
-    keys = [_signed(position_key(seed=seed, position=position)) for seed, position in seed_positions]
-    words = token_steps + torch.tensor(keys, device=token_steps.device)[:, None]
+def _noise_after(token_steps: Tensor, keys: Sequence[NoiseKey]) -> Tensor:
+    """Return noise, float32 [keys, tokens], from token steps [tokens]."""
+    starts = [_signed(position_key(seed=key.seed, position=key.position)) for key in keys]
+    words = token_steps + torch.tensor(starts, device=token_steps.device)[:, None]
     words = (words ^ _shift_right(words, 30)) * _signed(MIX_A)
     words = (words ^ _shift_right(words, 27)) * _signed(MIX_B)
     words = words ^ _shift_right(words, 31)
     uniform = (_shift_right(words, 11).to(torch.float64) + 0.5) * 2.0**-53
     return uniform.log_().neg_().log_().neg_().to(torch.float32)
-
-
-# The limit bounds memory. Siblings in a tree and the next pass use the same positions.
-@lru_cache(maxsize=128)
-def gumbel_noise(key: NoiseKey, device: torch.device) -> Tensor:
-    """Return the standard Gumbel noise of every token at one output position: float32 [vocab], read-only.
-
-    A drafter's own ids have the noise of the target's ids in its vocabulary; reserved ids have `RESERVED_NOISE`.
-    The logarithms are computed by the device in float64, accurate to an ulp, and rounded to float32 once.
-    """
-    return _drawn([key], device)[0]
-
-
-def gumbel_rows(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
-    """Return the noise at several output positions, float32 [keys, vocab]; see `gumbel_noise`."""
-    if device.type == "cuda":
-        return drawn_together(keys, device)
-    return torch.stack([gumbel_noise(key, device) for key in keys])
-
-
-def drawn_together(keys: Sequence[NoiseKey], device: torch.device) -> Tensor:
-    """Return the same as `gumbel_rows` without a cache, in blocks of rows: this needs few kernel launches."""
-    rank = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-    drawn = list(rank)
-    # Blocks bound the memory of float64 intermediates.
-    blocks = [_drawn(drawn[start : start + 16], device) for start in range(0, len(drawn), 16)]
-    return torch.cat(blocks)[[rank[key] for key in keys]]
 
 
 def choose(
@@ -132,10 +107,13 @@ def _choose_alike(
     if is_shaped:
         for changes in penalties(queries, vocab_tokens=scores.shape[1]):
             scores = _changed(scores, changes)
+    if recipe.temperature > 0 and scores.device.type == "cpu":
+        rows = log_probabilities(scores, recipe).numpy()
+        return [sampled(row, query, vocabulary) for row, query in zip(rows, queries, strict=True)]
     if recipe.temperature > 0:
         # The maximum of log-probabilities plus Gumbel noise is a sample (Gumbel-max; Maddison et al. 2014).
         keys = [NoiseKey(each.sampling.seed, each.position, scores.shape[1], vocabulary) for each in queries]
-        scores = log_probabilities(scores, recipe) + gumbel_rows(keys, scores.device)
+        scores = log_probabilities(scores, recipe) + gumbel_noise(keys, scores.device)
     known = scores if vocabulary is None else scores[:, : vocabulary.reserved_id]
     most = max(query.candidates for query in queries)
     values, ids = best_tokens(known, min(max(2, most), known.shape[1]))

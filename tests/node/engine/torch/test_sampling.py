@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ from transformers.generation import logits_process as hf
 
 from cosine_node.engine import sampling as numpy_sampling
 from cosine_node.engine.base import Choice
+from cosine_node.engine.kernels.noise import sampled
 from cosine_node.engine.sampling import NOTHING_KNOWN, NoiseKey, Query, Recipe
 from cosine_node.engine.torch import sampling as keyed
-from cosine_node.engine.torch.sampling import choose, drawn_together, gumbel_noise, gumbel_rows
+from cosine_node.engine.torch.sampling import choose, gumbel_noise
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.noise import gumbel
 from cosine_protocol.request import Sampling, Shaping, TokenBias
@@ -30,7 +32,7 @@ DRAWS = 6000
 @given(seed=st.integers(0, LAST_SEED), position=st.integers(-1000, 1 << 20))
 @example(seed=LAST_SEED, position=0)
 def test_noise_equals_the_reference_bit_for_bit(seed: int, position: int) -> None:
-    noise = gumbel_noise(NoiseKey(seed, position, 80), CPU)
+    noise = gumbel_noise([NoiseKey(seed, position, 80)], CPU)[0]
     assert noise.dtype == torch.float32
     assert noise.tolist() == [gumbel(seed=seed, position=position, token=token) for token in range(80)]
 
@@ -38,14 +40,14 @@ def test_noise_equals_the_reference_bit_for_bit(seed: int, position: int) -> Non
 def test_rows_drawn_together_are_those_drawn_one_by_one() -> None:
     keys = [NoiseKey(seed, position, 300) for seed in (0, 7, LAST_SEED) for position in range(-2, 9)]
     keys += keys[:5]
-    assert torch.equal(drawn_together(keys, CPU), gumbel_rows(keys, CPU))
+    assert torch.equal(gumbel_noise(keys, CPU), torch.cat([gumbel_noise([key], CPU) for key in keys]))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_cuda_draws_the_same_noise() -> None:
     for seed in (0, 1, 1 << 63, LAST_SEED):
-        here, there = (gumbel_noise(NoiseKey(seed, 5, 50_000), torch.device(name)) for name in ("cpu", "cuda"))
+        here, there = (gumbel_noise([NoiseKey(seed, 5, 50_000)], torch.device(name)) for name in ("cpu", "cuda"))
         assert torch.equal(here, there.cpu())
 
 
@@ -182,6 +184,8 @@ def test_reserved_ids_are_never_chosen_but_lessen_what_is(sampling: Sampling) ->
 
 ROUNDING = 1e-4
 """Scores so close may be told apart by the rounding of a sum."""
+CERTAIN = 50.0
+"""Larger margins are not exact."""
 
 
 @st.composite
@@ -236,7 +240,7 @@ def test_choices_are_those_of_torch(
         if ours is None or torchs is None:
             # Nothing may come.
             continue
-        assert ours.margin == pytest.approx(torchs.margin, abs=ROUNDING)
+        assert min(ours.margin, CERTAIN) == pytest.approx(min(torchs.margin, CERTAIN), abs=ROUNDING)
         assert ours.token == torchs.token or 0 < torchs.margin < ROUNDING
         assert mask is None or all(mask[token] for token, _ in ours.candidates)
         assert [p for _, p in ours.candidates] == pytest.approx([p for _, p in torchs.candidates], abs=ROUNDING)
@@ -249,21 +253,55 @@ def test_choices_are_those_of_torch(
     vocab=st.sampled_from([2, 300, 5_000, 49_152]),
     seed=st.integers(0, 1 << 30),
 )
-def test_a_choice_alone_is_bit_for_bit_the_one_with_candidates(
+def test_a_choice_alone_is_bit_for_bit_the_one_of_all_exact_scores(
     sampling: Sampling, spread: float, is_reduced: bool, vocab: int, seed: int
 ) -> None:
-    """Without candidates only the noise of possible winners is drawn."""
+    """Both samplers draw only the noise of possible winners; with candidates NumPy draws all of it."""
     logits = np.random.default_rng(seed).standard_normal((4, vocab), dtype=np.float32) * np.float32(spread)
     logits[1:, vocab // 2] += 5 * spread
     logits[2, : vocab // 3] = -math.inf
     logits[3] = logits[3].round(1)
     vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
-    alone = numpy_sampling.choose(logits, [Query(sampling, position) for position in range(4)], vocabulary)
-    ranked = numpy_sampling.choose(logits, [Query(sampling, position, 1) for position in range(4)], vocabulary)
-    for one, other in zip(alone, ranked, strict=True):
-        assert (one is None) is (other is None)
-        if one is not None and other is not None:
-            assert (one.token, one.margin) == (other.token, other.margin)
+    queries = [Query(sampling, position) for position in range(4)]
+    ranked = numpy_sampling.choose(logits, [replace(query, candidates=1) for query in queries], vocabulary)
+    for alone in (
+        numpy_sampling.choose(logits, queries, vocabulary),
+        keyed.choose(torch.from_numpy(logits), queries, vocabulary),
+    ):
+        for one, other in zip(alone, ranked, strict=True):
+            assert (one is None) is (other is None)
+            if one is not None and other is not None:
+                assert one.token == other.token or other.margin < ROUNDING
+                assert min(one.margin, CERTAIN) == pytest.approx(min(other.margin, CERTAIN), abs=ROUNDING)
+
+
+@given(
+    spread=st.sampled_from([0.01, 3.0, 12.0]),
+    vocab=st.sampled_from([2, 63, 300, 49_152]),
+    candidates=st.sampled_from([0, 1, 8]),
+    seed=st.integers(0, 1 << 30),
+)
+def test_the_race_has_the_winners_of_all_exact_scores(
+    spread: float, vocab: int, candidates: int, seed: int
+) -> None:
+    log_probs = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)).mul(spread).log_softmax(-1)
+    log_probs[0, :: seed % 7 + 2] = -math.inf
+    query = Query(Sampling(temperature=1.0, seed=seed), seed % 100, candidates)
+    choice = sampled(log_probs.numpy()[0], query, None)
+    scores = log_probs[0] + gumbel_noise([NoiseKey(seed, seed % 100, vocab)], CPU)[0]
+    best = scores.topk(min(max(2, candidates), vocab))
+    if scores.isfinite().sum() < 1:
+        assert choice is None
+        return
+    assert choice is not None
+    assert choice.token == int(best.indices[0])
+    assert min(choice.margin, CERTAIN) == min(float(best.values[0]) - float(best.values[1]), CERTAIN)
+    expected = list(zip(best.indices.tolist(), scores.softmax(-1)[best.indices].tolist(), strict=True))
+    candidates_found = [(token, p) for token, p in choice.candidates if p > 1e-30]
+    assert [token for token, _ in candidates_found] == [token for token, p in expected if p > 1e-30][:candidates]
+    assert [p for _, p in candidates_found] == pytest.approx(
+        [p for _, p in expected if p > 1e-30][:candidates], rel=1e-4
+    )
 
 
 @pytest.mark.parametrize("candidates", [0, 8])
