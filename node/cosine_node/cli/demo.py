@@ -94,7 +94,10 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     here = zoo.names(zoo.Family.SMOL)
     is_real_here = zoo.target_of(zoo.Family.SMOL) in here and len(here) > 1
     if family == zoo.Family.TOY or (family is None and (emulate is not None or not is_real_here)):
-        return Cast(zoo.Family.TOY, Emulation.parse(emulate or DEFAULT_PROFILE))
+        emulation = Emulation.parse(emulate or DEFAULT_PROFILE)
+        if not emulation.has_device:
+            raise UsageError(f"A demo needs an emulated device, such as {DEFAULT_PROFILE}.")
+        return Cast(zoo.Family.TOY, emulation)
     if emulate is not None:
         raise UsageError("--emulate is for --family toy: the family smol runs by the clock.")
     zoo.require(zoo.Family.SMOL)

@@ -122,7 +122,7 @@ class Parts:
         ),
     ] = True
 
-    def check(self, role: Role, engine: EngineChoice, *, emulate: str | None, kv_memory: str) -> None:
+    def check(self, role: Role, engine: EngineChoice, *, kv_memory: str) -> None:
         """Raise `UsageError` for options that exclude a model in parts, or that require one."""
         if self.over_stages and role is not Role.VERIFIER:
             raise UsageError("--over-stages is for verifiers: their passes run over the stages of others.")
@@ -135,7 +135,6 @@ class Parts:
             "--quantize": engine.quantize is not None and (self.over_stages or engine.quantize.startswith("int")),
             "--deterministic": engine.is_deterministic,
             "--dtype": self.over_stages and engine.dtype != AUTO,
-            "--emulate": bool(emulate),
             "--kv-memory": kv_memory != AUTO,
         }
         for name, is_given in unfit.items():
@@ -189,7 +188,9 @@ class OwnWork:
     ] = False
     emulate: Annotated[
         str | None,
-        operation_option("emulate", "PROFILE", "Emulated device and link: VERIFIER_MS/DRAFTER_MS@RTT_MS."),
+        operation_option(
+            "emulate", "PROFILE", "Emulated device and link: VERIFIER_MS/DRAFTER_MS@RTT_MS or @RTT_MS."
+        ),
     ] = None
 
 
@@ -262,7 +263,7 @@ def _nodes(
     engine = served.engine_choice(role, threads=work.threads, is_deterministic=work.deterministic)
     models = several(served.model)
     sources = _sources(role, models, served.target, engine)
-    parts.check(role, engine, emulate=work.emulate, kv_memory=served.kv_memory)
+    parts.check(role, engine, kv_memory=served.kv_memory)
     draft_model = work.draft_model
     if draft_model is not None and role is not Role.VERIFIER:
         raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")

@@ -20,13 +20,19 @@ DRAFTER_SHAPE: Final = ((1, 1.0), (4, 1.0), (8, 1.041), (16, 1.25), (32, 1.65))
 DEFAULT_PROFILE: Final = "60/6@10"
 """A verifier with some billion parameters and drafters ten times as fast, 10 ms away."""
 
-_PROFILE: Final = re.compile(r"(\d+(?:\.\d+)?)/(\d+(?:\.\d+)?)(?:@(\d+(?:\.\d+)?))?")
-"""VERIFIER_MS/DRAFTER_MS[@RTT_MS]."""
+_MS: Final = r"(\d+(?:\.\d+)?)"
+_PROFILE: Final = re.compile(rf"(?:{_MS}/{_MS})?(?:@{_MS})?")
+"""[VERIFIER_MS/DRAFTER_MS][@RTT_MS]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Emulation:
-    """Times of a one-token pass of verifiers and drafters, and the RTT between nodes and clients."""
+    """An emulated device, or only a link.
+
+    verifier_ms: Time of a one-token pass of a verifier or a stage; 0 for no emulated device.
+    drafter_ms: Time of a one-token pass of a drafter; 0 for no emulated device.
+    rtt_ms: Round trip between this node and each of its peers.
+    """
 
     name: str
     verifier_ms: float
@@ -35,22 +41,27 @@ class Emulation:
 
     @classmethod
     def parse(cls, name: str) -> "Emulation":
-        """Read `VERIFIER_MS/DRAFTER_MS[@RTT_MS]`. Raises `UsageError`."""
+        """Read `VERIFIER_MS/DRAFTER_MS[@RTT_MS]` or `@RTT_MS`. Raises `UsageError`."""
         match = _PROFILE.fullmatch(name)
-        if match is None or not (float(match[1]) and float(match[2])):
+        if match is None or not any(match.groups()) or 0.0 in (float(part or 1) for part in match.groups()[:2]):
             raise UsageError(
                 f"{name!r} is not an emulation profile; write VERIFIER_MS/DRAFTER_MS@RTT_MS, for example "
-                f"{DEFAULT_PROFILE}."
+                f"{DEFAULT_PROFILE}, or @RTT_MS for a link alone."
             )
         verifier_ms, drafter_ms, rtt_ms = (float(part or 0) for part in match.groups())
         return cls(name, verifier_ms, drafter_ms, rtt_ms)
+
+    @property
+    def has_device(self) -> bool:
+        """True if passes are emulated, not only the link."""
+        return self.verifier_ms > 0
 
     @property
     def one_way_s(self) -> float:
         return self.rtt_ms / 2e3
 
     def curve(self, role: Role) -> CostCurve:
-        is_verifier = role is Role.VERIFIER
+        is_verifier = role is not Role.DRAFTER
         shape = VERIFIER_SHAPE if is_verifier else DRAFTER_SHAPE
         scale_s = (self.verifier_ms if is_verifier else self.drafter_ms) / 1e3
         return CostCurve(tuple((tokens, scale_s * factor) for tokens, factor in shape))

@@ -94,7 +94,7 @@ async def run_nodes(
 
 def load_models(options: NodeOptions, emit: Emit) -> tuple[ServedModel, HomeModel | None]:
     """Load and measure a node's model, and that of a verifier's own drafter. Blocks. Raises `UsageError`."""
-    measure_s = MEASURE_S if options.emulation is None else WARM_UP_S
+    measure_s = MEASURE_S if options.emulated_device is None else WARM_UP_S
     if options.home is None:
         return load_served(options.source, options.role, emit, measure_s=measure_s), None
     return load_with_home(options.source, options.home, emit, measure_s=measure_s)
@@ -136,7 +136,8 @@ class RunningNode(AnnouncedNode):
         chain: ChainRunner | None = None,
     ) -> None:
         """A `chain` has its own cost curve, of passes over the whole chain."""
-        curve = options.emulation.curve(options.role) if options.emulation else served.curve
+        device = options.emulated_device
+        curve = device.curve(options.role) if device else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
         super().__init__(joined, role=options.role, names=served.names, speed=speed)
         self._served = served
@@ -147,7 +148,7 @@ class RunningNode(AnnouncedNode):
         # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
         self._emulated = options.emulation.name if options.emulation else ""
-        if options.emulation:
+        if device:
             self._runner = PacedRunner(self._engine_thread, curve)
         elif chain is not None:
             self._runner = chain
@@ -157,7 +158,7 @@ class RunningNode(AnnouncedNode):
             self._runner = self._engine_thread
         else:
             self._runner = TimedRunner(self._engine_thread, speed)
-        if options.emulation is None and not isinstance(served.engine, ServerEngine):
+        if device is None and not isinstance(served.engine, ServerEngine):
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
     def _one_way_s(self) -> float:
@@ -218,7 +219,7 @@ class VerifierNode(RunningNode):
                 home.engine.grammars = served.engine.grammars
             runner: Runner = ThreadRunner(home.engine, beside=self._engine_thread)
             curve = home.curve
-            if options.emulation is not None:
+            if options.emulation is not None and options.emulation.has_device:
                 curve = options.emulation.curve(Role.DRAFTER)
                 runner = PacedRunner(runner, curve)
             self._home = HomeDrafter(engine=home.engine, runner=runner, curve=curve, target=home.target)

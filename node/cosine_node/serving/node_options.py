@@ -79,6 +79,12 @@ class NodeOptions:
     memory: str = AUTO
 
     @property
+    def emulated_device(self) -> Emulation | None:
+        """The emulation of the passes of the node's role; those over stages take the time of the stages."""
+        is_emulated = self.emulation is not None and self.emulation.has_device and not self.runs_over_stages
+        return self.emulation if is_emulated else None
+
+    @property
     def is_in_parts(self) -> bool:
         """True for a stage, and for a verifier over stages."""
         return self.role is Role.STAGE or self.runs_over_stages

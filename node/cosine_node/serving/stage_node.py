@@ -3,6 +3,7 @@
 import asyncio
 import time
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from cosine_node.engine.constraints.grammars import Grammars
 from cosine_node.engine.loading_stage import stages_told
 from cosine_node.models.model import MEASURE_S, ModelNames
+from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join
 from cosine_node.serving.fetched_model import open_model, sharing
@@ -74,7 +76,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
             loaded = await in_ending_thread(draft.load, layers, measure_s=MEASURE_S)
         if stop.is_set():
             return
-        node = StageNode(joined, loaded, names)
+        node = StageNode(joined, loaded, names, emulation=options.emulation)
         if options.shares_weights:
             node.weights = await sharing(opened.folder)
         stack.callback(node.threads.close)
@@ -107,7 +109,13 @@ class StageNode(AnnouncedNode):
 
     service: StageService
 
-    def __init__(self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames) -> None:
+    def __init__(
+        self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames, *, emulation: Emulation | None = None
+    ) -> None:
+        self._emulation = emulation
+        is_emulated = emulation is not None and emulation.has_device
+        if emulation is not None and is_emulated:
+            loaded = replace(loaded, curve=emulation.curve(Role.STAGE))
         self._loaded = loaded
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
         super().__init__(joined, role=Role.STAGE, names=names, speed=speed)
@@ -120,12 +128,16 @@ class StageNode(AnnouncedNode):
             target_digest=digest,
             offload=self.threads,
             pass_s=speed.pass_s,
+            least_s=loaded.curve.seconds if is_emulated else None,
             note_addresses=joined.transport.note_addresses,
             note_pass=lambda tokens, elapsed_s: speed.note(tokens=tokens, elapsed_s=elapsed_s),
         )
 
     def _handlers(self) -> dict[str, StreamHandler]:
         return {STAGE: self.service.handle}
+
+    def _one_way_s(self) -> float:
+        return self._emulation.one_way_s if self._emulation else 0.0
 
     def _ready_fields(self) -> dict[str, object]:
         layers = self._loaded.model.layers
@@ -148,6 +160,7 @@ class StageNode(AnnouncedNode):
             "numerics": model.numerics,
             "capacity_requests": MAX_CHAINS,
             "context_tokens": model.context_tokens,
+            "emulated": self._emulation.name if self._emulation else "",
             "stage": offer,
         }
 

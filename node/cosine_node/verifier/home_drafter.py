@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from cosine_node.drafter.draft_tree import Branch, DraftTree
+from cosine_node.drafter.draft_tree import USUAL_RARITY, Branch, DraftTree
 from cosine_node.drafter.service import FIRST_CHOICE_POWER
 from cosine_node.engine.base import Activations, Engine, OutOfPages, Row
 from cosine_node.engine.constraints.grammars import guide_of
@@ -16,12 +16,25 @@ from cosine_node.passes.runner import Runner, count_tokens
 from cosine_node.verifier.request import VerifierRequest
 from cosine_p2p.strategy.fusion import Calibration
 from cosine_p2p.strategy.moving_average import moving_average
-from cosine_protocol.limits import HOME_AUTHOR, MAX_WINDOW_NODES
+from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH, MAX_WINDOW_NODES
 
 LOG = logging.getLogger(__name__)
 MAX_LEVELS: Final = 8
 """Bounds how long the target waits: at an acceptance rate of 0.7 four more levels would bring 0.1 tokens; the last
 four bring 0.4."""
+
+
+class Extent(NamedTuple):
+    """The most levels of a tree, and the rarest path that is drafted, one in `rarity`."""
+
+    levels: int
+    rarity: int
+
+
+BESIDE: Final = Extent(MAX_LEVELS, USUAL_RARITY)
+"""Trees for which the target waits."""
+AHEAD: Final = Extent(MAX_TREE_DEPTH - 1, 200)
+"""Trees that grow while passes over stages are under way; less likely nodes are not fed (`pass_rows`)."""
 LEAST_WIDTH: Final = 4
 MOST_WIDTH: Final = 16
 WIDE_PASS: Final = 1.25
@@ -183,6 +196,12 @@ class HomeDrafter:
         plan = self._plan([usual], target_curve)
         return plan.tokens_per_s * target_curve.seconds(1)
 
+    def _release_ended(self) -> None:
+        """Release pages between passes, since the engine must not change during one."""
+        for ended in self._ended:
+            self._engine.release(ended.sequence)
+        self._ended.clear()
+
     def _plan(self, prospects: Sequence[HomeProspect], target_curve: CostCurve) -> HomePlan:
         return plan_home_drafts(
             prospects, target_curve=target_curve, drafter_curve=self._learned.curve, width=self._width
@@ -190,10 +209,7 @@ class HomeDrafter:
 
     async def draft(self, requests: Sequence[VerifierRequest], *, target_curve: CostCurve) -> None:
         """Draft for the next pass where that pays, and set `has_home_drafts`; a failure ends only home drafts."""
-        # Pages are released between passes, since the engine must not change during one.
-        for ended in self._ended:
-            self._engine.release(ended.sequence)
-        self._ended.clear()
+        self._release_ended()
         requests = [request for request in requests if request not in self._given_up]
         prospects = []
         for request in requests:
@@ -205,7 +221,7 @@ class HomeDrafter:
         joining = [requests[index] for index in plan.joining]
         for request in joining:
             if request not in self._texts:
-                self._texts[request] = self._begin(request)
+                self._texts[request] = self._begin(request, BESIDE)
         levels, most_levels = 0, min(prospects[index].max_levels for index in plan.joining)
         while levels < most_levels and await self._pass(joining):
             levels += 1
@@ -216,6 +232,19 @@ class HomeDrafter:
             request.has_home_drafts = True
             if text := self._texts.get(request):
                 text.levels, text.position = levels, len(request.output)
+
+    async def draft_ahead(self, requests: Sequence[VerifierRequest]) -> bool:
+        """Run the drafter's next pass while passes over stages are under way; False if there is nothing to draft.
+
+        A token that was not drafted costs a traversal of the stages, and the drafter would be idle meanwhile.
+        """
+        self._release_ended()
+        joining = [request for request in requests if request not in self._given_up and self._is_readable(request)]
+        for request in joining:
+            self._advance(request)
+            if request not in self._texts:
+                self._texts[request] = self._begin(request, AHEAD)
+        return await self._pass(joining)
 
     def _is_worth_a_level(
         self, joining: Sequence[VerifierRequest], plan: HomePlan, *, target_curve: CostCurve, fed_tokens: int
@@ -232,8 +261,8 @@ class HomeDrafter:
         longer_s = target_curve.seconds(fed_tokens + len(joining)) - target_curve.seconds(fed_tokens)
         return tokens > plan.tokens_per_s * (drafting_s + longer_s)
 
-    def _begin(self, request: VerifierRequest) -> HomeText:
-        """A new `HomeText` for a request."""
+    def _begin(self, request: VerifierRequest, extent: Extent) -> HomeText:
+        """A new `HomeText` for a request, whose tree has this extent."""
         asked = request.request
         prompt, counts = asked.prompt[self._first_token :], DrafterCounts()
         tree = DraftTree(
@@ -246,7 +275,7 @@ class HomeDrafter:
             rereads=self._target is not None,
             guide=None if self._target is not None else guide_of(self._engine.grammars, asked.sampling),
         )
-        tree.assign(Branch(tree.digest, MAX_LEVELS, self._width, MAX_WINDOW_NODES))
+        tree.assign(Branch(tree.digest, extent.levels, self._width, MAX_WINDOW_NODES, extent.rarity))
         sequence = self._engine.open(sampling=asked.sampling, prompt_tokens=len(prompt))
         return HomeText(tree, counts, sequence, self._first_rates())
 
@@ -290,8 +319,7 @@ class HomeDrafter:
         unread_tokens, rates = known_tokens - self._first_token, self._first_rates()
         if text := self._texts.get(request):
             unread_tokens, rates = text.tree.unread_tokens, text.rates
-        is_readable = len(request.request.prompt) > self._first_token
-        if not is_readable or known_tokens + max_levels > self._engine.context_tokens:
+        if not self._is_readable(request):
             max_levels = 0
         return HomeProspect(
             covered=request.expected_tokens(),
@@ -300,6 +328,12 @@ class HomeDrafter:
             passes_left=max(1.0, request.tokens_left / (1.0 + rates.expected(MAX_LEVELS))),
             max_levels=max_levels,
         )
+
+    def _is_readable(self, request: VerifierRequest) -> bool:
+        """True for a text that the drafter can read, and continue within its context."""
+        known_tokens = len(request.request.prompt) + len(request.output)
+        is_long_enough = len(request.request.prompt) > self._first_token
+        return is_long_enough and known_tokens + AHEAD.levels <= self._engine.context_tokens
 
     def _rows(self, requests: Sequence[VerifierRequest]) -> list[tuple[VerifierRequest, HomeText, Row]]:
         """The rows of the next pass, with pages reserved for each."""

@@ -8,7 +8,7 @@ from cosine_node.engine.base import Engine, Row
 from cosine_node.engine.curve import CostCurve
 from cosine_node.passes.fair_pass import CrowdDebt
 from cosine_node.passes.fair_places import Turns
-from cosine_node.passes.feed_pace import FeedPace
+from cosine_node.passes.feed_pace import ChainPace, FeedPace
 from cosine_node.passes.learned_curve import LearnedCurve
 from cosine_node.passes.runner import Pass, count_tokens
 from cosine_node.verifier.request import RequestStage, ServedRequest, VerifierRequest, is_planned
@@ -22,6 +22,10 @@ MIN_PATH_PROBABILITY: Final = 0.005
 STRETCH: Final = 1.25
 """Factor by which drafts may lengthen an ordered pass: with recorded text over four stages of 15 ms and 200 ms of
 network time, 8 and 12 nodes a pass (1.1 and 1.2 times) are the fastest of 4, 8, 12 and 16, by up to 10 %."""
+LONGER_SHARE: Final = 0.02
+"""Share of a traversal by which they may lengthen it at each stage up to `USUAL_NODES`: light stages take less time
+for a pass than its messages do, so that nodes would wait for many short passes."""
+USUAL_NODES: Final = 12
 
 Rows = list[tuple[ServedRequest, Row]]
 
@@ -221,9 +225,12 @@ class PassRows:
                 in_credit.extend(allowed)
                 in_debt.extend([] if allowed else own)
         budget_tokens = self._budget_tokens
-        if self._pace.is_ordered:
-            within_s = STRETCH * self.curve.seconds(max(1, schedule.tokens))
-            budget_tokens = self.curve.most_tokens(within_s=within_s, limit=budget_tokens)
+        if isinstance(self._pace, ChainPace):
+            least_s = self.curve.seconds(max(1, schedule.tokens))
+            usual = self.curve.most_tokens(
+                within_s=least_s + LONGER_SHARE * self._pace.traversal_s(1), limit=schedule.tokens + USUAL_NODES
+            )
+            budget_tokens = max(usual, self.curve.most_tokens(within_s=STRETCH * least_s, limit=budget_tokens))
         elif in_credit:
             in_credit = self.that_pay(in_credit, schedule.tokens)
         chosen = most_probable_first(in_credit)[: max(0, budget_tokens - schedule.tokens)]

@@ -110,6 +110,8 @@ class StepLoop:
         self._released: list[int] = []
         self._under_way: deque[PassUnderWay] = deque()
         self._work = asyncio.Event()
+        self._drafting: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drafting.set_result(None)
         self.is_idle = asyncio.Event()
         self.progress = StepCounts()
 
@@ -124,6 +126,7 @@ class StepLoop:
             while True:
                 await self._turn()
         finally:
+            self._drafting.cancel()
             for under_way in self._under_way:
                 if isinstance(under_way.done, asyncio.Future):
                     under_way.done.cancel()
@@ -133,8 +136,10 @@ class StepLoop:
         self._release_ended()
         wait_s = self._pace.wait_s(_now_s(), under_way=len(self._under_way))
         rows: Rows = []
+        if self._home is not None and self._pace.is_ordered and self._drafting.done():
+            self._drafting = asyncio.ensure_future(self._draft_ahead(self._home))
         if wait_s <= 0:
-            if self._home is not None:
+            if self._home is not None and not self._pace.is_ordered:
                 await self._home.draft(self._home_requests(), target_curve=self.curve)
             rows = self._rows.next_rows()
             self._counts.preempted = self._rows.memory.preempted
@@ -153,6 +158,11 @@ class StepLoop:
         """True if the oldest pass under way has ended."""
         done = self._under_way[0].done if self._under_way else None
         return isinstance(done, asyncio.Future) and done.done()
+
+    async def _draft_ahead(self, home: HomeDrafter) -> None:
+        """Let the verifier's own drafter run one pass beside those over stages."""
+        if await home.draft_ahead(self._home_requests()):
+            self._work.set()
 
     async def _wait(self, seconds: float) -> None:
         """Wait for work; the next pass may begin in `seconds`."""

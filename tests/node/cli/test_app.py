@@ -141,6 +141,7 @@ def test_a_failure_is_one_sentence_and_with_json_an_object_on_stdout(
         "generate hi --no-such-option",
         *(f"generate hi --initial-peers {A} {bad}" for bad in ("--strategy guess", "--max-new-tokens many")),
         "demo --emulate 0/0",
+        "demo --emulate @60",
         "no-such-command",
     ],
 )
