@@ -1,14 +1,14 @@
 """A target on this machine that writes many answers at once and returns its likeliest tokens."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice
 from math import exp
 from typing import Final
 
 import numpy as np
 
-from cosine_node.engine.base import PREFIX, Engine, OutOfPages, Row, RowResult
+from cosine_node.engine.base import Engine, OutOfPages, Row, RowResult
 from cosine_protocol.errors import UsageError
 from cosine_protocol.likelihoods import Likelihood, log_probability_of
 from cosine_protocol.request import Sampling
@@ -82,7 +82,7 @@ class LocalTarget:
                     yield _answer(writing.prompt, tuple(writing.tokens), writing.told)
                 else:
                     self._engine.keep(sequence, writing.row.nodes)
-                    writing.row = Row(sequence, (token,), (0,), (PREFIX,), followers=(None,), top=LIKELY_TOKENS)
+                    writing.row = _chain(sequence, (token,), (None,), top=LIKELY_TOKENS)
 
     def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
         """Yield the given answers with the target's likely tokens. Raises `UsageError` for NaN."""
@@ -127,10 +127,8 @@ class LocalTarget:
 
 def _chain(sequence: int, tokens: tuple[int, ...], followers: tuple[int | None, ...], *, top: int) -> Row:
     """Return a row of consecutive tokens with outputs for the last ones, as many as `followers`."""
-    nodes = tuple(range(len(tokens)))
-    parents = (PREFIX, *nodes[:-1])
-    scored_from = len(tokens) - len(followers)
-    return Row(sequence, tokens, nodes, parents, scored_from=scored_from, followers=followers, top=top)
+    row = Row.chain(sequence, tokens, scored_from=len(tokens) - len(followers))
+    return replace(row, followers=followers, top=top)
 
 
 def _answer(prompt: TargetPrompt, tokens: tuple[int, ...], told: Sequence[Likelihood]) -> Answer:
