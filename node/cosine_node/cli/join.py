@@ -152,7 +152,7 @@ class OwnWork:
             "draft-model",
             "MODEL",
             "Model or EAGLE-3 head that a verifier runs beside its target to draft for it; mtp: the target's own "
-            "layer; none: no head. Default: the head that ships for the target.",
+            "layer; none: no drafter. Default: the head that ships for the target; over stages, the general drafter.",
         ),
     ] = None
     expertise: Annotated[
@@ -267,8 +267,8 @@ def _nodes(
     draft_model = work.draft_model
     if draft_model is not None and role is not Role.VERIFIER:
         raise UsageError("--draft-model is for verifiers; a drafter's own model is its --model.")
-    if draft_model is None and role is Role.VERIFIER and not parts.over_stages:
-        draft_model = _shipped_head(sources[0])
+    if draft_model is None and role is Role.VERIFIER:
+        draft_model = _shipped_drafter(sources[0], over_stages=parts.over_stages)
     home = None
     if draft_model not in (None, NO_DRAFT_MODEL):
         # --dtype, --quantize and --kv-memory are the target's.
@@ -347,17 +347,22 @@ def _sources(role: Role, models: tuple[str, ...], target: str | None, engine: En
     return [ModelSource(model=chosen, target=target or chosen, engine=engine)]
 
 
-def _shipped_head(source: "ModelSource") -> str | None:
-    """The draft head of a target, if it is on this machine and the target runs in PyTorch."""
-    head = zoo.draft_head(source.model)
-    if head is None or source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
+def _shipped_drafter(source: "ModelSource", *, over_stages: bool) -> str | None:
+    """The drafter beside a target that ships with it, if it is on this machine; over stages a model of its own."""
+    drafter = zoo.draft_head(source.model)
+    if drafter is None:
+        return None
+    if over_stages:
+        # A draft head reads layers that other machines hold.
+        drafter = zoo.default_drafter(source.model)
+    elif source.engine.kind_for(zoo.resolve(source.model)) is not EngineKind.TORCH:
         return None
     try:
-        zoo.resolve(head)
+        zoo.resolve(drafter)
     except UsageError as error:
-        LOG.warning("%s runs without its draft head, and slower: %s", source.model, error)
+        LOG.warning("%s runs without its own drafter, and slower: %s", source.model, error)
         return None
-    return head
+    return drafter
 
 
 def _refuse_shared_ports(nodes: int, network: NetworkOptions) -> None:

@@ -9,6 +9,7 @@ import pytest
 from cosine_node.models.engine_kind import EngineKind
 from cosine_node.serving import head, node, stage_node
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
+from cosine_node.zoo import family
 from cosine_protocol.errors import UsageError
 from cosine_protocol.records import Role
 from tests.node.cli.conftest import Run
@@ -114,6 +115,18 @@ def test_a_stage_holds_what_it_is_told_or_what_the_swarm_lacks(run: Run, started
     assert (named.role, named.source.model, named.source.engine.dtype) == (Role.STAGE, "someone/model", "bfloat16")
     assert (named.source.target, named.layers, named.memory) == ("someone/model", "8:16", "6GiB")
     assert (auto.source.model, auto.layers, auto.memory, auto.max_requests) == ("zoo:target", "auto", "auto", 16)
+
+
+def test_a_target_that_ships_with_drafters_has_one_of_its_own(
+    run: Run, started: list[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A draft head reads all layers, so a head over stages runs the general drafter."""
+    monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
+    for more in ("", "--over-stages", "--over-stages --draft-model none", "--engine llama"):
+        run("join", "--role", "verifier", "--model", "zoo:smol-target", *more.split())
+    nodes = [options[0] if isinstance(options, tuple) else options for _, options in started]
+    own = [None if each.home is None else each.home.model for each in nodes]
+    assert own == ["zoo:smol-eagle", "zoo:smol-general", None, None]
 
 
 def test_a_head_is_a_verifier(run: Run, started: list[Any]) -> None:
