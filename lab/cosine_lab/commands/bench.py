@@ -11,7 +11,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from cosine_lab.commands.bench_here import HERE, MeasuredSwarm, measure_here
+from cosine_lab.commands.bench_here import HERE, MeasuredSwarm, measure_here, measure_ring_here
 from cosine_lab.commands.results import rounded, write_result
 from cosine_node.cli.options import DEFAULT_TARGET, AsJson, InitialPeers, Network, Target, several
 from cosine_node.terminal.printing import say
@@ -24,6 +24,7 @@ EXPERIMENTS = ("agent", "engines", "rtt", "ring")
 Each module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict with
 `what`, `setup`, `rows` and `findings`.
 """
+RING = "ring"
 REPORT = "report"
 RESULTS = Path("docs/benchmarks")
 """The folder of the published results."""
@@ -71,7 +72,7 @@ Drafters = Annotated[
     typer.Option(
         "--drafter",
         metavar="MODEL",
-        help="here: drafter in place of the family's; may be repeated.",
+        help="here, ring --here: drafter in place of the default; may be repeated.",
     ),
 ]
 OnCores = Annotated[
@@ -84,7 +85,9 @@ OnCores = Annotated[
 HomeDrafter = Annotated[
     str | None,
     typer.Option(
-        "--draft-model", metavar="MODEL", help="here --cores: compare with a verifier that holds this drafter."
+        "--draft-model",
+        metavar="MODEL",
+        help="here --cores: compare with a verifier that holds this drafter; ring --here: the head's, or none.",
     ),
 ]
 Minutes = Annotated[
@@ -97,7 +100,20 @@ Rtts = Annotated[
     list[float] | None,
     typer.Option(
         "--rtt-ms",
-        help="here: milliseconds added to each round trip by the client; may be repeated.",
+        help="here: milliseconds added to each round trip by the client; ring --here: round trip between any two "
+        "nodes. May be repeated.",
+    ),
+]
+OverHere = Annotated[
+    bool, typer.Option("--here", help="ring: measure a ring of processes on this machine by the clock.")
+]
+Stages = Annotated[int | None, typer.Option(help="ring --here: number of stages. Default: 3.")]
+EmulatedPasses = Annotated[
+    str | None,
+    typer.Option(
+        "--emulate",
+        metavar="STAGE_MS/DRAFTER_MS",
+        help="ring --here: emulated passes; the same ring runs in virtual time as well.",
     ),
 ]
 
@@ -125,9 +141,13 @@ def bench(
     cores: OnCores = False,
     draft_model: HomeDrafter = None,
     minutes: Minutes = None,
+    over_here: OverHere = False,
+    stages: Stages = None,
+    emulate: EmulatedPasses = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure a swarm (here) or engines by the clock, strategies in virtual time (rtt, ring), or write a report.
+    """Measure a swarm (here, ring --here) or engines by the clock, strategies in virtual time (rtt, ring), or write
+    a report.
 
     Examples: cosine-node bench here --initial-peers ADDRESS; cosine-node bench here --cores
     """
@@ -138,11 +158,21 @@ def bench(
         raise UsageError(f"--out must be a folder; {out} is a file.")
     folder = out or RESULTS
     counts: dict[str, float | None] = {"processes": processes, "prompts": prompts, "tokens": tokens}
-    counts |= {"repeats": repeats, "threads": threads}
+    counts |= {"repeats": repeats, "threads": threads, "stages": stages}
     if too_few := [key for key, value in counts.items() if value is not None and value < 1]:
         raise UsageError(f"--{too_few[0]} must be 1 or more.")
     if name == REPORT:
         _report(folder, as_json=as_json)
+        return
+    lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
+    asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, "minutes": minutes, **counts}
+    asked |= {key: tuple(values) for key, values in lists.items() if values}
+    if over_here:
+        if name != RING:
+            raise UsageError(f"--here is for {RING}.")
+        asked |= {"device": emulate, "home": draft_model, "drafters": None if drafter is None else several(drafter)}
+        asked["stage_options"] = ("--dtype", dtype) if dtype else None
+        measure_ring_here(asked, quick=quick, as_json=as_json, out=out)
         return
     if name == HERE:
         swarm = MeasuredSwarm(
@@ -155,9 +185,6 @@ def bench(
             on_cores=cores,
             home=draft_model,
         )
-        lists = {"temperatures": temperature, "rtts_ms": rtt_ms}
-        asked: dict[str, Any] = {"prompts_from": prompts_from, "seed": seed, "minutes": minutes, **counts}
-        asked |= {key: tuple(values) for key, values in lists.items() if values}
         measure_here(swarm, asked, quick=quick, as_json=as_json, out=out)
         return
     chosen = {key: value for key, value in {"seed": seed, "family": family, **counts}.items() if value is not None}

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from cosine_p2p.network import NetworkSwarm
 
 HERE: Final = "here"
+RING_HERE: Final = "ring_here"
+"""The name of the result of `bench ring --here`."""
 MAX_RTT_MS: Final = 2000.0
 """Maximum emulated round-trip time: four times that of a satellite."""
 FLAGS: Final[Mapping[str, str]] = {
@@ -81,7 +83,7 @@ class MeasuredSwarm:
         family = zoo.Family(chosen)
         zoo.require(family)
         words = tuple(word for name, value in given.items() for word in (f"--{name}", value))
-        return Cast(family, None, verifier_options=words, own_drafters=self.drafters)
+        return Cast(family, None, verifier_options=words, own_drafters=self.drafters or None)
 
 
 def measure_here(
@@ -131,6 +133,35 @@ def measure_here(
     if out is not None:
         write_result(out / f"{name}.json", result)
     _show_result(result, swarm, as_json=as_json)
+
+
+def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None) -> None:
+    """Measure a ring on this machine and print the result; write it into the folder `out`, if given."""
+    from cosine_lab.experiments.ring_here import RingHereOptions, findings_of, run_ring_here
+    from cosine_lab.report.page import lines_of
+
+    base = RingHereOptions.quick() if quick else RingHereOptions()
+    given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
+    options = replace(base, **given)
+    rows: list[dict[str, Any]] = []
+
+    def show_result(result: dict[str, Any]) -> None:
+        lines = [json.dumps(result)] if as_json else lines_of(result)
+        show(sys.stdout, "\n".join(lines) + "\n")
+
+    def show_rows_so_far() -> None:
+        clear(sys.stderr)
+        if rows:
+            so_far = {"name": RING_HERE, "what": "", "setup": {}, "rows": rows, "interrupted": True}
+            show_result(rounded({**so_far, "findings": findings_of(rows, options.seed)}))
+
+    result = rounded(run_interruptibly(run_ring_here(options, rows=rows, say=say), last_words=show_rows_so_far))
+    named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if name not in FLAGS]
+    command = ["cosine-node bench ring --here", *(["--quick"] if quick else []), *named, *_flags(given)]
+    result = {"name": RING_HERE, "command": " ".join(command), **result}
+    if out is not None:
+        write_result(out / f"{RING_HERE}.json", result)
+    show_result(result)
 
 
 def _show_result(result: Mapping[str, Any], swarm: MeasuredSwarm, *, as_json: bool) -> None:

@@ -11,13 +11,13 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from itertools import chain
 from math import inf
 from pathlib import Path
 from statistics import median
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, grouped
 from cosine_lab.experiments.progress import CellProgress
@@ -60,18 +60,35 @@ class HereOptions(ExperimentOptions):
         return cls(temperatures=(0.0,), prompts=3, tokens=32, repeats=1)
 
 
+class Asked(NamedTuple):
+    """A prompt and its kind. Without a `seed` it is sampled with the experiment's, which differs by prompt."""
+
+    kind: str
+    prompt: Prompt
+    seed: int | None = None
+
+    @classmethod
+    def of(cls, question: Question) -> "Asked":
+        """Return the question as a client takes it."""
+        asked = question.asked
+        return cls(question.domain, asked if isinstance(asked, str) else [dict(turn) for turn in asked])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contest:
     """The ways that take turns, including plain decoding, by name with their options.
 
     `typical` is the figure of the runs of a prompt in one way, `findings_of` returns the findings of rows by a
-    seed.
+    seed. `about` returns further fields of the row of a prompt. `warms_all` is False where the first looks of a
+    client at drafters are part of what is measured.
     """
 
     what: str
     ways: Mapping[str, GenerationOptions]
     typical: Callable[[Sequence[float]], float]
     findings_of: Callable[[Sequence[JsonRow], int], JsonRow]
+    warms_all: bool = True
+    about: Callable[[Mapping[str, Sequence["TimedRun"]]], JsonRow] = lambda runs: {}
 
 
 async def run_family(
@@ -100,9 +117,9 @@ async def run(
 
 
 async def run_contest(
-    connect: Callable[[float], AsyncClient],
+    connect: Callable[[float], AbstractAsyncContextManager[AsyncClient]],
     contest: Contest,
-    asked: Sequence[Question],
+    asked: Sequence[Asked],
     options: HereOptions,
     *,
     rows: list[JsonRow],
@@ -145,8 +162,8 @@ async def run_contest(
     }
 
 
-def questions_of(options: HereOptions) -> Sequence[Question]:
-    """Return the questions. Raises `UsageError` for a source without any.
+def questions_of(options: HereOptions) -> Sequence[Asked]:
+    """Return the prompts. Raises `UsageError` for a source without any.
 
     The source is a file with a prompt on each line, or held-out texts in the form of
     `cosine_train.training.questions`, else the zoo's prompts.
@@ -160,28 +177,29 @@ def questions_of(options: HereOptions) -> Sequence[Question]:
             for prompt in zoo.prompts(domain)
             if prompt.messages or not is_chat
         ]
-        return in_turns(own)[: options.prompts]
+        return list(map(Asked.of, in_turns(own)[: options.prompts]))
     if source.is_dir() or source.name.endswith(SUFFIXES):
         held_out = [question for question in read_questions(source) if question.is_held_out]
-        return in_turns(held_out)[: options.prompts]
+        return list(map(Asked.of, in_turns(held_out)[: options.prompts]))
     try:
         lines = source.read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The prompts in {source} cannot be read: {error}.") from None
     if not any(line.strip() for line in lines):
         raise UsageError(f"There is no prompt in {source}; write one on each line.")
-    return [Question("", line) for line in lines if line.strip()][: options.prompts]
+    return [Asked("", line) for line in lines if line.strip()][: options.prompts]
 
 
 async def measure(
-    client: AsyncClient, contest: Contest, asked: Sequence[Question], options: HereOptions, *, say: Say
+    client: AsyncClient, contest: Contest, asked: Sequence[Asked], options: HereOptions, *, say: Say
 ) -> AsyncGenerator[JsonRow, None]:
     """Return a row for each prompt and temperature: milliseconds per token, and whether the texts are equal."""
-    for wanted in contest.ways.values():
-        warm_up: GenerationOptions = {**wanted, "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
-        await client.generate(_prompt_of(asked[0]), **warm_up)
+    for name, wanted in contest.ways.items():
+        if contest.warms_all or name == PLAIN:
+            warm_up: GenerationOptions = {**wanted, "max_new_tokens": min(WARM_UP_TOKENS, options.tokens)}
+            await client.generate(asked[0].prompt, **warm_up)
     ends_s = asyncio.get_running_loop().time() + 60 * options.minutes
-    for number, question in enumerate(asked):
+    for number, each in enumerate(asked):
         if asyncio.get_running_loop().time() > ends_s:
             say(f"{options.minutes:g} minutes are over: {len(asked) - number} prompts are not asked.")
             break
@@ -189,28 +207,34 @@ async def measure(
             wanted = {
                 "max_new_tokens": options.tokens,
                 "temperature": temperature,
-                "seed": options.seed + number,
+                "seed": options.seed + number if each.seed is None else each.seed,
             }
-            runs = await take_turns(client, contest.ways, question, wanted, turn=number, repeats=options.repeats)
-            row = {"temperature": temperature, "prompt": number, "kind": question.domain}
-            yield {**row, **row_of(runs, contest.typical)}
+            runs = await take_turns(client, contest.ways, each.prompt, wanted, turn=number, repeats=options.repeats)
+            row = {"temperature": temperature, "prompt": number, "kind": each.kind}
+            yield {**row, **row_of(runs, contest.typical), **contest.about(runs)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimedRun:
-    """One generation: its milliseconds per token, its text, and its tokens by origin."""
+    """One generation: its milliseconds per token, its text, and its tokens by origin.
+
+    gaps_s: Seconds between each token and the one before, 0 for tokens that came together.
+    drafted: Number of nodes that volunteers drafted.
+    """
 
     ms_per_token: float
     token_ids: tuple[int, ...]
     origins: Counter[str]
     drafters: tuple[str, ...]
     near_ties: int
+    gaps_s: tuple[float, ...]
+    drafted: int
 
 
 async def take_turns(
     client: AsyncClient,
     ways: Mapping[str, GenerationOptions],
-    question: Question,
+    prompt: Prompt,
     wanted: GenerationOptions,
     *,
     turn: int,
@@ -221,7 +245,6 @@ async def take_turns(
     Each verifier reads the prompt before the ways take turns, as in a continued chat: otherwise the first way would
     pay for the prompt, which a verifier keeps for the others.
     """
-    prompt = _prompt_of(question)
     for verifier in {options.get("verifier") for options in ways.values()}:
         await client.generate(prompt, strategy="plain", max_new_tokens=1, verifier=verifier)
     runs: dict[str, list[TimedRun]] = {name: [] for name in ways}
@@ -237,7 +260,16 @@ async def timed_run(client: AsyncClient, prompt: Prompt, options: GenerationOpti
     """Generate once, by the loop's clock. Raises as a generation does."""
     clock = asyncio.get_running_loop().time
     began_s = clock()
-    done = await client.generate(prompt, **options)
+    run = await client.start(prompt, **options)
+    gaps_s: list[float] = []
+    came_s = None
+    async for chunk in run.chunks():
+        if chunk.token_ids:
+            now_s = clock()
+            # The first token waits for the prompt.
+            gaps_s += [0.0 if came_s is None else now_s - came_s, *[0.0] * (len(chunk.token_ids) - 1)]
+            came_s = now_s
+    done = run.result()
     seconds = clock() - began_s
     origins = Counter[str]()
     for origin in done.origins:
@@ -248,6 +280,8 @@ async def timed_run(client: AsyncClient, prompt: Prompt, options: GenerationOpti
         origins=origins,
         drafters=tuple(drafter.domain for drafter in done.drafters),
         near_ties=done.near_ties,
+        gaps_s=tuple(gaps_s),
+        drafted=done.drafted,
     )
 
 
@@ -271,10 +305,6 @@ def row_of(runs: Mapping[str, Sequence[TimedRun]], typical: Callable[[Sequence[f
         "drafters": sorted(set(chain.from_iterable(run.drafters for run in every))),
         "tokens_by_origin": {way: dict(tokens) for way, tokens in origins.items()},
     }
-
-
-def _prompt_of(question: Question) -> Prompt:
-    return question.asked if isinstance(question.asked, str) else [dict(turn) for turn in question.asked]
 
 
 def _told(row: JsonRow) -> str:

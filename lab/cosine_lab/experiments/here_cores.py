@@ -14,6 +14,7 @@ from typing import Any, Final
 from cosine_lab.experiments.experiment import JsonRow, Say, grouped
 from cosine_lab.experiments.here import (
     PLAIN,
+    Asked,
     Contest,
     HereOptions,
     mismatches,
@@ -89,7 +90,8 @@ async def run_on_cores(
     With `home`, the model of a drafter, a second verifier holds it; only one of both is used at a time. Raises
     `NodeDied`, and as a generation does.
     """
-    asked = questions_of(options) if options.prompts_from else questions_of_kinds(cast.family)[: options.prompts]
+    kinds = [Asked.of(question) for question in questions_of_kinds(cast.family)[: options.prompts]]
+    asked = questions_of(options) if options.prompts_from else kinds
     with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder, on_core(cores.others):
         async with swarm_on_cores(cast, home, cores, Path(folder), say) as swarm:
             contest = Contest(

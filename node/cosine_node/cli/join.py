@@ -152,7 +152,7 @@ class OwnWork:
             "draft-model",
             "MODEL",
             "Model or EAGLE-3 head that a verifier runs beside its target to draft for it; mtp: the target's own "
-            "layer; none: no drafter. Default: the head that ships for the target; over stages, the general drafter.",
+            "layer; none: no drafter. Default: the head that ships for it, or over stages the general drafter.",
         ),
     ] = None
     expertise: Annotated[

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -38,6 +39,10 @@ SHARING_A_CORE: Final = ("general", "code")
 """Drafters of a demo without emulation: the general one is the best, and one question is about code."""
 SETTLE_S: Final = 0.2
 """Pause between races: a drafter goes on for a moment after its release."""
+LAYERS: Final = {zoo.Family.TOY: 8, zoo.Family.SMOL: 30}
+"""The number of layers of the families' targets."""
+STAGE_MEMORY: Final = "1GiB"
+"""Far more than a part of either target and its KV cache take."""
 LLAMA_LOOP: Final = "cosine_node.engine.llama.process:token_ms"
 LLAMA_TIMEOUT_S: Final = 120.0
 """Takes 5 s on an idle machine."""
@@ -169,44 +174,64 @@ def _event_of(line: bytes) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """The models of a demo. With an emulation each way has its own verifier, and all ways race at once.
+    """The models of a swarm on this machine.
 
-    Without one the ways take turns at one verifier, which has its own core if possible.
+    On emulated devices each way has its own verifier, and all race at once. Otherwise the ways take turns at one
+    verifier, which has its own core if possible, or is the head of `stages` parts of the target.
 
+    emulation: Of stages and drafters, and of the links of all nodes.
     verifier_options: Further options of `join`.
+    stage_options: The same for the stages.
     own_drafters: Drafters instead of the family's.
     """
 
     family: zoo.Family
     emulation: Emulation | None
     verifier_options: tuple[str, ...] = ()
-    own_drafters: tuple[str, ...] = ()
+    own_drafters: tuple[str, ...] | None = None
+    stages: int = 0
+    stage_options: tuple[str, ...] = ()
+
+    @property
+    def has_emulated_verifiers(self) -> bool:
+        return not self.stages and self.emulation is not None and self.emulation.has_device
 
     @property
     def target(self) -> str:
         return f"zoo:{zoo.target_of(self.family)}"
 
     @property
+    def parts(self) -> tuple[str, ...]:
+        """The layers of each stage, as FIRST:END."""
+        layers = LAYERS[self.family]
+        cuts = [layers * number // self.stages for number in range(self.stages + 1)] if self.stages else []
+        return tuple(f"{first}:{end}" for first, end in pairwise(cuts))
+
+    @property
     def new_tokens(self) -> int:
         """Default number of new tokens; real devices get fewer, because they are slower."""
-        return 96 if self.emulation else 48
+        return 96 if self.has_emulated_verifiers else 48
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        return (0.0, 0.8) if self.emulation else (0.0,)
+        return (0.0, 0.8) if self.has_emulated_verifiers else (0.0,)
 
     @property
     def drafters(self) -> tuple[str, ...]:
         """All drafters of the family; without emulation those that one core can run."""
+        if self.own_drafters is not None:
+            return self.own_drafters
         known = zoo.names(self.family)[1:]
-        if self.emulation is None:
+        if not self.has_emulated_verifiers:
             known = tuple(name for name in known if set(zoo.expertise(name)) & set(SHARING_A_CORE))
-        return self.own_drafters or tuple(f"zoo:{name}" for name in known)
+        return tuple(f"zoo:{name}" for name in known)
 
     @property
     def prompts(self) -> tuple[zoo.Prompt, ...]:
         """One prompt of each domain for the toy family, typical questions for the other."""
-        return tuple(zoo.prompts(domain)[0] for domain in zoo.DOMAINS) if self.emulation else zoo.asked_by_people()
+        if self.family is zoo.Family.SMOL:
+            return zoo.asked_by_people()
+        return tuple(zoo.prompts(domain)[0] for domain in zoo.DOMAINS)
 
 
 @dataclass(slots=True)
@@ -347,20 +372,33 @@ async def running_nodes(
         return started[-1]
 
     try:
-        names = [f"verifier {way.value}" for way in Way] if cast.emulation else ["verifier"]
-        who = "a verifier for each way" if cast.emulation else "one verifier"
+        names, who = ["verifier"], "one verifier"
+        if cast.has_emulated_verifiers:
+            names, who = [f"verifier {way.value}" for way in Way], "a verifier for each way"
+        elif cast.stages:
+            names, who = ["head"], f"{cast.stages} stages and their head"
         count = len(cast.drafters)
         beside = f"{count} drafter{'s' if count > 1 else ''} in one process" if count else "no drafters"
         say(f"Starting {who} with {cast.target}, and {beside} ...")
         bootstrap = await start("bootstrap", "bootstrap")
         await bootstrap.wait_ready()
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
-        shared = ("--target", cast.target, *emulated, "--initial-peers", bootstrap.maddrs[0])
+        peers = ("--initial-peers", bootstrap.maddrs[0])
+        for number, layers in enumerate(cast.parts, 1):
+            part = ("--model", cast.target, "--layers", layers, "--memory", STAGE_MEMORY, *cast.stage_options)
+            await start(f"stage {number}", "join", "--role", "stage", *part, *emulated, *peers)
+        serving = ("join", "--role", "verifier", "--model", cast.target, *cast.verifier_options, *peers)
+        if cast.stages:
+            # Its passes are those of the stages, so that only its links are emulated.
+            linked = ("--emulate", f"@{cast.emulation.rtt_ms:g}") if cast.emulation else ()
+            serving = (*serving, "--over-stages", *linked)
+        else:
+            serving = (*serving, *emulated)
         with on_core(verifier_core):
-            serving = ("join", "--role", "verifier", *cast.verifier_options, *shared)
             verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
-        drafters = await start("drafters", "join", "--role", "drafter", *models, *shared) if models else None
+        drafting = ("join", "--role", "drafter", *models, "--target", cast.target, *emulated, *peers)
+        drafters = await start("drafters", *drafting) if models else None
         await wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
         with blaming_the_dead(started):
             yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)

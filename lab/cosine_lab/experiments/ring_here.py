@@ -1,0 +1,224 @@
+"""A real target in parts by the clock: stages, their head and drafters are processes with delayed links.
+
+The processes share this machine, and each delays what it writes to another one (`join --emulate @RTT`), so that a
+traversal of the ring takes the time of its links beside that of the stages. Plain decoding, the head with its own
+drafter alone, and volunteers take turns over the same questions. For each text the result has what its tokens
+waited for: those fed in time come together with the one before, one that was fed after its predecessor was known
+takes a traversal.
+
+With a `device` the passes of stages and drafters take emulated times, the questions are recorded ones, and the same
+ring runs in virtual time: what differs is the simulation's fault, or this machine's.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from cosine_lab.experiments.entrants import GENERALIST, OURS, PLAIN, SHIPS
+from cosine_lab.experiments.experiment import Cell, JsonRow, Prompts, Say, grouped, run_cell
+from cosine_lab.experiments.here import (
+    Asked,
+    Contest,
+    HereOptions,
+    TimedRun,
+    mismatches,
+    questions_of,
+    run_contest,
+    speed_of,
+)
+from cosine_lab.experiments.here_cores import token_shares, with_all_columns
+from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
+from cosine_node import zoo
+from cosine_node.demo.race import OPTIONS, Way
+from cosine_node.demo.swarm import Cast, running_nodes
+from cosine_node.engine.processor import processor_name
+from cosine_node.passes.emulation import Emulation
+from cosine_p2p import AsyncClient
+from cosine_p2p.trust.mandates import Coordination
+
+FIRST_TEXTS: Final = 3
+"""The texts of a new client that are reported apart: it does not know yet which drafters pay."""
+TOGETHER: Final = "with the one before"
+PARTLY: Final = "part of a traversal"
+WHOLE: Final = "a traversal"
+"""What a token waited for."""
+WAITS: Final = ((0.1, TOGETHER), (0.8, PARTLY))
+"""Upper bounds in units of plain decoding's time of a token, which is a traversal."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RingHereOptions(HereOptions):
+    """The requests over `stages` parts of the target, once for each of `rtts_ms` between any two nodes.
+
+    drafters: Models of the volunteers, in one process.
+    home: Model of the head's own drafter, or `none`. Default: the one that ships.
+    device: STAGE_MS/DRAFTER_MS of emulated passes. Default: none.
+    stage_options: Further options of `join` for the stages.
+    """
+
+    target: str = f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
+    temperatures: tuple[float, ...] = (0.0, 0.8)
+    rtts_ms: tuple[float, ...] = (20.0, 60.0, 150.0)
+    prompts: int = 12
+    repeats: int = 1
+    stages: int = 3
+    drafters: tuple[str, ...] = ("zoo:smol-general",)
+    home: str | None = None
+    device: str = ""
+    stage_options: tuple[str, ...] = ()
+
+    @classmethod
+    def quick(cls) -> "RingHereOptions":
+        return cls(temperatures=(0.0,), rtts_ms=(60.0,), prompts=2, tokens=16)
+
+    def cast(self, rtt_ms: float) -> Cast:
+        """Return the nodes to start, with this round trip between any two. Raises `UsageError`."""
+        return Cast(
+            zoo.Family.SMOL,
+            Emulation.parse(f"{self.device}@{rtt_ms:g}"),
+            verifier_options=("--draft-model", self.home) if self.home else (),
+            own_drafters=self.drafters,
+            stages=self.stages,
+            stage_options=self.stage_options,
+        )
+
+    @property
+    def asked(self) -> list[Asked]:
+        """The prompts: recorded ones with emulated passes, else those of every kind."""
+        if self.prompts_from is not None:
+            return list(questions_of(self))
+        if self.device:
+            recorded = Prompts(family=zoo.Family.SMOL, count=self.prompts).traces(max(self.temperatures))
+            return [Asked(trace.domain, trace.asked, trace.seed) for trace in recorded]
+        return list(map(Asked.of, questions_of_kinds(zoo.Family.SMOL)[: self.prompts]))
+
+
+async def run_ring_here(options: RingHereOptions, *, rows: list[JsonRow], say: Say) -> JsonRow:
+    """Start a ring for each round trip, measure it, and return one JSON object. `rows` are as in `here.run`.
+
+    Raises `NodeDied`, and as a generation does.
+    """
+
+    @asynccontextmanager
+    async def connect(rtt_ms: float) -> AsyncIterator[AsyncClient]:
+        with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder:
+            async with (
+                running_nodes(options.cast(rtt_ms), Path(folder), say) as nodes,
+                AsyncClient([nodes.peer], memory=False, target=options.target) as client,
+            ):
+                yield client
+
+    result = await run_contest(connect, RING_HERE, options.asked, options, rows=rows, say=say)
+    result["setup"] |= {
+        "processor": processor_name(),
+        "stages": options.stages,
+        "drafter_models": list(options.drafters),
+        "home_drafter": options.home or zoo.default_drafter(options.target),
+        "links_are": "delayed in the processes that write to them",
+        **({"emulated_passes": options.device} if options.device else {}),
+    }
+    if options.device:
+        result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"], say=say))
+    return result
+
+
+def waits_of(runs: Mapping[str, Sequence[TimedRun]]) -> JsonRow:
+    """Return for each way what its tokens waited for, in numbers of tokens, and the nodes drafted for a token."""
+    traversal_s = median(gap_s for run in runs[PLAIN.name] for gap_s in run.gaps_s[1:])
+
+    def wait(gap_s: float) -> str:
+        return next((name for most, name in WAITS if gap_s < most * traversal_s), WHOLE)
+
+    return {
+        "waits": {way: Counter(wait(gap) for run in own for gap in run.gaps_s[1:]) for way, own in runs.items()},
+        "drafted_per_token": {
+            way: sum(run.drafted for run in own) / sum(len(run.token_ids) for run in own)
+            for way, own in runs.items()
+        },
+    }
+
+
+def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
+    """Return for each round trip, temperature and way the speed, the first texts apart, waits and origins."""
+    ways, waits, origins = list[JsonRow](), list[JsonRow](), list[JsonRow]()
+    for (rtt_ms, temperature), own in grouped(rows, "emulated_rtt_ms", "temperature").items():
+        for way in (Way.COPYING.value, Way.COSINE.value):
+            place = {"emulated_rtt_ms": rtt_ms, "temperature": temperature, "way": way}
+            ratios = [row["times_plain"][way] for row in own]
+            first = [row["times_plain"][way] for row in own if row["prompt"] < FIRST_TEXTS]
+            later = [row["times_plain"][way] for row in own if row["prompt"] >= FIRST_TEXTS]
+            ways.append(
+                {
+                    **place,
+                    **speed_of(own, way, seed=seed),
+                    "least": min(ratios),
+                    "first_texts": median(first or later),
+                    "later_texts": median(later or first),
+                    "drafted_per_token": median(row["drafted_per_token"][way] for row in own),
+                }
+            )
+            waited = sum((Counter(row["waits"][way]) for row in own), Counter[str]())
+            names = (TOGETHER, PARTLY, WHOLE)
+            waits.append({**place, **{name: waited[name] / waited.total() for name in names}})
+            origins.append({**place, **token_shares(own, way)})
+    return {
+        "ways": ways,
+        "waits": waits,
+        "token_shares": with_all_columns(origins),
+        "mismatches": mismatches(rows),
+        "compared": len(rows),
+    }
+
+
+def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow], *, say: Say) -> Iterator[JsonRow]:
+    """Yield the speed-up of `cosine` over the same ring in virtual time, beside the measured one."""
+    stage_ms = Emulation.parse(options.device).verifier_ms
+    experts = tuple(model.rpartition("-")[2] for model in options.drafters)
+    for found in ways:
+        if found["way"] != Way.COSINE.value:
+            continue
+        rtt_ms = found["emulated_rtt_ms"]
+        scenario: dict[str, Any] = {
+            "profile": options.device,
+            "stages": options.stages,
+            "traversal_ms": options.stages * stage_ms + (options.stages + 1) * rtt_ms / 2,
+            "rtt_ms": rtt_ms,
+            "temperature": found["temperature"],
+            "max_new_tokens": options.tokens,
+            "seed": options.seed,
+        }
+        prompts = Prompts(family=zoo.Family.SMOL, count=options.prompts)
+        plain = {**scenario, "drafters": 0, "max_drafters": 0}
+        ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
+        ours |= {"domains": experts} if experts else {"max_drafters": 0}
+        ours |= {"home": GENERALIST} if options.home != "none" else {}
+        took = [
+            run_cell(Cell(strategy=name, choice=choice, scenario=fields, prompts=prompts)).seconds
+            for name, choice, fields in ((PLAIN.name, {}, plain), (OURS.name, {"policy": SHIPS}, ours))
+        ]
+        times = median(took[0][number] / took[1][number] for number in took[0])
+        place = {name: found[name] for name in ("emulated_rtt_ms", "temperature")}
+        yield {
+            **place,
+            "clock_times_plain": found["times_plain"],
+            "virtual_times_plain": times,
+            "clock_of_virtual": found["times_plain"] / times,
+            "clock_plain_ms": found["plain_ms_per_token"],
+            "virtual_plain_ms": 1e3 * median(took[0].values()) / options.tokens,
+        }
+
+
+RING_HERE: Final = Contest(
+    what="Seconds a token of each way over a ring of stages, in turns, by the clock.",
+    # An audit would take time from the stages of the next request.
+    ways={way.value: {**OPTIONS[way], "audit": 0.0} for way in Way},
+    typical=median,
+    findings_of=findings_of,
+    warms_all=False,
+    about=waits_of,
+)
