@@ -19,7 +19,7 @@ SECONDS ?= 60
 TIMES := --durations=25 --durations-min=1 --junitxml=build/tests.xml
 TARGETS ?=
 
-demo: $(STAMP)
+demo: smol
 	$(BIN)/cosine-node demo
 
 # The page is built from web/ by tools that its lock file pins; without npm it stays as it is.

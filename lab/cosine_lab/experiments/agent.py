@@ -16,10 +16,10 @@ from statistics import median
 from typing import Final, Self
 
 import cosine_protocol
+from cosine_lab.emulation.cores import on_core
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Say, setup_of
 from cosine_lab.experiments.here import in_turn
 from cosine_lab.experiments.here_cores import VERIFIER_OPTIONS, swarm_on_cores, two_cores
-from cosine_node.demo.machine import on_core
 from cosine_node.demo.swarm import Cast
 from cosine_node.engine.processor import processor_name
 from cosine_node.terminal.interrupts import run_interruptibly

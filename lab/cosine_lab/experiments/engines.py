@@ -24,10 +24,10 @@ import numpy as np
 import torch
 import transformers as tf
 
+from cosine_lab.emulation.cores import on_core
 from cosine_lab.experiments.experiment import ExperimentOptions, JsonRow, Prompts, Say, grouped, setup_of
 from cosine_lab.experiments.here import in_turn
 from cosine_node import zoo
-from cosine_node.demo.machine import on_core
 from cosine_node.engine.base import Row
 from cosine_node.engine.lanes.engine import LaneEngine
 from cosine_node.engine.lanes.lanes import FedToken, Floats

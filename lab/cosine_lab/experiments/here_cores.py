@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from cosine_lab.emulation.cores import Cores, on_core
 from cosine_lab.experiments.experiment import JsonRow, Say, grouped
 from cosine_lab.experiments.here import (
     PLAIN,
@@ -24,7 +25,6 @@ from cosine_lab.experiments.here import (
     tokens_by_origin,
 )
 from cosine_lab.experiments.kinds import questions_of as questions_of_kinds
-from cosine_node.demo.machine import Cores, on_core
 from cosine_node.demo.race import OPTIONS, Way
 from cosine_node.demo.swarm import Cast, NodeProcess
 from cosine_node.engine.processor import processor_name

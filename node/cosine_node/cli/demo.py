@@ -27,6 +27,9 @@ FRAMES_PER_S = 12
 SHOWN_CHARACTERS = 160
 """Two lines of each text in a log."""
 LOG_COLUMNS = 110
+RING_STAGES = 3
+RING_LINKS = "@60"
+"""Links between any two nodes of the family smol: the round trip between homes of one continent."""
 
 
 def demo(
@@ -41,7 +44,8 @@ def demo(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="toy, on emulated devices, or smol, by the clock. Default: smol if it is installed.",
+            help="smol, in three parts 60 ms apart, by the clock, or toy, on emulated devices. Default: smol if it "
+            "is installed.",
         ),
     ] = None,
     emulate: Annotated[
@@ -101,8 +105,7 @@ def choose_cast(family: str | None, emulate: str | None) -> "Cast":
     if emulate is not None:
         raise UsageError("--emulate is for --family toy: the family smol runs by the clock.")
     zoo.require(zoo.Family.SMOL)
-    # The default where the processor has AVX2. With llama.cpp texts could differ at near ties.
-    return Cast(zoo.Family.SMOL, None, verifier_options=("--engine", "torch", "--threads", "1"))
+    return Cast(zoo.Family.SMOL, Emulation.parse(RING_LINKS), stages=RING_STAGES)
 
 
 def _log_result(shown: "Race | RacedPrompt") -> None:

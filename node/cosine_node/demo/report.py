@@ -37,15 +37,13 @@ class EmulatedDevices:
 
 @dataclass(frozen=True, slots=True)
 class SharedMachine:
-    """The machine that verifier, drafters and client share without emulation."""
+    """The machine that the parts of a target, drafters and client share, with delayed links between them."""
 
     target: str
+    stages: int
+    rtt_ms: float
     drafters: int
     processors: int
-    has_own_core: bool
-    """True if the verifier had one core, and all others another one."""
-    llama_token_ms: float | None = None
-    """Milliseconds per token of llama.cpp on the verifier's core. None if it is not installed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +116,7 @@ def _curve_text(points: object) -> str:
 def summary(report: RaceReport) -> Sequence[str]:
     ties = sum(generation.near_ties for row in report.rows for generation in row.done.values())
     has_home_drafts = any(row.done[Way.COPYING].home_tokens for row in report.rows)
-    alone = "copying and the verifier's own drafter" if has_home_drafts else "copying from the text alone"
+    alone = "copying and the head's own drafter" if has_home_drafts else "copying from the text alone"
     lines = []
     for temperature in report.temperatures:
         ours, copying = (report.median_speedup(way, temperature) for way in (Way.COSINE, Way.COPYING))
@@ -149,29 +147,14 @@ def summary(report: RaceReport) -> Sequence[str]:
 
 
 def _account(report: RaceReport, machine: SharedMachine) -> Sequence[str]:
-    sharing = f"{machine.drafters} drafters" if machine.drafters else "no drafters, which are not installed,"
-    whose = f"and the client shared {machine.processors} processors"
-    if machine.has_own_core:
-        whose = "and the client; the verifier had one core, all others shared another"
-    lines = [f"By the clock, nothing emulated: a verifier with {machine.target}, {sharing} {whose}."]
-    lines.append(
+    lines = [
+        f"By the clock: {machine.target} in {machine.stages} parts, {machine.rtt_ms:g} ms between any two nodes, "
+        f"by delays in their processes; the parts, {machine.drafters} drafters and the client shared "
+        f"{machine.processors} processors. A machine that can hold the whole model is faster alone.",
         "A friend's machine helps like this: `cosine-node bootstrap` here, `cosine-node join --role drafter "
-        f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there."
-    )
-    if (llama_ms := machine.llama_token_ms) is not None:
-        ours_ms, plain_ms = (
-            1e3 * median(row.done[way].seconds / row.done[way].tokens for row in report.rows)
-            for way in (Way.COSINE, Way.PLAIN)
-        )
-        lines.append(
-            f"Milliseconds a token: cosine {ours_ms:.1f}, plain decoding here {plain_ms:.1f}, llama.cpp's own "
-            f"plain loop on the same file {llama_ms:.1f}. Alone `--engine llama` is "
-            f"{'faster' if llama_ms < ours_ms else 'no faster'}; its texts may differ at near ties."
-        )
+        f"--target {machine.target} --model MODEL --initial-peers ADDRESS` there.",
+    ]
     slower = [f"{t:g}" for t in report.temperatures if report.median_speedup(Way.COSINE, t) < 1.0]
     if slower:
-        lines.append(
-            f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here. Drafters are meant "
-            "for machines of their own."
-        )
+        lines.append(f"At temperature {' and '.join(slower)} cosine was slower than plain decoding here.")
     return lines

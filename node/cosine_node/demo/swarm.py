@@ -6,19 +6,16 @@ import os
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
 from cosine_node import zoo
-from cosine_node.demo.machine import Cores, on_core
 from cosine_node.demo.race import OPTIONS, Race, RacedPrompt, Way
 from cosine_node.demo.report import EmulatedDevices, RaceReport, SharedMachine
-from cosine_node.engine.llama.library import is_installed
 from cosine_node.passes.emulation import Emulation
-from cosine_node.processes.answer import answer_of
 from cosine_node.terminal.events import STAGES
 from cosine_node.terminal.waiting import WaitingLine, columns_of, telling_stages
 from cosine_p2p import AsyncClient
@@ -43,9 +40,6 @@ LAYERS: Final = {zoo.Family.TOY: 8, zoo.Family.SMOL: 30}
 """The number of layers of the families' targets."""
 STAGE_MEMORY: Final = "1GiB"
 """Far more than a part of either target and its KV cache take."""
-LLAMA_LOOP: Final = "cosine_node.engine.llama.process:token_ms"
-LLAMA_TIMEOUT_S: Final = 120.0
-"""Takes 5 s on an idle machine."""
 Say = Callable[[str], None]
 Offer = Callable[[str, str], Awaitable[None]]
 """Called after the races with the address of a node and the target."""
@@ -177,7 +171,7 @@ class Cast:
     """The models of a swarm on this machine.
 
     On emulated devices each way has its own verifier, and all race at once. Otherwise the ways take turns at one
-    verifier, which has its own core if possible, or is the head of `stages` parts of the target.
+    verifier, or at the head of `stages` parts of the target.
 
     emulation: Of stages and drafters, and of the links of all nodes.
     verifier_options: Further options of `join`.
@@ -264,12 +258,9 @@ async def run_demo(
 
     `offer` is awaited before they are stopped.
     """
-    cores = Cores.find() if cast.emulation is None else None
-    with (
-        tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder,
-        on_core(cores.others if cores else None),
-    ):
-        async with running_nodes(cast, Path(folder), say, verifier_core=cores.verifier if cores else None) as nodes:
+    emulation = cast.emulation if cast.has_emulated_verifiers else None
+    with tempfile.TemporaryDirectory(prefix="cosine-demo-") as folder:
+        async with running_nodes(cast, Path(folder), say) as nodes:
             rows = []
             async with AsyncClient([nodes.peer], memory=False, target=cast.target) as client:
                 for temperature in temperatures:
@@ -278,39 +269,24 @@ async def run_demo(
                         # Rotate the order, so that no way profits from it.
                         first = number % len(Way)
                         order = [*Way, *Way][first : first + len(Way)]
-                        rows.append(await _run_race(client, race, nodes, cast.emulation, order, show))
+                        rows.append(await _run_race(client, race, nodes, emulation, order, show))
                         show(rows[-1])
                         await asyncio.sleep(SETTLE_S)
             if offer is not None:
                 await offer(nodes.peer, cast.target)
-        if cast.emulation is None:
-            say("Timing llama.cpp's own plain loop on the same file ...")
-            with on_core(cores.verifier if cores else None):
-                llama_ms = llama_token_ms(cast, max_new_tokens)
-            machine = SharedMachine(
-                cast.target, len(nodes.domains), os.cpu_count() or 1, cores is not None, llama_token_ms=llama_ms
-            )
+        if emulation is None:
+            rtt_ms = cast.emulation.rtt_ms if cast.emulation else 0.0
+            machine = SharedMachine(cast.target, cast.stages, rtt_ms, len(nodes.domains), os.cpu_count() or 1)
             return RaceReport(tuple(rows), machine)
         processes = [*nodes.verifiers, *([nodes.drafters] if nodes.drafters else [])]
         stopped = [event for node in processes for event in node.stopped]
         devices = EmulatedDevices(
-            cast.emulation.describe(),
+            emulation.describe(),
             sum(event["passes"] for event in stopped),
             sum(event["late_passes"] for event in stopped),
             len(stopped) == len(nodes.verifiers) + len(nodes.domains),
         )
     return RaceReport(tuple(rows), devices)
-
-
-def llama_token_ms(cast: Cast, tokens: int) -> float | None:
-    """Milliseconds per token of llama.cpp's server on the target's file, in one thread. None if not installed."""
-    if not is_installed():
-        return None
-    prompts = [prompt.last for prompt in cast.prompts]
-    with suppress(TimeoutError, ValueError, OSError, LookupError):
-        file = str(zoo.resolve(cast.target))
-        return float(answer_of(LLAMA_LOOP, file, prompts, tokens, timeout_s=LLAMA_TIMEOUT_S))
-    return None
 
 
 async def _run_race(
@@ -361,10 +337,8 @@ async def _run_race(
 
 
 @asynccontextmanager
-async def running_nodes(
-    cast: Cast, folder: Path, say: Say, *, verifier_core: int | None = None
-) -> AsyncIterator[DemoNodes]:
-    """Run a bootstrap node, the verifiers, on `verifier_core` if given, and one process with all drafters."""
+async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[DemoNodes]:
+    """Run a bootstrap node, the stages, the verifiers, and one process with all drafters."""
     started: list[NodeProcess] = []
 
     async def start(name: str, *arguments: str) -> NodeProcess:
@@ -394,8 +368,7 @@ async def running_nodes(
             serving = (*serving, "--over-stages", *linked)
         else:
             serving = (*serving, *emulated)
-        with on_core(verifier_core):
-            verifiers = [await start(name, *serving) for name in names]
+        verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafting = ("join", "--role", "drafter", *models, "--target", cast.target, *emulated, *peers)
         drafters = await start("drafters", *drafting) if models else None

@@ -60,13 +60,14 @@ def test_the_real_family_is_shown_by_the_clock_where_it_is_installed_with_the_dr
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(family, "_smol_place", lambda name: tmp_path)
-    assert chosen() == chosen("smol") == (zoo.Family.SMOL, None)
+    assert chosen() == chosen("smol") == (zoo.Family.SMOL, Emulation.parse("@60"))
     assert chosen("toy") == TOY
     assert chosen(emulate="40/4@20") == (zoo.Family.TOY, Emulation.parse("40/4@20"))
     with pytest.raises(UsageError, match="smol runs by the clock"):
         chosen("smol", "40/4@20")
     cast, toy = choose_cast("smol", None), choose_cast("toy", None)
     assert (cast.target, cast.drafters) == ("zoo:smol-target", ("zoo:smol-general", "zoo:smol-code"))
+    assert (cast.parts, toy.parts) == (("0:10", "10:20", "20:30"), ())
     assert len({prompt.domain for prompt in cast.prompts}) == len(cast.prompts) > 4
     assert [prompt.domain for prompt in toy.prompts] == list(zoo.DOMAINS)
     assert (toy.target, len(toy.drafters)) == ("zoo:target", 6)

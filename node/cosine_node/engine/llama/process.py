@@ -6,7 +6,6 @@ llama.cpp ends a process at an invalid file, and keeps memory that PyTorch needs
 from collections.abc import Sequence
 from ctypes import c_int32
 from pathlib import Path
-from statistics import median
 from typing import Final
 
 from cosine_node.engine.lanes.lanes import FedToken
@@ -61,19 +60,3 @@ def tokens(file: str, texts: Sequence[str]) -> list[list[int]]:
         count = library.c.llama_tokenize(vocabulary, data, len(data), buffer, room, True, True)
         found.append(list(buffer[: max(0, count)]))
     return found
-
-
-def token_ms(file: str, prompts: Sequence[str], tokens: int) -> float:
-    """Return the milliseconds per token after the first one of llama.cpp's server, in one thread.
-
-    It decodes without drafts, as a baseline for PyTorch: the median over prompts, by the server's clock.
-    """
-    from xllamacpp import CommonParams, Server
-
-    params = CommonParams()
-    params.model.path = file
-    params.n_ctx, params.n_parallel, params.cpuparams.n_threads = 1024, 1, 1
-    server = Server(params)
-    asked = {"temperature": 0, "max_tokens": tokens, "ignore_eos": True}
-    found = [server.handle_completions({**asked, "prompt": prompt}) for prompt in prompts]
-    return median(float(done["timings"]["predicted_per_token_ms"]) for done in found)

@@ -1,4 +1,4 @@
-"""CPU affinity of the demo's processes."""
+"""CPU affinity of measured processes."""
 
 import os
 from collections.abc import Collection, Iterator

@@ -1,9 +1,9 @@
-"""CPU affinity of the demo."""
+"""CPU affinity of measured processes."""
 
 import os
 import threading
 
-from cosine_node.demo.machine import on_core
+from cosine_lab.emulation.cores import on_core
 
 
 def test_what_starts_on_a_core_stays_there() -> None:
