@@ -7,10 +7,13 @@ from typing import Final
 
 from cosine_node.engine.curve import CostCurve
 
-REMEMBERED_PASSES: Final = 64
-"""Number of passes whose minimum is the network time, which seldom changes."""
+REMEMBERED_S: Final = 10.0
+"""Window whose minimum is the network time, which seldom changes. A queue of light passes lasts for seconds."""
 QUEUED_PERIODS: Final = 1.5
 """A pass that waited longer, in units of the slowest stage's time, shows that stages are slower."""
+QUEUED_SHARE: Final = 0.1
+"""Share of a traversal that it may wait in any case. A busy processor delays passes of 3 ms by 5 to 10 ms, which
+stretches a traversal of 130 ms little; taken for a slow stage, it let a pass begin every 46 ms."""
 SLOWER: Final = 1.1
 """Factor of the estimated slowness after a pass that waited."""
 FASTER: Final = 0.98
@@ -69,14 +72,15 @@ class ChainPace:
         self._curves = curves
         self._token_s = token_s
         self._most_under_way = most_under_way
-        self._ways_s: deque[float] = deque(maxlen=REMEMBERED_PASSES)
+        # Times of ends and network times, both rising: all that may become the least of the window.
+        self._ways: deque[tuple[float, float]] = deque()
         self._slowness = 1.0
         self._free_s = 0.0
 
     def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
         self._curves = curves
         self._token_s = token_s
-        self._ways_s.clear()
+        self._ways.clear()
         self._slowness = 1.0
 
     @property
@@ -92,7 +96,7 @@ class ChainPace:
             each_s = max(stage_s, self._line_s(tokens))
             if self._most_under_way is not None:
                 # A further chunk starts after one has returned.
-                each_s = max(each_s, (first_s + min(self._ways_s, default=0.0)) / self._most_under_way)
+                each_s = max(each_s, (first_s + self._least_way_s) / self._most_under_way)
             return first_s + max(0, unfed_tokens / tokens - 1) * each_s
 
         halves = [most >> times for times in range(MAX_HALVINGS) if most >> times >= MIN_CHUNK_TOKENS]
@@ -109,7 +113,12 @@ class ChainPace:
 
     def traversal_s(self, tokens: int) -> float:
         """Estimated seconds of a pass through all stages and back."""
-        return min(self._ways_s, default=0.0) + self._stages_s(tokens)
+        return self._least_way_s + self._stages_s(tokens)
+
+    @property
+    def _least_way_s(self) -> float:
+        """The network time of a pass, 0 before any has ended."""
+        return self._ways[0][1] if self._ways else 0.0
 
     def wait_s(self, now_s: float, *, under_way: int) -> float:
         if not under_way:
@@ -124,11 +133,16 @@ class ChainPace:
         self._free_s = max(now_s, self._free_s) + self.period_s(tokens)
 
     def note_ended(self, now_s: float, *, begun_s: float, tokens: int) -> None:
-        way_s = now_s - begun_s - self._stages_s(tokens)
-        self._ways_s.append(max(0.0, way_s))
+        way_s = max(0.0, now_s - begun_s - self._stages_s(tokens))
+        while self._ways and self._ways[-1][1] >= way_s:
+            self._ways.pop()
+        self._ways.append((now_s, way_s))
+        while self._ways[0][0] < now_s - REMEMBERED_S:
+            self._ways.popleft()
         # A later start would not shorten the time on lines.
         line_s = QUEUED_LINES * len(self._curves) * self._line_s(tokens)
-        is_queued = way_s - min(self._ways_s) - line_s > QUEUED_PERIODS * self.period_s(tokens)
+        usual_s = max(QUEUED_PERIODS * self.period_s(tokens), QUEUED_SHARE * self.traversal_s(tokens))
+        is_queued = way_s - self._least_way_s - line_s > usual_s
         self._slowness = (
             min(MAX_SLOWNESS, self._slowness * SLOWER) if is_queued else max(1.0, self._slowness * FASTER)
         )

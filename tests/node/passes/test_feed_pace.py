@@ -54,12 +54,27 @@ def test_stages_that_are_slower_than_they_said_are_fed_more_slowly_and_then_as_b
     pace = pace_of()
     pass_through(pace, 1.0)
     for number in range(20):
-        pass_through(pace, 2.0 + number, queued_s=0.1)
+        pass_through(pace, 2.0 + 0.1 * number, queued_s=0.1)
     slow_s = pace.period_s(1)
     assert slow_s > 1.5 * SLOW.seconds(1)
     for number in range(200):
         pass_through(pace, 30.0 + number)
     assert pace.period_s(1) == pytest.approx(SLOW.seconds(1))
+
+
+def test_passes_far_shorter_than_a_traversal_may_be_delayed_a_little() -> None:
+    """A stage of 3 ms on a busy machine answers 10 ms late now and then; only a growing queue slows the feed."""
+    light = CostCurve(((1, 0.003), (8, 0.006)))
+    pace = ChainPace([light] * 3)
+    taken_s = 0.12 + 3 * light.seconds(1)
+    for number in range(100):
+        now_s = 1.0 + number * 0.005
+        pace.note_ended(now_s, begun_s=now_s - taken_s - 0.01 * (number % 2), tokens=1)
+    assert pace.period_s(1) == light.seconds(1)
+    for number in range(100):
+        now_s = 2.0 + number * 0.005
+        pace.note_ended(now_s, begun_s=now_s - taken_s - 0.002 * number, tokens=1)
+    assert pace.period_s(1) > 2 * light.seconds(1)
 
 
 @pytest.mark.parametrize(
