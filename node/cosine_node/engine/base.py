@@ -99,6 +99,11 @@ class Row:
         return len(self.tokens) - len(self.followers)
 
     @property
+    def is_scored(self) -> bool:
+        """True if choices are returned."""
+        return self.scored_from < len(self.tokens)
+
+    @property
     def is_chain(self) -> bool:
         """True if each token follows the one before it."""
         return self.parents[1:] == self.nodes[:-1]

@@ -116,10 +116,10 @@ def test_text_whose_kept_tokens_turn_out_otherwise_is_begun_anew() -> None:
     engine.keep(sequence, range(len(ids) - 3))
     engine.forward([chain(sequence, ids[-3:-2], first=200)])
     engine.keep(sequence, [200])
-    assert choice_after(engine, chain(sequence, ids[-2:-1], first=300)) == Choice(0, 0.0)
+    engine.forward([chain(sequence, ids[-2:-1], first=300)])
     engine.keep(sequence, [300])
     assert choice_after(engine, chain(sequence, ids[-1:], first=400)).candidates
-    assert engine.live_tokens == inner.live_tokens
+    assert inner.open_sequences == 1
     engine.release(sequence)
     assert (inner.live_tokens, inner.open_sequences) == (0, 0)
 
@@ -170,7 +170,7 @@ def test_an_abandoned_pass_leaves_the_sequences_as_they_were() -> None:
     row = chain(opened(engine), prompt_of(PAIRS))
     with pytest.raises(PassAbandoned):
         engine.forward([row])
-    assert engine.live_tokens == 0
+    assert (engine.live_tokens, inner.live_tokens) == (0, 0)
     inner.is_abandoned = False
     other = PAIRS.encode("The children")
     assert choice_after(engine, chain(row.sequence, other)).candidates

@@ -1,22 +1,17 @@
-"""A drafter without a model of its own: a server continues the text, and its words become the target's tokens.
-
-Such drafts are matched, not coupled: the server continues greedily and shares no noise with the target.
-"""
+"""A drafter without a model of its own: a server continues the text, and its words become the target's tokens."""
 
 import time
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from tokenizers import Tokenizer
 
-from cosine_node.engine.base import Choice, Row, RowResult
-from cosine_node.engine.kv_pool import PagePool
+from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.openai.server import Ending, TextServer, Writing
-from cosine_node.engine.paged import PagedEngine
 from cosine_node.engine.text_alignment import After, PlainTokens, plan_text
-from cosine_node.engine.tree import SequenceTree
+from cosine_node.engine.written import Continuation, WrittenEngine
 from cosine_p2p.text.token_effects import REPLACEMENT
 
 POOL_TOKENS: Final = 65_536
@@ -32,39 +27,29 @@ USUAL_NLL: Final = 3.0
 """The answer to how likely a prompt is, in nats per token, which servers do not tell."""
 
 
-@dataclass(slots=True)
-class Continuation:
-    """The tokens of a text and, from `start` on, of what a server writes after it, each with its probability.
-
-    `characters` of what is written have tokens so far.
-    """
+@dataclass(slots=True, kw_only=True)
+class ServerText(Continuation):
+    """What a server writes after a text; `characters` of it have tokens so far."""
 
     writing: Writing
-    tokens: list[int]
-    start: int
-    probabilities: list[float] = field(default_factory=list)
     characters: int = 0
 
-    def leads_to(self, tokens: Sequence[int]) -> bool:
-        return len(tokens) >= self.start and self.tokens[: len(tokens)] == tokens
 
-
-class ServerEngine(PagedEngine):
+class ServerEngine(WrittenEngine[ServerText]):
     """Implements `cosine_node.engine.base.Engine` with one stream of text for each sequence.
 
-    The token after a node is the next one of what the server writes, if the node is on that way. A stream is cut
-    once the last token of a row says something else, and another is begun there. Pages are only counted.
+    A stream is cut once the last token of a row says something else, and another is begun there.
     """
 
     def __init__(self, server: TextServer, tokenizer: Tokenizer, *, vocab_tokens: int, context_tokens: int) -> None:
         """`tokenizer`, `vocab_tokens` and `context_tokens` are the target's."""
-        pool = PagePool(tokens=POOL_TOKENS)
-        super().__init__(pool, vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none")
+        super().__init__(
+            pool_tokens=POOL_TOKENS, vocab_tokens=vocab_tokens, context_tokens=context_tokens, numerics="none"
+        )
         self.server = server
         # Servers read special tokens in prompts, and begin each with their own.
         self.target = PlainTokens(tokenizer, spells_special=True)
         self._lead = list(self.target.lead)
-        self._continuations: dict[int, Continuation] = {}
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         """Perform one pass, of at most `WAIT_S`. Raises `LocalProtocolError` or `OutOfPages` without feeding.
@@ -73,15 +58,20 @@ class ServerEngine(PagedEngine):
         """
         now_s = time.monotonic()
         with self.feeding(rows) as fed:
-            for tree, row in fed:
-                if row.scored_from < len(row.nodes):
-                    self._follow(row.sequence, tree.tokens_to(row.nodes[-1]))
-            return [self._result(tree, row, now_s + WAIT_S * (not row.wants_nll)) for tree, row in fed]
+            texts = {row.sequence: tree.tokens_to(row.nodes[-1]) for tree, row in fed if row.is_scored}
+            for sequence, tokens in texts.items():
+                self._follow(sequence, tokens)
+            for _, row in fed:
+                known = self._continuations.get(row.sequence)
+                if known is not None and known.tokens == texts.get(row.sequence):
+                    self._extend(known, now_s + WAIT_S * (not row.wants_nll))
+            nll = [USUAL_NLL if row.wants_nll and len(row.tokens) > 1 else None for row in rows]
+            return [RowResult(self.choices(tree, row), one) for (tree, row), one in zip(fed, nll, strict=True)]
 
     def release(self, sequence: int) -> None:
+        if (known := self._continuations.get(sequence)) is not None:
+            known.writing.cut()
         super().release(sequence)
-        if (continuation := self._continuations.pop(sequence, None)) is not None:
-            continuation.writing.cut()
 
     def _follow(self, sequence: int, tokens: list[int]) -> None:
         """Have the server write after these tokens, unless it does so already."""
@@ -98,32 +88,16 @@ class ServerEngine(PagedEngine):
             if len(text) >= len(writing.prompt) and written.startswith(text):
                 # The same in other tokens.
                 begun = len(text) - len(writing.prompt)
-                self._continuations[sequence] = Continuation(writing, tokens, len(tokens), [], begun)
+                self._continuations[sequence] = ServerText(tokens, writing=writing, characters=begun)
                 return
             # It may overtake the text, which would be read anew otherwise.
             is_behind = ending is None and text.startswith(written)
             if is_behind or writing.is_resting:
                 return
             writing.cut()
-        self._continuations[sequence] = Continuation(Writing(self.server, text), tokens, len(tokens))
+        self._continuations[sequence] = ServerText(tokens, writing=Writing(self.server, text))
 
-    def _result(self, tree: SequenceTree, row: Row, until_s: float) -> RowResult:
-        continuation = self._continuations.get(row.sequence)
-        choices = []
-        for name in row.nodes[row.scored_from :]:
-            tokens = tree.tokens_to(name)
-            choice = Choice(0, 0.0)
-            if continuation is not None and continuation.leads_to(tokens):
-                if len(tokens) == len(continuation.tokens):
-                    self._extend(continuation, until_s)
-                if len(tokens) < len(continuation.tokens):
-                    token = continuation.tokens[len(tokens)]
-                    probability = continuation.probabilities[len(tokens) - continuation.start]
-                    choice = Choice(token, probability, ((token, probability),)[: row.candidates])
-            choices.append(choice)
-        return RowResult(tuple(choices), nll=USUAL_NLL if row.wants_nll and len(row.tokens) > 1 else None)
-
-    def _extend(self, known: Continuation, until_s: float) -> None:
+    def _extend(self, known: ServerText, until_s: float) -> None:
         """Add the tokens of what was written since, of a word more at least unless the time is over."""
         writing, begun = known.writing, known.characters
         while True:
@@ -136,8 +110,7 @@ class ServerEngine(PagedEngine):
             starts = [(start - begun, one) for start, one in writing.starts[first:last]]
             plan, characters = plan_text(self.target, before=known.tokens, text=text, starts=starts, after=after)
             if characters:
-                known.tokens.extend(token for token, _ in plan)
-                known.probabilities.extend(one if starts else USUAL_PROBABILITY for _, one in plan)
+                known.extend(plan if starts else tuple((token, USUAL_PROBABILITY) for token, _ in plan))
                 known.characters += characters
                 return
             if ending is Ending.TEXT or writing.is_resting or time.monotonic() >= until_s:
