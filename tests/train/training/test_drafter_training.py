@@ -28,7 +28,7 @@ def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.thorough
 def test_an_untrained_model_learns_too(work: Path, tmp_path: Path, run: Run) -> None:
-    texts = ["--texts", str(work / "texts.jsonl"), "--read", "40"]
+    texts = ["--texts", str(work / "texts.jsonl")]
     new = ["--width", "64", "--layers", "0", "--steps", "60"]
     record = trained(run, work, tmp_path / "out", *texts, *new, *SMALL.split())
     assert record["parameters"] < 150_000

@@ -33,7 +33,7 @@ def chats(count: int) -> list[dict[str, object]]:
 @pytest.mark.parametrize("name", ["sums.jsonl", "sums.train.jsonl.xz"])
 def test_a_conversation_is_cut_before_one_of_its_answers(tmp_path: Path, name: str) -> None:
     (question,) = read_questions(write(tmp_path / name, {"messages": CHAT}))
-    assert (question.asked, question.follows) in ((tuple(CHAT[:1]), "3"), (tuple(CHAT[:3]), "7"))
+    assert question.asked in (tuple(CHAT[:1]), tuple(CHAT[:3]))
     assert question.domain == "sums"
 
 
@@ -51,10 +51,10 @@ def test_without_such_files_some_questions_are_held_out(tmp_path: Path) -> None:
     assert 5 < sum(question.is_held_out for question in questions) < 40
 
 
-def test_of_a_text_the_opening_is_asked_and_the_rest_follows(tmp_path: Path) -> None:
+def test_of_a_text_the_opening_is_asked(tmp_path: Path) -> None:
     for text in ("one two", "word " * 99):
         (question,) = read_questions(write(tmp_path / "a.jsonl", {"text": text}))
-        assert isinstance(question.asked, str) and question.asked + question.follows == text
+        assert isinstance(question.asked, str) and text.startswith(question.asked)
         assert len(question.asked) <= OPENING_CHARACTERS and question.asked.endswith(("two", "word"))
 
 

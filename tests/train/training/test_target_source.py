@@ -5,7 +5,6 @@ import random
 import pytest
 
 from cosine_node.engine.vocabulary import DraftVocabulary
-from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.training.answers import TargetPrompt
 from cosine_train.training.target_source import SwarmSource
@@ -32,5 +31,3 @@ def test_of_a_swarm_the_answers_are_its_texts_and_drafters_begin_untrained(slots
         assert answer.tokens == plain_stream(text, prompt.sampling, tokens=NEW_TOKENS)
         assert (answer.prompt, answer.likely_ids.shape) == (prompt.tokens, (NEW_TOKENS, 0))
     assert source.new_drafter(KNOWN).config.hidden_size == 64
-    with pytest.raises(UsageError, match="leave --read out"):
-        source.readings(prompts)

@@ -72,7 +72,6 @@ class TrainingOptions:
     ] = None
     init: Annotated[Path | None, train_option(metavar="FOLDER", help="Continue from this drafter.")] = None
     answers: Annotated[int, train_option(min=1, help="Number of the target's answers to learn from.")] = 4000
-    read: Annotated[int, train_option(min=0, help="Number of answers in the texts to learn from as well.")] = 0
     held_out: Annotated[int, train_option(min=1, help="Number of questions to measure with.")] = 32
     new_tokens: Annotated[int, train_option(min=1, help="Maximum number of tokens of an answer.")] = 160
     longest_prompt: Annotated[int, train_option(min=1, help="Maximum number of tokens of a question.")] = 192
@@ -147,7 +146,6 @@ class TrainingOptions:
         )
         own = {field.name for field in fields(self)}
         named = {field.name: getattr(self, field.name) for field in fields(DrafterSettings) if field.name in own}
-        named["longest_reading"] = self.new_tokens
         named |= {"work": self.work or self.out / "work", "shares": _shares(self.domain or [])}
         named["own_questions"] = 0 if self.prompts is None else self.questions
         make = train_head if self.head else train_drafter

@@ -41,18 +41,17 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class TargetPrompt:
-    """A question in tokens, and the sampling of its answer; `given` is an answer of another author, to be read."""
+    """A question in tokens, and the sampling of its answer."""
 
     question: int
     domain: str
     tokens: tuple[int, ...]
     sampling: Sampling
-    given: tuple[int, ...] = ()
 
     def answer(
         self, tokens: tuple[int, ...], likely_ids: NDArray[np.int32], likely_logs: NDArray[np.float16]
     ) -> Answer:
-        """Return the answer to this prompt, written or given."""
+        """Return the answer to this prompt."""
         return Answer(self.question, self.domain, self.sampling, self.tokens, tokens, likely_ids, likely_logs)
 
 

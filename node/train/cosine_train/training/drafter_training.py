@@ -20,7 +20,7 @@ from cosine_train.training.local_target import LocalTarget
 from cosine_train.training.loop import Plan, Training, computes_in_bfloat16, train
 from cosine_train.training.new_drafter import adopt
 from cosine_train.training.own_questions import write_follow_ups, write_own_questions
-from cosine_train.training.questions import TEMPERATURE, Question, prompts_of, read_questions, readings_of
+from cosine_train.training.questions import TEMPERATURE, Question, prompts_of, read_questions
 from cosine_train.training.target_source import TargetSource
 
 RECORD: Final = "training.json"
@@ -49,10 +49,8 @@ class DrafterSettings:
     work: Path
     plan: Plan
     answers: int
-    read: int
     held_out: int
     longest_prompt: int
-    longest_reading: int
     known_tokens: int
     shares: Mapping[str, float] = field(default_factory=dict)
     init: Path | None = None
@@ -163,17 +161,9 @@ def gather_answers(settings: DrafterSettings, source: TargetSource, say: Say) ->
             f"There are no questions of at most {settings.longest_prompt} tokens, or none that are held out; give "
             "more texts, or a greater --longest-prompt."
         )
-    read = readings_of(
-        own,
-        source.codec,
-        readings=settings.read,
-        longest_prompt=settings.longest_prompt,
-        longest_answer=settings.longest_reading,
-    )
     answers = ask_all(learned, work / ANSWERS, lambda prompts: source.target().answers(prompts), say)
-    readings = ask_all(read, work / "read", lambda prompts: source.target().readings(prompts), say)
     measured = ask_all(held_out, work / "held-out", lambda prompts: source.target().answers(prompts), say)
-    return answers + readings, measured
+    return answers, measured
 
 
 def _questions(settings: DrafterSettings, source: TargetSource, say: Say) -> list[Question]:

@@ -16,8 +16,6 @@ from cosine_train.training.answers import Answer, TargetPrompt
 
 LIKELY_TOKENS: Final = 24
 """Likely tokens stored per position. The remaining probability is that of all others."""
-READ_ROWS: Final = 8
-"""Bounds memory: texts that are read in one pass."""
 
 
 @dataclass(slots=True)
@@ -44,8 +42,12 @@ class LocalTarget:
 
     def likely_after(self, tokens: Sequence[int], count: int) -> list[tuple[int, float]]:
         """Return the `count` likeliest next tokens after these, and their probabilities."""
-        (told,) = self._read([TargetPrompt(0, "", tuple(tokens), Sampling(), (0,))], top=count)
-        return [(each.token, exp(log_probability_of(each.surprisal))) for each in told[0].top]
+        sequence = self._engine.open(sampling=Sampling(), prompt_tokens=len(tokens))
+        try:
+            (result,) = self._fed([_last_of(sequence, tokens, top=count)])
+        finally:
+            self._engine.release(sequence)
+        return [(each.token, exp(log_probability_of(each.surprisal))) for each in result.likelihoods[0].top]
 
     def has_ended(self, answer: Answer) -> bool:
         """Return True for an answer that ends with an end token."""
@@ -82,14 +84,7 @@ class LocalTarget:
                     yield _answer(writing.prompt, tuple(writing.tokens), writing.told)
                 else:
                     self._engine.keep(sequence, writing.row.nodes)
-                    writing.row = _chain(sequence, (token,), (None,), top=LIKELY_TOKENS)
-
-    def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """Yield the given answers with the target's likely tokens. Raises `UsageError` for NaN."""
-        waiting = iter(prompts)
-        while batch := list(islice(waiting, READ_ROWS)):
-            for prompt, told in zip(batch, self._read(batch, top=LIKELY_TOKENS), strict=True):
-                yield _answer(prompt, prompt.given, told)
+                    writing.row = _last_of(sequence, (token,))
 
     def _begin(self, prompt: TargetPrompt) -> _Writing:
         """Open a sequence with room for the whole answer. Raises `OutOfPages`."""
@@ -99,24 +94,7 @@ class LocalTarget:
         except OutOfPages:
             self._engine.release(sequence)
             raise
-        return _Writing(prompt, _chain(sequence, prompt.tokens, (None,), top=LIKELY_TOKENS))
-
-    def _read(self, prompts: Sequence[TargetPrompt], *, top: int) -> list[Sequence[Likelihood]]:
-        """Return the likelihoods of each prompt's given answer."""
-        rows = [
-            _chain(
-                self._engine.open(sampling=prompt.sampling, prompt_tokens=len(prompt.tokens)),
-                prompt.tokens + prompt.given[:-1],
-                prompt.given,
-                top=top,
-            )
-            for prompt in prompts
-        ]
-        try:
-            return [result.likelihoods for result in self._fed(rows)]
-        finally:
-            for row in rows:
-                self._engine.release(row.sequence)
+        return _Writing(prompt, _last_of(sequence, prompt.tokens))
 
     def _fed(self, rows: Sequence[Row]) -> list[RowResult]:
         results = self._engine.forward(rows)
@@ -125,10 +103,9 @@ class LocalTarget:
         return results
 
 
-def _chain(sequence: int, tokens: tuple[int, ...], followers: tuple[int | None, ...], *, top: int) -> Row:
-    """Return a row of consecutive tokens with outputs for the last ones, as many as `followers`."""
-    row = Row.chain(sequence, tokens, scored_from=len(tokens) - len(followers))
-    return replace(row, followers=followers, top=top)
+def _last_of(sequence: int, tokens: Sequence[int], *, top: int = LIKELY_TOKENS) -> Row:
+    """Return a row of consecutive tokens with outputs for the last one."""
+    return replace(Row.chain(sequence, tokens, scored_from=len(tokens) - 1), followers=(None,), top=top)
 
 
 def _answer(prompt: TargetPrompt, tokens: tuple[int, ...], told: Sequence[Likelihood]) -> Answer:

@@ -1,6 +1,6 @@
 """Questions to a target, from JSON lines: conversations cut before an answer, or beginnings of plain texts.
 
-In tokens they become prompts for the target to answer, or to read with the answer of another author.
+In tokens they become prompts for the target to answer.
 """
 
 import json
@@ -32,14 +32,10 @@ TEMPERATURE: Final = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A conversation that ends with the user, or the beginning of a text, as a client takes it.
-
-    `follows` is its continuation in the source: an answer, or the rest of the text.
-    """
+    """A conversation that ends with the user, or the beginning of a text, as a client takes it."""
 
     domain: str
     asked: str | tuple[Message, ...]
-    follows: str = ""
     is_held_out: bool = False
 
     @property
@@ -65,9 +61,8 @@ def read_questions(source: Path) -> list[Question]:
     for file in files:
         for record in _records(file):
             domain = str(record.get("domain") or file.name.partition(".")[0])
-            asked, follows = _asked(record)
-            if asked:
-                question = Question(domain, asked, follows)
+            if asked := _asked(record):
+                question = Question(domain, asked)
                 is_held_out = HELD_OUT_MARK in file.name if has_held_out else question.number % HELD_OUT_EVERY == 0
                 found.setdefault(question.number, replace(question, is_held_out=is_held_out))
     if not found:
@@ -105,32 +100,6 @@ def prompts_of(
     return found
 
 
-def readings_of(
-    questions: Sequence[Question], codec: TextTokenizer, *, readings: int, longest_prompt: int, longest_answer: int
-) -> list[TargetPrompt]:
-    """Return prompts with the text that follows them, domains in turn, cut after `longest_answer` tokens."""
-    found: list[TargetPrompt] = []
-    for question in in_turns(questions):
-        if len(found) >= readings:
-            break
-        if not question.follows:
-            continue
-        asked = question.asked
-        if isinstance(asked, str):
-            prompt, whole = codec.encode(asked), codec.encode(asked + question.follows)
-        else:
-            prompt = codec.encode_chat(asked)
-            whole = codec.encode_chat([*asked, {"role": "assistant", "content": question.follows}])
-        # The last tokens of a prompt may change if more text follows.
-        common = next(
-            (i for i, pair in enumerate(zip(prompt, whole, strict=False)) if pair[0] != pair[1]), len(prompt)
-        )
-        given = whole[common : common + longest_answer]
-        if 0 < common <= longest_prompt and given:
-            found.append(TargetPrompt(question.number, question.domain, whole[:common], Sampling(), given))
-    return found
-
-
 def _records(file: Path) -> Iterator[dict[str, Any]]:
     opened = lzma.open if file.suffix == ".xz" else open
     try:
@@ -145,25 +114,22 @@ def _records(file: Path) -> Iterator[dict[str, Any]]:
         raise UsageError(f"{file} cannot be read: {error}.") from None
 
 
-def _asked(record: Mapping[str, Any]) -> tuple[str | tuple[Message, ...], str]:
-    """Return the question and its continuation, each empty if there is none.
+def _asked(record: Mapping[str, Any]) -> str | tuple[Message, ...]:
+    """Return the question, empty if there is none.
 
     Of a conversation that ends with an answer, the question is the part before one of its answers.
     """
     if isinstance(text := record.get("text"), str):
         opening = text[:OPENING_CHARACTERS]
-        asked = opening if len(opening) == len(text) else opening.rpartition(" ")[0]
-        return asked, text[len(asked) :]
+        return opening if len(opening) == len(text) else opening.rpartition(" ")[0]
     messages = record.get("messages")
     if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
-        return "", ""
+        return ""
     turns = [{"role": str(turn.get("role", "")), "content": str(turn.get("content", ""))} for turn in messages]
     if turns and turns[-1]["role"] == "user":
-        return tuple(turns), ""
+        return tuple(turns)
     ends = [place for place, turn in enumerate(turns) if place and turn["role"] == "assistant"]
     if not ends:
-        return "", ""
+        return ""
     # An answer determined by the conversation.
-    choice = sha256(json.dumps(turns).encode()).digest()[0] % len(ends)
-    end = ends[choice]
-    return tuple(turns[:end]), turns[end]["content"]
+    return tuple(turns[: ends[sha256(json.dumps(turns).encode()).digest()[0] % len(ends)]])

@@ -143,10 +143,6 @@ class SwarmSource:
             while under_way:
                 yield from _ended(under_way)
 
-    def readings(self, prompts: Iterable[TargetPrompt]) -> Iterator[Answer]:
-        """Raise `UsageError`: a swarm gives no probabilities of given texts."""
-        raise UsageError("Texts can be read by a target on this machine alone; leave --read out for a swarm.")
-
 
 TargetSource = LocalSource | SwarmSource
 
