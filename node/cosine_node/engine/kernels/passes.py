@@ -34,7 +34,7 @@ class Layers(NamedTuple):
 
     shape: Shape
     tile: int
-    """The address of `tiles.tile`."""
+    """The address of `tiles.tile`, for `products`."""
     norms: Integers
     """The addresses [layers + 1, 4] of the weights of norms: before attention (in the last row before the output
     layer), after it, of query heads and of key heads, or 0 without such norms."""

@@ -10,9 +10,9 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at, inlined
+from cosine_node.engine.kernels.compilation import ONE, ZERO, Floats, Integers, compiled, floats_at
 from cosine_node.engine.kernels.crew import COLUMNS, Thread, columns_of, meet
-from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, call_tile, tile_rows
+from cosine_node.engine.kernels.tiles import FORMATS, LANES, MOST_ROWS, Tile, call_tile, tile_rows
 
 GROUP: Final = COLUMNS
 """Inputs that are rounded with one scale, as are the weights of a group in most formats."""
@@ -86,48 +86,6 @@ def round_inputs(given: Inputs, rows: int, width: int, first: int, last: int) ->
             lows[group] = scales[group] * np.float32(sums[2 * group] + sums[2 * group + 1])
 
 
-class _Addresses(NamedTuple):
-    """The addresses of the first row of `Inputs`: using an array costs as much as a short product."""
-
-    rows: int
-    numbers: int
-    scales: int
-    sums: int
-    lows: int
-
-
-@inlined
-def _multiply(
-    tile: int,
-    part: tuple[int, int, int, int, int],
-    factor: np.float32,
-    given: _Addresses,
-    first: int,
-    rows: int,
-    width: int,
-    column: int,
-    output: int,
-    stride: int,
-) -> None:
-    """Write the products of some rows from `first` on with `LANES` outputs of a part to an address."""
-    form, group = part[1], first * (width // GROUP)
-    column_bytes = GROUP_BYTES[form] * (width // GROUP_INPUTS[form])
-    call_tile(
-        tile,
-        form,
-        rows,
-        part[2] + column // LANES * column_bytes,
-        given.rows + 4 * first * width if form == HALVES else given.numbers + first * width,
-        given.scales + 4 * group,
-        given.sums + 8 * group,
-        given.lows + 4 * group,
-        width,
-        factor,
-        output,
-        stride,
-    )
-
-
 @compiled
 def times(
     tile: int,
@@ -144,27 +102,28 @@ def times(
     `tile` is the address of `tiles.tile`.
     """
     before, rest = 0, given.rest[thread.number]
-    output_address, rest_address = output.ctypes.data, rest.ctypes.data
-    addresses = _Addresses(
-        given.rows.ctypes.data,
-        given.numbers.ctypes.data,
-        given.scales.ctypes.data,
-        given.sums.ctypes.data,
-        given.lows.ctypes.data,
-    )
+    # Using an array costs as much as a short product. Signed, since sums of both kinds are floats.
+    output_address, rest_address = np.int64(output.ctypes.data), np.int64(rest.ctypes.data)
+    row_address, number_address = np.int64(given.rows.ctypes.data), np.int64(given.numbers.ctypes.data)
+    scales, sums = np.int64(given.scales.ctypes.data), np.int64(given.sums.ctypes.data)
+    lows = np.int64(given.lows.ctypes.data)
     for number in range(len(matrix)):
         part = matrix[number, 0], matrix[number, 1], matrix[number, 2], matrix[number, 3], matrix[number, 4]
         form, factor = part[1], np.float32(2.0 ** np.float64(-part[4]))
+        column_bytes = GROUP_BYTES[form] * (width // GROUP_INPUTS[form])
         first, last = columns_of(part[0], thread)
         for start in range(0, rows, ROWS_AT_ONCE):
             end = min(rows, start + ROWS_AT_ONCE)
             for column in range(first, last, LANES):
-                lanes = min(LANES, part[0] - column)
+                lanes, weights = min(LANES, part[0] - column), part[2] + column // LANES * column_bytes
                 for row in range(start, end, TILE_ROWS[form]):
                     count, place = min(TILE_ROWS[form], end - row), row * stride + before + column
+                    group = row * (width // GROUP)
+                    inputs = row_address + 4 * row * width if form == HALVES else number_address + row * width
                     address = output_address + 4 * place if lanes == LANES else rest_address
                     apart = stride if lanes == LANES else LANES
-                    _multiply(tile, part, factor, addresses, row, count, width, column, address, apart)
+                    of_rows = inputs, scales + 4 * group, sums + 8 * group, lows + 4 * group
+                    call_tile(tile, form, count, factor, Tile(weights, *of_rows, width, address, apart))
                     if lanes < LANES:
                         _keep(rest, output, place, stride, count, lanes)
                     if part[3]:

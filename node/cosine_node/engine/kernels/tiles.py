@@ -250,10 +250,10 @@ def _add_halves(code: _Code, group: Any, addresses: tuple[Any, ...], totals: lis
             builder.store(code.multiply_add(columns, value, builder.load(total)), total)
 
 
-def _emit(code: _Code, form: Format, rows: int, dot: Any, given: tuple[Any, ...]) -> None:
+def _emit(code: _Code, form: Format, rows: int, dot: Any, factor: Any, operands: tuple[Any, ...]) -> None:
     """Emit a tile of a format and a number of rows."""
     builder = code.builder
-    weights, inputs, scales, sums, lows, width, factor, output, stride = given
+    weights, inputs, scales, sums, lows, width, output, stride = operands
     per_row = 2 if form.bits == 16 else 1
     totals = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, [0.0] * LANES)) for _ in range(rows * per_row)]
     for total in totals:
@@ -273,50 +273,54 @@ def _emit(code: _Code, form: Format, rows: int, dot: Any, given: tuple[Any, ...]
         builder.store(builder.fmul(total, code.all_lanes(factor)), address).align = 4
 
 
-@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
-def tile_by(
-    typing: Any,
-    way: Any,
-    form: Any,
-    rows: Any,
-    weights: Any,
-    inputs: Any,
-    scales: Any,
-    sums: Any,
-    lows: Any,
-    width: Any,
-    factor: Any,
-    output: Any,
-    stride: Any,
-) -> Any:
-    """Write the products of `rows` rows, at most `MOST_ROWS`, with `LANES` outputs.
+Address = int | np.int64  # Numba takes either.
 
-    `way` is a number of `WAYS`, a constant, and `form` one of `FORMATS`. All others but `factor` are integers.
-    Addresses: of a column's weights, of the rows [rows, `width`] (numbers of eight bits with their scales, by 32,
-    exact sums, by 16, and sums times scales, by 32; with 16 bits in float32), and of the output, whose rows are
-    `stride` apart. Results are multiplied by `factor`, a power of two.
+
+class Tile(NamedTuple):
+    """The operands of a tile: addresses, and numbers of elements. `output` has rows that are `stride` apart.
+
+    Inputs [rows, `width`] are numbers of eight bits with their scales, by 32, exact sums, by 16, and sums times
+    scales, by 32; with weights of 16 bits they are in float32.
     """
-    del typing, weights, inputs, scales, sums, lows, width, output, stride
+
+    weights: Address
+    inputs: Address
+    scales: Address
+    sums: Address
+    lows: Address
+    width: int
+    output: Address
+    stride: int
+
+
+@intrinsic(prefer_literal=True)  # type: ignore[untyped-decorator]
+def tile_by(typing: Any, way: Any, form: Any, rows: Any, factor: Any, given: Any) -> Any:
+    """Write the products of `rows` rows, at most `MOST_ROWS`, with `LANES` outputs, times a power of two.
+
+    `way` is a number of `WAYS`, a constant, `form` one of `FORMATS`, and `given` a `Tile`.
+    """
+    del typing, form, rows, factor
     if not isinstance(way, types.IntegerLiteral):
         return None
     dot = WAYS[way.literal_value][1]
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         del signature
+        _, form, rows, factor, given = values
+        operands = cgutils.unpack_tuple(builder, given)
         for number, chosen in enumerate(FORMATS):
-            with builder.if_then(builder.icmp_signed("==", given[1], ir.Constant(I64, number))):
+            with builder.if_then(builder.icmp_signed("==", form, ir.Constant(I64, number))):
                 for count in range(1, MOST_ROWS + 1):
-                    with builder.if_then(builder.icmp_signed("==", given[2], ir.Constant(I64, count))):
-                        _emit(_Code(builder), chosen, count, dot, given[3:])
+                    with builder.if_then(builder.icmp_signed("==", rows, ir.Constant(I64, count))):
+                        _emit(_Code(builder), chosen, count, dot, factor, operands)
         return context.get_dummy_value()
 
-    numbers = (types.int64,) * 6
-    return types.void(way, types.int64, types.int64, *numbers, types.float32, types.int64, types.int64), generate
+    return types.void(way, types.int64, types.int64, types.float32, given), generate
 
 
 WAY: Final = next(number for number, (needed, _) in enumerate(WAYS) if needed <= processor_features())
-OF_TILE: Final = types.void(*(types.int64,) * 8, types.float32, types.int64, types.int64)
-"""The arguments of `tile_by` but the first."""
+OF_TILE: Final = types.void(types.int64, types.int64, types.float32, *(types.int64,) * len(Tile._fields))
+"""The arguments of `tile_by` but the first, with the operands one by one."""
 
 
 def tile_rows(form: Format) -> int:
@@ -335,48 +339,35 @@ def tile() -> int:
     def run(
         form: int,
         rows: int,
+        factor: np.float32,
         weights: int,
         inputs: int,
         scales: int,
         sums: int,
         lows: int,
         width: int,
-        factor: np.float32,
         output: int,
         stride: int,
     ) -> None:
-        tile_by(WAY, form, rows, weights, inputs, scales, sums, lows, width, factor, output, stride)
+        tile_by(WAY, form, rows, factor, Tile(weights, inputs, scales, sums, lows, width, output, stride))
 
     return int(cfunc(OF_TILE, cache=True)(run).address)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def call_tile(
-    typing: Any,
-    tile: Any,
-    form: Any,
-    rows: Any,
-    weights: Any,
-    inputs: Any,
-    scales: Any,
-    sums: Any,
-    lows: Any,
-    width: Any,
-    factor: Any,
-    output: Any,
-    stride: Any,
-) -> Any:
+def call_tile(typing: Any, tile: Any, form: Any, rows: Any, factor: Any, given: Any) -> Any:
     """Call `tile_by` at the address `tile`."""
-    del typing, tile, form, rows, weights, inputs, scales, sums, lows, width, factor, output, stride
+    del typing, tile, form, rows, factor
 
-    def generate(context: Any, builder: Any, signature: Any, given: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, values: Any) -> Any:
         del signature
-        address, *others = given
+        address, *others, given = values
+        others += cgutils.unpack_tuple(builder, given)
         kind = ir.FunctionType(ir.VoidType(), [each.type for each in others])
         builder.call(builder.inttoptr(address, kind.as_pointer()), others)
         return context.get_dummy_value()
 
-    return types.void(types.int64, *OF_TILE.args), generate
+    return types.void(types.int64, types.int64, types.int64, types.float32, given), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]

@@ -14,6 +14,7 @@ from cosine_node.engine.kernels.tiles import (
     WAY,
     WAYS,
     Format,
+    Tile,
     processor_features,
     tile_by,
 )
@@ -43,9 +44,9 @@ def compiled_by(way: int) -> Any:
     def run(form: int, rows: int, weights: Any, given: Any, output: Any, stride: int) -> None:
         inputs = given.rows.ctypes.data if form == 0 else given.numbers.ctypes.data
         scales, sums, lows = given.scales.ctypes.data, given.sums.ctypes.data, given.lows.ctypes.data
-        factor, address = np.float32(0.5), output.ctypes.data
-        first = weights.ctypes.data
-        tile_by(way, form, rows, first, inputs, scales, sums, lows, WIDTH, factor, address, stride)
+        first, address = weights.ctypes.data, output.ctypes.data
+        given_tile = Tile(first, inputs, scales, sums, lows, WIDTH, address, stride)
+        tile_by(way, form, rows, np.float32(0.5), given_tile)
 
     return njit(run)
 
