@@ -42,56 +42,36 @@ model_option = partial(option, panel="Model")
 operation_option = partial(option, panel="Operation")
 
 
-@dataclass(frozen=True, slots=True)
-class _Spelling:
-    """A client option on the command line. `name` is set if it differs from the library's."""
-
-    metavar: str | None = None
-    name: str = ""
-    has_variable: bool = True
-    show_default: bool = True
-
-
-_SPELLINGS: Final[Mapping[str, _Spelling]] = {
-    "network": _Spelling("NAME"),
-    "swarm": _Spelling("FILE"),
-    "identity": _Spelling("FILE"),
-    "deny": _Spelling("PEER"),
-    "target": _Spelling("MODEL"),
-    "max_new_tokens": _Spelling("TOKENS"),
-    "temperature": _Spelling("NUMBER"),
-    "top_p": _Spelling("SHARE"),
-    "top_k": _Spelling("COUNT"),
-    "min_p": _Spelling("SHARE"),
-    "repetition_penalty": _Spelling("NUMBER"),
-    "presence_penalty": _Spelling("NUMBER"),
-    "frequency_penalty": _Spelling("NUMBER"),
-    "bad_words": _Spelling("TEXT", "bad-word", has_variable=False),
-    "min_tokens": _Spelling("TOKENS"),
-    "ignore_eos": _Spelling(""),
-    "schema": _Spelling("FILE", has_variable=False),
-    "regex": _Spelling("TEXT", has_variable=False),
-    "grammar": _Spelling("FILE", has_variable=False),
-    "logprobs": _Spelling("COUNT", has_variable=False),
-    "prompt_logprobs": _Spelling("COUNT", has_variable=False),
-    "prediction": _Spelling("FILE", has_variable=False),
-    "draft_from": _Spelling("FOLDER"),
-    "past_replies": _Spelling("WORD"),
-    "generation_config": _Spelling("SOURCE"),
-    "seed": _Spelling("NUMBER", has_variable=False),
-    "stop": _Spelling("TEXT", has_variable=False),
-    "strategy": _Spelling("NAME"),
-    "dtype": _Spelling("DTYPE"),
-    "timeout_s": _Spelling("SECONDS", "timeout"),
-    "max_drafters": _Spelling("COUNT"),
-    "prompt_window_tokens": _Spelling("TOKENS", "prompt-window"),
-    "trust": _Spelling("PEER", has_variable=False),
-    "verifier": _Spelling("PEER", has_variable=False),
-    "coordination": _Spelling("PEER"),
-    "audit": _Spelling("SHARE"),
-    "share_feedback": _Spelling(name="share-feedback/--no-share-feedback", show_default=False),
-    "warm_spare": _Spelling(""),
+_METAVARS: Final[Mapping[str, tuple[str, ...]]] = {
+    "NAME": ("network", "strategy"),
+    "FILE": ("swarm", "identity", "schema", "grammar", "prediction"),
+    "PEER": ("deny", "trust", "verifier", "coordination"),
+    "MODEL": ("target",),
+    "TOKENS": ("max_new_tokens", "min_tokens", "prompt_window_tokens"),
+    "NUMBER": ("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty", "seed"),
+    "SHARE": ("top_p", "min_p", "audit"),
+    "COUNT": ("top_k", "logprobs", "prompt_logprobs", "max_drafters"),
+    "TEXT": ("bad_words", "regex", "stop"),
+    "FOLDER": ("draft_from",),
+    "WORD": ("past_replies",),
+    "SOURCE": ("generation_config",),
+    "DTYPE": ("dtype",),
+    "SECONDS": ("timeout_s",),
+    "": ("ignore_eos", "warm_spare"),
 }
+"""What the help shows as the value of client options; flags have none."""
+_NAMES: Final[Mapping[str, str]] = {
+    "bad_words": "bad-word",
+    "timeout_s": "timeout",
+    "prompt_window_tokens": "prompt-window",
+    "share_feedback": "share-feedback/--no-share-feedback",
+}
+"""The names of client options on the command line that differ from the library's."""
+_WITHOUT_VARIABLE: Final = frozenset(
+    {"bad_words", "grammar", "logprobs", "prediction", "prompt_logprobs", "regex", "schema", "seed", "stop"}
+    | {"trust", "verifier"}
+)
+"""Client options of a single command, which no environment variable gives."""
 
 _CONTENTS: Final = ("schema", "grammar", "prediction")
 """Options whose value is the content of the named file."""
@@ -105,20 +85,25 @@ SERVED_BY: Final = (
 """Further client options of `generate` and `serve`."""
 
 
+def _metavar(name: str) -> str | None:
+    return next((metavar for metavar, names in _METAVARS.items() if name in names), None)
+
+
 def client_option(name: str) -> Any:
-    spelling, declared = _SPELLINGS[name], OPTIONS[name]
-    more: dict[str, Any] = {"show_default": spelling.show_default}
-    if not spelling.has_variable:
+    declared = OPTIONS[name]
+    more: dict[str, Any] = {"show_default": name != "share_feedback"}
+    if name in _WITHOUT_VARIABLE:
         more["envvar"] = None
     repeated = "; may be repeated." if isinstance(declared.default, tuple) else "."
     text = declared.help.removesuffix(".") + repeated
-    return option(spelling.name or name.replace("_", "-"), spelling.metavar, text, declared.purpose.value, **more)
+    spelled = _NAMES.get(name, name.replace("_", "-"))
+    return option(spelled, _metavar(name), text, declared.purpose.value, **more)
 
 
 def _client_parameter(name: str) -> Parameter:
     """The command parameter for a client option. None means that the default is determined later."""
     declared = OPTIONS[name]
-    of: Any = Path if _SPELLINGS[name].metavar == "FILE" else declared.kind.type
+    of: Any = Path if _metavar(name) == "FILE" else declared.kind.type
     default = None if declared.yields else declared.default
     if isinstance(default, tuple):
         of, default = list[str], None
