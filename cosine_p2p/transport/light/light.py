@@ -15,7 +15,7 @@ from cosine_p2p.transport.base import Stream, StreamHandler
 from cosine_p2p.transport.hosts import hosts_of
 from cosine_p2p.transport.light.host import LightHost
 from cosine_p2p.transport.light.sockets import EarlySockets
-from cosine_p2p.transport.light.stream import Carrier, LightStream
+from cosine_p2p.transport.light.stream import LightStream
 from cosine_p2p.transport.light.trio_thread import TrioThread
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.transport.peer_gate import PeerGate
@@ -71,7 +71,6 @@ class LightTransport:
             seed, thread.spawn, dial_timeout_s=config.dial_timeout_s, given=given, policy=policy, early=early
         )
         self._streams: set[LightStream] = set()
-        self._carriers: set[Carrier] = set()
         self._joining: list[asyncio.Task[str | None]] = []
 
     @classmethod
@@ -106,18 +105,13 @@ class LightTransport:
     async def dial(self, peer_id: str, protocol: str) -> Stream:
         """Open a stream. Raises `PeerLost` with the reason, at the latest soon after `dial_timeout_s`."""
         self._config.gate.check_dial(peer_id)
-        addresses = self._addresses(peer_id)
-
-        async def open_in_trio() -> Carrier:
-            muxed = await self._host.open(peer_id, addresses, protocol)
-            carrier = Carrier(muxed, self._thread, self._carriers.discard)
-            self._carriers.add(carrier)
-            return carrier
-
-        opening = self._thread.call(open_in_trio, undo=lambda carrier: self._thread.post(carrier.discard))
-        carrier = await self._in_time(peer_id, opening)
+        opening = self._thread.call(
+            partial(self._host.open, peer_id, self._addresses(peer_id), protocol),
+            undo=lambda muxed: self._thread.post(self._thread.spawn, muxed.reset),
+        )
+        muxed = await self._in_time(peer_id, opening)
         self._met.note(peer_id, True)
-        stream = LightStream(peer_id, carrier, self._thread, self._streams.discard)
+        stream = LightStream(peer_id, muxed, self._thread, self._streams.discard)
         self._streams.add(stream)
         return await self._config.gate.enter(stream)
 
@@ -138,13 +132,14 @@ class LightTransport:
     async def close(self) -> None:
         """End every stream and leave, after a moment for data that is still being sent."""
         await end_all(self._joining)
-        for stream in list(self._streams):
+        streams = list(self._streams)
+        for stream in streams:
             stream.close()
 
         async def leave() -> None:
             with trio.move_on_after(0.5):
-                for carrier in list(self._carriers):
-                    await carrier.sent.wait()
+                for stream in streams:
+                    await stream.has_ended.wait()
             self._host.end()
 
         try:
