@@ -15,6 +15,7 @@ from cosine_p2p.directory.dht import SealedRecord
 from cosine_p2p.directory.distances import Distances
 from cosine_p2p.directory.known_peers import MAX_PEERS, KnownPeer
 from cosine_p2p.directory.postings import PostingChecker
+from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.storage.state_file import StateFile
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
@@ -28,7 +29,7 @@ from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
 logger = logging.getLogger(__name__)
 
 FILE_NAME: Final = "client.json"
-VERSION: Final = 1  # Of the file; one of another version is ignored.
+VERSION: Final = 2  # Of the file; one of another version is ignored.
 MAX_SWARMS: Final = 8  # Bounds the file; the swarms used last are kept.
 MAX_TARGETS: Final = 4  # Bounds the file; the targets of a swarm used last are kept.
 MAX_RECORDS: Final[Mapping[Role, int]] = {Role.VERIFIER: 4, Role.DRAFTER: 8}  # Bounds the file, and early dials.
@@ -51,6 +52,15 @@ class ClientMemory:
         self.standings = Standings()
         self.distances = Distances(random.Random(0).random)
         self.trials = {kind.name: SpeedTrials(kind.drafter_counts) for kind in strategies.values()}
+        # What is stored of peers, with the types of the values.
+        self._kept: dict[str, tuple[Remembered[str, Any], type]] = {
+            "failures": (self.failures.counts, int),
+            "commits_s": (self.speeds.commits_s, float),
+            "prefills_s": (self.speeds.prefills_s, float),
+            "right": (self.standings.right, int),
+            "wrong": (self.standings.wrong, bool),
+            "distances_s": (self.distances.told, float),
+        }
         self._file = file
         self.wall_s = wall_s
 
@@ -76,10 +86,9 @@ class ClientMemory:
             return
         try:
             away_s = max(0.0, self.wall_s() - float(kept["kept_at_s"]))
-            self.failures.restore(kept["failures"], now_s=now_s, away_s=away_s)
-            self.speeds.restore(kept["speeds"], now_s=now_s, away_s=away_s)
-            self.standings.restore(kept["standings"], now_s=now_s, away_s=away_s)
-            self.distances.restore(kept["distances"], now_s=now_s, away_s=away_s)
+            for part, (memory, kind) in self._kept.items():
+                memory.restore(kept[part], kind, now_s=now_s, away_s=away_s)
+            self.distances.place.restore(kept["place"])
             for name, known in self.trials.items():
                 known.restore(kept["trials"].get(name, ()))
         except (AttributeError, LookupError, TypeError, ValueError, OverflowError, MalformedMessage) as error:
@@ -89,10 +98,8 @@ class ClientMemory:
         """Write the file for the next process."""
         self._update(
             kept_at_s=self.wall_s(),
-            failures=self.failures.state(now_s),
-            speeds=self.speeds.state(now_s),
-            standings=self.standings.state(now_s),
-            distances=self.distances.state(now_s),
+            **{part: memory.aged(now_s) for part, (memory, _) in self._kept.items()},
+            place=self.distances.place.state(),
             trials={name: known.state() for name, known in self.trials.items()},
         )
 

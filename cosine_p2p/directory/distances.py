@@ -1,7 +1,7 @@
 """Round-trip times known to a client: measured, reported by a verifier, or estimated from coordinates. Pure."""
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from cosine_p2p.directory.vivaldi import MAX_RTT_S, Chance, Vivaldi, estimated_rtt_s
 from cosine_p2p.storage.memory import Remembered
@@ -18,7 +18,8 @@ class Distances:
 
     def __init__(self, chance: Chance) -> None:
         self.place = Vivaldi(chance)
-        self._told = Remembered[tuple[str, str], float](MAX_PAIRS, forgotten_s=FORGOTTEN_S)
+        # In seconds, by the verifier and the drafter.
+        self.told = Remembered[str, float](MAX_PAIRS, forgotten_s=FORGOTTEN_S)
         self._found: dict[str, Sequence[NodeRecord]] = {}
 
     def measured(self, records: Sequence[NodeRecord], links: PeerLinks, protocol: str) -> dict[str, float]:
@@ -44,7 +45,7 @@ class Distances:
         measured_s = self.measured(drafters, links, DRAFT)
         rtts_s = {}
         for drafter in drafters:
-            rtt_s = self._told.get((verifier.peer_id, drafter.peer_id), now_s)
+            rtt_s = self.told.get(f"{verifier.peer_id} {drafter.peer_id}", now_s)
             if rtt_s is None:
                 rtt_s = estimated_rtt_s(drafter.coordinate, verifier.coordinate)
             if rtt_s is not None:
@@ -69,18 +70,4 @@ class Distances:
     def note_told(self, verifier: str, drafter: str, rtt_s: float, *, now_s: float) -> None:
         """Note the round-trip time that a verifier reports to a drafter; 0 if it did not measure one."""
         if 0.0 < rtt_s <= MAX_RTT_S:
-            self._told.note((verifier, drafter), rtt_s, now_s)
-
-    def state(self, now_s: float) -> dict[str, Any]:
-        """The client's coordinate and the reports [verifier, drafter, seconds, age], as values of JSON."""
-        told = self._told.state(now_s, lambda pair, rtt_s: [*pair, rtt_s])
-        return {"place": self.place.state(), "told": told}
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago."""
-
-        def read(verifier: str, drafter: str, rtt_s: float) -> tuple[tuple[str, str], float]:
-            return (verifier, drafter), float(rtt_s)
-
-        self.place.restore(state["place"])
-        self._told.restore(state["told"], read, now_s=now_s, away_s=away_s)
+            self.told.note(f"{verifier} {drafter}", rtt_s, now_s)

@@ -36,15 +36,16 @@ class Remembered(Generic[_K, _V]):
         entries = self._entries.items()
         return [(key, value) for key, (value, noted_s) in entries if self._is_fresh(noted_s, now_s)]
 
-    def state(self, now_s: float, write: Callable[[_K, _V], list[Any]]) -> list[list[Any]]:
-        """All entries as values of JSON: the result of `write`, and the age in seconds."""
-        return [[*write(key, value), now_s - self._entries[key][1]] for key, value in self.items(now_s)]
+    def aged(self, now_s: float) -> list[tuple[_K, _V, float]]:
+        """`items`, each with its age in seconds."""
+        return [(key, value, now_s - self._entries[key][1]) for key, value in self.items(now_s)]
 
-    def restore(self, state: Any, read: Callable[..., tuple[_K, _V]], *, now_s: float, away_s: float) -> None:
-        """Load a state saved `away_s` ago; `read` returns the key and value of what `write` wrote. Raises as it."""
-        for *written, age_s in state[-self._most :]:
-            key, value = read(*written)
-            self.note(key, value, now_s - float(age_s) - away_s)
+    def restore(
+        self: "Remembered[str, _V]", aged: Any, kind: Callable[[Any], _V], *, now_s: float, away_s: float
+    ) -> None:
+        """Load what `aged` returned `away_s` ago, from JSON. Raises `ValueError` or `TypeError`."""
+        for key, value, age_s in aged[-self._most :]:
+            self.note(str(key), kind(value), now_s - float(age_s) - away_s)
 
     def _is_fresh(self, noted_s: float, now_s: float) -> bool:
         return 0.0 <= now_s - noted_s < self._forgotten_s

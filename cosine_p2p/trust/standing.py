@@ -18,7 +18,7 @@ texts: 4 % with the first key, 1 % with the fourth, and so on.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from cosine_p2p.storage.memory import Remembered
 
@@ -35,34 +35,34 @@ class Standings:
     """The standing of each verifier with one client. Times are monotonic."""
 
     def __init__(self) -> None:
-        self._checks = Remembered[str, int](MAX_PEERS, forgotten_s=FORGOTTEN_S)
-        # Separate, so that a flood of new keys does not evict the rejected ones.
-        self._rejected = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        self.right = Remembered[str, int](MAX_PEERS, forgotten_s=FORGOTTEN_S)
+        # Separate, so that a flood of new keys does not evict the wrong ones.
+        self.wrong = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
         self._outvoted = Remembered[str, bool](MAX_PEERS, forgotten_s=FORGOTTEN_S)
 
     def note_right(self, peer_id: str, *, now_s: float) -> None:
-        if self._rejected.get(peer_id, now_s) is None:
-            self._checks.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
+        if self.wrong.get(peer_id, now_s) is None:
+            self.right.note(peer_id, min(PROVEN, self.checks(peer_id, now_s=now_s) + 1), now_s)
 
     def note_outvoted(self, peer_id: str, *, now_s: float) -> None:
         """Reset a verifier that most others contradict, which rounding may cause; reject it the second time."""
-        self._checks.pop(peer_id)
+        self.right.pop(peer_id)
         if self._outvoted.get(peer_id, now_s) is not None:
             self.reject(peer_id, now_s=now_s)
         self._outvoted.note(peer_id, True, now_s)
 
     def reject(self, peer_id: str, *, now_s: float) -> None:
-        self._checks.pop(peer_id)
-        self._rejected.note(peer_id, True, now_s)
+        self.right.pop(peer_id)
+        self.wrong.note(peer_id, True, now_s)
 
     def rejected(self, now_s: float) -> frozenset[str]:
-        return frozenset(peer_id for peer_id, _ in self._rejected.items(now_s))
+        return frozenset(peer_id for peer_id, _ in self.wrong.items(now_s))
 
     def checks(self, peer_id: str, *, now_s: float) -> int:
-        return self._checks.get(peer_id, now_s) or 0
+        return self.right.get(peer_id, now_s) or 0
 
     def all_checks(self, now_s: float) -> dict[str, int]:
-        return dict(self._checks.items(now_s))
+        return dict(self.right.items(now_s))
 
     def levels(self, peer_ids: Iterable[str], *, now_s: float) -> dict[str, int]:
         """The levels of peers: 0 without checks, 1 with one, and one more for each doubling."""
@@ -74,16 +74,4 @@ class Standings:
         return max(share, min(1.0, LIE_PRICE / checks if checks else 1.0)) if share else 0.0
 
     def trial_chance(self, now_s: float) -> float:
-        return max(1 / RAREST_TRIAL, 1 / (TRIAL_EVERY * (1 + len(self._rejected.items(now_s)))))
-
-    def state(self, now_s: float) -> list[list[Any]]:
-        """The entries [peer id, checks, seconds since the latest] as values of JSON; -1 checks: rejected."""
-        known = self._checks.state(now_s, lambda peer_id, checks: [peer_id, checks])
-        return known + self._rejected.state(now_s, lambda peer_id, _: [peer_id, -1])
-
-    def restore(self, state: Any, *, now_s: float, away_s: float) -> None:
-        """Load the state that another process saved `away_s` ago."""
-        known = [entry for entry in state if entry[1] > 0]
-        rejected = [entry for entry in state if entry[1] < 0]
-        self._checks.restore(known, lambda peer_id, checks: (peer_id, int(checks)), now_s=now_s, away_s=away_s)
-        self._rejected.restore(rejected, lambda peer_id, _: (peer_id, True), now_s=now_s, away_s=away_s)
+        return max(1 / RAREST_TRIAL, 1 / (TRIAL_EVERY * (1 + len(self.wrong.items(now_s)))))

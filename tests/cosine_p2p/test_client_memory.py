@@ -45,7 +45,7 @@ def test_the_next_process_knows_who_failed_who_was_right_and_how_fast_and_far_pe
     first.trials["cosine"].restore(measured_trials().state())
     first.write(now_s=50.0)
     second = restored(file, wall_s=NOW_S + 20.0, now_s=3.0)
-    assert second.distances.state(3.0)["told"] == [["verifier", "drafter", 0.02, 20.0]]
+    assert second.distances.told.aged(3.0) == [("verifier drafter", 0.02, 20.0)]
     assert second.failures.avoided(3.0) == {"dead"}
     assert second.speeds.passes_s(["fast"], now_s=3.0) == {"fast": 0.06}
     assert second.standings.levels(["right"], now_s=3.0) == {"right": 1}
@@ -71,7 +71,7 @@ def test_what_a_program_names_is_the_file_and_without_one_nothing_is_kept(
 
 BROKEN_PARTS: tuple[dict[str, Any], ...] = (
     {"version": VERSION + 1},
-    {"failures": 5, "speeds": {"a": 1}, "standings": None, "distances": [], "trials": [1]},
+    {"failures": 5, "commits_s": {"a": 1}, "right": None, "place": [], "trials": [1]},
     {"swarms": {"main": [1]}},
     {"swarms": {"main": {"peers": 5, "targets": {TARGET: {"verifier": {"found_at_s": "now", "records": []}}}}}},
     {
@@ -88,7 +88,7 @@ def test_parts_that_are_not_ours_hold_nothing(file: Path, change: dict[str, Any]
     whole = {"version": VERSION, "kept_at_s": NOW_S, "failures": [], "speeds": [], "swarms": {}}
     file.write_text(json.dumps(whole | change))
     found, swarm = restored(file), memory(file).of_swarm("main", target=TARGET)
-    assert found.failures.avoided(0.0) == frozenset() and found.speeds.state(0.0) == []
+    assert found.failures.avoided(0.0) == frozenset() and found.speeds.commits_s.items(0.0) == []
     assert swarm.peers() == () and not swarm.records(CHECKER).get(Role.VERIFIER)
     swarm.write([peer(1)], frozenset())
     assert memory(file).of_swarm("main").peers() == (peer(1),)

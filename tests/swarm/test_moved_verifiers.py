@@ -103,8 +103,8 @@ def after_a_loss(
             seconds = asyncio.get_running_loop().time()
             await losing
             await assert_freed(swarm)
-            avoided = client._memory.failures.state(seconds)
-            return Outcome(tuple(ids), error, seconds, avoided[0][1] if avoided else 0)
+            failures = client._memory.failures.counts.aged(seconds)
+            return Outcome(tuple(ids), error, seconds, failures[0][1] if failures else 0)
 
     return run_virtual(run())
 
