@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 from cosine_p2p.replies.intake import Intake, Reading, told
 from cosine_p2p.replies.parts import CallArguments, CallBegun
@@ -28,6 +28,11 @@ class CallFormat(Protocol):
 
     def read(self, intake: Intake, calls: "Calls") -> Reading[bool]:
         """Read the calls that begin here; return false if there is none and the text is content."""
+
+
+@runtime_checkable
+class ForcibleFormat(CallFormat, Protocol):
+    """A format in which a grammar can force calls: arguments are JSON."""
 
     def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
         """Return a grammar expression for one call of these tools, or for one or more."""

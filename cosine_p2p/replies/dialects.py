@@ -1,10 +1,10 @@
 """The formats of tool calls, and the choice of one by the chat template. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from cosine_p2p.replies.calls import CallFormat
+from cosine_p2p.replies.calls import CallFormat, ForcibleFormat
 from cosine_p2p.replies.gemma_calls import GemmaCalls
 from cosine_p2p.replies.harmony import channel_rule
 from cosine_p2p.replies.json_calls import JsonCalls
@@ -32,11 +32,10 @@ def _arg_pairs(suffix: str, *, opens: str = "", closes: str = "", name_ends: str
         value_ends=f"</arg_value{suffix}>",
         ends=f"</tool_call{suffix}>",
         closes=closes,
-        in_section=bool(opens),
     )
 
 
-def _invocations(mark: str, *, section: str, says_kind: bool = False) -> TaggedCalls:
+def _invocations(mark: str, *, section: str) -> TaggedCalls:
     """Return the format of MiniMax and DeepSeek V3.2: calls and parameters with a name in quotes."""
     return TaggedCalls(
         opens=f"<{section}>",
@@ -47,8 +46,6 @@ def _invocations(mark: str, *, section: str, says_kind: bool = False) -> TaggedC
         value_ends=f"</{mark}parameter>",
         ends=f"</{mark}invoke>",
         closes=f"</{section}>",
-        in_section=True,
-        says_kind=('" string="true"', '" string="false"') if says_kind else ('"', '"'),
     )
 
 
@@ -83,10 +80,6 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             value_ends="<|close|>argument<|sep|>",
             ends="<|close|>call<|sep|>",
             closes="<|close|>tools<|sep|>",
-            lined=False,
-            in_section=True,
-            after_name='" index="1"',
-            says_kind=('" type="string"', '" type="object"'),
         ),
     ),
     (
@@ -118,8 +111,8 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
         ("<start_function_call>",),
         GemmaCalls(begins="<start_function_call>call:", ends="<end_function_call>", quote="<escape>"),
     ),
-    (("｜DSML｜", "function_calls"), _invocations("｜DSML｜", section="｜DSML｜function_calls", says_kind=True)),
-    (("｜DSML｜",), _invocations("｜DSML｜", section="｜DSML｜tool_calls", says_kind=True)),
+    (("｜DSML｜", "function_calls"), _invocations("｜DSML｜", section="｜DSML｜function_calls")),
+    (("｜DSML｜",), _invocations("｜DSML｜", section="｜DSML｜tool_calls")),
     (
         ("<｜tool▁call▁begin｜>", "```json"),
         NamedCalls(
@@ -186,7 +179,6 @@ FORMATS: Final[tuple[tuple[tuple[str, ...], CallFormat], ...]] = (
             key_ends='">',
             value_ends="</param>",
             ends="</function>",
-            lined=False,
         ),
     ),
     (("<function=", "<parameter="), _functions("<tool_call>", "</tool_call>", on_lines=True)),
@@ -220,7 +212,7 @@ class Dialect:
         rules = Rules(split)
         if self.in_channels:
             return rules.grammar(channel_rule(rules, tools))
-        assert self.calls is not None
+        assert isinstance(self.calls, ForcibleFormat)
         calls = self.calls.rule(rules, tools, several=several)
         if self.reasoning is None:
             return rules.grammar(calls)
@@ -228,6 +220,11 @@ class Dialect:
         if is_thinking:
             return rules.grammar(f"{thought} {calls}")
         return rules.grammar(f"({rules.mark(self.reasoning.begins)} {thought})? {calls}")
+
+    @property
+    def forcible(self) -> "Dialect":
+        """The dialect of a reply with forced calls: those with other arguments than JSON are in Hermes' format."""
+        return self if self.in_channels or isinstance(self.calls, ForcibleFormat) else replace(self, calls=HERMES)
 
     @classmethod
     def of(cls, template: str) -> "Dialect":

@@ -2,19 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls, written
 from cosine_p2p.replies.intake import Intake, Reading
-from cosine_p2p.replies.rules import Rules, TooManyRules
-from cosine_p2p.replies.schemas import Form, Root, forms, joined
 
 _NAME: Final = re.compile(r"[\w.\-:/]+")
-MAX_DEPTH: Final = 16
-MAX_ITEMS: Final = 64  # Bounds of generated rules: depth of schemas, minimum number of items.
 _ATOM: Final = re.compile(r"[^,\[\]{}:]+")
 
 
@@ -61,70 +57,6 @@ class GemmaCalls:
         if mark:
             calls.end()
         return True
-
-    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        calls = []
-        for name, schema in tools.items():
-            root = Root(schema)
-            arguments = [self._object(rules, form, root, MAX_DEPTH) for form in forms(schema, root)]
-            calls.append(f"{rules.mark(f'{self.begins}{name}')} {rules.one_of(arguments)}")
-        call = f"{rules.one_of(calls)} {rules.mark(self.ends)}"
-        return f"({call})+" if several else call
-
-    def _value(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
-        if not depth:
-            raise TooManyRules
-        return rules.once(schema, root, lambda: self._ways(rules, schema, root, depth))
-
-    def _ways(self, rules: Rules, schema: Any, root: Root, depth: int) -> str:
-        ways: list[str] = []
-        for form in forms(schema, root):
-            if form.listed is not None:
-                ways += [rules.mark(self._written(each)) for each in form.listed]
-                continue
-            if "string" in form.kinds:
-                ways.append(f"{rules.mark(self.quote)} {rules.text_before(self.quote, form.schemas)}")
-            if "array" in form.kinds:
-                ways.append(self._array(rules, form, root, depth))
-            if "object" in form.kinds:
-                ways.append(self._object(rules, form, root, depth))
-            if scalars := sorted(form.kinds - {"string", "array", "object"} if form.kinds else {"number"}):
-                ways.append(rules.json(joined([*form.schemas, {"type": scalars}]), root))
-        return rules.one_of(ways)
-
-    def _array(self, rules: Rules, form: Form, root: Root, depth: int) -> str:
-        item = self._value(
-            rules, joined([each["items"] for each in form.schemas if "items" in each]), root, depth - 1
-        )
-        least = max((each.get("minItems", 0) for each in form.schemas), default=0)
-        most = min((each["maxItems"] for each in form.schemas if "maxItems" in each), default=None)
-        if not isinstance(least, int) or least > MAX_ITEMS:
-            raise TooManyRules
-        if most is not None and (not isinstance(most, int) or most < least):
-            raise TooManyRules
-        further = f"({rules.mark(',')} {item})"
-        if most is None:
-            further += f"{{{least - 1},}}" if least > 1 else "*"
-        elif most > 1:
-            further += f"{{{max(least, 1) - 1},{most - 1}}}"
-        else:
-            further = ""
-        items = "" if most == 0 else f"{item} {further}" if least > 0 else f"({item} {further})?"
-        return f"{rules.mark('[')} {items} {rules.mark(']')}"
-
-    def _object(self, rules: Rules, form: Form, root: Root, depth: int) -> str:
-        values = {
-            name: f"{rules.mark(f'{name}:')} {self._value(rules, of, root, depth - 1)}"
-            for name, of in form.members().items()
-        }
-        others = [
-            f"{rules.name(each)} {rules.mark(':')} {self._value(rules, each.schema, root, depth - 1)}"
-            for each in form.others()
-        ]
-        return f"{rules.mark('{')} {rules.fields(values, form.needed, others, ',')} {rules.mark('}')}"
-
-    def _written(self, value: Any) -> str:
-        return f"{self.quote}{value}{self.quote}" if isinstance(value, str) else written(value)
 
 
 def _tokens(text: str, quote: str) -> Iterator[str]:

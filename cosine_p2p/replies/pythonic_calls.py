@@ -2,14 +2,12 @@
 
 import ast
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any, Final
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls, written
 from cosine_p2p.replies.intake import Intake, Reading
-from cosine_p2p.replies.rules import Rules
-from cosine_p2p.replies.schemas import Root, forms
 
 _NAME: Final = re.compile(r"[\w.\-]+")
 
@@ -59,25 +57,6 @@ class PythonicCalls:
                     after = intake.at
         intake.at = after
         return calls.begun > begun
-
-    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """Return an expression for calls with JSON values."""
-        calls = []
-        for name, schema in tools.items():
-            root = Root(schema)
-            for form in forms(schema, root):
-                members = form.members().items()
-                values = {each: f"{rules.mark(f'{each}=')} {rules.json(of, root)}" for each, of in members}
-                others = [
-                    f"{rules.name(each)} {rules.mark('=')} {rules.json(each.schema, root)}"
-                    for each in form.others()
-                ]
-                arguments = rules.fields(values, form.needed, others, ", ")
-                calls.append(f"{rules.mark(f'{name}(')} {arguments} {rules.mark(')')}")
-        call = rules.one_of(calls)
-        begin = rules.mark("[" if self.begins[0] == "[" else f"{self.begins[0]}[")
-        more = f"({rules.mark(', ')} {call})*" if several else ""
-        return f"{begin} {call} {more} {rules.mark(f']{self.ends}')}"
 
     def _read_arguments(self, intake: Intake, calls: Calls) -> Reading[bool]:
         between = "{"

@@ -1,4 +1,4 @@
-"""An analysis of JSON schemas: types of values, members of objects, and references. Pure.
+"""An analysis of JSON schemas: types of members, and references. Pure.
 
 References are JSON pointers (RFC 6901) or names (`$anchor`, `$id`), resolved in a `Root`: the whole schema of a
 function's arguments. A schema is a set of alternative `Form`s.
@@ -31,16 +31,6 @@ _HINTS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
-    """Additional members, with names that are not in `names` and match all of `patterns` and none of `beside`."""
-
-    names: tuple[str, ...]
-    patterns: tuple[str, ...]
-    beside: tuple[str, ...]
-    schema: Any
-
-
-@dataclass(frozen=True, slots=True)
 class Form:
     """One alternative of a value: all of these schemas hold, which have no combinations or references."""
 
@@ -66,45 +56,8 @@ class Form:
         lists = [values for each in self.schemas for values in _lists(each)]
         return [value for value in lists[0] if all(value in other for other in lists)] if lists else None
 
-    def without(self, kind: str) -> Any:
-        """Return a schema for the values of other types than `kind`; None for none."""
-        if kind not in self.kinds:
-            return joined([*self.schemas])
-        if self.listed is not None:
-            others = [each for each in self.listed if _kind(each) != kind]
-            return {"enum": others} if others else None
-        kinds = sorted(self.kinds - {kind})
-        return joined([*self.schemas, {"type": kinds}]) if kinds else None
-
-    @property
-    def needed(self) -> frozenset[str]:
-        return frozenset(name for each in self.schemas for name in _texts(each.get("required")))
-
-    def members(self) -> dict[str, Any]:
-        """Return the schemas of possible members by name, in the order of the schemas."""
-        names = [name for each in self.schemas for name in _mapping(each.get("properties"))]
-        names += [name for each in self.schemas for name in _texts(_mapping(each.get("propertyNames")).get("enum"))]
-        names += [name for each in self.schemas for name in _texts(each.get("required"))]
-        said = {name: [of for each in self.schemas for of in _said(each, name)] for name in dict.fromkeys(names)}
-        return {name: joined(each) for name, each in said.items() if False not in each}
-
     def member(self, name: str) -> Any:
         return joined([of for each in self.schemas for of in _said(each, name)])
-
-    def others(self) -> Iterator[Others]:
-        """Yield additional members, if exactly one of the schemas allows them."""
-        open_ones = [each for each in self.schemas if {"patternProperties", "additionalProperties"} & each.keys()]
-        if len(open_ones) != 1:
-            return
-        (own,) = open_ones
-        names = tuple(dict.fromkeys(name for each in self.schemas for name in _mapping(each.get("properties"))))
-        patterns, of_names = _mapping(own.get("patternProperties")), _mapping(own.get("propertyNames"))
-        wanted = tuple(_texts([of_names.get("pattern")]))
-        for pattern, schema in patterns.items():
-            yield Others(names, (pattern, *wanted), tuple(each for each in patterns if each != pattern), schema)
-        rest = own.get("additionalProperties", False)
-        if rest is not False and "enum" not in of_names:
-            yield Others(names, wanted, tuple(patterns), rest)
 
 
 class Root:

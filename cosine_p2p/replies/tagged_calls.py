@@ -2,14 +2,13 @@
 
 import ast
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
 from cosine_p2p.replies.calls import MAX_NAME, Calls, SectionFormat, written
 from cosine_p2p.replies.intake import Intake, Reading
-from cosine_p2p.replies.rules import Rules
-from cosine_p2p.replies.schemas import Root, forms, member_forms
+from cosine_p2p.replies.schemas import Root, member_forms
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,9 +17,6 @@ class TaggedCalls(SectionFormat):
 
     `opens` and `closes` enclose one call or several. Without `name_ends` the first argument ends the name. A quote
     ends names too, and the text after it may state the value's type. Values `on_lines` are between line breaks.
-
-    For grammars: tags are on separate lines if `lined`, several calls share a section if `in_section`, `after_name`
-    follows a call's name, and `says_kind` an argument's: for a text, and for another value.
     """
 
     key: str
@@ -30,10 +26,6 @@ class TaggedCalls(SectionFormat):
     name_ends: str = ""
     value_begins: str = ""
     on_lines: bool = False
-    lined: bool = True
-    in_section: bool = False
-    after_name: str = ""
-    says_kind: tuple[str, str] = ("", "")
 
     @property
     def told(self) -> tuple[str, ...]:
@@ -53,49 +45,6 @@ class TaggedCalls(SectionFormat):
         if is_whole:
             calls.end()
         return is_whole
-
-    def rule(self, rules: Rules, tools: Mapping[str, Any], *, several: bool) -> str:
-        """Return an expression for calls with arguments in the order of the schema, additional ones at the end."""
-        line = "\n" if self.lined else ""
-        calls = []
-        for name, schema in tools.items():
-            begun, root = rules.mark(f"{self.begins}{name}{self.after_name}{self.name_ends}{line}"), Root(schema)
-            for form in forms(schema, root):
-                arguments = [
-                    self._argument(rules, rules.mark(each), of, root) + ("" if each in form.needed else "?")
-                    for each, of in form.members().items()
-                ]
-                arguments += [
-                    f"{self._argument(rules, rules.name(each), each.schema, root)}*" for each in form.others()
-                ]
-                calls.append(f"{begun} {' '.join(arguments)} {rules.mark(self.ends)}")
-        call = rules.one_of(calls)
-        opens = rules.mark(f"{self.opens}{line}" if self.opens else "")
-        closes = rules.mark(f"{line}{self.closes}" if self.closes else "")
-        again = rules.mark(line)
-        if self.in_section:
-            return f"{opens} {call} {f'({again} {call})*' if several else ''} {closes}"
-        return f"{opens} {call} {closes} {f'({again} {opens} {call} {closes})*' if several else ''}"
-
-    def _argument(self, rules: Rules, name: str, schema: Any, root: Root) -> str:
-        """Return an expression for an argument, in brackets; `name` is the one for its name."""
-        line, inner = "\n" if self.lined else "", "\n" if self.on_lines else ""
-        end = f"{inner}{self.value_ends}"
-        values = {True: list[str](), False: list[str]()}
-        for form in forms(schema, root):
-            if "string" in form.kinds and form.listed is not None:
-                values[True] += [rules.mark(f"{each}{end}") for each in form.listed if isinstance(each, str)]
-            elif "string" in form.kinds:
-                values[True].append(rules.text_before(end, form.schemas))
-            if others := form.without("string"):
-                values[False].append(f"{rules.json(others, root)} {rules.mark(end)}")
-        before = f"{self.key_ends}{line if self.value_begins else ''}{self.value_begins}{inner}"
-        told = [
-            f"{rules.mark(self.says_kind[not is_text] + before)} {rules.one_of(each)}"
-            for is_text, each in values.items()
-            if each
-        ]
-        return f"({rules.mark(self.key)} {name} {rules.one_of(told)} {rules.mark(line)})"
 
     def _read_arguments(self, intake: Intake, calls: Calls, schema: Any) -> Reading[bool]:
         between, root = "{", Root(schema)

@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -11,7 +12,6 @@ from hashlib import blake2b
 from os import PathLike, fspath
 from typing import Annotated, Any, Final, TypedDict, TypeVar, cast, get_type_hints
 
-from cosine_p2p.replies.rules import ascii_classes
 from cosine_p2p.request.arguments import (
     FLAG,
     SECONDS,
@@ -119,6 +119,14 @@ def _read_schema(value: object) -> str:
         raise ValueError from None
 
 
+_ASCII: Final = {r"\d": "[0-9]", r"\D": "[^0-9]", r"\w": "[0-9A-Za-z_]", r"\W": "[^0-9A-Za-z_]"}
+
+
+def _read_regex(value: object) -> str:
+    """Convert a regular expression of ECMAScript or xgrammar to Rust: classes are ASCII."""
+    return re.sub(r"\\.", lambda found: _ASCII.get(found[0], found[0]), text("").read(value), flags=re.DOTALL)
+
+
 def _path(noun: str) -> ArgumentKind[str]:
     def read(value: object) -> str:
         path = fspath(value) if isinstance(value, PathLike) else value
@@ -204,7 +212,7 @@ class GenerationOptions(TypedDict, total=False):
     regex: Annotated[
         str | None,
         Option(
-            ArgumentKind("a regular expression", lambda value: ascii_classes(text("").read(value))),
+            ArgumentKind("a regular expression", _read_regex),
             TEXT,
             "Generate a text that this regular expression matches entirely; classes such as \\d are ASCII.",
         ),

@@ -76,11 +76,12 @@ def reply_form(codec: TextTokenizer, chat: Chat, prompt: str, *, is_told: bool) 
         is_thinking=dialect.reasoning is not None and dialect.reasoning.is_open(prompt, said=said),
         most_calls=None if chat.calls_in_parallel else 1,
     )
+    forced = replace(form, dialect=dialect.forcible)
     match chat.tool_choice:
         case NamedTool(name):
-            return replace(form, grammar=_grammar(codec, form, {name: tools[name]}, several=False))
+            return replace(forced, grammar=_grammar(codec, forced, {name: tools[name]}, several=False))
         case ToolChoice.REQUIRED:
-            return replace(form, grammar=_grammar(codec, form, tools, several=chat.calls_in_parallel))
+            return replace(forced, grammar=_grammar(codec, forced, tools, several=chat.calls_in_parallel))
     return form
 
 

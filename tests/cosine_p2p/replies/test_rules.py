@@ -12,6 +12,7 @@ import pytest
 from jsonschema import validate
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from cosine_p2p.replies.calls import ForcibleFormat
 from cosine_p2p.replies.dialects import FORMATS, GENERIC, Dialect
 from cosine_p2p.replies.harmony import TOLD as OF_CHANNELS
 from cosine_p2p.replies.parts import Part, Reply
@@ -136,11 +137,13 @@ def read(
 FORMS: Final = list(dict.fromkeys(form for _, form in FORMATS))
 KINDS: Final = {type(form): form for form in FORMS}
 """A form of each kind."""
+FORCIBLE: Final = [form for form in FORMS if isinstance(form, ForcibleFormat)]
 
 
 @pytest.mark.parametrize("has_special", [True, False])
 @pytest.mark.parametrize(
-    "form", [GENERIC, None, *KINDS.values(), *quick_first([f for f in FORMS if f not in KINDS.values()], quick=0)]
+    "form",
+    [GENERIC, None, *KINDS.values(), *quick_first([f for f in FORCIBLE if f not in KINDS.values()], quick=0)],
 )
 def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form: Any, has_special: bool) -> None:
     # Channels are made of special tokens in every tokenizer that has any.
@@ -148,7 +151,7 @@ def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form:
     for number in range(6):
         marks: ReasoningMarks | None = THINK if number % 3 else None
         is_thinking = number % 3 == 2
-        dialect = Dialect(form, marks) if form else Dialect(None, None, in_channels=True)
+        dialect = (Dialect(form, marks) if form else Dialect(None, None, in_channels=True)).forcible
         several = number % 2 == 0
         grammar = dialect.grammar(
             lambda text: split(made, text), TOOLS, several=several, is_thinking=is_thinking and form is not None
@@ -156,7 +159,11 @@ def test_a_forced_reply_calls_a_tool_with_arguments_that_its_schema_allows(form:
         pieces = written(
             made,
             grammar,
-            [*filter(None, (*THINK.told, *(form.told if form else (*OF_CHANNELS, CHANNEL_ENDS))))],
+            [
+                *filter(
+                    None, (*THINK.told, *(dialect.calls.told if dialect.calls else (*OF_CHANNELS, CHANNEL_ENDS)))
+                )
+            ],
             rng,
         )
         reply = read(pieces, dialect, is_thinking=is_thinking and form is not None)
@@ -186,7 +193,9 @@ def test_no_schema_takes_long_or_is_an_error_of_ours(form: Any, schema: dict[str
     dialect = Dialect(form, THINK) if form else Dialect(None, None, in_channels=True)
     made = tokenizer(has_special=True)
     with suppress(TooManyRules):
-        grammar = dialect.grammar(lambda text: split(made, text), {"f": schema}, several=True, is_thinking=False)
+        grammar = dialect.forcible.grammar(
+            lambda text: split(made, text), {"f": schema}, several=True, is_thinking=False
+        )
         assert grammar.startswith("start: ")
     reader = ReplyReader(dialect, tools={"f": schema}, call_id=str)
     for mark in form.told if form else ():

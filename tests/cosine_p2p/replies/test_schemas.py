@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from cosine_p2p.replies.rules import Rules
 from cosine_p2p.replies.schema_bounds import with_sound_bounds
 from cosine_p2p.replies.schemas import Root, member_forms
 
@@ -72,24 +71,6 @@ def test_a_member_is_a_text_however_the_schema_says_so(schema: Any) -> None:
 )
 def test_the_types_of_a_member_are_those_that_all_of_its_schemas_name(schema: Any, expected: set[str]) -> None:
     assert kinds(schema) == expected
-
-
-@pytest.mark.parametrize(
-    ("pattern", "right", "wrong"),
-    [
-        (r"^\d{3}$", ["123"], ["12", "٣٣٣", "1234"]),
-        (r"^[\d.]+$", ["1.5"], ["٣", "a"]),
-        (r"\w/\D", ["a/b", "xa/bx", "_/é"], ["é/b", "a/5", "ab"]),
-        (r"^\w\/\\d$", [r"a/\d"], ["a/5"]),
-    ],
-)
-def test_a_pattern_is_one_of_ecmascript(pattern: str, right: list[str], wrong: list[str]) -> None:
-    rules = Rules(lambda text: [text])
-    tagged = rules.grammar(rules.text_before("<", [{"type": "string", "pattern": pattern}]))
-    by_json = LLMatcher.grammar_from_json_schema(json.dumps({"type": "string", "pattern": pattern}))
-    for text in right + wrong:
-        for grammar, written in ((tagged, f"{text}<"), (by_json, json.dumps(text, ensure_ascii=False))):
-            assert takes(grammar, written) == (text in right), (text, grammar)
 
 
 @given(BOUNDS, BOUNDS, st.booleans(), st.booleans(), BOUNDS)
