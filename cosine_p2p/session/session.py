@@ -52,9 +52,8 @@ from cosine_p2p.strategy.base import (
     VerifierOpened,
     WakeAt,
 )
-from cosine_p2p.strategy.speed_trial import TrialPath
+from cosine_p2p.strategy.speed_trial import DrafterCount, TrialPath
 from cosine_p2p.strategy.tree import Block
-from cosine_p2p.strategy.trial_run import DrafterCount
 from cosine_p2p.transport.link import Delivery, PeerLink, PeerLinks
 from cosine_p2p.transport.patience import JOIN_PAUSE_S
 from cosine_p2p.trust.peer_memory import PeerFailures, PeerSpeeds
@@ -316,11 +315,10 @@ class Session:
         return not self.job.drafters or not self.job.trials.ways
 
     def _find_trial(self, upstream: Upstream, break_even: int | None = None) -> None:
-        """Use measurements of the path to a verifier; a new path needs its `break_even`."""
-        if self._knows_path or not (upstream.is_opened or upstream.link.rtt_s):
+        """Use the measurements of a path; a new one needs the verifier's `break_even`."""
+        if self._knows_path:
             return
-        path = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature, upstream.link.rtt_s)
-        trials = self.job.trials
+        path, trials = TrialPath.of(upstream.peer_id, self.job.request.sampling.temperature), self.job.trials
         trial = trials.find(path, break_even=break_even) if upstream.is_opened else trials.known(path)
         if trial is not None:
             self._knows_path = True

@@ -1,10 +1,13 @@
-"""Measures which of a few ways to generate is the fastest, at a bounded cost. Pure.
+"""Chooses the number of drafters by the speed of real requests, at a bounded cost. Pure.
 
-The ways take turns on real requests, in stretches of some commits. Texts differ more than ways do, so the worth of
-a commit is the number of plain passes that it replaces. A look at another way is compared with the stretches
-before and after it. Looks cost at most `PRICE` of the time; they become rarer while the present way is the fastest.
+One number, the present *way*, is used. Texts differ more than ways do, so another way is measured within a text:
+in a *look* it generates a stretch of commits, which is compared with the stretches before. The worth of a commit is
+the number of plain passes that it replaces. Looks cost at most `PRICE` of the time. Plain decoding needs no look:
+its speed is known from the verifier's shortest pass, and drafters that have cost `ADVANCE_PASSES` against it are
+left.
 
-Clients (`cosine_p2p.client`) and coordinating verifiers compare numbers of drafters.
+Clients (`cosine_p2p.client`) and coordinating verifiers have a `SpeedTrial` for each path, which all requests on it
+share; each request has a `DrafterCount`.
 """
 
 import math
@@ -14,17 +17,16 @@ from typing import Any, Final
 
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.strategy.moving_average import moving_average
+from cosine_protocol.limits import HOME_AUTHOR, MAX_AUTHORS
 
-MEMORY_LOOKS: Final = 8.0
-"""Maximum weight of former looks. Eight reduce the error to a third of one look's; at the longest pauses they span
-6,000 commits."""
+MEMORY_LOOKS: Final = 8.0  # Maximum weight of former looks. Eight reduce the error to a third of one look's.
 USUAL_NOISE: Final = 0.25
 """Prior error of a look: runs of 1 to 8 accepted tokens, over a stretch. It weighs as much as one look."""
 
 
 @dataclass(slots=True)
 class Gain:
-    """The logarithm of another way's speed relative to the present one, with the weight of its looks."""
+    """The logarithm of another way's speed relative to the present one: a discounted mean and its error."""
 
     looks: float = 0.0
     mean: float = 0.0
@@ -40,8 +42,7 @@ class Gain:
     def error(self) -> float:
         """The standard error of the mean."""
         looks = max(self.looks, 1.0)
-        variance = (USUAL_NOISE**2 + looks * self.square) / looks
-        return math.sqrt(variance / looks)
+        return math.sqrt((USUAL_NOISE**2 + looks * self.square) / looks / looks)
 
 
 PRICE: Final = 0.01  # Share of the time that looks may cost; client's and verifier's trials together 2 %.
@@ -50,169 +51,110 @@ MOST_OWED_AT_ONCE: Final = 0.5  # At least six commits are measured: the first d
 # Stretches. Half as long a stretch has 1.4 times the noise, and differences would seldom be certain. A look with
 # its settling needs an answer of 36 tokens; one of twice the length 72, which short answers do not have.
 STRETCH_COMMITS: Final = 12
-LEAST_COMMITS: Final = STRETCH_COMMITS // 2
-"""Minimum of a stretch, and the length of the first one, so that slow drafters end soon."""
+LEAST_COMMITS: Final = STRETCH_COMMITS // 2  # At the end of a request half a stretch counts.
 SETTLE_TOKENS: Final = 2 * STRETCH_COMMITS  # Then a way is settled without drafts: none come in time.
 SETTLE_COMMITS: Final = 2  # Commits after a change of way that still belong to the former way.
+LOOK_TOKENS: Final = STRETCH_COMMITS + SETTLE_TOKENS
+LOOK_COMMITS: Final = STRETCH_COMMITS + 4  # With those to settle, at round-trip times up to a few passes.
 # Averages: over more samples a change is noticed later, over fewer noise looks like a change.
 LEVEL_WEIGHT: Final = 0.3  # The present way's speed is that of its last few stretches.
-# Evidence, in the logarithm of plain passes per second. Too low a threshold changes the way by chance, and each
-# change costs settling and another look; too high a threshold keeps a slow way.
-TRUSTED_LOOKS: Final = 2.0  # Before a second look the expectation counts too.
+USUAL_WEIGHT: Final = 0.1  # The number of home drafts per commit is the average of about ten commits.
 CERTAIN: Final = 1.5
 """Standard errors by which a way must be faster: one wrong change in fifteen, which later looks undo. With 1.0 the
 16 recorded answers took up to 5 % longer, with 2.0 they were no faster (simulated)."""
-CERTAIN_AT_ONCE: Final = 2.0
-"""The same for a first look, else it is compared with one more stretch. Without it the prompts of `cosine-node
-bench rtt` took 16 % longer at 50 ms."""
-# Minimum gain (0.37x) in the price of another look, which is then due after 2,700 commits.
-WORST_GAIN: Final = -1.0
+WORST_GAIN: Final = -1.0  # Minimum in the price of another look, which is then due after 2,700 commits.
 DOUBTFUL_GAIN: Final = -0.3
 """The expected gain of drafters where few of them pay: with a draft head six questions of 62 took at least a
 quarter longer (`cosine-node bench here --cores`)."""
-# Pauses between looks, in stretches of the present way; they bound how often another way generates a text, at the
-# longest one time in 64. A change of speed is noticed at the next look, at most about 800 commits later.
-FIRST_PAUSE: Final = 4
-LONGEST_PAUSE: Final = 16 * FIRST_PAUSE
-
-
-@dataclass(slots=True)
-class _Look:
-    """An ended look, with the levels before and after it."""
-
-    way: int
-    level: float
-    beside: list[float]
-
-    @property
-    def gain(self) -> float:
-        return self.level - sum(self.beside) / len(self.beside)
+PAUSE: Final = 4  # Stretches of the present way between looks: at most one commit in five is of another way.
 
 
 class SpeedTrial:
-    """The measurements of `ways`, of which the first is used until another is found to be faster.
-
-    All requests that share a verifier share a trial; each has a `TrialRun` of it. `expect` sets a way's expected
-    speed, by default that of the present one.
-    """
+    """The measurements of `ways`, of which the first is used until another is found to be faster."""
 
     def __init__(self, ways: Sequence[int]) -> None:
         self.way = ways[0]
-        self._gains = {way: Gain() for way in ways[1:]}
-        self._expected: dict[int, float] = {}
+        # Of the other ways with drafters.
+        self._gains = {way: Gain() for way in ways[1:] if way}
         self._level: float | None = None
-        self._looked: _Look | None = None
-        self._pause = FIRST_PAUSE
-        self._stretches = FIRST_PAUSE - 1
-        self._total_s = 0.0
-        self._spent_s = 0.0
+        self._stretches = PAUSE - 1
+        self._credit_s = 0.0
         self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
         self._is_looking = False
-        self.is_untried = False
-
-    def similar(self) -> "SpeedTrial":
-        """Return a trial for a harder path that begins with the same way, with gains of drafts as upper bounds."""
-        new = SpeedTrial((self.way, *self._gains))
-        if not self.way:
-            new._gains = {way: Gain(mean=min(0.0, gain.mean)) for way, gain in self._gains.items()}
-        new._expected = dict(self._expected)
-        new.is_untried = self.is_untried
-        return new
 
     def begin_without(self) -> None:
-        """Continue without drafts, which may not pay. `is_untried` is true until the first look."""
+        """Continue without drafts, which may not pay."""
         self._gains = {way: Gain(mean=DOUBTFUL_GAIN) for way in (self.way, *self._gains) if way}
         self.way = 0
-        self.is_untried = True
 
     def state(self) -> dict[str, Any]:
         """Return the state as JSON values."""
         return {
             "way": self.way,
-            "total_s": self._total_s,
-            "spent_s": self._spent_s,
-            "stretches": self._stretches,
-            "pause": self._pause,
-            "is_untried": self.is_untried,
+            "credit_s": self._credit_s,
             "gains": {str(way): [gain.looks, gain.mean, gain.square] for way, gain in self._gains.items()},
         }
 
     @classmethod
     def of_state(cls, state: Any) -> "SpeedTrial":
         """Return the trial of a state."""
-        gains = {int(way): Gain(*map(float, gain)) for way, gain in state["gains"].items()}
-        trial = cls((int(state["way"]), *gains))
-        trial._gains = gains
-        trial._total_s, trial._spent_s = float(state["total_s"]), float(state["spent_s"])
-        trial._stretches, trial._pause = int(state["stretches"]), int(state["pause"])
-        trial.is_untried = bool(state["is_untried"])
+        trial = cls((int(state["way"]),))
+        trial._gains = {int(way): Gain(*map(float, gain)) for way, gain in state["gains"].items()}
+        trial._credit_s = float(state["credit_s"])
         return trial
 
     @property
     def ways(self) -> frozenset[int]:
-        return frozenset((self.way, *self._gains))
+        return frozenset((0, self.way, *self._gains))
 
     @property
-    def stretch_commits(self) -> int:
-        return LEAST_COMMITS if self._level is None or self._looked is not None else STRETCH_COMMITS
+    def may_pay(self) -> bool:
+        """False if drafters were found not to pay."""
+        return self.way != 0 or not any(gain.looks for gain in self._gains.values())
 
-    def expect(self, way: int, speed: float) -> None:
-        """Set the expected speed of a way, in plain passes per second."""
-        self._expected[way] = speed
+    def measured(self) -> dict[int, tuple[float, float]]:
+        """Return other ways' speeds relative to the present one, with their relative standard errors."""
+        return {way: (math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks}
 
     def next_look(self, left_tokens: int) -> int | None:
         """Return the way that a request should look at now, None for none. End the look with `end_look`."""
-        if self._is_looking or self._looked or self._level is None or self._stretches < self._pause:
+        if self._is_looking or self._level is None or self._stretches < PAUSE or left_tokens < LOOK_TOKENS:
             return None
-        allowed_s = PRICE * self._total_s - self._spent_s
-        due = [
-            way
-            for way in self._gains
-            if left_tokens >= STRETCH_COMMITS + (SETTLE_TOKENS if way else SETTLE_COMMITS)
-            and self._price_s(way) <= allowed_s
-        ]
+        due = [way for way in self._gains if self._price_s(way) <= self._credit_s]
         if not due:
             return None
         self._is_looking = True
         # Of equally promising ways the one with fewer drafts disturbs less.
         return max(
-            due, key=lambda way: (not self._gains[way].looks, self._gain(way) + self._gains[way].error, -way)
+            due, key=lambda way: (not self._gains[way].looks, self._gains[way].mean + self._gains[way].error, -way)
         )
-
-    def _gain(self, way: int) -> float:
-        gain, expected = self._gains[way], self._expected.get(way)
-        if gain.looks >= TRUSTED_LOOKS or expected is None or self._level is None:
-            return gain.mean
-        hoped = math.log(expected) - self._level
-        return max(gain.mean, hoped) if gain.looks else hoped
 
     def _price_s(self, way: int) -> float:
         """Return the expected additional seconds of a look, negative if it saves time."""
-        level = self._level or 0.0
-        gain = max(self._gain(way), WORST_GAIN)
-        # With the commits to settle, at round-trip times up to a few passes.
-        look_commits = STRETCH_COMMITS + 4
-        return look_commits * (math.exp(-level - gain) - math.exp(-level))
+        present_s = math.exp(-(self._level or 0.0))
+        return LOOK_COMMITS * present_s * (math.exp(-max(self._gains[way].mean, WORST_GAIN)) - 1.0)
 
-    def spend(self, *, worth: int, seconds: float, is_price: bool) -> None:
-        """Add to the total time; with `is_price`, the excess over the present way was spent on looking."""
-        self._total_s += seconds
-        if is_price and self._level is not None:
-            self._spent_s = max(0.0, self._spent_s + seconds - worth * math.exp(-self._level))
+    def note_time(self, seconds: float) -> None:
+        self._credit_s += PRICE * seconds
 
     def end_stretch(self, speed: float) -> None:
-        """Note a stretch of the present way, in plain passes per second; after a look, judge it."""
-        level = math.log(speed)
-        self._level = moving_average(self._level, level, weight=LEVEL_WEIGHT)
+        """Note a stretch of the present way, in plain passes per second."""
+        self._level = moving_average(self._level, math.log(speed), weight=LEVEL_WEIGHT)
         self._stretches += 1
-        if (look := self._looked) is not None:
-            look.beside.append(level)
-            # A slightly faster first look may be due to the texts, and is compared once more.
-            is_first = not self._gains[look.way].looks
-            is_doubtful = CERTAIN * USUAL_NOISE < look.gain < CERTAIN_AT_ONCE * USUAL_NOISE
-            if not (is_first and is_doubtful) or len(look.beside) > 2:
-                self._looked = None
-                self._judge(look)
+
+    def end_look(self, way: int, speed: float | None, *, worth: int, seconds: float) -> None:
+        """Judge a look by its speed in plain passes per second (None: too short), and pay for all of it."""
+        self._is_looking = False
+        if self._level is None:
+            return
+        self._credit_s -= max(0.0, seconds - worth * math.exp(-self._level))
+        if speed is None or way not in self._gains:
+            return
+        gain = self._gains[way]
+        gain.add(math.log(speed) - self._level)
+        self._stretches = 0
+        if gain.mean > CERTAIN * gain.error:
+            self._take(way, self._gains.pop(way))
 
     def owe(self, *, worth: int, seconds: float, plain_speed: float) -> None:
         """Note a commit of the present way; continue without drafts once they have cost `ADVANCE_PASSES`.
@@ -227,74 +169,136 @@ class SpeedTrial:
         if self._owed_passes <= 0.0:
             self._owed_passes, self._owing_s, self._owing_worth = max(self._owed_passes, -ADVANCE_PASSES), 0.0, 0
         elif self._owed_passes > ADVANCE_PASSES:
-            self._spent_s += self._owed_passes / plain_speed
+            self._credit_s -= self._owed_passes / plain_speed
             self._level = math.log(self._owing_worth / self._owing_s)
-            self._gains[0] = Gain()
-            self._gains[0].add(max(0.0, math.log(plain_speed) - self._level))
-            self._looked = None
+            plain = Gain()
+            plain.add(max(0.0, math.log(plain_speed) - self._level))
             self._owed_passes, self._owing_s, self._owing_worth = 0.0, 0.0, 0
-            self._take(0)
+            self._take(0, plain)
 
-    def end_look(self, way: int, speed: float | None) -> None:
-        """Note a look in plain passes per second (None: too short); the next stretch judges it."""
-        self._is_looking = False
-        if speed is not None and way != self.way and self._level is not None:
-            self._looked = _Look(way, math.log(speed), [self._level])
-
-    def _judge(self, look: _Look) -> None:
-        way, gain = look.way, self._gains[look.way]
-        gain.add(look.gain)
-        self.is_untried = False
-        self._stretches = 0
-        if gain.mean < -CERTAIN * gain.error:
-            self._pause = min(2 * self._pause, LONGEST_PAUSE)
-        elif gain.mean > CERTAIN * gain.error:
-            self._take(way)
-
-    def _take(self, way: int) -> None:
-        taken = self._gains.pop(way)
+    def _take(self, way: int, taken: Gain) -> None:
         for other in self._gains.values():
             other.mean -= taken.mean
-        self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
+        if self.way:
+            self._gains[self.way] = Gain(looks=taken.looks, mean=-taken.mean, square=taken.square)
         self.way = way
         self._level = (self._level or 0.0) + taken.mean
-        self._pause = FIRST_PAUSE
 
-    def measured(self) -> dict[int, tuple[float, float]]:
-        """Return each way's speed relative to the present one, with its relative standard error."""
-        return {way: (math.exp(gain.mean), gain.error) for way, gain in self._gains.items() if gain.looks}
+
+class DrafterCount:
+    """The number of drafters of one request, by its commits; None, the strategy's choice, without a trial."""
+
+    def __init__(self, trial: SpeedTrial | None, *, left_tokens: int) -> None:
+        self._trial = trial
+        self._left_tokens = left_tokens
+        self._committed_s: float | None = None
+        self._least_pass_s = math.inf
+        self._home_tokens = 0.0
+        if trial is not None:
+            look = trial.next_look(left_tokens)
+            self._begin(trial.way if look is None else look, is_look=look is not None)
+
+    def _begin(self, way: int, *, is_look: bool = False, is_settled: bool = False) -> None:
+        """Begin a stretch. Commits until drafts of the way have come, or too few can come, do not count."""
+        self._way, self._is_look, self._is_settled = way, is_look, is_settled
+        self._settling_commits = self._settling_tokens = 0
+        self._commits, self._worth, self._seconds = 0, 0, 0.0
+        self._look_worth, self._look_s = 0, 0.0
+
+    @property
+    def allowed(self) -> int | None:
+        return None if self._trial is None else self._way
+
+    @property
+    def may_pay(self) -> bool:
+        return self._trial is None or self._way != 0 or self._trial.may_pay
+
+    def note_pass(self, pass_s: float) -> None:
+        """Note the time of a pass; the minimum is that of a plain one."""
+        if pass_s > 0.0:
+            self._least_pass_s = min(self._least_pass_s, pass_s)
+
+    def note_commit(self, authors: bytes, *, now_s: float) -> None:
+        """Note the authors of a commit's tokens; home drafts, which every way has, count as drafted."""
+        before_s, self._committed_s = self._committed_s, now_s
+        trial = self._trial
+        if trial is None or before_s is None:
+            return
+        home = authors.count(HOME_AUTHOR)
+        drafted = sum(0 < author <= MAX_AUTHORS for author in authors)
+        if not drafted:
+            self._home_tokens = moving_average(self._home_tokens, home, weight=USUAL_WEIGHT)
+        worth, seconds = 1 + drafted + home, now_s - before_s
+        self._left_tokens -= len(authors)
+        trial.note_time(seconds)
+        self._note(trial, worth, seconds, tokens=len(authors), is_drafted=drafted > 0)
+        # A pass over copied tokens takes longer whoever drafts.
+        if len(authors) == worth and self._least_pass_s < math.inf and not self._is_look and self._way == trial.way:
+            if self._way:
+                plain_speed = (1.0 + self._home_tokens) / self._least_pass_s
+                trial.owe(worth=worth, seconds=seconds, plain_speed=plain_speed)
+            if self._way != trial.way:
+                self._begin(trial.way)
+
+    def _note(self, trial: SpeedTrial, worth: int, seconds: float, *, tokens: int, is_drafted: bool) -> None:
+        self._look_worth += worth
+        self._look_s += seconds
+        if not self._is_settled:
+            self._settling_commits += 1
+            self._settling_tokens += tokens
+            is_shown = is_drafted == bool(self._way) and self._settling_commits > SETTLE_COMMITS
+            self._is_settled = is_shown or self._settling_tokens >= SETTLE_TOKENS
+            return
+        self._commits += 1
+        self._worth += worth
+        self._seconds += seconds
+        if self._commits >= STRETCH_COMMITS:
+            self._end_stretch(trial)
+            if (look := trial.next_look(self._left_tokens)) is not None:
+                self._begin(look, is_look=True)
+
+    def _end_stretch(self, trial: SpeedTrial) -> None:
+        is_whole = self._commits >= LEAST_COMMITS and self._seconds > 0.0
+        speed = self._worth / self._seconds if is_whole else None
+        if self._is_look:
+            trial.end_look(self._way, speed, worth=self._look_worth, seconds=self._look_s)
+        elif speed is not None and self._way == trial.way:
+            trial.end_stretch(speed)
+        self._begin(trial.way, is_settled=self._way == trial.way)
+
+    def end(self) -> None:
+        if self._trial is not None:
+            self._end_stretch(self._trial)
+            self._trial = None
+
+    def why(self) -> str:
+        """Return the allowed number and the measured speeds as text."""
+        if self._trial is None:
+            return ""
+        told = [
+            f"{way} {ratio:.2f}x (± {error:.0%})"
+            for way, (ratio, error) in sorted(self._trial.measured().items(), reverse=True)
+        ]
+        count = f"at most {self._way}" if self._way else "none"
+        return f"drafters: {count}; measured here against that: {', '.join(told) or 'nothing yet'}"
 
 
 MAX_TRIALS: Final = 64  # Bounds memory: the number of paths that a client remembers.
-
-
 USUAL_RIGHT: Final = 400
 """A general drafter is right at 410 to 490 of a thousand positions of general questions
 (`docs/benchmarks/agreement.json`). If more are needed a new client begins without drafters."""
-NEAR_S: Final = 0.01
-FAR_TIMES: Final = 4.0  # Round trips up to `NEAR_S`, or within this factor, are one class (decision 16).
 
 
 @dataclass(frozen=True, slots=True)
 class TrialPath:
-    """The key of measurements: the server, its class of distances, and the temperature."""
+    """The key of measurements: the server and the temperature."""
 
     server: str
     temperature: float
-    distance: int = 0
 
     @classmethod
-    def of(cls, server: str, temperature: float, rtt_s: float = 0.0) -> "TrialPath":
-        times = max(1.0, rtt_s / NEAR_S)
-        return cls(server, round(temperature, 1), math.ceil(math.log(times, FAR_TIMES)))
-
-    def is_harder(self, other: "TrialPath") -> bool:
-        """Return whether drafts gain no more here than on another path: as far or farther, as random or more."""
-        return (
-            self.server == other.server
-            and self.distance >= other.distance
-            and self.temperature >= other.temperature
-        )
+    def of(cls, server: str, temperature: float) -> "TrialPath":
+        return cls(server, round(temperature, 1))
 
 
 class SpeedTrials:
@@ -307,18 +311,12 @@ class SpeedTrials:
     def known(self, path: TrialPath) -> SpeedTrial | None:
         return self._trials.get(path)
 
-    def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial | None:
-        """Return a path's trial, None without ways. A new one begins like that of the most similar easier path."""
-        if not self.ways:
-            return None
+    def find(self, path: TrialPath, *, break_even: int | None = None) -> SpeedTrial:
+        """Return a path's trial; a new one begins without drafts where few of them pay."""
         trial = self._trials.get(path)
         if trial is None:
-            easier = [(other, trial) for other, trial in self._trials.items() if path.is_harder(other)]
-            if easier:
-                trial = max(easier, key=lambda pair: (pair[0].distance, pair[0].temperature))[1].similar()
-            else:
-                trial = SpeedTrial(self.ways)
-            if trial.way and break_even is not None and break_even > USUAL_RIGHT:
+            trial = SpeedTrial(self.ways)
+            if break_even is not None and break_even > USUAL_RIGHT:
                 trial.begin_without()
         self._trials.note(path, trial)
         return trial
@@ -326,7 +324,7 @@ class SpeedTrials:
     def state(self) -> list[dict[str, Any]]:
         """Return the state as JSON values, the trial used last at the end."""
         return [
-            {"server": path.server, "temperature": path.temperature, "distance": path.distance, **trial.state()}
+            {"server": path.server, "temperature": path.temperature, **trial.state()}
             for path, trial in self._trials.items()
         ]
 
@@ -335,5 +333,4 @@ class SpeedTrials:
         for state in states[-MAX_TRIALS:]:
             trial = SpeedTrial.of_state(state)
             if trial.ways == frozenset(self.ways):
-                path = TrialPath(state["server"], round(state["temperature"], 1), int(state["distance"]))
-                self._trials.note(path, trial)
+                self._trials.note(TrialPath.of(state["server"], state["temperature"]), trial)

@@ -5,25 +5,22 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_p2p.strategy.speed_trial import (
-    PRICE,
-    SETTLE_TOKENS,
-    STRETCH_COMMITS,
-    SpeedTrial,
-    SpeedTrials,
-    TrialPath,
-)
-from cosine_p2p.strategy.trial_run import DrafterCount, TrialRun
+from cosine_p2p.strategy.speed_trial import LOOK_TOKENS, PAUSE, DrafterCount, SpeedTrial, SpeedTrials, TrialPath
 
 PASS_S = 0.06
+WAYS = (3, 1, 0)
 Speeds = Mapping[int, float]
 """Speeds relative to plain decoding, by the number of drafters."""
+
+
+def authors(tokens: int) -> bytes:
+    """Return the authors of a commit whose last token is the target's own."""
+    return bytes([1] * (tokens - 1) + [0])
 
 
 @dataclass(slots=True)
@@ -31,29 +28,31 @@ class World:
     """Requests with commits at given speeds; drafts arrive after three commits."""
 
     rng: random.Random
-    trial: SpeedTrial = field(default_factory=lambda: SpeedTrial((3, 1, 0)))
+    trial: SpeedTrial = field(default_factory=lambda: SpeedTrial(WAYS))
     seconds: float = 0.0
     tokens: Counter[int] = field(default_factory=Counter)
 
     def ask(self, speeds: Speeds, *, requests: int, tokens: int = 128) -> None:
         for _ in range(requests):
-            run = TrialRun(self.trial, tokens)
-            self.trial.expect(0, 1.0 / PASS_S)
+            drafters = DrafterCount(self.trial, left_tokens=tokens)
+            drafters.note_pass(PASS_S)
             left, way, commits = tokens, -1, 0
             while left:
-                commits = commits + 1 if run.way == way else 1
-                way = run.way
+                allowed = drafters.allowed
+                assert allowed is not None
+                commits = commits + 1 if allowed == way else 1
+                way = allowed
                 is_drafted = way > 0 and commits > 3
                 mean = max(1.0, speeds[way]) if is_drafted else 1.0
                 count = 1
                 while count < min(left, 9) and self.rng.random() < 1.0 - 1.0 / mean:
                     count += 1
-                seconds = PASS_S * (mean / speeds[way] if is_drafted else 1.0) * math.exp(self.rng.gauss(0.0, 0.05))
-                self.seconds += seconds
+                seconds = PASS_S * (mean / speeds[way] if is_drafted else 1.0)
+                self.seconds += seconds * math.exp(self.rng.gauss(0.0, 0.05))
                 self.tokens[way] += count
                 left -= count
-                run.note(tokens=count, drafted=count - 1, worth=count, seconds=seconds)
-            run.end()
+                drafters.note_commit(authors(count), now_s=self.seconds)
+            drafters.end()
 
     @property
     def speed(self) -> float:
@@ -92,90 +91,57 @@ def test_looks_cost_what_was_promised(seed: int, with_three: float, with_one: fl
     world = World(random.Random(seed))
     world.ask(speeds, requests=15)
     # A look is not broken off, so the last one may cost more than was expected of it.
-    one_look_s = (SETTLE_TOKENS + STRETCH_COMMITS + 9) * PASS_S / min(speeds.values())
-    assert world.trial.state()["spent_s"] <= PRICE * world.seconds + one_look_s
+    assert world.trial.state()["credit_s"] >= -(LOOK_TOKENS + 9) * PASS_S / min(speeds.values())
 
 
 def test_only_one_request_looks_at_a_time_and_an_abandoned_look_makes_room_for_another() -> None:
-    trial = SpeedTrial((1, 0))
-    first, second = (TrialRun(trial, 1000) for _ in range(2))
-    while first.way == 1:
-        first.note(tokens=1, drafted=0, worth=1, seconds=0.1)
-    for _ in range(STRETCH_COMMITS):
-        second.note(tokens=1, drafted=0, worth=1, seconds=0.1)
-    assert (first.way, second.way, trial.next_look(1000)) == (0, 1, None)
+    trial = SpeedTrial((3, 0))
+    trial.begin_without()
+    trial.note_time(1e6)
+    for _ in range(PAUSE):
+        trial.end_stretch(10.0)
+    first, second = (DrafterCount(trial, left_tokens=1000) for _ in range(2))
+    assert (first.allowed, second.allowed) == (3, 0)
     first.end()
-    assert TrialRun(trial, 1000).way == 0
-
-
-def follow(count: DrafterCount, *, began_s: float, commits: int, every_s: float) -> float:
-    """Note commits of one token at equal intervals and return the time of the next one."""
-    for number in range(commits):
-        count.note_commit(bytes(1), now_s=began_s + number * every_s)
-    return began_s + commits * every_s
+    assert DrafterCount(trial, left_tokens=1000).allowed == 3
 
 
 def test_drafters_slower_than_the_verifiers_plain_pass_are_let_go_after_a_few() -> None:
-    count = DrafterCount(SpeedTrial((3, 0)), left_tokens=200)
+    drafters = DrafterCount(SpeedTrial((3, 0)), left_tokens=200)
     # The verifier announced a busy moment; a pass that was quicker counts.
-    count.note_pass(0.040)
-    count.note_pass(0.010)
-    assert count.why() == "drafters: at most 3; measured here against that: nothing yet"
-    follow(count, began_s=0.0, commits=8, every_s=0.021)
-    assert count.allowed == 0
-    assert count.why() == "drafters: none; measured here against that: 3 0.48x (± 25%)"
+    drafters.note_pass(0.040)
+    drafters.note_pass(0.010)
+    assert drafters.why() == "drafters: at most 3; measured here against that: nothing yet"
+    for number in range(8):
+        drafters.note_commit(authors(1), now_s=0.021 * number)
+    assert drafters.allowed == 0 and not drafters.may_pay
+    assert drafters.why() == "drafters: none; measured here against that: 3 0.48x (± 25%)"
 
 
-AT_HAND = TrialPath.of("verifier", 0.8, 0.02)
-
-
-@pytest.mark.parametrize(
-    ("path", "way"),
-    [
-        # A text is no easier to guess at a higher temperature, and drafts from farther away come no sooner.
-        (TrialPath.of("verifier", 1.0, 0.02), 0),
-        # What was given up where that is harder says nothing.
-        (TrialPath.of("verifier", 0.0, 0.02), 3),
-        (TrialPath.of("another", 0.8, 0.02), 3),
-    ],
-)
-def test_drafters_that_were_given_up_on_one_path_are_so_on_harder_ones_alone(path: TrialPath, way: int) -> None:
-    trials = SpeedTrials((3, 1, 0))
-    given_up = trials.find(AT_HAND)
-    assert given_up is not None and trials.known(AT_HAND) is given_up
-    given_up.begin_without()
-    trial = trials.find(path)
-    assert trial is not None and trial.way == way
-
-
-WAYS = (3, 1, 0)
+AT_HAND = TrialPath.of("verifier", 0.8)
 
 
 def measured_trials() -> SpeedTrials:
     """Return trials that found plain decoding to be the fastest way."""
     trials = SpeedTrials(WAYS)
-    trial = trials.find(AT_HAND)
-    assert trial is not None
-    trial.expect(0, 100.0)
-    run = TrialRun(trial, 400)
-    while run.left_tokens > 300:
-        run.note(tokens=1, drafted=0, worth=1, seconds=0.01 if run.way == 0 else 0.03)
-    run.end()
-    assert trial.way == 0
-    return trials
-
-
-def read_trials(states: Any, ways: tuple[int, ...] = WAYS) -> SpeedTrials:
-    trials = SpeedTrials(ways)
-    trials.restore(states)
+    drafters = DrafterCount(trials.find(AT_HAND), left_tokens=400)
+    drafters.note_pass(0.01)
+    for number in range(100):
+        drafters.note_commit(authors(1), now_s=number * (0.03 if drafters.allowed else 0.01))
+    drafters.end()
+    assert trials.find(AT_HAND).way == 0
     return trials
 
 
 def test_the_next_process_begins_where_this_one_ended_and_leaves_other_ways_out() -> None:
     trials = measured_trials()
-    again = read_trials(trials.state())
-    assert again.state() == trials.state()
-    found = again.find(AT_HAND)
-    assert found is not None and found.way == 0
-    assert found.measured().keys() == {3}
-    assert read_trials(trials.state(), (4, 0)).state() == []
+    again, others = SpeedTrials(WAYS), SpeedTrials((4, 0))
+    for restored in (again, others):
+        restored.restore(trials.state())
+    assert again.state() == trials.state() and again.find(AT_HAND).measured().keys() == {3}
+    assert others.state() == []
+
+
+@pytest.mark.parametrize(("break_even", "way"), [(None, 3), (300, 3), (500, 0)])
+def test_where_few_drafters_pay_a_new_client_begins_without(break_even: int | None, way: int) -> None:
+    assert SpeedTrials(WAYS).find(AT_HAND, break_even=break_even).way == way
