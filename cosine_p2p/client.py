@@ -4,7 +4,6 @@ import asyncio
 import logging
 import random
 import secrets
-from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -12,13 +11,13 @@ from functools import partial
 from itertools import count
 from os import PathLike
 from types import TracebackType
-from typing import Final, Protocol, TypeVar, Unpack
+from typing import Protocol, TypeVar, Unpack
 
 from cosine_p2p.access import Access
 from cosine_p2p.client_memory import ClientMemory
 from cosine_p2p.directory.directory import Directory
 from cosine_p2p.directory.recent_finds import REUSE_S, RecentFinds
-from cosine_p2p.directory.selection import Chance, Offer, rank_verifiers, requests_of
+from cosine_p2p.directory.selection import Chance, requests_of
 from cosine_p2p.directory.served_targets import WANTED_NODES, only_target
 from cosine_p2p.lifetime import Lifetime
 from cosine_p2p.network import joining
@@ -44,17 +43,18 @@ from cosine_p2p.request.options import (
 )
 from cosine_p2p.request.results import Chunk, Generation
 from cosine_p2p.session.auditing import ANSWER_S, UNFORESEEABLE, Auditing, FailoverCheck, StreamAudit
-from cosine_p2p.session.drafter_search import AskedDrafters, DrafterSearch
+from cosine_p2p.session.drafter_search import DrafterSearch
 from cosine_p2p.session.job import Job
-from cosine_p2p.session.later_offers import LaterOffers
-from cosine_p2p.session.probation import Candidates, Probation
+from cosine_p2p.session.offers import Offers, passes_s_of
+from cosine_p2p.session.probation import Probation
 from cosine_p2p.session.run import Run
 from cosine_p2p.session.session import Session
+from cosine_p2p.session.verifier_search import VerifierSearch
 from cosine_p2p.strategy.base import StrategyKind
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.text.prompt import ENCODE_TIMEOUT_S, LONG_CHARACTERS, EncodedPrompt, PromptEncoder, read_prompt
 from cosine_p2p.text.reply_form import ReplyForm
-from cosine_p2p.text.target import Target, default_sampling, is_name, settled_digest
+from cosine_p2p.text.target import Target, default_sampling, is_name
 from cosine_p2p.text.template_process import PLACES
 from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.told_logprobs import ToldLogprobs
@@ -64,8 +64,6 @@ from cosine_p2p.transport.patience import ask_patiently, join_patience_s
 from cosine_p2p.trust.evidence import Evidence, EvidenceFile
 from cosine_p2p.trust.mandates import Coordination, Mandates
 from cosine_protocol.errors import (
-    CosineError,
-    GenerationFailed,
     OptionRefused,
     PromptRefused,
     PromptTooLong,
@@ -78,12 +76,10 @@ from cosine_protocol.limits import (
     MAX_PREDICTION_TOKENS,
     NONCE_BYTES,
 )
-from cosine_protocol.protocols import VERIFY
 from cosine_protocol.records import ALL_TARGETS, NodeRecord, Role
-from cosine_protocol.request import ConstraintKind, Request
+from cosine_protocol.request import ConstraintKind
 
 LOG = logging.getLogger(__name__)
-WANTED_VERIFIERS: Final = 32  # Bounds what a look-up reads; a sample of this size is enough to choose from.
 
 
 class Swarm(Protocol):
@@ -177,7 +173,7 @@ class AsyncClient:
         self._offload, self._offload_words, self._offload_long, self._offload_chats = offloads
         self._encoder = PromptEncoder(*offloads[1:])
         self._own_texts = self._read_own_texts(offload)
-        self._later: list[LaterOffers] = []
+        self._offers: list[Offers] = []
 
     async def __aenter__(self) -> "AsyncClient":
         self._lifetime.begin()
@@ -213,7 +209,7 @@ class AsyncClient:
         self._lifetime.end()
         await self._probation.close()
         await self._auditing.close()
-        await asyncio.gather(*(later.close() for later in self._later))
+        await asyncio.gather(*(offers.close() for offers in self._offers))
         if self._place is not None:
             self._memory.distances.measure_again(self._place.links)
             self._memory.write(now_s=asyncio.get_running_loop().time())
@@ -264,7 +260,7 @@ class AsyncClient:
         nonce = self._nonces()
         chance = random.Random(nonce).random
         # Drafters and verifiers are looked up concurrently: over a DHT each look-up takes round trips.
-        search = DrafterSearch(
+        drafter_search = DrafterSearch(
             finds=place.finds,
             links=place.links,
             mandates=place.swarm.mandates,
@@ -273,13 +269,14 @@ class AsyncClient:
             strategy=strategy,
             options=asked,
         )
-        looking = asyncio.ensure_future(search.look_up(self._target.name))
+        looking = asyncio.ensure_future(drafter_search.look_up(self._target.name))
         try:
             # A disconnected client, for example while its network daemon restarts, soon reconnects. A client that
             # never got an answer may not be a member of a private swarm.
             patience_s = min(self._patience_s, asked["timeout_s"]) if place.finds.was_answered else 0.0
+            verifier_search = self._verifier_search(place, asked, chance)
             candidates = await ask_patiently(
-                partial(self._find_verifiers, place, asked, chance, takes_recalled=True), patience_s=patience_s
+                partial(verifier_search.find, takes_recalled=True), patience_s=patience_s
             )
             verifiers = candidates.records
             codec = await self._codec(place, verifiers)
@@ -297,37 +294,48 @@ class AsyncClient:
                 **forced,
                 "bad_words": await self._encode_words(codec, asked["bad_words"]),
             }
-            seed = draw_seed()
-
-            def offers_of(candidates: Candidates) -> list[Offer]:
-                return requests_of(
-                    candidates.records,
-                    wanted,
+            offers = Offers(
+                verifier_search,
+                candidates,
+                partial(
+                    requests_of,
+                    wanted=wanted,
                     tokens=encoded.tokens,
                     client=place.swarm.transport.peer_id,
                     nonce=nonce,
-                    seed=seed,
-                    standing=candidates.standing,
-                )
-
-            requests = offers_of(candidates)
+                    seed=draw_seed(),
+                ),
+            )
+            if candidates.are_recalled:
+                self._offers.append(offers)
             prediction = await self._encode_prediction(codec, asked.get("prediction"))
             found = await looking
             now_s = asyncio.get_running_loop().time()
-            drafters = search.choose(found, verifiers[0], chance=chance, now_s=now_s)
+            drafters = drafter_search.choose(found, verifiers[0], chance=chance, now_s=now_s)
         finally:
             looking.cancel()
-        later = None
-        if candidates.are_recalled:
-            later = LaterOffers(partial(self._look_again, place, asked, chance), offers_of)
-            self._later.append(later)
-        deadline_s = now_s + asked["timeout_s"]
-        sessions = self._sessions(
-            place, requests, strategy, drafters, deadline_s, cache_scope, asked, prediction, later
-        )
         mandates = place.swarm.mandates
+        job_of = partial(
+            Job,
+            deadline_s=now_s + asked["timeout_s"],
+            strategy=strategy,
+            drafters=drafters.records,
+            pupil=drafters.pupil,
+            trials=self._memory.trials[strategy.name],
+            others=offers,
+            patience_s=self._patience_s,
+            more_numbers=self._numbers,
+            cache_scope=cache_scope,
+            mandates=mandates,
+            coordination=Coordination(asked["coordination"]),
+            distances=self._memory.distances,
+            prompt_window_tokens=window_of(asked),
+            shares_feedback=shares_feedback(asked),
+            prediction=prediction,
+            own_texts=None if self._own_texts is None else self._own_texts.drafts,
+        )
         return Run(
-            sessions,
+            self._sessions(place, offers, job_of),
             codec,
             place.links,
             reply=encoded.reply,
@@ -335,7 +343,7 @@ class AsyncClient:
             unspoken=asked["stop_token_ids"],
             observer=self._observer,
             applied=applied,
-            audit=partial(self._check, place, search, candidates, later, share=asked["audit"]),
+            audit=partial(self._check, place, drafter_search, offers, share=asked["audit"]),
             check=partial(FailoverCheck, mandates=mandates, auditing=self._auditing)
             if mandates is not None and asked["audit"]
             else None,
@@ -394,53 +402,15 @@ class AsyncClient:
             raise OptionRefused("prediction", sentence)
         return found or None
 
-    def _sessions(
-        self,
-        place: _Place,
-        requests: Sequence[tuple[Request, tuple[NodeRecord, ...]]],
-        strategy: StrategyKind,
-        drafters: AskedDrafters,
-        deadline_s: float,
-        cache_scope: bytes | None,
-        asked: ClientOptions,
-        prediction: tuple[int, ...] | None,
-        later: LaterOffers | None,
-    ) -> Iterator[Session]:
-        tried: list[Request] = []
-
-        def untried() -> list[Offer]:
-            found = later.others(tried) if later is not None else []
-            return [*(offer for offer in requests if offer[0] not in tried), *found]
-
-        while offers := untried():
-            request, able = offers[0]
-            tried.append(request)
-            others = {offer.numerics for offer, _ in requests} - {request.numerics}
-            job = Job(
+    def _sessions(self, place: _Place, offers: Offers, job_of: "partial[Job]") -> Iterator[Session]:
+        while offer := offers.take():
+            request, able = offer
+            job = job_of(
                 number=next(self._numbers),
-                deadline_s=deadline_s,
                 request=request,
-                strategy=strategy,
-                verifiers={record.peer_id: record.pass_us / 1e6 for record in able},
+                verifiers=passes_s_of(able),
                 four_tokens_permille={record.peer_id: record.four_tokens_permille for record in able},
                 stages={record.peer_id: len(record.stages) for record in able if record.stages},
-                drafters=drafters.records,
-                pupil=drafters.pupil,
-                trials=self._memory.trials[strategy.name],
-                has_other_offers=lambda: bool(untried()),
-                find_more=None if later is None else partial(later.find_for, request),
-                more_numbers=self._numbers,
-                cache_scope=cache_scope,
-                mandates=place.swarm.mandates,
-                coordination=Coordination(asked["coordination"]),
-                distances=self._memory.distances,
-                prompt_window_tokens=window_of(asked),
-                shares_feedback=shares_feedback(asked),
-                prediction=prediction,
-                own_texts=None if self._own_texts is None else self._own_texts.drafts,
-                find_again=partial(self._find_again, place, request, asked, others),
-                other_numerics=others,
-                patience_s=self._patience_s,
             )
             yield self._session(place, job)
 
@@ -449,23 +419,14 @@ class AsyncClient:
         return Session(job, place.links, self._offload, failures=memory.failures, speeds=memory.speeds)
 
     def _check(
-        self,
-        place: _Place,
-        search: DrafterSearch,
-        candidates: Candidates,
-        later: LaterOffers | None,
-        done: Session,
-        *,
-        share: float,
+        self, place: _Place, search: DrafterSearch, offers: Offers, done: Session, *, share: float
     ) -> StreamAudit:
         search.look_out(self._target.name, asked=len(done.job.drafters))
         if self._own_texts is not None:
             self._own_texts.keep(done.output)
-        if later is not None:
-            candidates = later.candidates or candidates
         if share:
-            self._probation.begin(done, candidates, partial(self._session, place))
-        return self._auditing.begin(done, judges=candidates.judges(), share=share)
+            self._probation.begin(done, offers.candidates, partial(self._session, place))
+        return self._auditing.begin(done, judges=offers.candidates.judges(), share=share)
 
     @property
     def target(self) -> str:
@@ -507,30 +468,9 @@ class AsyncClient:
         except TimeoutError:
             raise PromptRefused(f"The text could not be read within {ENCODE_TIMEOUT_S:.0f} s.") from None
 
-    async def _find_again(
-        self, place: _Place, request: Request, asked: ClientOptions, others: set[str]
-    ) -> Mapping[str, float]:
-        """Return verifiers that can continue, best first, with seconds per pass. Updates `others`."""
-        needed_tokens = len(request.prompt) + request.max_new_tokens
-        try:
-            found = await self._find_verifiers(place, asked, random.Random(request.nonce).random, is_anew=True)
-        except CosineError as error:
-            LOG.info("no verifier was found to continue: %s", error)
-            return {}
-        of_target = {each.numerics for each in found.records if each.target_digest == request.target_digest}
-        others.clear()
-        others.update(of_target - {request.numerics})
-        return {
-            record.peer_id: record.pass_us / 1e6
-            for record in found.records
-            if record.target_digest == request.target_digest
-            and record.numerics == request.numerics
-            and record.context_tokens >= needed_tokens
-        }
-
     async def find_verifiers(self) -> tuple[NodeRecord, ...]:
         """Return the target's present verifiers, best first, at least one. Raises as `start`."""
-        found = await self._find_verifiers(self._joined(), self._options, random.Random(0).random)
+        found = await self._verifier_search(self._joined(), self._options, random.Random(0).random).find()
         return tuple(found.records)
 
     def _read_own_texts(self, offload: Offload | None) -> OwnTexts | None:
@@ -549,89 +489,25 @@ class AsyncClient:
             raise UsageError(f"There is no strategy {name!r}; choose one of {known}.")
         return self._strategies[name]
 
+    def _verifier_search(self, place: _Place, options: ClientOptions, chance: Chance) -> VerifierSearch:
+        return VerifierSearch(
+            finds=place.finds,
+            links=place.links,
+            choose_digest=place.swarm.choose_digest,
+            speeds=self._memory.speeds,
+            distances=self._memory.distances,
+            auditing=self._auditing,
+            target=self._target,
+            options=options,
+            chance=chance,
+        )
+
     def _joined(self) -> _Place:
         self._lifetime.check()
         if self._place is None:
             raise UsageError("The client has not joined a network; use it in an `async with` block.")
         self._lifetime.check_running_loop()
         return self._place
-
-    async def _find_verifiers(
-        self,
-        place: _Place,
-        options: ClientOptions,
-        chance: Chance,
-        *,
-        is_anew: bool = False,
-        takes_recalled: bool = False,
-    ) -> Candidates:
-        """Return suitable verifiers of the target, best first, at least one.
-
-        With `takes_recalled` those of an earlier run are used, if any is suitable and the digest is known.
-        """
-        target, wanted = self.target, self._wanted_verifiers(options)
-        look = place.finds.find_anew if is_anew else place.finds.find_some
-        find = partial(look, Role.VERIFIER, self._target.name, wanted=wanted)
-        found = await find()
-        if place.finds.is_recalled(Role.VERIFIER, self._target.name, wanted=wanted):
-            digest = self._target.digest or settled_digest(self._target.name)
-            known = [record for record in found if record.target_digest == digest]
-            recalled = self._ranked(place, known, options, chance, are_recalled=True)
-            if takes_recalled and recalled.records:
-                return recalled
-            await place.finds.look_again(Role.VERIFIER, self._target.name, wanted=wanted)
-            found = await find()
-        if found:
-            digest = self._target.digest or place.swarm.choose_digest(
-                self._target.name, Counter(record.target_digest for record in found)
-            )
-            found = [record for record in found if record.target_digest == digest]
-        if not found:
-            raise GenerationFailed(
-                f"No verifier serves {target!r} in this network; check --initial-peers, or start one with "
-                f"`cosine-node join --role verifier --model {target}`."
-            )
-        candidates = self._ranked(place, found, options, chance)
-        if not candidates.records:
-            offered = ", ".join(sorted({f"{record.peer_id} ({record.numerics})" for record in found}))
-            raise GenerationFailed(f"No verifier of {target!r} fits the options; available: {offered}.")
-        return candidates
-
-    async def _look_again(self, place: _Place, options: ClientOptions, chance: Chance) -> Candidates:
-        wanted = self._wanted_verifiers(options)
-        await place.finds.look_again(Role.VERIFIER, self._target.name, wanted=wanted)
-        return await self._find_verifiers(place, options, chance)
-
-    def _wanted_verifiers(self, options: ClientOptions) -> int | None:
-        """Maximum number of records of a look-up; None if the options select verifiers that a sample may lack."""
-        named = (options.get("verifier"), options["trust"], options.get("dtype"), self._target.digest)
-        return None if any(named) else WANTED_VERIFIERS
-
-    def _ranked(
-        self,
-        place: _Place,
-        found: Sequence[NodeRecord],
-        options: ClientOptions,
-        chance: Chance,
-        *,
-        are_recalled: bool = False,
-    ) -> Candidates:
-        now_s = asyncio.get_running_loop().time()
-        peer_ids = [record.peer_id for record in found]
-        passes_s = self._memory.speeds.passes_s(peer_ids, now_s=now_s)
-        standing = self._memory.standings.levels(peer_ids, now_s=now_s)
-        ranked = rank_verifiers(
-            found,
-            chance=chance,
-            dtype=options.get("dtype"),
-            only=options.get("verifier"),
-            trust=options["trust"],
-            rtts_s=self._memory.distances.measured(found, place.links, VERIFY),
-            passes_s=passes_s,
-            standing=standing,
-            avoided=self._memory.failures.avoided(now_s) | self._auditing.convicted,
-        )
-        return Candidates(ranked, standing, passes_s, are_recalled)
 
 
 def _forced(reply: ReplyForm | None, asked: ClientOptions) -> dict[str, str]:

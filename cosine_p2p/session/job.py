@@ -1,6 +1,6 @@
 """The input of a session: one request, and the peers that may serve it."""
 
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -26,23 +26,41 @@ class KnownDrafter(Protocol):
     def model(self) -> str: ...
 
 
+class OtherVerifiers:
+    """Further verifiers for a request, by peer id with announced seconds per pass. This class has none."""
+
+    other_numerics: Collection[str] = ()
+    """Those of verifiers that cannot continue the text."""
+
+    @property
+    def has_other_form(self) -> bool:
+        """True if, until the first commit, other verifiers could serve the request in another form."""
+        return False
+
+    async def present(self) -> Mapping[str, float]:
+        """Return those of a look-up in progress, if any."""
+        return {}
+
+    async def found_again(self) -> Mapping[str, float]:
+        """Return those of a new look-up, best first."""
+        return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
     """The input of a session: the request, its verifiers in order of preference, and its drafters.
 
     By peer id, `verifiers` has announced seconds per pass, `four_tokens_permille` the announced cost of a pass over
-    four tokens, and `stages` the number of stages. `find_more` waits for a look-up in progress and returns further
-    verifiers. `trials` has measurements of drafter counts. `has_other_offers` is true if, until the first commit,
-    other verifiers could serve the request in another form. `more_numbers` are for verifiers that are asked again,
-    which may not have ended the first request yet. Only requests of the same `cache_scope` share cached prefixes.
+    four tokens, and `stages` the number of stages. `trials` has measurements of drafter counts. `more_numbers` are
+    for verifiers that are asked again, which may not have ended the first request yet. Only requests of the same
+    `cache_scope` share cached prefixes.
 
     `committed` is the output so far. `mandates` signs mandates as `coordination` allows; `mandate` is the one by
     which a verifier runs this session. `distances` records those of drafters to a coordinating verifier. Drafters
     see the last `prompt_window_tokens` tokens of the prompt, with None all of it, and may learn from the text with
     `shares_feedback`. `pupil` is the author number, 0 for none, of a drafter that only learns. Verifiers draft from
     `prediction`, the output that the user expects, and the client by `own_texts` of what the request holds. After a
-    verifier was lost and none is left, `find_again` looks for others for `patience_s`. `other_numerics` are of
-    verifiers that cannot continue the text.
+    verifier was lost and none is left, `others` are looked for again for `patience_s`.
     """
 
     number: int
@@ -54,8 +72,6 @@ class Job:
     four_tokens_permille: Mapping[str, int | None] = field(default_factory=dict)
     stages: Mapping[str, int] = field(default_factory=dict)
     trials: SpeedTrials = field(default_factory=lambda: SpeedTrials(()))
-    has_other_offers: Callable[[], bool] = lambda: False
-    find_more: Callable[[], Awaitable[Mapping[str, float]]] | None = None
     cache_scope: bytes | None = None
     more_numbers: Iterator[int] = field(default_factory=lambda: iter(()))
     committed: tuple[int, ...] = ()
@@ -68,9 +84,8 @@ class Job:
     pupil: int = 0
     prediction: tuple[int, ...] | None = None
     own_texts: Callable[[Sequence[int]], OwnDrafts] | None = None
-    find_again: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    others: OtherVerifiers = field(default_factory=OtherVerifiers)
     patience_s: float = 0.0
-    other_numerics: Collection[str] = ()
 
     @property
     def shown_request(self) -> Request:

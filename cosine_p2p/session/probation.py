@@ -2,15 +2,16 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from cosine_p2p.directory.selection import Chance, newcomer_among
-from cosine_p2p.session.auditing import FINISH_S, Auditing, Judge
+from cosine_p2p.session.auditing import FINISH_S, Auditing
 from cosine_p2p.session.job import Job
 from cosine_p2p.session.request_log import PEER_LETTERS
 from cosine_p2p.session.session import Session
+from cosine_p2p.session.verifier_search import Candidates
 from cosine_p2p.transport.patience import end_all
 from cosine_p2p.trust.audit_rule import AuditState
 from cosine_protocol.errors import GenerationFailed
@@ -23,19 +24,6 @@ TRIAL_S: Final = 30.0  # A verifier that takes a second per token is useless.
 logger = logging.getLogger(__name__)
 
 MakeSession = Callable[[Job], Session]
-
-
-@dataclass(frozen=True, slots=True)
-class Candidates:
-    """The verifiers of a target, best first, with level and measured seconds of a pass by peer id."""
-
-    records: Sequence[NodeRecord]
-    standing: Mapping[str, int]
-    passes_s: Mapping[str, float]
-    are_recalled: bool = False
-
-    def judges(self) -> dict[str, Judge]:
-        return {record.peer_id: Judge.of(record) for record in self.records}
 
 
 class Probation:

@@ -196,10 +196,9 @@ class Session:
         """Yield the output as it is committed, across verifiers. Raises `GenerationFailed` when none is left."""
         self._allow_drafters()
         checking = asyncio.ensure_future(self._drafters.check_fragments())
-        if self.job.find_more is not None:
-            finding = asyncio.ensure_future(self._add(self.job.find_more()))
-            self._finding_more.add(finding)
-            finding.add_done_callback(self._finding_more.discard)
+        finding = asyncio.ensure_future(self._add(self.job.others.present()))
+        self._finding_more.add(finding)
+        finding.add_done_callback(self._finding_more.discard)
         try:
             while self.finish is None:
                 await self._find_verifier()
@@ -238,7 +237,7 @@ class Session:
             )
         why = ""
         if self.output:
-            others = ", ".join(sorted(self.job.other_numerics))
+            others = ", ".join(sorted(self.job.others.other_numerics))
             why = f": no other verifier with numerics {self.job.request.numerics} continues its text"
             why += f"; available: {others}" if others else ""
         tried = "; ".join(dict.fromkeys(self.counts.tried))
@@ -248,12 +247,12 @@ class Session:
     def _patient_until_s(self) -> float:
         if self._patient_since_s is None:
             return 0.0
-        most_s = OTHERS_SERVE_S if self.output and self.job.other_numerics else math.inf
+        most_s = OTHERS_SERVE_S if self.output and self.job.others.other_numerics else math.inf
         return self._patient_since_s + min(self._patience_s, most_s)
 
     @property
     def _has_other_form(self) -> bool:
-        return not self.output and self.job.has_other_offers()
+        return not self.output and self.job.others.has_other_form
 
     def _next_try_at_s(self) -> float | None:
         times_s = [at_s for at_s in [self._queue.next_at_s] if at_s is not None]
@@ -263,15 +262,13 @@ class Session:
 
     async def _look_again(self, left_s: float) -> None:
         now_s = _now_s()
-        if self.job.find_again is None or self._patient_since_s is None:
-            return
-        if not self._look_again_at_s <= now_s < self._patient_until_s:
+        if self._patient_since_s is None or not self._look_again_at_s <= now_s < self._patient_until_s:
             return
         # Counted from the start, since a look-up may take as long as the pause.
         self._look_again_at_s = now_s + max(ASK_AGAIN_S, (now_s - self._patient_since_s) / LOOK_SELDOM)
         with suppress(TimeoutError):
             async with asyncio.timeout(left_s):
-                await self._add(self.job.find_again())
+                await self._add(self.job.others.found_again())
 
     async def _add(self, found: Awaitable[Mapping[str, float]]) -> None:
         more = await found
@@ -537,9 +534,8 @@ class Session:
             self._be_patient(min(FOUND_AGAIN_S, self.job.patience_s))
 
     def _be_patient(self, patience_s: float) -> None:
-        if self.job.find_again is not None:
-            self._patient_since_s = self._look_again_at_s = _now_s()
-            self._patience_s = patience_s
+        self._patient_since_s = self._look_again_at_s = _now_s()
+        self._patience_s = patience_s
 
     def _forget_path(self) -> None:
         self._count.end()

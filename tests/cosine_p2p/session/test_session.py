@@ -9,7 +9,7 @@ import pytest
 
 from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
-from cosine_p2p.session.job import Job
+from cosine_p2p.session.job import Job, OtherVerifiers
 from cosine_p2p.session.session import Session
 from cosine_p2p.strategy.registry import STRATEGIES
 from cosine_p2p.strategy.speed_trial import SpeedTrials
@@ -77,11 +77,11 @@ def played(
     verifiers: Mapping[int, Behaviour],
     *,
     asked_first: tuple[int, ...] | None = None,
-    find_more: Callable[[], Coroutine[None, None, dict[str, float]]] | None = None,
+    others: OtherVerifiers | None = None,
 ) -> Outcome:
     """Run a session against scripted peers, by number. Verifiers are asked in order.
 
-    Those `asked_first` may be others, of an earlier run; `find_more` finds the present ones.
+    Those `asked_first` may be others, of an earlier run; `others` are the present ones.
     """
 
     async def run() -> Outcome:
@@ -96,7 +96,7 @@ def played(
             request=REQUEST,
             strategy=STRATEGIES["plain"],
             verifiers={identity_of(n).peer_id: 0.0009 for n in (verifiers if asked_first is None else asked_first)},
-            find_more=find_more,
+            others=others or OtherVerifiers(),
             drafters=(),
             trials=SpeedTrials(()),
         )
@@ -215,18 +215,16 @@ async def leave_after_one(channel: Channel, message: m.Message) -> None:
         channel.post(m.Error(message.number, ErrorCode.INTERNAL, "it goes", None))
 
 
-def found_after(seconds: float, *numbers: int) -> Callable[[], Coroutine[None, None, dict[str, float]]]:
-    async def find() -> dict[str, float]:
-        await asyncio.sleep(seconds)
-        return {identity_of(number).peer_id: 0.0009 for number in numbers}
-
-    return find
+class FoundLater(OtherVerifiers):
+    async def present(self) -> dict[str, float]:
+        await asyncio.sleep(1.0)
+        return {identity_of(2).peer_id: 0.0009}
 
 
 @pytest.mark.parametrize("behave", [None, leave_after_one], ids=["gone", "lost in the middle"])
 def test_where_verifiers_of_an_earlier_run_fail_those_of_now_go_on(behave: Behaviour | None) -> None:
     first = {} if behave is None else {1: behave}
-    done = played({**first, 2: serve_all}, asked_first=(1,), find_more=found_after(1.0, 2))
+    done = played({**first, 2: serve_all}, asked_first=(1,), others=FoundLater())
     assert (done.tokens, done.error) == ([5, 6, 7], "")
     assert list(done.session.job.verifiers) == [identity_of(1).peer_id, identity_of(2).peer_id]
     assert done.seconds < 1.5
