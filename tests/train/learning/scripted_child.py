@@ -4,10 +4,11 @@ It replaces the real one, which test_worker runs, where a test decides the outco
 """
 
 import json
+import pickle
 import sys
 from pathlib import Path
 
-from cosine_train.learning.child import Comparison, ComparisonOrder, RoundOrder, RoundOutcome, from_line, to_line
+from cosine_train.learning.child import Answer, Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_train.learning.decision import Acceptance
 from cosine_train.learning.versions import Versions
 
@@ -16,7 +17,7 @@ SCRIPT = "script.json"
 
 
 def main() -> None:
-    order = from_line(sys.stdin.buffer.readline())
+    order = pickle.load(sys.stdin.buffer)
     assert isinstance(order, RoundOrder | ComparisonOrder)
     folder = Path(order.folder)
     script = json.loads((folder / SCRIPT).read_text())
@@ -31,12 +32,12 @@ def main() -> None:
         (versions.begin(order.number) / "seed").write_text(str(order.number))
         versions.finish(order.number)
         nll = {"nll": script.get("nll", {}), "nll_before": script.get("nll_before", {})}
-        answer = to_line(
-            RoundOutcome(before=of("before"), after=of("after"), trained_tokens=2000, steps=10, seconds=1.0, **nll)
+        answer: Answer = RoundOutcome(
+            before=of("before"), after=of("after"), trained_tokens=2000, steps=10, seconds=1.0, **nll
         )
     else:
-        answer = to_line(Comparison(earlier=of("earlier"), live=of("live")))
-    sys.stdout.buffer.write(answer)
+        answer = Comparison(earlier=of("earlier"), live=of("live"))
+    pickle.dump(answer, sys.stdout.buffer)
 
 
 if __name__ == "__main__":

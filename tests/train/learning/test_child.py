@@ -1,8 +1,8 @@
 """The learning process: its orders, pauses and failures, and its end with its parent."""
 
 import asyncio
-import json
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -13,13 +13,9 @@ from pathlib import Path
 import pytest
 
 from cosine_train.learning import child as module
-from cosine_train.learning.child import LOG_NAME, ChildFailed, ComparisonOrder, LearningChild, to_line
+from cosine_train.learning.child import LOG_NAME, ChildFailed, ComparisonOrder, LearningChild
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
-
-
-def say(line: bytes) -> str:
-    return f"import sys; sys.stdin.readline(); print({line.decode().strip()!r})"
 
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads states from Linux's /proc")
@@ -57,8 +53,7 @@ def wait_until(pid: int, states: str) -> None:
         ("raise SystemExit('worn out')", f"it died.*{LOG_NAME}"),
         ("import os; os.abort()", "it died"),
         ("import os; os.close(0); os.close(1)", "it died"),
-        (say(json.dumps({"error": "no memory"}).encode()), "no memory"),
-        (say(to_line(ORDER)), "an order"),
+        (f"import sys; sys.stdout.buffer.write({pickle.dumps('no memory')!r})", "no memory"),
     ],
 )
 def test_what_goes_wrong_is_told_and_logged(tmp_path: Path, child: Make, code: str, reason: str) -> None:

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import pickle
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 from cosine_train.learning import served_weights, worker
-from cosine_train.learning.child import COMMAND, Comparison, ComparisonOrder, RoundOrder, RoundOutcome, to_line
+from cosine_train.learning.child import COMMAND, Comparison, ComparisonOrder, RoundOrder, RoundOutcome
 from cosine_train.learning.decision import refreshed_expertise
 from cosine_train.learning.domain_texts import NEAR, domain_nll
 from cosine_train.learning.finetuning import RoundSettings
@@ -129,7 +130,7 @@ def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(COMMAND, stdin=pipe, stdout=pipe, stderr=nowhere) as child:
         assert child.stdin is not None
-        child.stdin.write(to_line(round_order(folder)))
+        pickle.dump(round_order(folder), child.stdin)
         child.stdin.flush()
         while not (folder / "versions").exists():
             time.sleep(0.01)

@@ -1,18 +1,18 @@
 """The learning process of a drafter: one for each order, stopped while requests are served.
 
-Orders and answers are one line of JSON each. `worker`, which takes seconds to import, carries them out.
+Orders and answers are pickled. `worker`, which takes seconds to import, carries them out.
 """
 
 import asyncio
-import json
 import os
+import pickle
 import signal
 import sys
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from subprocess import PIPE, Popen
-from typing import Any, Final
+from typing import Final
 
 from cosine_protocol.errors import CosineError
 from cosine_train.learning.decision import Acceptance
@@ -77,26 +77,6 @@ class Comparison:
 
 Order = RoundOrder | ComparisonOrder
 Answer = RoundOutcome | Comparison
-_KINDS = (RoundOrder, RoundOutcome, ComparisonOrder, Comparison)
-
-
-def to_line(value: Order | Answer) -> bytes:
-    """A line for the other process."""
-    return json.dumps({type(value).__name__: asdict(value)}).encode() + b"\n"
-
-
-def from_line(line: bytes) -> Order | Answer:
-    """Parse an order or an answer. Raises `ValueError` for anything else."""
-    try:
-        ((name, fields),) = json.loads(line).items()
-        kind: Any = {kind.__name__: kind for kind in _KINDS}[name]
-        for key, value in fields.items():
-            if isinstance(value, dict) and value.keys() == {"right", "tokens"}:
-                fields[key] = Acceptance(**value)
-        made: Order | Answer = kind(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise ValueError(f"no order and no answer: {line[:200]!r} ({error})") from None
-    return made
 
 
 class ChildFailed(CosineError):
@@ -126,18 +106,17 @@ class LearningChild:
         try:
             if self.is_paused:
                 self._signal(signal.SIGSTOP)
-            line = await asyncio.to_thread(_exchange, self._process, to_line(order))
+            data = await asyncio.to_thread(_exchange, self._process, pickle.dumps(order))
         finally:
             self._signal(signal.SIGKILL)
             self._process.wait()
             self._process = None
         try:
-            answer = from_line(line)
-        except ValueError:
-            said = line.decode(errors="replace").strip() or "it died"
-            raise ChildFailed(f"the process that learns failed ({said}); see {self._folder / LOG_NAME}") from None
-        if not isinstance(answer, RoundOutcome | Comparison):
-            raise ChildFailed("the child answered with an order")
+            answer: Answer | str = pickle.loads(data)
+        except (EOFError, pickle.UnpicklingError):
+            answer = "it died"
+        if isinstance(answer, str):
+            raise ChildFailed(f"the process that learns failed ({answer}); see {self._folder / LOG_NAME}")
         return answer
 
     def _start(self) -> "Popen[bytes]":
@@ -166,14 +145,14 @@ class LearningChild:
                 self._process.send_signal(number)
 
 
-def _exchange(process: "Popen[bytes]", line: bytes) -> bytes:
-    """Write a line to a process and return its answer, empty if it ends without one."""
+def _exchange(process: "Popen[bytes]", order: bytes) -> bytes:
+    """Write an order to a process and return its answer, empty if it ends without one."""
     assert process.stdin is not None and process.stdout is not None
     with process.stdout:
         try:
-            process.stdin.write(line)
+            process.stdin.write(order)
             process.stdin.flush()
-            return process.stdout.readline()
+            return process.stdout.read()
         except BrokenPipeError:
             return b""
         finally:

@@ -3,9 +3,9 @@
 It works at the lowest priority, in one thread, and ends at once when its stdin is closed.
 """
 
-import json
 import logging
 import os
+import pickle
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -17,16 +17,7 @@ from cosine_p2p.text.tokenizer import TextTokenizer
 from cosine_p2p.text.tokenizer_files import TokenizerFiles
 from cosine_protocol.errors import UsageError
 from cosine_train.learning.belief import Belief
-from cosine_train.learning.child import (
-    Answer,
-    Comparison,
-    ComparisonOrder,
-    Order,
-    RoundOrder,
-    RoundOutcome,
-    from_line,
-    to_line,
-)
+from cosine_train.learning.child import Answer, Comparison, ComparisonOrder, Order, RoundOrder, RoundOutcome
 from cosine_train.learning.domain_texts import domain_nll
 from cosine_train.learning.finetuning import RoundSettings, acceptance_along, train_round
 from cosine_train.learning.served_weights import add_what_serves
@@ -37,7 +28,7 @@ from cosine_train.training.distilling import drafter_in
 LOG = logging.getLogger(__name__)
 
 
-def carry_out(order: Order | Answer) -> Answer:
+def carry_out(order: Order) -> Answer:
     """Return the answer to an order. Raises `UsageError` and `sqlite3.Error`."""
     match order:
         case RoundOrder():
@@ -52,8 +43,6 @@ def carry_out(order: Order | Answer) -> Answer:
                 for weights in (order.earlier, order.live)
             )
             return Comparison(earlier=earlier, live=live)
-        case _:
-            raise ValueError("an answer is no order")
 
 
 def _learn(order: RoundOrder) -> RoundOutcome:
@@ -93,15 +82,16 @@ def main() -> None:
     os.nice(19)
     if sys.platform == "linux":
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    line = sys.stdin.buffer.readline()
+    order: Order = pickle.load(sys.stdin.buffer)
     Thread(target=_end_with_parent, daemon=True).start()
+    answer: Answer | str
     try:
-        answer = to_line(carry_out(from_line(line)))
+        answer = carry_out(order)
     except Exception as error:  # The task's boundary: the parent gets the error, the log its traceback.
         LOG.exception("the order could not be carried out")
-        answer = json.dumps({"error": f"{type(error).__name__}: {error}"}).encode() + b"\n"
-    answers.write(answer)
-    answers.flush()
+        answer = f"{type(error).__name__}: {error}"
+    with answers:
+        pickle.dump(answer, answers)
 
 
 def _end_with_parent() -> None:
