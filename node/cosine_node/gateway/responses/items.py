@@ -14,7 +14,15 @@ Json = dict[str, Any]
 
 @dataclass
 class Item(ABC):
-    """Item number `index` of the output; its text comes in pieces."""
+    """Item number `index` of the output; its text comes in pieces.
+
+    `text_event` begins the names of the events of its text, `part_event` those of the only part of its content, if
+    it has any, which is in the field `content`.
+    """
+
+    text_event: ClassVar[str]
+    part_event: ClassVar[str] = "content_part"
+    content: ClassVar[str] = "content"
 
     id: str
     index: int
@@ -29,40 +37,42 @@ class Item(ABC):
     def told(self, status: str) -> Json:
         """The item's JSON with a status; while it is in progress, without its text."""
 
-    @abstractmethod
-    def opened(self) -> Iterator[Json]:
-        """Yield the events after the item is added."""
-
-    @abstractmethod
-    def grown(self, delta: str) -> Iterator[Json]:
-        """Yield the events of more text."""
-
-    @abstractmethod
-    def closed(self) -> Iterator[Json]:
-        """Yield the events before the item is done."""
+    def part(self) -> Json:
+        """The part with the text so far."""
+        return {}
 
     def begin(self) -> Iterator[Json]:
         """Yield the events that begin the item."""
         yield {"type": "response.output_item.added", "output_index": self.index, "item": self.told("in_progress")}
-        yield from self.opened()
+        if self.part_event:
+            yield self._event(f"{self.part_event}.added", part=self.part())
 
     def add(self, delta: str) -> Iterator[Json]:
         """Add text and yield its events."""
         self.pieces.append(delta)
-        yield from self.grown(delta)
+        yield self._event(f"{self.text_event}.delta", delta=delta)
 
     def end(self, status: str) -> Iterator[Json]:
         """Yield the events that end the item."""
-        yield from self.closed()
+        yield from self._close()
+        if self.part_event:
+            yield self._event(f"{self.part_event}.done", part=self.part())
         yield {"type": "response.output_item.done", "output_index": self.index, "item": self.told(status)}
 
+    def _close(self) -> Iterator[Json]:
+        """Yield the events that end the text."""
+        yield self._event(f"{self.text_event}.done", text=self.text)
+
     def _event(self, kind: str, **fields: Any) -> Json:
-        return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **fields}
+        place = {f"{self.content}_index": 0} if self.part_event else {}
+        return {"type": f"response.{kind}", "item_id": self.id, "output_index": self.index, **place, **fields}
 
 
 @dataclass
 class Message(Item):
     """A message of the model, with the log-probabilities of its tokens if requested."""
+
+    text_event = "output_text"
 
     logprobs: list[Json] = field(default_factory=list)
     _new: list[Json] = field(default_factory=list)
@@ -73,69 +83,58 @@ class Message(Item):
         self.logprobs += logprobs
 
     def told(self, status: str) -> Json:
-        content = [] if status == "in_progress" else [_output_text(self.text, self.logprobs)]
+        content = [] if status == "in_progress" else [self.part()]
         return {"id": self.id, "type": "message", "role": "assistant", "status": status, "content": content}
 
-    def opened(self) -> Iterator[Json]:
-        yield self._event("content_part.added", content_index=0, part=_output_text(""))
+    def part(self) -> Json:
+        return {"type": "output_text", "text": self.text, "annotations": [], "logprobs": list(self.logprobs)}
 
-    def grown(self, delta: str) -> Iterator[Json]:
-        logprobs, self._new = self._new, []
-        yield self._event("output_text.delta", content_index=0, delta=delta, logprobs=logprobs)
+    def add(self, delta: str) -> Iterator[Json]:
+        for event in super().add(delta):
+            yield event | {"logprobs": self._new}
+        self._new = []
 
-    def closed(self) -> Iterator[Json]:
-        yield self._event("output_text.done", content_index=0, text=self.text, logprobs=self.logprobs)
-        yield self._event("content_part.done", content_index=0, part=_output_text(self.text, self.logprobs))
+    def _close(self) -> Iterator[Json]:
+        for event in super()._close():
+            yield event | {"logprobs": self.logprobs}
 
 
 @dataclass
 class OpenReasoning(Item):
     """Reasoning of the model; with `is_kept`, also in the one field that some clients send back."""
 
-    field_name: ClassVar[str] = "content"
+    text_event = "reasoning_text"
     part_type: ClassVar[str] = "reasoning_text"
-    part_event: ClassVar[str] = "content_part"
-    text_event: ClassVar[str] = "reasoning_text"
 
     is_kept: bool = False
 
     def told(self, status: str) -> Json:
         item = {"id": self.id, "type": "reasoning", "status": status}
         if status == "in_progress":
-            return item | {"summary": [], self.field_name: []}
+            return item | {"summary": [], self.content: []}
         if self.is_kept:
             item["encrypted_content"] = kept(self.text)
-        return item | {"summary": [], self.field_name: [self._part(self.text)]}
+        return item | {"summary": [], self.content: [self.part()]}
 
-    def opened(self) -> Iterator[Json]:
-        yield self._part_event(f"{self.part_event}.added", part=self._part(""))
-
-    def grown(self, delta: str) -> Iterator[Json]:
-        yield self._part_event(f"{self.text_event}.delta", delta=delta)
-
-    def closed(self) -> Iterator[Json]:
-        yield self._part_event(f"{self.text_event}.done", text=self.text)
-        yield self._part_event(f"{self.part_event}.done", part=self._part(self.text))
-
-    def _part(self, text: str) -> Json:
-        return {"type": self.part_type, "text": text}
-
-    def _part_event(self, kind: str, **fields: Any) -> Json:
-        return self._event(kind, **{f"{self.field_name}_index": 0}, **fields)
+    def part(self) -> Json:
+        return {"type": self.part_type, "text": self.text}
 
 
 class SummarizedReasoning(OpenReasoning):
     """The whole reasoning in the field of its summary, for clients that read only that."""
 
-    field_name = "summary"
-    part_type = "summary_text"
-    part_event = "reasoning_summary_part"
     text_event = "reasoning_summary_text"
+    part_event = "reasoning_summary_part"
+    part_type = "summary_text"
+    content = "summary"
 
 
 @dataclass
 class Call(Item):
     """A call of a function."""
+
+    text_event = "function_call_arguments"
+    part_event = ""
 
     call_id: str = ""
     tool: Tool = field(default_factory=lambda: Tool(""))
@@ -143,14 +142,8 @@ class Call(Item):
     def told(self, status: str) -> Json:
         return self._call("function_call", status) | {"arguments": self.text}
 
-    def opened(self) -> Iterator[Json]:
-        yield from ()
-
-    def grown(self, delta: str) -> Iterator[Json]:
-        yield self._event("function_call_arguments.delta", delta=delta)
-
-    def closed(self) -> Iterator[Json]:
-        yield self._event("function_call_arguments.done", name=self.tool.name, arguments=self.text)
+    def _close(self) -> Iterator[Json]:
+        yield self._event(f"{self.text_event}.done", name=self.tool.name, arguments=self.text)
 
     def _call(self, kind: str, status: str) -> Json:
         namespace = {"namespace": self.tool.namespace} if self.tool.namespace is not None else {}
@@ -161,17 +154,20 @@ class Call(Item):
 class CustomCall(Call):
     """A call of a custom tool; its input, a string within JSON, is sent once it is complete."""
 
+    text_event = "custom_tool_call_input"
+
     def told(self, status: str) -> Json:
         said = "" if status == "in_progress" else custom_input(self.text)
         return self._call("custom_tool_call", status) | {"input": said}
 
-    def grown(self, delta: str) -> Iterator[Json]:
+    def add(self, delta: str) -> Iterator[Json]:
+        self.pieces.append(delta)
         yield from ()
 
-    def closed(self) -> Iterator[Json]:
+    def _close(self) -> Iterator[Json]:
         said = custom_input(self.text)
-        yield self._event("custom_tool_call_input.delta", delta=said)
-        yield self._event("custom_tool_call_input.done", input=said)
+        yield self._event(f"{self.text_event}.delta", delta=said)
+        yield self._event(f"{self.text_event}.done", input=said)
 
 
 class Items:
@@ -243,7 +239,3 @@ class Items:
             yield from self._open.end(status)
             self.output.append(self._open.told(status))
             self._open = None
-
-
-def _output_text(text: str, logprobs: Sequence[Json] = ()) -> Json:
-    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
