@@ -327,15 +327,13 @@ class Cosine:
         limit = self._limit
         if not limit:
             return set()
-        picked, trials = self._router.pick(limit)
         weights = self._router.weights()
         wanted = {author for author, drafter in self._drafters.items() if drafter.state is DrafterState.ON_TRIAL}
         # The best of those that have drafted is replaced only by another that has drafted.
         proven = [author for author in self._active() if author not in wanted]
         wanted.update(sorted(proven, key=lambda author: -weights[author])[:1])
-        for rank, author in enumerate(picked):
-            is_good = weights[author] >= MIN_WEIGHT or not self._drafters[author].is_judged
-            if not rank or author in trials or is_good:
+        for rank, author in enumerate(self._router.ranked()[:limit]):
+            if not rank or weights[author] >= MIN_WEIGHT or not self._drafters[author].is_judged:
                 wanted.add(author)
         return wanted
 

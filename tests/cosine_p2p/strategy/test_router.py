@@ -13,10 +13,10 @@ def test_the_prompt_decides_until_there_is_evidence() -> None:
     router = HedgeRouter()
     for author, prompt_nll in ((1, 3.0), (2, 1.0)):
         router.join(DrafterStarted(author, prompt_nll=prompt_nll, token_s=0.002, rtt_s=0.03))
-    assert router.pick(2)[0] == [2, 1]
+    assert router.ranked() == [2, 1]
     for _ in range(3):
         router.learn([{1: 0.7, 2: 0.05}])
-    assert router.pick(1)[0] == [1]
+    assert router.ranked() == [1, 2]
 
 
 def test_a_claim_to_know_the_prompt_is_worth_a_few_tokens_at_most() -> None:
