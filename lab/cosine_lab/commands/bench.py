@@ -25,6 +25,7 @@ Each module has `run(options, *, say)`, where `options` is a subclass of `Experi
 `what`, `setup`, `rows` and `findings`.
 """
 RING = "ring"
+NO_DRAFTER = "none"
 REPORT = "report"
 RESULTS = Path("docs/benchmarks")
 """The folder of the published results."""
@@ -72,7 +73,7 @@ Drafters = Annotated[
     typer.Option(
         "--drafter",
         metavar="MODEL",
-        help="here, ring --here: drafter in place of the default; may be repeated.",
+        help="here, ring --here: drafter in place of the default; may be repeated; none for none.",
     ),
 ]
 OnCores = Annotated[
@@ -170,7 +171,8 @@ def bench(
     if over_here:
         if name != RING:
             raise UsageError(f"--here is for {RING}.")
-        asked |= {"device": emulate, "home": draft_model, "drafters": None if drafter is None else several(drafter)}
+        models = tuple(model for model in several(drafter) if model != NO_DRAFTER)
+        asked |= {"device": emulate, "home": draft_model, "family": family, "drafters": models if drafter else None}
         asked["stage_options"] = ("--dtype", dtype) if dtype else None
         measure_ring_here(asked, quick=quick, as_json=as_json, out=out)
         return

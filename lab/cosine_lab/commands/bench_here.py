@@ -137,12 +137,18 @@ def measure_here(
 
 def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None) -> None:
     """Measure a ring on this machine and print the result; write it into the folder `out`, if given."""
-    from cosine_lab.experiments.ring_here import RingHereOptions, findings_of, run_ring_here
+    from cosine_lab.experiments.ring_here import RingHereOptions, findings_of, in_virtual_time, run_ring_here
     from cosine_lab.report.page import lines_of
+    from cosine_node.zoo import Family
 
     base = RingHereOptions.quick() if quick else RingHereOptions()
     given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
+    if "family" in given:
+        if given["family"] not in set(Family):
+            raise UsageError(f"--family must be {' or '.join(Family)}, not {given['family']!r}.")
+        given["family"] = Family(given["family"])
     options = replace(base, **given)
+    options = replace(options, target=options.cast(0).target)
     rows: list[dict[str, Any]] = []
 
     def show_result(result: dict[str, Any]) -> None:
@@ -155,10 +161,12 @@ def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, 
             so_far = {"name": RING_HERE, "what": "", "setup": {}, "rows": rows, "interrupted": True}
             show_result(rounded({**so_far, "findings": findings_of(rows, options.seed)}))
 
-    result = rounded(run_interruptibly(run_ring_here(options, rows=rows, say=say), last_words=show_rows_so_far))
+    result = run_interruptibly(run_ring_here(options, rows=rows, say=say), last_words=show_rows_so_far)
+    if options.device:
+        result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"]))
     named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if name not in FLAGS]
     command = ["cosine-node bench ring --here", *(["--quick"] if quick else []), *named, *_flags(given)]
-    result = {"name": RING_HERE, "command": " ".join(command), **result}
+    result = rounded({"name": RING_HERE, "command": " ".join(command), **result})
     if out is not None:
         write_result(out / f"{RING_HERE}.json", result)
     show_result(result)

@@ -55,19 +55,19 @@ WAITS: Final = ((0.1, TOGETHER), (0.8, PARTLY))
 class RingHereOptions(HereOptions):
     """The requests over `stages` parts of the target, once for each of `rtts_ms` between any two nodes.
 
-    drafters: Models of the volunteers, in one process.
-    home: Model of the head's own drafter, or `none`. Default: the one that ships.
+    drafters: Models of the volunteers, in one process. Default: the family's general one.
+    home: Model of the head's own drafter, or `none`. Default: the family's general one.
     device: STAGE_MS/DRAFTER_MS of emulated passes. Default: none.
     stage_options: Further options of `join` for the stages.
     """
 
-    target: str = f"{zoo.SCHEME}{zoo.target_of(zoo.Family.SMOL)}"
+    family: zoo.Family = zoo.Family.SMOL
     temperatures: tuple[float, ...] = (0.0, 0.8)
     rtts_ms: tuple[float, ...] = (20.0, 60.0, 150.0)
     prompts: int = 12
     repeats: int = 1
     stages: int = 3
-    drafters: tuple[str, ...] = ("zoo:smol-general",)
+    drafters: tuple[str, ...] | None = None
     home: str | None = None
     device: str = ""
     stage_options: tuple[str, ...] = ()
@@ -76,13 +76,23 @@ class RingHereOptions(HereOptions):
     def quick(cls) -> "RingHereOptions":
         return cls(temperatures=(0.0,), rtts_ms=(60.0,), prompts=2, tokens=16)
 
+    @property
+    def general(self) -> str:
+        """The model of the family's general drafter."""
+        return zoo.default_drafter(f"{zoo.SCHEME}{zoo.target_of(self.family)}")
+
+    @property
+    def volunteers(self) -> tuple[str, ...]:
+        """The models of the volunteers."""
+        return (self.general,) if self.drafters is None else self.drafters
+
     def cast(self, rtt_ms: float) -> Cast:
         """Return the nodes to start, with this round trip between any two. Raises `UsageError`."""
         return Cast(
-            zoo.Family.SMOL,
+            self.family,
             Emulation.parse(f"{self.device}@{rtt_ms:g}"),
-            verifier_options=("--draft-model", self.home) if self.home else (),
-            own_drafters=self.drafters,
+            verifier_options=("--draft-model", self.home or self.general),
+            own_drafters=self.volunteers,
             stages=self.stages,
             stage_options=self.stage_options,
         )
@@ -93,9 +103,10 @@ class RingHereOptions(HereOptions):
         if self.prompts_from is not None:
             return list(questions_of(self))
         if self.device:
-            recorded = Prompts(family=zoo.Family.SMOL, count=self.prompts).traces(max(self.temperatures))
-            return [Asked(trace.domain, trace.asked, trace.seed) for trace in recorded]
-        return list(map(Asked.of, questions_of_kinds(zoo.Family.SMOL)[: self.prompts]))
+            recorded = Prompts(family=self.family, count=self.prompts).traces(max(self.temperatures))
+            if all(trace.asked for trace in recorded):
+                return [Asked(trace.domain, trace.asked, trace.seed) for trace in recorded]
+        return list(map(Asked.of, questions_of_kinds(self.family)[: self.prompts]))
 
 
 async def run_ring_here(options: RingHereOptions, *, rows: list[JsonRow], say: Say) -> JsonRow:
@@ -108,8 +119,8 @@ async def run_ring_here(options: RingHereOptions, *, rows: list[JsonRow], say: S
     async def connect(rtt_ms: float) -> AsyncIterator[AsyncClient]:
         with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder:
             async with (
-                running_nodes(options.cast(rtt_ms), Path(folder), say) as nodes,
-                AsyncClient([nodes.peer], memory=False, target=options.target) as client,
+                running_nodes(cast := options.cast(rtt_ms), Path(folder), say) as nodes,
+                AsyncClient([nodes.peer], memory=False, target=cast.target) as client,
             ):
                 yield client
 
@@ -117,13 +128,11 @@ async def run_ring_here(options: RingHereOptions, *, rows: list[JsonRow], say: S
     result["setup"] |= {
         "processor": processor_name(),
         "stages": options.stages,
-        "drafter_models": list(options.drafters),
-        "home_drafter": options.home or zoo.default_drafter(options.target),
+        "drafter_models": list(options.volunteers),
+        "home_drafter": options.home or options.general,
         "links_are": "delayed in the processes that write to them",
         **({"emulated_passes": options.device} if options.device else {}),
     }
-    if options.device:
-        result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"], say=say))
     return result
 
 
@@ -175,13 +184,11 @@ def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
     }
 
 
-def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow], *, say: Say) -> Iterator[JsonRow]:
-    """Yield the speed-up of `cosine` over the same ring in virtual time, beside the measured one."""
+def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterator[JsonRow]:
+    """Yield the speed-up of each way over the same ring in virtual time, beside the measured one."""
     stage_ms = Emulation.parse(options.device).verifier_ms
-    experts = tuple(model.rpartition("-")[2] for model in options.drafters)
+    experts = tuple(model.rpartition("-")[2] for model in options.volunteers)
     for found in ways:
-        if found["way"] != Way.COSINE.value:
-            continue
         rtt_ms = found["emulated_rtt_ms"]
         scenario: dict[str, Any] = {
             "profile": options.device,
@@ -192,24 +199,25 @@ def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow], *, say: S
             "max_new_tokens": options.tokens,
             "seed": options.seed,
         }
-        prompts = Prompts(family=zoo.Family.SMOL, count=options.prompts)
+        prompts = Prompts(family=options.family, count=options.prompts)
         plain = {**scenario, "drafters": 0, "max_drafters": 0}
         ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
-        ours |= {"domains": experts} if experts else {"max_drafters": 0}
+        ours |= {"domains": experts} if experts else {}
+        ours |= {"max_drafters": 0} if found["way"] == Way.COPYING.value else {}
         ours |= {"home": GENERALIST} if options.home != "none" else {}
-        took = [
-            run_cell(Cell(strategy=name, choice=choice, scenario=fields, prompts=prompts)).seconds
+        alone, helped = (
+            run_cell(Cell(strategy=name, choice=choice, scenario=fields, prompts=prompts))
             for name, choice, fields in ((PLAIN.name, {}, plain), (OURS.name, {"policy": SHIPS}, ours))
-        ]
-        times = median(took[0][number] / took[1][number] for number in took[0])
-        place = {name: found[name] for name in ("emulated_rtt_ms", "temperature")}
+        )
+        times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
+        place = {name: found[name] for name in ("emulated_rtt_ms", "temperature", "way")}
         yield {
             **place,
             "clock_times_plain": found["times_plain"],
             "virtual_times_plain": times,
             "clock_of_virtual": found["times_plain"] / times,
             "clock_plain_ms": found["plain_ms_per_token"],
-            "virtual_plain_ms": 1e3 * median(took[0].values()) / options.tokens,
+            "virtual_plain_ms": 1e3 * alone.total_s / alone.report.tokens,
         }
 
 

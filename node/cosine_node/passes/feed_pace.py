@@ -14,10 +14,12 @@ QUEUED_PERIODS: Final = 1.5
 QUEUED_SHARE: Final = 0.1
 """Share of a traversal that it may wait in any case. A busy processor delays passes of 3 ms by 5 to 10 ms, which
 stretches a traversal of 130 ms little; taken for a slow stage, it let a pass begin every 46 ms."""
-SLOWER: Final = 1.1
-"""Factor of the estimated slowness after a pass that waited."""
+LAST_WEIGHT: Final = 0.1
+"""Weight of the last answer that came after a queue in the estimated slowness."""
+DRAINED: Final = 1.1
+"""Factor by which passes begin more slowly than they came out of a queue, so that it becomes shorter."""
 FASTER: Final = 0.98
-"""Factor after a pass that did not wait."""
+"""Factor of the estimated slowness after a pass that did not wait."""
 QUEUED_LINES: Final = 2
 """Assumed slowness of a line, which others use too."""
 MIN_CHUNK_TOKENS: Final = 16
@@ -76,6 +78,7 @@ class ChainPace:
         self._ways: deque[tuple[float, float]] = deque()
         self._slowness = 1.0
         self._free_s = 0.0
+        self._ended_s = math.inf
 
     def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
         self._curves = curves
@@ -142,10 +145,14 @@ class ChainPace:
         # A later start would not shorten the time on lines.
         line_s = QUEUED_LINES * len(self._curves) * self._line_s(tokens)
         usual_s = max(QUEUED_PERIODS * self.period_s(tokens), QUEUED_SHARE * self.traversal_s(tokens))
-        is_queued = way_s - self._least_way_s - line_s > usual_s
-        self._slowness = (
-            min(MAX_SLOWNESS, self._slowness * SLOWER) if is_queued else max(1.0, self._slowness * FASTER)
-        )
+        if way_s - self._least_way_s - line_s <= usual_s:
+            self._slowness = max(1.0, self._slowness * FASTER)
+        elif begun_s < self._ended_s <= now_s:
+            # Behind a queue, answers come at the rate of the slowest stage, however late they are.
+            slowness = DRAINED * (now_s - self._ended_s) / max(curve.seconds(tokens) for curve in self._curves)
+            self._slowness += LAST_WEIGHT * (min(MAX_SLOWNESS, slowness) - self._slowness)
+            self._slowness = max(1.0, self._slowness)
+        self._ended_s = now_s
 
     def _stages_s(self, tokens: int) -> float:
         return sum(curve.seconds(tokens) for curve in self._curves)

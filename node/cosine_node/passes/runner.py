@@ -1,6 +1,8 @@
 """Runs blocking forward passes in a thread, times them, and paces them for emulation."""
 
 import asyncio
+import os
+import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,6 +10,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
+from threading import get_native_id
 from time import perf_counter
 from typing import Any, Final, Protocol, TypeVar
 
@@ -15,6 +18,8 @@ from cosine_node.engine.base import Engine, Row, RowResult
 from cosine_node.engine.curve import CostCurve
 
 _T = TypeVar("_T")
+NICENESS: Final = 10
+"""Priority of what gives way to the rest of the machine: a busy processor takes nine tenths from it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +45,12 @@ class Runner(Protocol):
 class ThreadRunner:
     """Runs passes in a thread, so that heartbeats go on."""
 
-    def __init__(self, engine: Engine, *, beside: "ThreadRunner | None" = None) -> None:
-        """Shares the thread of `beside` (see `in_ending_thread`)."""
+    def __init__(self, engine: Engine, *, beside: "ThreadRunner | None" = None, gives_way: bool = False) -> None:
+        """Shares the thread of `beside` (see `in_ending_thread`); one that `gives_way` has a low priority."""
         self._engine = engine
         self._executor: ThreadPoolExecutor
-        self._executor = ThreadPoolExecutor(1, "engine") if beside is None else beside._executor
+        initializer = _give_way if gives_way else None
+        self._executor = ThreadPoolExecutor(1, "engine", initializer) if beside is None else beside._executor
 
     async def forward(self, rows: Sequence[Row]) -> Pass:
         # The clock of uvloop's loops has whole milliseconds.
@@ -57,6 +63,12 @@ class ThreadRunner:
 
     def close(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+def _give_way() -> None:
+    # Only Linux has a priority for each thread.
+    if sys.platform == "linux":
+        os.setpriority(os.PRIO_PROCESS, get_native_id(), NICENESS)
 
 
 async def in_ending_thread(work: Callable[..., _T], /, *args: Any, **options: Any) -> _T:

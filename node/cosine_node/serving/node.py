@@ -142,7 +142,7 @@ class RunningNode(AnnouncedNode):
         super().__init__(joined, role=options.role, names=served.names, speed=speed)
         self._served = served
         self._options = options
-        self._engine_thread = ThreadRunner(served.engine)
+        self._engine_thread = ThreadRunner(served.engine, gives_way=options.role is Role.DRAFTER)
         self._runner: Runner
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
@@ -217,7 +217,9 @@ class VerifierNode(RunningNode):
             # A drafter can use the target's grammars if it has the same tokens.
             if isinstance(home.engine, PagedEngine) and (home.engine.grammars or home.target is not None):
                 home.engine.grammars = served.engine.grammars
-            runner: Runner = ThreadRunner(home.engine, beside=self._engine_thread)
+            # Over stages it drafts all the time, and messages must not wait for it.
+            beside = self._engine_thread if chain is None else None
+            runner: Runner = ThreadRunner(home.engine, beside=beside, gives_way=chain is not None)
             curve = home.curve
             if options.emulation is not None and options.emulation.has_device:
                 curve = options.emulation.curve(Role.DRAFTER)
