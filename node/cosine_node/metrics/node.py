@@ -23,7 +23,6 @@ from cosine_node.stages.service import StageService
 from cosine_node.verifier.service import VerifierService
 from cosine_protocol.errors import UsageError
 from cosine_protocol.messages import ReleaseReason
-from cosine_protocol.stage_messages import LayerRange
 
 if TYPE_CHECKING:
     from cosine_p2p.directory.dht import DhtDirectory
@@ -35,25 +34,18 @@ LABELS: Final = ("role", "model_name", "peer_id")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
-    """A node of any role, as its metrics see it."""
+    """A node of any role, as its metrics see it; `facts` about it are constant."""
 
     role: str
     model_name: str
     peer_id: str
-    target: str
-    numerics: str
-    version: str
+    facts: dict[str, str]
     network: "HivemindTransport"
     directory: "DhtDirectory"
 
     @property
     def labels(self) -> tuple[str, ...]:
         return self.role, self.model_name, self.peer_id
-
-    @property
-    def facts(self) -> dict[str, str]:
-        """Constant facts about the node."""
-        return {"version": self.version, "target": self.target, "numerics": self.numerics}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +62,6 @@ class ObservedNode(Observed):
 class ObservedStage(Observed):
     """A stage whose pool holds `pool_tokens`."""
 
-    layers: LayerRange
     pool_tokens: int
     service: StageService
 
@@ -294,58 +285,43 @@ STAGE: Final[tuple[Series[ObservedStage], ...]] = (
 )
 
 
-def node_registry(nodes: Sequence[ObservedNode]) -> CollectorRegistry:
-    """Return the metrics of nodes and of their process."""
+class NodeMetrics(Collector):
+    """The metrics of the nodes of a process, read at each scrape."""
 
-    def families() -> Iterator[Metric]:
-        info = InfoMetricFamily("cosine:node", "The node's version, target and numerics.", labels=LABELS)
-        for node in nodes:
-            info.add_metric(node.labels, node.facts)
-        yield info
+    def __init__(self, nodes: Sequence[ObservedNode | ObservedStage]) -> None:
+        self._nodes = [node for node in nodes if isinstance(node, ObservedNode)]
+        self._stages = [node for node in nodes if isinstance(node, ObservedStage)]
+
+    def collect(self) -> Iterator[Metric]:
+        nodes, stages = self._nodes, self._stages
+        yield from _info("cosine:node", "The node's version, target and numerics.", nodes)
+        yield from _info("cosine:stage", "The stage's version, target, numerics and layers.", stages)
         verifiers = [(n.labels, n.service) for n in nodes if isinstance(n.service, VerifierService)]
         drafters = [(n.labels, n.service) for n in nodes if isinstance(n.service, DrafterService)]
         learners = [(n.labels, n.learner) for n in nodes if n.learner is not None]
-        observed = [(node.labels, node) for node in nodes]
-        yield from (each.family(observed) for each in NODE)
-        yield from (each.family(observed) for each in NETWORK)
+        yield from (each.family([(n.labels, n) for n in nodes]) for each in NODE if nodes)
+        yield from (each.family([(s.labels, s) for s in stages]) for each in STAGE if stages)
+        yield from (each.family([(n.labels, n) for n in (*nodes, *stages)]) for each in NETWORK)
         yield from (each.family(verifiers) for each in VERIFIER if verifiers)
         yield from (each.family(drafters) for each in DRAFTER if drafters)
         for _, learner in learners[:1]:
             yield from (each.family(learners) for each in learner.metrics())
 
-    return _registry_of(families)
 
-
-def stage_registry(stage: ObservedStage) -> CollectorRegistry:
-    """Return the metrics of a stage and of its process."""
-
-    def families() -> Iterator[Metric]:
-        text = "The stage's version, target, numerics and layers."
-        info = InfoMetricFamily("cosine:stage", text, labels=LABELS)
-        info.add_metric(stage.labels, stage.facts | {"layers": f"{stage.layers} of {stage.layers.layers}"})
+def _info(name: str, text: str, nodes: Sequence[Observed]) -> Iterator[Metric]:
+    info = InfoMetricFamily(name, text, labels=LABELS)
+    for node in nodes:
+        info.add_metric(node.labels, node.facts)
+    if nodes:
         yield info
-        observed = [(stage.labels, stage)]
-        yield from (each.family(observed) for each in STAGE)
-        yield from (each.family(observed) for each in NETWORK)
-
-    return _registry_of(families)
 
 
-class Scraped(Collector):
-    """A collector that reads its metrics at each scrape."""
-
-    def __init__(self, families: Callable[[], Iterator[Metric]]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        return self._families()
-
-
-def _registry_of(families: Callable[[], Iterator[Metric]]) -> CollectorRegistry:
+def registry_of(nodes: Sequence[ObservedNode | ObservedStage]) -> CollectorRegistry:
+    """Return the metrics of nodes and of their process."""
     registry = CollectorRegistry()
     for kind in (ProcessCollector, PlatformCollector, GCCollector):
         kind(registry=registry)
-    registry.register(Scraped(families))
+    registry.register(NodeMetrics(nodes))
     return registry
 
 

@@ -5,12 +5,12 @@ import logging
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Awaitable, Iterator, Sequence
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cosine_node.models.model import ModelNames
 from cosine_node.passes.runner import PassSpeed
@@ -40,6 +40,9 @@ from cosine_protocol.identity import Identity
 from cosine_protocol.messages import NetworkCoordinate
 from cosine_protocol.protocols import DISCOVER, STATUS, WEIGHTS
 from cosine_protocol.records import SCHEMA, NodeRecord, Role
+
+if TYPE_CHECKING:
+    from cosine_node.metrics.node import ObservedNode, ObservedStage
 
 LOG = logging.getLogger(__name__)
 
@@ -142,6 +145,19 @@ async def join(
     return JoinedNetwork(transport, claimed.identity, network)
 
 
+@contextmanager
+def observing(network: NetworkOptions, nodes: "Sequence[AnnouncedNode]") -> Iterator[None]:
+    """Serve the metrics of nodes within the context, if a port is set."""
+    if network.metrics_port is None:
+        yield
+        return
+    from cosine_node.metrics.node import registry_of, serving_metrics
+
+    registry = registry_of([node.observed() for node in nodes])
+    with serving_metrics(registry, host=network.metrics_host, port=network.metrics_port):
+        yield
+
+
 class AnnouncedNode(ABC):
     """A running node: its streams, loops and record. Subclasses set `service`."""
 
@@ -185,6 +201,10 @@ class AnnouncedNode(ABC):
     @abstractmethod
     def _record_fields(self) -> dict[str, Any]:
         """The fields of the record that depend on the role."""
+
+    @abstractmethod
+    def observed(self) -> "ObservedNode | ObservedStage":
+        """Return the node for its metrics."""
 
     @abstractmethod
     def _work_done(self) -> Work:
@@ -258,14 +278,13 @@ class AnnouncedNode(ABC):
             await asyncio.gather(*loops, stopping, return_exceptions=True)
             self._end()
 
-    def _observed_fields(self) -> dict[str, Any]:
-        """The fields of `Observed` for this node."""
+    def _observed_fields(self, **facts: str) -> dict[str, Any]:
+        """The fields of `Observed` for this node, with further `facts`."""
         return {
             "role": self._role,
             "model_name": self._names.model_name,
             "peer_id": self._transport.peer_id,
-            "target": self._names.target_name,
-            "version": AGENT,
+            "facts": {"version": AGENT, "target": self._names.target_name, **facts},
             "network": self._transport,
             "directory": self._directory,
         }

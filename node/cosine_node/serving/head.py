@@ -26,9 +26,9 @@ from cosine_node.engine.torch.loading import read_config
 from cosine_node.models.home_model import load_home
 from cosine_node.models.model import MEASURE_S, ModelNames, ServedModel
 from cosine_node.passes.runner import in_ending_thread
-from cosine_node.serving.announced_node import claim, join
+from cosine_node.serving.announced_node import claim, join, observing
 from cosine_node.serving.fetched_model import open_model, sharing
-from cosine_node.serving.node import VerifierNode, observing
+from cosine_node.serving.node import VerifierNode
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.stages.operations import ChainLost
 from cosine_node.terminal.events import Emit

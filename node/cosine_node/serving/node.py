@@ -2,8 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Iterator, Sequence
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
 from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
 from cosine_node.serving.learner import DraftLearner
@@ -174,16 +174,14 @@ class RunningNode(AnnouncedNode):
         return fields
 
     def observed(self) -> "ObservedNode":
-        """Return the node for its metrics."""
         from cosine_node.metrics.node import ObservedNode
 
         engine = self._served.engine
         return ObservedNode(
-            numerics=engine.numerics,
             max_requests=self._options.max_requests,
             service=self.service,
             engine=engine,
-            **self._observed_fields(),
+            **self._observed_fields(numerics=engine.numerics),
         )
 
     def _record_fields(self) -> dict[str, Any]:
@@ -328,16 +326,3 @@ class DrafterNode(RunningNode):
         super()._end()
         if self._learner is not None:
             self._learner.close()
-
-
-@contextmanager
-def observing(network: NetworkOptions, nodes: Sequence[RunningNode]) -> Iterator[None]:
-    """Serve the metrics of nodes within the context, if a port is set."""
-    if network.metrics_port is None:
-        yield
-        return
-    from cosine_node.metrics.node import node_registry, serving_metrics
-
-    registry = node_registry([node.observed() for node in nodes])
-    with serving_metrics(registry, host=network.metrics_host, port=network.metrics_port):
-        yield

@@ -13,7 +13,7 @@ from cosine_node.engine.loading_stage import stages_told
 from cosine_node.models.model import MEASURE_S, ModelNames
 from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed, in_ending_thread
-from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join
+from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
@@ -80,11 +80,7 @@ async def run_stage(network: NetworkOptions, options: NodeOptions, emit: Emit, s
         if options.shares_weights:
             node.weights = await sharing(opened.folder)
         stack.callback(node.threads.close)
-        if network.metrics_port is not None:
-            from cosine_node.metrics.node import serving_metrics, stage_registry
-
-            registry = stage_registry(node.observed())
-            stack.enter_context(serving_metrics(registry, host=network.metrics_host, port=network.metrics_port))
+        stack.enter_context(observing(network, [node]))
         await node.live(emit, stop)
 
 
@@ -165,16 +161,13 @@ class StageNode(AnnouncedNode):
         }
 
     def observed(self) -> "ObservedStage":
-        """Return the stage for its metrics."""
         from cosine_node.metrics.node import ObservedStage
 
         model = self._loaded.model
         return ObservedStage(
-            numerics=model.numerics,
-            layers=model.layers,
             pool_tokens=model.slots,
             service=self.service,
-            **self._observed_fields(),
+            **self._observed_fields(numerics=model.numerics, layers=f"{model.layers} of {model.layers.layers}"),
         )
 
     def _work_done(self) -> StageWork:

@@ -14,7 +14,7 @@ from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_node.gateway.admission import Admission
 from cosine_node.gateway.http.app import count_requests
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, node_registry, stage_registry
+from cosine_node.metrics.node import LABELS, ObservedNode, ObservedStage, registry_of
 from cosine_node.stages.service import StageService
 from cosine_p2p.request.offload import Threads
 from cosine_protocol.errors import ErrorCode
@@ -47,9 +47,7 @@ def observed(member: Member, *, model_name: str = "m") -> ObservedNode:
         role=member.role,
         model_name=model_name,
         peer_id=member.identity.peer_id,
-        target="zoo:target",
-        numerics=member.engine.numerics,
-        version="v",
+        facts={"version": "v", "target": "zoo:target", "numerics": member.engine.numerics},
         max_requests=16,
         service=member.service,
         engine=member.engine,
@@ -84,10 +82,7 @@ def registries() -> list[CollectorRegistry]:
                 role="stage",
                 model_name="m",
                 peer_id="stage",
-                target="zoo:target",
-                numerics="scripted",
-                version="v",
-                layers=ScriptedStage.layers,
+                facts={"version": "v", "layers": "0:1 of 1"},
                 pool_tokens=64,
                 service=StageService(
                     ScriptedStage(), transport=network.join("stage"), target_digest=bytes(32), offload=engine
@@ -95,7 +90,7 @@ def registries() -> list[CollectorRegistry]:
                 network=NETWORK,
                 directory=DIRECTORY,
             )
-            return [node_registry([observed(member) for member in members]), stage_registry(stage)]
+            return [registry_of([*map(observed, members), stage])]
 
     generations = CollectorRegistry()
     GenerationMetrics(generations, model_name="m").observe(DONE)

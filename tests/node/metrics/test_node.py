@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry, Counter, generate_latest
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_lab.simulation.swarm import SimulatedSwarm
 from cosine_node.metrics import GenerationMetrics
-from cosine_node.metrics.node import LABELS, ObservedNode, node_registry, serving_metrics
+from cosine_node.metrics.node import LABELS, ObservedNode, registry_of, serving_metrics
 from cosine_p2p.request.origins import Origin
 from cosine_p2p.request.results import Generation
 from cosine_protocol.errors import ErrorCode, UsageError
@@ -44,7 +44,7 @@ def generated() -> tuple[Generation, list[ObservedNode]]:
 
 def test_a_verifiers_figures() -> None:
     generation, (verifier, *_) = generated()
-    registry = node_registry([verifier])
+    registry = registry_of([verifier])
     spec = "cosine:verifier_spec_decode_num"
     counts = [
         value(registry, verifier, f"{spec}_{what}_tokens_total") for what in ("accepted", "draft", "received")
@@ -87,7 +87,7 @@ def test_a_verifiers_figures() -> None:
 
 def test_drafters_of_one_process_are_told_apart() -> None:
     generation, (_, *drafters) = generated()
-    registry = node_registry(drafters)
+    registry = registry_of(drafters)
     names = [
         f"cosine:drafter_{name}_total" for name in ("spec_decode_num_draft_tokens", "fragments", "prompt_tokens")
     ]
