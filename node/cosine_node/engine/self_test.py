@@ -80,6 +80,15 @@ class SelfTestTexts:
             far_positions=(begin, begin + 1, *range(end - FAR_DEPTH + 2, end)),
         )
 
+    @property
+    def continued(self) -> list[tuple[Text, list[Text]]]:
+        """Each prompt with its continuations, which are equally long."""
+        paths = zip(self.siblings, self.children, self.grandchildren, strict=True)
+        return [
+            (self.long, [(*branch, self.after_branch) for branch in self.branches]),
+            (self.short, [(*path, self.after_grandchildren) for path in paths]),
+        ]
+
 
 class Group(StrEnum):
     """The compared kinds of rows in the order of their prerequisites: the first that fails names the fault."""

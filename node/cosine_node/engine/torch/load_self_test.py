@@ -54,7 +54,7 @@ Logits = dict[Text, Tensor]
 def cached_logits(model: Any, texts: SelfTestTexts) -> Logits:
     """Return the reference logits: a prompt, then token by token with the model's own cache; `far` without one."""
     found = dict(_whole(model, *_far(texts)))
-    for prompt, continuations in _continued(texts):
+    for prompt, continuations in texts.continued:
         found |= _stepped(model, prompt, continuations)
     return found
 
@@ -84,7 +84,7 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
     shows it.
     """
     alike: list[tuple[list[Text], Sequence[int] | None]] = [
-        ([prompt + each for each in continuations], None) for prompt, continuations in _continued(texts)
+        ([prompt + each for each in continuations], None) for prompt, continuations in texts.continued
     ]
     alike.append(_far(texts))
     as_they_are = dict(chain(*(_whole(model, equally_long, positions) for equally_long, positions in alike)))
@@ -103,15 +103,6 @@ def roundings(model: Any, texts: SelfTestTexts, expected: Logits) -> dict[Text, 
         )
         for text, copies in found.items()
     }
-
-
-def _continued(texts: SelfTestTexts) -> list[tuple[Text, list[Text]]]:
-    """Return each prompt with its continuations, which are equally long."""
-    paths = zip(texts.siblings, texts.children, texts.grandchildren, strict=True)
-    return [
-        (texts.long, [(*branch, texts.after_branch) for branch in texts.branches]),
-        (texts.short, [(*path, texts.after_grandchildren) for path in paths]),
-    ]
 
 
 def _far(texts: SelfTestTexts) -> tuple[list[Text], Sequence[int] | None]:
