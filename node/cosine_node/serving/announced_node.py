@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from cosine_node.models.model import ModelNames
+from cosine_node.passes.emulation import Emulation
 from cosine_node.passes.runner import PassSpeed
 from cosine_node.serving.announcing import Announcer
 from cosine_node.serving.discover_service import DiscoverService
@@ -172,7 +173,10 @@ class AnnouncedNode(ABC):
         role: Role,
         names: ModelNames,
         speed: PassSpeed,
+        emulation: Emulation | None,
     ) -> None:
+        """`emulation` is that of the device or link, if any."""
+        self._emulation = emulation
         self._joined = joined
         self._transport = joined.transport
         self._role = role
@@ -222,10 +226,6 @@ class AnnouncedNode(ABC):
         """Further loops that run until the node stops."""
         return ()
 
-    def _one_way_s(self) -> float:
-        """The one-way delay of an emulated link."""
-        return 0.0
-
     async def live(self, emit: Emit, stop: asyncio.Event) -> None:
         """Serve until `stop` is set, then finish running requests.
 
@@ -243,7 +243,7 @@ class AnnouncedNode(ABC):
         }
         if self.weights is not None:
             handlers[WEIGHTS] = self.weights.handle
-        one_way_s = self._one_way_s()
+        one_way_s = self._emulation.one_way_s if self._emulation else 0.0
         delays = {protocol: delayed(handler, one_way_s=one_way_s) for protocol, handler in handlers.items()}
         async with self._transport.serving(delays, self._announcer.restarted):
             # The announcer retries later if this fails.
@@ -359,7 +359,7 @@ class AnnouncedNode(ABC):
             "eos": self._names.facts.eos,
             "addresses": self._transport.reach.addresses[: limits.MAX_ADDRESSES],
             "software": AGENT,
-            "emulated": "",
+            "emulated": self._emulation.name if self._emulation else "",
             "sequence": 0,
             "issued_at_s": 0.0,
             "lifetime_s": 0.0,

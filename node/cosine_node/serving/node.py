@@ -139,7 +139,7 @@ class RunningNode(AnnouncedNode):
         device = options.emulated_device
         curve = device.curve(options.role) if device else served.curve
         speed = PassSpeed(curve, now_s=time.monotonic())
-        super().__init__(joined, role=options.role, names=served.names, speed=speed)
+        super().__init__(joined, role=options.role, names=served.names, speed=speed, emulation=options.emulation)
         self._served = served
         self._options = options
         self._engine_thread = ThreadRunner(served.engine, gives_way=options.role is Role.DRAFTER)
@@ -147,7 +147,6 @@ class RunningNode(AnnouncedNode):
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
-        self._emulated = options.emulation.name if options.emulation else ""
         if device:
             self._runner = PacedRunner(self._engine_thread, curve)
         elif chain is not None:
@@ -161,16 +160,14 @@ class RunningNode(AnnouncedNode):
         if device is None and not isinstance(served.engine, ServerEngine):
             self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
 
-    def _one_way_s(self) -> float:
-        return self._options.emulation.one_way_s if self._options.emulation else 0.0
-
     def _end(self) -> None:
         self._runner.close()
 
     def _summary(self) -> dict[str, object]:
         fields = super()._summary()
         if isinstance(self._runner, PacedRunner):
-            fields |= {"late_passes": self._runner.late_passes, "emulated": self._emulated}
+            emulated = self._emulation.name if self._emulation else ""
+            fields |= {"late_passes": self._runner.late_passes, "emulated": emulated}
         return fields
 
     def observed(self) -> "ObservedNode":
@@ -191,7 +188,6 @@ class RunningNode(AnnouncedNode):
             "learns": None,
             "capacity_requests": self._options.max_requests,
             "context_tokens": self._served.engine.context_tokens,
-            "emulated": self._emulated,
         }
 
 

@@ -108,13 +108,12 @@ class StageNode(AnnouncedNode):
     def __init__(
         self, joined: JoinedNetwork, loaded: LoadedStage, names: ModelNames, *, emulation: Emulation | None = None
     ) -> None:
-        self._emulation = emulation
         is_emulated = emulation is not None and emulation.has_device
         if emulation is not None and is_emulated:
             loaded = replace(loaded, curve=emulation.curve(Role.STAGE))
         self._loaded = loaded
         speed = PassSpeed(loaded.curve, now_s=time.monotonic())
-        super().__init__(joined, role=Role.STAGE, names=names, speed=speed)
+        super().__init__(joined, role=Role.STAGE, names=names, speed=speed, emulation=emulation)
         self.threads = Threads("engine", 1)
         digest = names.facts.digest()
         host = StageHost(loaded.model, grammars=Grammars.of(names.folder) if loaded.model.layers.is_last else None)
@@ -131,9 +130,6 @@ class StageNode(AnnouncedNode):
 
     def _handlers(self) -> dict[str, StreamHandler]:
         return {STAGE: self.service.handle}
-
-    def _one_way_s(self) -> float:
-        return self._emulation.one_way_s if self._emulation else 0.0
 
     def _ready_fields(self) -> dict[str, object]:
         layers = self._loaded.model.layers
@@ -156,7 +152,6 @@ class StageNode(AnnouncedNode):
             "numerics": model.numerics,
             "capacity_requests": MAX_CHAINS,
             "context_tokens": model.context_tokens,
-            "emulated": self._emulation.name if self._emulation else "",
             "stage": offer,
         }
 
