@@ -18,7 +18,7 @@ from platformdirs import user_cache_dir
 
 from cosine_p2p.gguf.header import SUFFIX as GGUF_SUFFIX
 from cosine_p2p.gguf.header import part_header, stored_bytes
-from cosine_p2p.storage.state_file import replace_text
+from cosine_p2p.storage.state_file import replace_bytes, replace_text
 from cosine_p2p.text.held_weights import MANIFEST, is_of_gguf, is_part_name
 from cosine_protocol.errors import UsageError
 from cosine_protocol.manifest import PIECE_BYTES, Manifest, manifest_digest
@@ -65,16 +65,14 @@ class PartialFolder:
 
     def write_parts(self, parts: Mapping[str, bytes]) -> None:
         """Write the small files, by their names in the manifest, and then the manifest. Raises `OSError`."""
-        self.path.mkdir(parents=True, exist_ok=True)
         for name, data in parts.items():
-            (self.path / name).parent.mkdir(exist_ok=True)
-            _write(self.path / name, data)
+            replace_bytes(self.path / name, data)
         if not self.is_gguf:
             # It lists all tensors, so that an error names the file of a missing one.
             rows = self.manifest.tensors
             names = {rows[row].name: file.path.name for file in self._files for row in file.starts}
             replace_text(self.path / INDEX, json.dumps({"metadata": {}, "weight_map": names}, indent=0))
-        _write(self.path / MANIFEST, self.encoded)
+        replace_bytes(self.path / MANIFEST, self.encoded)
 
     def files_of(self, wanted: Collection[int]) -> list[TensorFile]:
         return [file for file in self._files if not file.starts.keys().isdisjoint(wanted)]
@@ -176,10 +174,3 @@ def _tensor_file(path: Path, manifest: Manifest, rows: list[int]) -> TensorFile:
     return TensorFile(
         path, written, {row: len(written) + start for row, start in offsets.items()}, len(written) + at
     )
-
-
-def _write(file: Path, data: bytes) -> None:
-    """Replace a file atomically. Raises `OSError`."""
-    draft = file.with_name(f".{file.name}{DRAFT}")
-    draft.write_bytes(data)
-    os.replace(draft, file)
