@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
 
 from rich.console import Console
 from rich.status import Status
@@ -33,13 +33,15 @@ STAGES: Final[Mapping[str, str]] = {
 """The stages of a start, by the events that begin them."""
 WITHIN: Final = "gathered"
 """The event that reports the progress of a stage without ending it."""
+TOOK: Final = "took"
+"""The event after a stage, with its duration."""
 
 SENTENCES: Final[Mapping[str, str]] = {
     **{event: f"{STAGES[event]} ..." for event in ("importing", "gathering", "loading", "testing", "measuring")},
     "generation_config": "{said}",
     "computes": "{model} runs with {said}.",
     "loaded": "The KV cache of {model} holds {kv_tokens} tokens, and one request up to {context_tokens} of them.",
-    "took": "{said} took {seconds:.1f} s.",
+    TOOK: "{said} took {seconds:.1f} s.",
     "waiting": "Waiting for stages. {said}",
     "waiting_for_weights": "Waiting for weights. {said}",
     "gathered": "{said}",
@@ -93,7 +95,7 @@ TOLD_FROM_S: Final = 1.0
 
 
 def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time.monotonic) -> Emit:
-    """Wrap `emit` to also emit `took` after each stage of at least `least_s`, before the event that ends it."""
+    """Wrap `emit` to also emit `TOOK` after each stage of at least `least_s`, before the event that ends it."""
     under_way: tuple[str, str, float] | None = None
 
     def emit_timed(event: str, fields: dict[str, object]) -> None:
@@ -102,7 +104,7 @@ def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time
             stage, said, began_s = under_way
             under_way, seconds = None, clock() - began_s
             if seconds >= least_s:
-                emit("took", {"stage": stage, "said": said, "seconds": round(seconds, 2)})
+                emit(TOOK, {"stage": stage, "said": said, "seconds": round(seconds, 2)})
         emit(event, fields)
         if event in STAGES:
             under_way = event, STAGES[event].format(**fields), clock()
@@ -111,24 +113,25 @@ def timed(emit: Emit, *, least_s: float = 0.0, clock: Callable[[], float] = time
 
 
 class StartProgress:
-    """Shows the stages of a node's start as it follows events; any other event ends a stage."""
+    """Shows the stages of a node's start as it follows `timed` events; any other event ends a stage."""
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._clock = clock
         self._sentence = ""
-        self._began_s = 0.0
         self._status: Status | None = None
 
-    def follow(self, event: str, fields: Mapping[str, object]) -> None:
+    def follow(self, event: str, fields: Mapping[str, Any]) -> None:
         """End the current stage and begin the event's stage, or show the progress of the current one."""
         if event == WITHIN and self._status is not None:
             self._status.update(Text(f"{self._sentence}: {fields['said']}"))
             return
-        self._end(is_done=True)
+        self.close()
+        if event == TOOK:
+            took = f"  {fields['seconds']:.1f} s"
+            self._console.print(Text.assemble(("✓ ", "green"), fields["said"], (took, "dim")))
         if event not in STAGES:
             return
-        self._sentence, self._began_s = STAGES[event].format(**fields), self._clock()
+        self._sentence = STAGES[event].format(**fields)
         if event in ("fetching", "loading"):
             # These stages draw their own progress bars, so there is no spinner.
             self._console.print(Text(f"{self._sentence} ..."))
@@ -138,16 +141,9 @@ class StartProgress:
 
     def close(self) -> None:
         """Restore the terminal; the current stage may not have succeeded."""
-        self._end(is_done=False)
-
-    def _end(self, *, is_done: bool) -> None:
         if self._status is not None:
             self._status.stop()
             self._status = None
-        if is_done and self._sentence:
-            took = f"{self._clock() - self._began_s:.1f} s"
-            self._console.print(Text.assemble(("✓ ", "green"), self._sentence, (f"  {took}", "dim")))
-        self._sentence = ""
 
 
 class JsonLines(logging.Formatter):
@@ -201,11 +197,11 @@ def telling(log_format: str, *, as_json: bool, sentences: Mapping[str, str] = SE
 
         def emit_after_stages(event: str, fields: dict[str, object]) -> None:
             progress.follow(event, fields)
-            if event not in STAGES and event != WITHIN:
+            if event not in STAGES and event not in (WITHIN, TOOK):
                 emit(event, fields)
 
         try:
-            yield emit_after_stages
+            yield timed(emit_after_stages)
         finally:
             progress.close()
     else:

@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -164,6 +165,7 @@ def test_on_a_terminal_stages_are_shown_on_stderr_and_the_rest_on_stdout(monkeyp
     ]
     assert err.endswith("org/model drafted 12 tokens.\n")
     assert "Joining the network main" in err
+    assert re.search(r"✓ \S*Reading the weights of org/model\S*  0\.0 s", err)
     assert "HF_HUB_DISABLE_PROGRESS_BARS" not in os.environ
 
 
