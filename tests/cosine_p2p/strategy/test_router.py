@@ -19,6 +19,18 @@ def test_the_prompt_decides_until_there_is_evidence() -> None:
     assert router.ranked() == [1, 2]
 
 
+@pytest.mark.parametrize("right_tokens", [0, 60])
+def test_a_lone_drafter_that_is_wrong_soon_falls_behind_a_silent_one(right_tokens: int) -> None:
+    router = HedgeRouter()
+    for author, prompt_nll in ((1, 1.0), (2, 9.0)):
+        router.join(DrafterStarted(author, prompt_nll=prompt_nll, token_s=0.002, rtt_s=0.03))
+    router.learn([{1: 0.9}] * right_tokens)
+    assert router.ranked() == [1, 2]
+    for _ in range(8):
+        router.learn([{1: 0.0}])
+    assert router.ranked() == [2, 1]
+
+
 def test_a_claim_to_know_the_prompt_is_worth_a_few_tokens_at_most() -> None:
     mixture = Mixture()
     mixture.join(1, prompt_nll=8.0)
