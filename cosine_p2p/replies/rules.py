@@ -5,8 +5,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from cosine_p2p.replies.schema_bounds import with_sound_bounds
-from cosine_p2p.replies.schemas import Root, self_contained
+from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_protocol.limits import MAX_CONSTRAINT_BYTES
 
 Split = Callable[[str], Sequence[str | int]]  # Splits a text into plain text and the ids of special tokens.
@@ -38,7 +37,7 @@ class Rules:
         """Return an expression for the arguments of a function, an object as JSON."""
         own = dict(schema) if isinstance(schema, Mapping) else {}
         closed = {"additionalProperties": False} if not any(name in own for name in _OPEN) else {}
-        whole = with_sound_bounds(self_contained({"type": "object", **closed, **own}, Root(own)))
+        whole = for_llguidance({"type": "object", **closed, **own})
         return self._add("rule", "%json " + json.dumps({**whole, "x-guidance": _SEPARATED}, ensure_ascii=False))
 
     def text_before(self, end: str) -> str:

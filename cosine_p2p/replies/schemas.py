@@ -5,7 +5,7 @@ function's arguments. A schema is a set of alternative `Form`s.
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, islice, product
@@ -15,12 +15,7 @@ from urllib.parse import unquote
 MAX_FORMS: Final = 256  # Alternatives of one value; further ones are ignored.
 MAX_SCHEMAS: Final = 1024
 MAX_DEPTH: Final = 32  # Bounds of the schemas examined for one value.
-_MAPS: Final = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
-"""Keywords with schemas by name."""
-_VALUES: Final = frozenset({"const", "enum", "default", "examples", "x-guidance"})  # Keywords without schemas.
-_NAMING: Final = frozenset({"$defs", "definitions", "$id", "$anchor"})
-_COMBINING: Final = _NAMING | {"$ref", "allOf", "anyOf", "oneOf"}
-_ANY_NAME: Final = ("propertyNames", {"type": "string"})  # Zod's form of a map; llguidance does not support it.
+_COMBINING: Final = frozenset({"$defs", "definitions", "$id", "$anchor", "$ref", "allOf", "anyOf", "oneOf"})
 _HINTS: Final = {
     "string": ("pattern", "minLength", "maxLength", "format"),
     "object": ("properties", "patternProperties", "additionalProperties", "required"),
@@ -132,42 +127,6 @@ def member_forms(root: Root, name: str) -> list[Form]:
         objects += [form for each in inner for form in forms(each, root)]
     said = [form.member(name) for form in objects]
     return [form for each in said if each != {} for form in forms(each, root)]
-
-
-def each_within(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str, Any]:
-    """Return a schema with `change` applied to each direct subschema."""
-
-    def changed(name: str, value: Any) -> Any:
-        if name in _VALUES:
-            return value
-        if name in _MAPS and isinstance(value, Mapping):
-            return {key: change(each) for key, each in value.items()}
-        if isinstance(value, list):
-            return [change(each) for each in value]
-        return change(value) if isinstance(value, Mapping) else value
-
-    return {name: changed(name, value) for name, value in schema.items()}
-
-
-def self_contained(schema: Any, root: Root) -> Any:
-    """Return a schema with its references' targets included, each once. Raises `RecursionError`."""
-    names: dict[int, str] = {}
-    moved: dict[str, Any] = {}
-
-    def own(part: Any) -> Any:
-        if not isinstance(part, Mapping):
-            return part
-        kept = {name: value for name, value in part.items() if name not in _NAMING and (name, value) != _ANY_NAME}
-        found = root.target(kept["$ref"]) if "$ref" in kept else None
-        if found is not None:
-            if id(found) not in names:
-                names[id(found)] = f"at_{len(names)}"
-                moved[names[id(found)]] = own(found)
-            kept["$ref"] = f"#/$defs/{names[id(found)]}"
-        return each_within(kept, own)
-
-    inner = own(schema)
-    return {**inner, "$defs": moved} if moved else inner
 
 
 def _said(schema: Mapping[str, Any], name: str) -> list[Any]:

@@ -30,7 +30,7 @@ from cosine_node.gguf.writing import StoredModel
 from cosine_node.models.model_sizes import ModelSizes
 from cosine_node.terminal.printing import json_safe
 from cosine_node.weights.partial_folder import PartialFolder
-from cosine_p2p.replies.schema_bounds import with_sound_bounds
+from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_p2p.request.generation_config import FILE_NAME, apply_defaults, read_generation_config
 from cosine_p2p.request.options import TEXT_DEFAULTS
 from cosine_p2p.text import template_worker
@@ -414,9 +414,9 @@ def _address_seeds() -> list[bytes]:
 def check_schema(data: bytes) -> None:
     """A JSON schema of a request, before llguidance reads it in a separate process."""
     schema = json.loads(data)
-    sound = with_sound_bounds(schema)
+    sound = for_llguidance(schema)
     json.dumps(sound)
-    assert with_sound_bounds(sound) == sound or json.dumps(sound).count("NaN")
+    assert for_llguidance(sound) == sound or json.dumps(sound).count("NaN")
 
 
 def check_swarm_file(data: bytes) -> None:

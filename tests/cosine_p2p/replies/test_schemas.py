@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from llguidance import LLMatcher, LLTokenizer
 
-from cosine_p2p.replies.schema_bounds import with_sound_bounds
+from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_p2p.replies.schemas import Root, member_forms
 
 TEXT: Final = {"type": "string"}
@@ -79,11 +79,17 @@ def test_a_number_that_is_taken_is_one_that_the_schema_allows(
 ) -> None:
     names = "exclusiveMinimum" if is_above else "minimum", "exclusiveMaximum" if is_below else "maximum"
     schema = {"type": "number", names[0]: min(low, high), names[1]: max(low, high)}
-    if takes(LLMatcher.grammar_from_json_schema(json.dumps(with_sound_bounds(schema))), json.dumps(number)):
+    if takes(LLMatcher.grammar_from_json_schema(json.dumps(for_llguidance(schema))), json.dumps(number)):
         assert Draft202012Validator(schema).is_valid(number)
+
+
+def test_a_map_of_any_names_is_taken() -> None:
+    schema = {"type": "object", "propertyNames": {"type": "string"}, "additionalProperties": {"type": "integer"}}
+    grammar = LLMatcher.grammar_from_json_schema(json.dumps(for_llguidance(schema)))
+    assert takes(grammar, '{"a": 1}') and not takes(grammar, '{"a": "b"}')
 
 
 def test_bounds_deep_within_a_schema_are_moved_too() -> None:
     inner = {"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}
-    moved = with_sound_bounds({"properties": {"a": {"anyOf": [inner, {"type": "null"}]}}})
+    moved = for_llguidance({"properties": {"a": {"anyOf": [inner, {"type": "null"}]}}})
     assert moved["properties"]["a"]["anyOf"][0]["exclusiveMinimum"] == 1e-9

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cosine_node.processes.answer import answer_of
-from cosine_p2p.replies.schema_bounds import with_sound_bounds
+from cosine_p2p.replies.llguidance_schemas import for_llguidance
 from cosine_p2p.request.offload import Offload, Threads
 from cosine_p2p.storage.memory import Remembered
 from cosine_p2p.text.tokenizer import load_tokenizer
@@ -101,7 +101,7 @@ def grammar_of(kind: int, text: str) -> str:
 
     match ConstraintKind(kind):
         case ConstraintKind.SCHEMA:
-            schema = with_sound_bounds(json.loads(text))
+            schema = for_llguidance(json.loads(text))
             text = json.dumps(schema, ensure_ascii=False)
             own = schema.get("x-guidance") if isinstance(schema, dict) else None
             # A pattern must not contain the flag.
