@@ -9,15 +9,15 @@ from cosine_node.engine.curve import CostCurve
 
 REMEMBERED_S: Final = 10.0
 """Window whose minimum is the network time, which seldom changes. A queue of light passes lasts for seconds."""
+QUEUED_PASSES: Final = 4
+"""Successive passes that all wait too long show a queue, as in CoDel (RFC 8289). On a busy machine, single passes of
+3 ms wait for 5 to 20 ms; taken for slow stages, they let a pass begin every 46 ms."""
 QUEUED_PERIODS: Final = 1.5
-"""A pass that waited longer, in units of the slowest stage's time, shows that stages are slower."""
-QUEUED_SHARE: Final = 0.1
-"""Share of a traversal that it may wait in any case. A busy processor delays passes of 3 ms by 5 to 10 ms, which
-stretches a traversal of 130 ms little; taken for a slow stage, it let a pass begin every 46 ms."""
+"""Too long, in units of the slowest stage's time."""
 LAST_WEIGHT: Final = 0.1
-"""Weight of the last answer that came after a queue in the estimated slowness."""
+"""Weight of the last answer in the rate of answers, and of this rate in the slowness after a pass that waited."""
 DRAINED: Final = 1.1
-"""Factor by which passes begin more slowly than they came out of a queue, so that it becomes shorter."""
+"""Factor by which passes begin more slowly than answers come out of a queue, so that it becomes shorter."""
 FASTER: Final = 0.98
 """Factor of the estimated slowness after a pass that did not wait."""
 QUEUED_LINES: Final = 2
@@ -78,12 +78,16 @@ class ChainPace:
         self._ways: deque[tuple[float, float]] = deque()
         self._slowness = 1.0
         self._free_s = 0.0
+        self._waited_s: deque[float] = deque(maxlen=QUEUED_PASSES)
         self._ended_s = math.inf
+        self._gap = 1.0
+        """The time between answers, in units of the slowest stage's time, while passes follow each other."""
 
     def replace_stages(self, curves: Sequence[CostCurve], *, token_s: Callable[[], float] = lambda: 0.0) -> None:
         self._curves = curves
         self._token_s = token_s
         self._ways.clear()
+        self._waited_s.clear()
         self._slowness = 1.0
 
     @property
@@ -144,15 +148,18 @@ class ChainPace:
             self._ways.popleft()
         # A later start would not shorten the time on lines.
         line_s = QUEUED_LINES * len(self._curves) * self._line_s(tokens)
-        usual_s = max(QUEUED_PERIODS * self.period_s(tokens), QUEUED_SHARE * self.traversal_s(tokens))
-        if way_s - self._least_way_s - line_s <= usual_s:
-            self._slowness = max(1.0, self._slowness * FASTER)
-        elif begun_s < self._ended_s <= now_s:
-            # Behind a queue, answers come at the rate of the slowest stage, however late they are.
-            slowness = DRAINED * (now_s - self._ended_s) / max(curve.seconds(tokens) for curve in self._curves)
-            self._slowness += LAST_WEIGHT * (min(MAX_SLOWNESS, slowness) - self._slowness)
-            self._slowness = max(1.0, self._slowness)
+        if begun_s < self._ended_s <= now_s:
+            gap = (now_s - self._ended_s) / max(curve.seconds(tokens) for curve in self._curves)
+            self._gap += LAST_WEIGHT * (gap - self._gap)
         self._ended_s = now_s
+        self._waited_s.append(way_s - self._least_way_s - line_s)
+        if min(self._waited_s) > QUEUED_PERIODS * self.period_s(tokens):
+            # Behind a queue, answers come at the rate of the slowest stage, however late they are.
+            slower = min(MAX_SLOWNESS, DRAINED * self._gap) - self._slowness
+            self._slowness += LAST_WEIGHT * slower
+        else:
+            self._slowness *= FASTER
+        self._slowness = max(1.0, self._slowness)
 
     def _stages_s(self, tokens: int) -> float:
         return sum(curve.seconds(tokens) for curve in self._curves)

@@ -1,6 +1,8 @@
 """Runners in threads and virtual time, pacing, the announced time of a pass, and idle passes."""
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Sequence
 
@@ -18,6 +20,7 @@ from cosine_node.passes.runner import (
     MIN_CHANGE,
     MIN_INTERVAL_S,
     MIN_PASSES,
+    NICENESS,
     PacedRunner,
     Pass,
     PassSpeed,
@@ -32,9 +35,11 @@ CURVE = CostCurve(((1, 0.1), (4, 0.4)))
 
 class NotingEngine(ScriptedEngine):
     thread = ""
+    niceness = 0
 
     def forward(self, rows: Sequence[Row]) -> list[RowResult]:
         self.thread = threading.current_thread().name
+        self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
         return super().forward(rows)
 
 
@@ -58,6 +63,16 @@ class SlowRunner:
 def row_of(engine: ScriptedEngine, tokens: int = 2) -> Row:
     sequence = engine.open(sampling=Sampling(), prompt_tokens=tokens)
     return Row(sequence, (1,) * tokens, tuple(range(tokens)), tuple(range(-1, tokens - 1)), scored_from=tokens - 1)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
+async def test_drafts_give_way_to_the_rest_of_the_machine() -> None:
+    usual, low = NotingEngine(), NotingEngine()
+    for engine, gives_way in ((usual, False), (low, True)):
+        runner = ThreadRunner(engine, gives_way=gives_way)
+        await runner.forward([row_of(engine)])
+        runner.close()
+    assert usual.niceness < NICENESS == low.niceness
 
 
 def test_engines_beside_each_other_share_a_thread_and_none_stays_from_loading() -> None:

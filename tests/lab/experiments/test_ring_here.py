@@ -1,0 +1,79 @@
+"""A ring of processes by the clock: what its tokens waited for, and the same ring in virtual time."""
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import pytest
+
+from cosine_lab.experiments.here import TimedRun
+from cosine_lab.experiments.ring_here import (
+    PARTLY,
+    TOGETHER,
+    WHOLE,
+    RingHereOptions,
+    findings_of,
+    in_virtual_time,
+    run_ring_here,
+    waits_of,
+)
+from cosine_node.demo.race import Way
+from cosine_node.zoo import Family
+from tests.lab.experiments.quick import silent
+from tests.lab.experiments.test_here import row
+
+
+def run_of(*gaps_s: float, drafted: int = 0) -> TimedRun:
+    return TimedRun(
+        ms_per_token=1.0,
+        token_ids=(1,) * len(gaps_s),
+        origins=Counter(),
+        drafters=(),
+        near_ties=0,
+        gaps_s=gaps_s,
+        drafted=drafted,
+    )
+
+
+def test_a_token_waits_for_the_one_before_or_a_traversal_or_a_part_of_it() -> None:
+    """A traversal is the time of a token of plain decoding. The first token waits for the prompt."""
+    plain = run_of(0.0, 0.13, 0.13, 0.14)
+    ours = run_of(0.0, 0.14, 0.0, 0.0, 0.005, 0.06, 0.11, drafted=70)
+    found = waits_of({Way.PLAIN.value: [plain], Way.COSINE.value: [ours]})
+    assert found["waits"][Way.COSINE.value] == {WHOLE: 2, TOGETHER: 3, PARTLY: 1}
+    assert found["waits"][Way.PLAIN.value] == {WHOLE: 3}
+    assert found["drafted_per_token"][Way.COSINE.value] == 10.0
+
+
+def test_the_first_texts_of_a_client_and_the_slowest_one_are_told_apart() -> None:
+    def text(number: int, ratio: float) -> dict[str, Any]:
+        more = {
+            "waits": {way.value: {WHOLE: 1, TOGETHER: 3} for way in Way},
+            "drafted_per_token": {way.value: 12.0 for way in Way},
+        }
+        return {**row(ratio, rtt_ms=60.0), "prompt": number, **more}
+
+    found = findings_of([text(number, ratio) for number, ratio in enumerate((0.9, 1.0, 1.1, 2.0, 3.0, 4.0))], 0)
+    [_, ours] = found["ways"]
+    assert (ours["first_texts"], ours["later_texts"], ours["least"]) == (1.0, 3.0, 0.9)
+    assert found["waits"][1] == {
+        "emulated_rtt_ms": 60.0, "temperature": 0.0, "way": "cosine", TOGETHER: 0.75, PARTLY: 0.0, WHOLE: 0.25,
+    }  # fmt: skip
+    assert (found["mismatches"], found["compared"]) == (0, 6)
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+def test_a_ring_is_started_and_measured_by_the_clock_and_in_virtual_time() -> None:
+    options = RingHereOptions(
+        family=Family.TOY, target="zoo:target", rtts_ms=(20.0,), temperatures=(0.0,), prompts=1, tokens=16,
+        stages=2, device="15/6",
+    )  # fmt: skip
+    result = asyncio.run(run_ring_here(options, rows=[], say=silent))
+    [only] = result["rows"]
+    assert only["is_identical"] and sum(only["waits"][Way.PLAIN.value].values()) == 15
+    alone, ours = in_virtual_time(options, result["findings"]["ways"])
+    # Two stages and three links, in both worlds.
+    assert ours["virtual_plain_ms"] == pytest.approx(60.0, rel=0.1)
+    assert ours["clock_plain_ms"] >= 60.0
+    assert (alone["way"], ours["way"]) == (Way.COPYING.value, Way.COSINE.value)
