@@ -10,8 +10,8 @@ from cosine_node.engine.curve import CostCurve
 REMEMBERED_S: Final = 10.0
 """Window whose minimum is the network time, which seldom changes. A queue of light passes lasts for seconds."""
 QUEUED_PASSES: Final = 4
-"""Successive passes that all wait too long show a queue, as in CoDel (RFC 8289). On a busy machine, single passes of
-3 ms wait for 5 to 20 ms; taken for slow stages, they let a pass begin every 46 ms."""
+"""Successive passes that all wait too long show a queue, as in CoDel (RFC 8289). On a busy machine single passes of
+3 ms wait for 5 to 20 ms; taken for slow stages, they let one begin every 46 ms."""
 QUEUED_PERIODS: Final = 1.5
 """Too long, in units of the slowest stage's time."""
 LAST_WEIGHT: Final = 0.1

@@ -66,12 +66,16 @@ def row_of(engine: ScriptedEngine, tokens: int = 2) -> Row:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has a priority for each thread")
-async def test_drafts_give_way_to_the_rest_of_the_machine() -> None:
+def test_drafts_give_way_to_the_rest_of_the_machine() -> None:
     usual, low = NotingEngine(), NotingEngine()
-    for engine, gives_way in ((usual, False), (low, True)):
-        runner = ThreadRunner(engine, gives_way=gives_way)
-        await runner.forward([row_of(engine)])
-        runner.close()
+
+    async def run() -> None:
+        for engine, gives_way in ((usual, False), (low, True)):
+            runner = ThreadRunner(engine, gives_way=gives_way)
+            await runner.forward([row_of(engine)])
+            runner.close()
+
+    asyncio.run(run())
     assert usual.niceness < NICENESS == low.niceness
 
 
