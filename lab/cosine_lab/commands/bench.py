@@ -173,7 +173,6 @@ def bench(
             raise UsageError(f"--here is for {RING}.")
         models = tuple(model for model in several(drafter) if model != NO_DRAFTER)
         asked |= {"device": emulate, "home": draft_model, "family": family, "drafters": models if drafter else None}
-        asked["stage_options"] = ("--dtype", dtype) if dtype else None
         measure_ring_here(asked, quick=quick, as_json=as_json, out=out)
         return
     if name == HERE:

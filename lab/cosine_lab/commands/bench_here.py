@@ -25,6 +25,11 @@ RING_HERE: Final = "ring_here"
 MAX_RTT_MS: Final = 2000.0
 """Maximum emulated round-trip time: four times that of a satellite."""
 FLAGS: Final[Mapping[str, str]] = {
+    "family": "--family",
+    "stages": "--stages",
+    "drafters": "--drafter",
+    "home": "--draft-model",
+    "device": "--emulate",
     "prompts": "--prompts",
     "tokens": "--tokens",
     "repeats": "--repeats",
@@ -127,7 +132,7 @@ def measure_here(
     else:
         measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say)
     result = rounded(run_interruptibly(measuring, last_words=show_rows_so_far))
-    name = _name_of(swarm, result)
+    name = f"{HERE}_cores" if swarm.on_cores else HERE
     command = ["cosine-node bench", HERE, *_source(swarm), *(["--quick"] if quick else []), *_flags(given)]
     result = {"name": name, "command": " ".join(command), **result}
     if out is not None:
@@ -164,8 +169,7 @@ def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, 
     result = run_interruptibly(run_ring_here(options, rows=rows, say=say), last_words=show_rows_so_far)
     if options.device:
         result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"]))
-    named = [f"--{name.replace('_', '-')} {value}" for name, value in given.items() if name not in FLAGS]
-    command = ["cosine-node bench ring --here", *(["--quick"] if quick else []), *named, *_flags(given)]
+    command = ["cosine-node bench ring --here", *(["--quick"] if quick else []), *_flags(given)]
     result = rounded({"name": RING_HERE, "command": " ".join(command), **result})
     if out is not None:
         write_result(out / f"{RING_HERE}.json", result)
@@ -184,17 +188,6 @@ def _show_result(result: Mapping[str, Any], swarm: MeasuredSwarm, *, as_json: bo
     brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
     lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
     show(sys.stdout, "\n".join(lines) + "\n")
-
-
-def _name_of(swarm: MeasuredSwarm, result: Mapping[str, Any]) -> str:
-    """Return the name of the file of a result."""
-    if swarm.on_cores:
-        return f"{HERE}_cores"
-    if swarm.family != "smol":
-        return HERE
-    # The page has a section for each engine of the real family.
-    is_llama = all("llama" in verifier["numerics"] for verifier in result["setup"]["verifiers"])
-    return f"{HERE}_smol_{'llama' if is_llama else 'torch'}"
 
 
 def _source(swarm: MeasuredSwarm) -> Iterator[str]:

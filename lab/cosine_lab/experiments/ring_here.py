@@ -58,7 +58,6 @@ class RingHereOptions(HereOptions):
     drafters: Models of the volunteers, in one process. Default: the family's general one.
     home: Model of the head's own drafter, or `none`. Default: the family's general one.
     device: STAGE_MS/DRAFTER_MS of emulated passes. Default: none.
-    stage_options: Further options of `join` for the stages.
     """
 
     family: zoo.Family = zoo.Family.SMOL
@@ -70,7 +69,6 @@ class RingHereOptions(HereOptions):
     drafters: tuple[str, ...] | None = None
     home: str | None = None
     device: str = ""
-    stage_options: tuple[str, ...] = ()
 
     @classmethod
     def quick(cls) -> "RingHereOptions":
@@ -94,7 +92,6 @@ class RingHereOptions(HereOptions):
             verifier_options=("--draft-model", self.home or self.general),
             own_drafters=self.volunteers,
             stages=self.stages,
-            stage_options=self.stage_options,
         )
 
     @property

@@ -175,7 +175,6 @@ class Cast:
 
     emulation: Of stages and drafters, and of the links of all nodes.
     verifier_options: Further options of `join`.
-    stage_options: The same for the stages.
     own_drafters: Drafters instead of the family's.
     """
 
@@ -184,7 +183,6 @@ class Cast:
     verifier_options: tuple[str, ...] = ()
     own_drafters: tuple[str, ...] | None = None
     stages: int = 0
-    stage_options: tuple[str, ...] = ()
 
     @property
     def has_emulated_verifiers(self) -> bool:
@@ -359,7 +357,7 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         emulated = ("--emulate", cast.emulation.name) if cast.emulation else ()
         peers = ("--initial-peers", bootstrap.maddrs[0])
         for number, layers in enumerate(cast.parts, 1):
-            part = ("--model", cast.target, "--layers", layers, "--memory", STAGE_MEMORY, *cast.stage_options)
+            part = ("--model", cast.target, "--layers", layers, "--memory", STAGE_MEMORY)
             await start(f"stage {number}", "join", "--role", "stage", *part, *emulated, *peers)
         serving = ("join", "--role", "verifier", "--model", cast.target, *cast.verifier_options, *peers)
         if cast.stages:

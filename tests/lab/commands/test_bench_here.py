@@ -54,9 +54,9 @@ def test_the_result_says_how_to_repeat_it(
     measured = swarm(initial_peers=(), family="smol", verifier_options={"engine": "llama"})
     chosen = {"prompts": 3, "tokens": None, "temperatures": (0.0, 0.8), "rtts_ms": (0.0, 20.0), "seed": 12345678}
     measure_here(measured, chosen, quick=False, as_json=False, out=tmp_path)
-    result = json.loads((tmp_path / "here_smol_llama.json").read_text("utf-8"))
+    result = json.loads((tmp_path / "here.json").read_text("utf-8"))
     assert (result["name"], result["command"]) == (
-        "here_smol_llama",
+        "here",
         "cosine-node bench here --family smol --engine llama --prompts 3 --seed 12345678 --temperature 0 "
         "--temperature 0.8 --rtt-ms 0 --rtt-ms 20",
     )
