@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
+from shutil import which
 from typing import Any, Final
 
 from cosine_node import zoo
@@ -73,10 +74,16 @@ class NodeProcess:
     _read_bytes: int = 0
 
     @classmethod
-    async def start(cls, name: str, arguments: Sequence[str], folder: Path) -> "NodeProcess":
-        """Start `cosine-node` with these arguments on loopback; logs and identity lie in `folder`."""
+    async def start(
+        cls, name: str, arguments: Sequence[str], folder: Path, *, gives_way: bool = False
+    ) -> "NodeProcess":
+        """Start `cosine-node` with these arguments on loopback; logs and identity lie in `folder`.
+
+        One that `gives_way` has a low priority, if this system has `nice`.
+        """
         log = folder / f"{name}.log"
         command = (
+            *((nice,) if gives_way and (nice := which("nice")) else ()),
             *(sys.executable, "-m", "cosine_node", *arguments),
             *("--host-maddr", "/ip4/127.0.0.1/tcp/0", "--identity", str(folder / f"{name}.key")),
             *("--log-format", "json"),
@@ -339,8 +346,8 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
     """Run a bootstrap node, the stages, the verifiers, and one process with all drafters."""
     started: list[NodeProcess] = []
 
-    async def start(name: str, *arguments: str) -> NodeProcess:
-        started.append(await NodeProcess.start(name, arguments, folder))
+    async def start(name: str, *arguments: str, gives_way: bool = False) -> NodeProcess:
+        started.append(await NodeProcess.start(name, arguments, folder, gives_way=gives_way))
         return started[-1]
 
     try:
@@ -369,7 +376,8 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafting = ("join", "--role", "drafter", *models, "--target", cast.target, *emulated, *peers)
-        drafters = await start("drafters", *drafting) if models else None
+        # Over stages, volunteers have machines of their own, which this one cannot spare.
+        drafters = await start("drafters", *drafting, gives_way=bool(cast.stages)) if models else None
         await wait_for_all({node: len(cast.drafters) if node is drafters else 1 for node in started[1:]}, say)
         with blaming_the_dead(started):
             yield DemoNodes(bootstrap.maddrs[0], verifiers, drafters)

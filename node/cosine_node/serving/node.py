@@ -142,7 +142,7 @@ class RunningNode(AnnouncedNode):
         super().__init__(joined, role=options.role, names=served.names, speed=speed, emulation=options.emulation)
         self._served = served
         self._options = options
-        self._engine_thread = ThreadRunner(served.engine, gives_way=options.role is Role.DRAFTER)
+        self._engine_thread = ThreadRunner(served.engine)
         self._runner: Runner
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
