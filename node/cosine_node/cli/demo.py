@@ -34,7 +34,7 @@ RING_LINKS = "@60"
 
 def demo(
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Number of new tokens of each prompt. Default: 96 (toy) or 48 (smol).")
+        int | None, typer.Option(help="Number of new tokens of each prompt. Default: 96 (toy) or 40 (smol).")
     ] = None,
     temperature: Annotated[
         list[float] | None,

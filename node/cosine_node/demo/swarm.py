@@ -39,6 +39,8 @@ SETTLE_S: Final = 0.2
 """Pause between races: a drafter goes on for a moment after its release."""
 LAYERS: Final = {zoo.Family.TOY: 8, zoo.Family.SMOL: 30}
 """The number of layers of the families' targets."""
+ASKED: Final = 4
+"""Questions to the real family, each of which takes some 12 s in three ways."""
 STAGE_MEMORY: Final = "1GiB"
 """Far more than a part of either target and its KV cache take."""
 Say = Callable[[str], None]
@@ -209,7 +211,7 @@ class Cast:
     @property
     def new_tokens(self) -> int:
         """Default number of new tokens; real devices get fewer, because they are slower."""
-        return 96 if self.has_emulated_verifiers else 48
+        return 96 if self.has_emulated_verifiers else 40
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -229,7 +231,7 @@ class Cast:
     def prompts(self) -> tuple[zoo.Prompt, ...]:
         """One prompt of each domain for the toy family, typical questions for the other."""
         if self.family is zoo.Family.SMOL:
-            return zoo.asked_by_people()
+            return zoo.asked_by_people()[:ASKED]
         return tuple(zoo.prompts(domain)[0] for domain in zoo.DOMAINS)
 
 
