@@ -185,37 +185,37 @@ def in_virtual_time(options: RingHereOptions, ways: Sequence[JsonRow]) -> Iterat
     """Yield the speed-up of each way over the same ring in virtual time, beside the measured one."""
     stage_ms = Emulation.parse(options.device).verifier_ms
     experts = tuple(model.rpartition("-")[2] for model in options.volunteers)
-    for found in ways:
-        rtt_ms = found["emulated_rtt_ms"]
+    prompts = Prompts(family=options.family, count=options.prompts)
+    for (rtt_ms, temperature), found in grouped(ways, "emulated_rtt_ms", "temperature").items():
         scenario: dict[str, Any] = {
             "profile": options.device,
             "stages": options.stages,
             "traversal_ms": options.stages * stage_ms + (options.stages + 1) * rtt_ms / 2,
             "rtt_ms": rtt_ms,
-            "temperature": found["temperature"],
+            "temperature": temperature,
             "max_new_tokens": options.tokens,
             "seed": options.seed,
         }
-        prompts = Prompts(family=options.family, count=options.prompts)
         plain = {**scenario, "drafters": 0, "max_drafters": 0}
-        ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
-        ours |= {"domains": experts} if experts else {}
-        ours |= {"max_drafters": 0} if found["way"] == Way.COPYING.value else {}
-        ours |= {"home": GENERALIST} if options.home != "none" else {}
-        alone, helped = (
-            run_cell(Cell(strategy=name, choice=choice, scenario=fields, prompts=prompts))
-            for name, choice, fields in ((PLAIN.name, {}, plain), (OURS.name, {"policy": SHIPS}, ours))
-        )
-        times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
-        place = {name: found[name] for name in ("emulated_rtt_ms", "temperature", "way")}
-        yield {
-            **place,
-            "clock_times_plain": found["times_plain"],
-            "virtual_times_plain": times,
-            "clock_of_virtual": found["times_plain"] / times,
-            "clock_plain_ms": found["plain_ms_per_token"],
-            "virtual_plain_ms": 1e3 * alone.total_s / alone.report.tokens,
-        }
+        alone = run_cell(Cell(strategy=PLAIN.name, scenario=plain, prompts=prompts))
+        for row in found:
+            ours = {**scenario, "coordination": Coordination.AUTO, "drafters": len(experts)}
+            ours |= {"domains": experts} if experts else {}
+            ours |= {"max_drafters": 0} if row["way"] == Way.COPYING.value else {}
+            ours |= {"home": GENERALIST} if options.home != "none" else {}
+            choice = {"policy": SHIPS}
+            helped = run_cell(Cell(strategy=OURS.name, choice=choice, scenario=ours, prompts=prompts))
+            times = median(seconds / helped.seconds[number] for number, seconds in alone.seconds.items())
+            yield {
+                "emulated_rtt_ms": rtt_ms,
+                "temperature": temperature,
+                "way": row["way"],
+                "clock_times_plain": row["times_plain"],
+                "virtual_times_plain": times,
+                "clock_of_virtual": row["times_plain"] / times,
+                "clock_plain_ms": row["plain_ms_per_token"],
+                "virtual_plain_ms": 1e3 * alone.total_s / alone.report.tokens,
+            }
 
 
 RING_HERE: Final = Contest(

@@ -88,6 +88,7 @@ class ChainPace:
         self._token_s = token_s
         self._ways.clear()
         self._waited_s.clear()
+        self._ended_s, self._gap = math.inf, 1.0
         self._slowness = 1.0
 
     @property

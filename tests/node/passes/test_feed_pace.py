@@ -75,6 +75,11 @@ def test_passes_far_shorter_than_a_traversal_may_be_delayed_a_little() -> None:
         now_s = 2.0 + number * 0.008
         pace.note_ended(now_s, begun_s=now_s - taken_s - 0.005 * number, tokens=1)
     assert 0.008 < pace.period_s(1) < 0.009
+    pace.replace_stages([light] * 3)
+    for number in range(8):
+        now_s = 2.9 + number * 0.003
+        pace.note_ended(now_s, begun_s=now_s - taken_s - 0.05 * (number > 0), tokens=1)
+    assert pace.period_s(1) < 1.1 * light.seconds(1), "other stages are not as slow"
     # Late answers in bunches say the same rate.
     for number in range(100):
         now_s = 3.0 + number // 5 * 0.04
