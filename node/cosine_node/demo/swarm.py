@@ -368,13 +368,9 @@ async def running_nodes(cast: Cast, folder: Path, say: Say) -> AsyncIterator[Dem
         for number, layers in enumerate(cast.parts, 1):
             part = ("--model", cast.target, "--layers", layers, "--memory", STAGE_MEMORY)
             await start(f"stage {number}", "join", "--role", "stage", *part, *emulated, *peers)
-        serving = ("join", "--role", "verifier", "--model", cast.target, *cast.verifier_options, *peers)
+        serving = ("join", "--role", "verifier", "--model", cast.target, *cast.verifier_options, *emulated, *peers)
         if cast.stages:
-            # Its passes are those of the stages, so that only its links are emulated.
-            linked = ("--emulate", f"@{cast.emulation.rtt_ms:g}") if cast.emulation else ()
-            serving = (*serving, "--over-stages", *linked)
-        else:
-            serving = (*serving, *emulated)
+            serving = (*serving, "--over-stages")
         verifiers = [await start(name, *serving) for name in names]
         models = [word for drafter in cast.drafters for word in ("--model", drafter)]
         drafting = ("join", "--role", "drafter", *models, "--target", cast.target, *emulated, *peers)

@@ -201,6 +201,11 @@ def _built(config: Callable[[], Any], way: PassWay = PassWay.PACKED) -> Kind:
 HALF_KIND: Final = _torch(
     lambda: held(tiny_llama(), "float16"), lambda: rounded(tiny_llama()), way=PassWay.COMPILED
 )
+WINDOWED_KIND: Final = _torch(
+    lambda: held(build(WINDOWED["Gemma3"]()), "float16"),
+    lambda: rounded(build(WINDOWED["Gemma3"]())),
+    way=PassWay.COMPILED,
+)
 MODELS: Final[Mapping[str, Kind]] = {
     "torch": _torch(tiny_llama),
     "torch with padded rows": _torch(tiny_llama, pads_rows=True),
@@ -234,6 +239,7 @@ ALL: Final[Mapping[str, Kind]] = {
 }
 ATTENTIONS: Final[Mapping[str, Kind]] = {
     "windowed": _built(WINDOWED["Gemma2"]),
+    **({"windowed and compiled": WINDOWED_KIND} if reads_float16() else {}),
     "windowed with padded rows": _torch(lambda: build(WINDOWED["Gemma2"]()), pads_rows=True),
     "latent": _built(LATENT["DeepseekV3"]),
     "sharing": _built(SHARING["Gemma3n"]),

@@ -1,8 +1,8 @@
-"""The decoder of Llama-like models with converted weights, as one kernel for a pass."""
+"""The decoder of models of the Llama and Gemma kinds with converted weights, as one kernel for a pass."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from cosine_node.engine.blocks.held_linear import HeldLinear
 from cosine_node.engine.compiled.layers import CompiledLayers, LayerModules, PassTokens
 from cosine_node.engine.forward.flat_decoder import is_known, layers_of, projections, window_of
 from cosine_node.engine.forward.partial_model import AbsentOutput
+from cosine_node.engine.kernels.elements import GELU, SILU
 from cosine_node.engine.kernels.passes import Shape, run_layers
 
 
@@ -45,7 +46,8 @@ class CompiledDecoder:
             key_heads=attention.k_proj.out_features // width,
             width=width,
             scale=np.float32(attention.scaling),
-            eps=np.float32(layers[0].input_layernorm.variance_epsilon),
+            eps=np.float32(_eps_of(layers[0].input_layernorm)),
+            steepness=GATES[type(layers[0].mlp.act_fn).__name__],
         )
         output = None if isinstance(model.lm_head, AbsentOutput) else model.lm_head
         modules = [
@@ -54,12 +56,13 @@ class CompiledDecoder:
                 layer.mlp,
                 index=layer.self_attn.layer_idx,
                 window=window_of(layer.self_attn),
-                norms=(layer.input_layernorm, layer.post_attention_layernorm),
+                **_norms_of(layer),
             )
             for layer in layers
         ]
         last_norm = None if output is None else body.norm
         self._embed, self._rotary = body.embed_tokens, body.rotary_emb
+        self._has_kinds = hasattr(self._rotary, "layer_types")
         self._layers = CompiledLayers(shape, modules, last_norms=(last_norm, None), output=output)
 
     def __call__(
@@ -76,14 +79,42 @@ class CompiledDecoder:
         [tokens, hidden] is stored there; the number after the last layer means its output.
         """
         embedded = self._embed(given.input_ids)[0] if entering is None else entering
-        angles = self._rotary(embedded, given.position_ids)
+
+        def angles_of(window: int | None) -> Sequence[Tensor]:
+            kind = "full_attention" if window is None else "sliding_attention"
+            found: Sequence[Tensor] = self._rotary(embedded, given.position_ids, *([kind] * self._has_kinds))
+            return found
+
         seen = {} if seen is None else seen
-        arrays = self._layers.prepare(given.tokens, embedded, angles, wanted, tuple(seen))
+        arrays = self._layers.prepare(given.tokens, embedded, angles_of, wanted, tuple(seen))
         place = self._layers.run(run_layers, arrays)
         if place < 0:
             given.check()
         seen.update(zip(seen, map(torch.from_numpy, arrays.features), strict=True))
         return torch.from_numpy(arrays.logits if self._layers.vocab_tokens else arrays.x[place][wanted])
+
+
+GATES: Final = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU, "PytorchGELUTanh": GELU}
+"""The activations of feed-forwards, as PyTorch and transformers name them."""
+
+
+def is_known_kind(layer: Any) -> bool:
+    """True if a layer computes what the kernels do."""
+    is_gemma = type(layer).__name__ == "Gemma3DecoderLayer" and type(layer.mlp.act_fn).__name__ in GATES
+    return is_known(layer) or is_gemma
+
+
+def _norms_of(layer: Any) -> dict[str, Sequence[Any]]:
+    if hasattr(layer, "pre_feedforward_layernorm"):
+        return {
+            "norms": (layer.input_layernorm, layer.pre_feedforward_layernorm),
+            "of_outputs": (layer.post_attention_layernorm, layer.post_feedforward_layernorm),
+        }
+    return {"norms": (layer.input_layernorm, layer.post_attention_layernorm)}
+
+
+def _eps_of(norm: Any) -> float:
+    return float(norm.eps if hasattr(norm, "eps") else norm.variance_epsilon)
 
 
 def is_compilable(model: Any) -> bool:
@@ -94,5 +125,6 @@ def is_compilable(model: Any) -> bool:
     head = model.lm_head
     has_output = isinstance(head, AbsentOutput) or (isinstance(head, HeldLinear) and head.bias is None)
     return has_output and all(
-        is_known(layer) and all(isinstance(each, HeldLinear) for each in projections(layer)) for layer in layers
+        is_known_kind(layer) and all(isinstance(each, HeldLinear) for each in projections(layer))
+        for layer in layers
     )

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from time import perf_counter
-from typing import Any
+from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,6 +21,9 @@ from cosine_node.engine.kernels.passes import Layers, Pass, Shape
 from cosine_node.engine.kernels.products import inputs_of
 from cosine_node.engine.kernels.tiles import tile
 
+OFFSET_NORMS: Final = frozenset({"Gemma3RMSNorm"})
+"""Norms whose factors are their weights plus one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerModules:
@@ -29,21 +32,32 @@ class LayerModules:
     index: int
     window: int | None
     """Tokens that attention sees. Default: all."""
-    norms: tuple[nn.Module | None, nn.Module, nn.Module | None, nn.Module | None]
-    """The norms before attention, after it, and of query and key heads."""
+    norms: tuple[Any, ...]
+    """The norms before attention, before the feed-forward, of query heads, of key heads, of the output of attention
+    and of that of the feed-forward; None for one that it does not have."""
     matrices: tuple[Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any], Sequence[Any]]
     """Linear layers: of queries, keys and values; of the output of attention; of gate, up and down."""
 
     @classmethod
     def of(
-        cls, attention: Any, mlp: Any, *, norms: Sequence[Any], index: int = 0, window: int | None = None
+        cls,
+        attention: Any,
+        mlp: Any,
+        *,
+        norms: Sequence[Any],
+        of_outputs: Sequence[Any] = (None, None),
+        index: int = 0,
+        window: int | None = None,
     ) -> "LayerModules":
-        """Return the modules of a layer with usual names; `norms` are those before and after attention."""
+        """Return the modules of a layer with usual names.
+
+        `norms` are those before attention and the feed-forward, `of_outputs` those of their outputs.
+        """
         of_heads = getattr(attention, "q_norm", None), getattr(attention, "k_norm", None)
         return cls(
             index=index,
             window=window,
-            norms=(norms[0], norms[1], *of_heads),
+            norms=(*norms, *of_heads, *of_outputs),
             matrices=(
                 (attention.q_proj, attention.k_proj, attention.v_proj),
                 (attention.o_proj,),
@@ -92,11 +106,12 @@ class CompiledLayers:
         matrices: list[Sequence[Any]] = [linears for layer in layers for linears in layer.matrices]
         matrices += [() if output is None else (output,), (), (), (), ()]
         ends = np.cumsum([len(linears) for linears in matrices])
-        norms = [layer.norms for layer in layers]
+        norms = [*(layer.norms for layer in layers), (*last_norms, None, None, None, None)]
+        self._norms = [[None if norm is None else factors_of(norm) for norm in each] for each in norms]
         self._layers = Layers(
             shape,
             tile(),
-            np.array([[*map(_address, each)] for each in (*norms, (*last_norms, None, None))], np.int64),
+            np.array([[0 if one is None else one.data_ptr() for one in each] for each in self._norms], np.int64),
             np.array([linear.matrix.entry(linear.bias) for linears in matrices for linear in linears], np.int64),
             np.stack([np.concatenate([[0], ends[:-1]]), ends], 1).reshape(-1, 5, 2).astype(np.int64),
             np.array([self._windows.index(layer.window) for layer in layers], np.int64),
@@ -110,12 +125,13 @@ class CompiledLayers:
         self,
         tokens: PassTokens,
         x: Tensor,
-        angles: Sequence[Tensor],
+        angles_of: Callable[[int | None], Sequence[Tensor]],
         wanted: Sequence[int],
         kept: Sequence[int] = (),
     ) -> Pass:
-        """Return the arrays of a pass from activations `x` [tokens, hidden], with `angles` [..., tokens, width].
+        """Return the arrays of a pass from activations `x` [tokens, hidden].
 
+        `angles_of` returns the cosines and sines [..., tokens, width] of layers with a window.
         Logits are for the tokens `wanted`, features for the inputs of the layers `kept`.
         """
         shape, count = self._shape, len(x)
@@ -123,7 +139,7 @@ class CompiledLayers:
         room[0] = x.numpy()
         places = np.full(len(self._modules) + 1, -1)
         places[list(kept)] = range(len(kept))
-        widest = max(2 * shape.wide, (shape.query_heads + 2 * shape.key_heads) * shape.width)
+        widest = max(shape.hidden, 2 * shape.wide, (shape.query_heads + 2 * shape.key_heads) * shape.width)
         outputs = np.empty(count * (shape.hidden + widest), np.float32)
         # What the first layer adds to its input.
         outputs[: count * shape.hidden] = 0
@@ -141,7 +157,7 @@ class CompiledLayers:
         ]
         return Pass(
             x=room,
-            angles=torch.stack([each.reshape(count, -1) for each in angles]).numpy(),
+            angles=np.array([[each.reshape(count, -1) for each in angles_of(one)] for one in self._windows]),
             slots=np.stack([slots for slots, _ in by_window]),
             paths=np.stack([paths.slots for _, paths in by_window]),
             spans=np.stack([[paths.first, paths.count] for _, paths in by_window]),
@@ -183,5 +199,7 @@ class CompiledLayers:
         return found
 
 
-def _address(norm: Any) -> int:
-    return 0 if norm is None else int(norm.weight.data_ptr())
+def factors_of(norm: Any) -> Tensor:
+    """Return the factors of a norm of the root mean square."""
+    weight: Tensor = norm.weight.detach()
+    return 1 + weight if type(norm).__name__ in OFFSET_NORMS else weight

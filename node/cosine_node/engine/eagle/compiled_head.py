@@ -12,6 +12,7 @@ from cosine_node.engine.compiled.paths import Paths
 from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_plan import Feeds
+from cosine_node.engine.kernels.elements import SILU
 from cosine_node.engine.kernels.passes import Shape, run_head
 
 
@@ -32,6 +33,7 @@ class CompiledHead:
             width=shape.head_width,
             scale=np.float32(shape.head_width**-0.5),
             eps=np.float32(shape.norm_eps),
+            steepness=SILU,
         )
         norms = layer.hidden_norm, layer.post_attention_layernorm
         modules = LayerModules.of(attention, layer.mlp, norms=norms)
@@ -54,6 +56,6 @@ class CompiledHead:
         slots = np.array([node.slot for node in nodes], np.int64)
         tokens = PassTokens(slots, Paths.of(feeds), store, np.zeros(2, np.int64))
         angles = self._angles(torch.tensor([node.index for node in nodes]), torch.float32)
-        given = self._layers.prepare(tokens, feature, angles, wanted)
+        given = self._layers.prepare(tokens, feature, lambda _: angles, wanted)
         place = self._layers.run(run_head, given, embedded.numpy())
         return torch.from_numpy(given.x[place]), torch.from_numpy(given.logits)

@@ -11,6 +11,10 @@ from cosine_node.engine.kv_pool import PAGE_TOKENS
 PAGE: Final = PAGE_TOKENS
 """Slots whose keys are adjacent, element by element, so that products with them are vectorised without sums."""
 
+SILU: Final = (np.float32(1), np.float32(0))
+GELU: Final = (np.float32(2 * (2 / np.pi) ** 0.5), np.float32(2 * (2 / np.pi) ** 0.5 * 0.044715))
+"""The approximation of GELU by tanh (arXiv 1606.08415)."""
+
 
 @compiled
 def exponential(x: np.float32) -> np.float32:
@@ -53,6 +57,18 @@ def add_norm(
 
 
 @compiled
+def norm(x: Floats, weight: Floats, eps: np.float32, normed: Floats, first: int, last: int) -> None:
+    """Write the columns from `first` to `last` of the norm of x [rows, width] to `normed`."""
+    for row in range(len(x)):
+        squares = ZERO
+        for i in range(x.shape[1]):
+            squares += x[row, i] * x[row, i]
+        factor = ONE / np.sqrt(squares / np.float32(x.shape[1]) + eps)
+        for i in range(first, last):
+            normed[row, i] = x[row, i] * factor * weight[i]
+
+
+@compiled
 def add(x: Floats, added: Floats, total: Floats, first: int, last: int) -> None:
     """Write the columns from `first` to `last` of x + added to `total`, all [rows, width]."""
     for row in range(len(x)):
@@ -69,14 +85,21 @@ def copy(x: Floats, found: Floats, first: int, last: int) -> None:
 
 
 @compiled
-def gate(gates: Floats, ups: Floats, gated: Floats, first: int, last: int) -> None:
-    """Write the columns from `first` to `last` of SiLU(gate) * up (arXiv 2002.05202) to `gated` [rows, width]."""
+def gate(
+    gates: Floats, ups: Floats, steepness: tuple[np.float32, np.float32], gated: Floats, first: int, last: int
+) -> None:
+    """Write the columns from `first` to `last` of a gated unit (arXiv 2002.05202) to `gated` [rows, width].
+
+    It is gate * sigmoid(a * gate + b * gate^3) * up, with a and b of `SILU` or `GELU`.
+    """
+    linear, cubic = steepness
     for row in range(len(gated)):
         left, right, results = gates[row, first:last], ups[row, first:last], gated[row, first:last]
         for i in range(last - first):
             value = left[i]
-            e = exponential(-abs(value))
-            results[i] = value * ((ONE if value > ZERO else e) / (ONE + e)) * right[i]
+            z = value * (linear + cubic * value * value)
+            e = exponential(-abs(z))
+            results[i] = value * ((ONE if z > ZERO else e) / (ONE + e)) * right[i]
 
 
 @compiled

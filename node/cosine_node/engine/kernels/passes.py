@@ -1,4 +1,4 @@
-"""A pass through the layers of a Llama-like decoder, as one kernel."""
+"""A pass through the layers of a decoder of the Llama or Gemma kind, as one kernel."""
 
 from typing import NamedTuple
 
@@ -7,7 +7,16 @@ import numpy as np
 from cosine_node.engine.kernels.attention import attend
 from cosine_node.engine.kernels.compilation import Floats, Integers, compiled, floats_at, inlined, shaped
 from cosine_node.engine.kernels.crew import Thread, columns_of, meet, share
-from cosine_node.engine.kernels.elements import PAGE, add, add_norm, copy, gate, norm_head, rotate_and_store
+from cosine_node.engine.kernels.elements import (
+    PAGE,
+    add,
+    add_norm,
+    copy,
+    gate,
+    norm,
+    norm_head,
+    rotate_and_store,
+)
 from cosine_node.engine.kernels.products import GROUP, HALVES, Inputs, round_inputs, times
 
 
@@ -27,6 +36,8 @@ class Shape(NamedTuple):
     """The factor of queries."""
     eps: np.float32
     """What norms add to squares."""
+    steepness: tuple[np.float32, np.float32]
+    """Those of the feed-forward's gate: `elements.SILU` or `GELU`."""
 
 
 class Layers(NamedTuple):
@@ -36,8 +47,9 @@ class Layers(NamedTuple):
     tile: int
     """The address of `tiles.tile`, for `products`."""
     norms: Integers
-    """The addresses [layers + 1, 4] of the weights of norms: before attention (in the last row before the output
-    layer), after it, of query heads and of key heads, or 0 without such norms."""
+    """The addresses [layers + 1, 6] of the weights of norms: before attention (in the last row before the output
+    layer), before the feed-forward, of query heads, of key heads, of the output of attention and of that of the
+    feed-forward, or 0 without such norms."""
     matrices: Integers
     """The parts of all matrices, as `products` has them."""
     bounds: Integers
@@ -53,7 +65,7 @@ class Pass(NamedTuple):
     x: Floats
     """Two arrays [tokens, hidden]: the embedded tokens, and room."""
     angles: Floats
-    """Cosines and sines [2, tokens, width]."""
+    """For each window the cosines and sines [windows, 2, tokens, width]."""
     slots: Integers
     """For each window the slots [windows, tokens] of the tokens."""
     paths: Integers
@@ -101,14 +113,23 @@ def _round(given: Inputs, matrix: Integers, rows: int, width: int, thread: Threa
 
 
 @compiled
-def _add_and_norm(layers: Layers, given: Pass, norm: int, place: int, thread: Thread) -> None:
-    """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum."""
+def _add_and_norm(layers: Layers, given: Pass, norms: tuple[int, int], place: int, thread: Thread) -> None:
+    """Add the last product to the activations at `place`, which takes them to the other one, and norm the sum.
+
+    `norms` are those of the product, if any, and of the sum.
+    """
     (tokens, hidden), (first, last) = given.x.shape[1:], columns_of(layers.shape.hidden, thread)
-    x, total = given.x[place], given.x[1 - place]
+    x, total, eps = given.x[place], given.x[1 - place], layers.shape.eps
     added = shaped(given.outputs, (tokens, hidden))
-    if norm:
+    of_product, of_sum = norms
+    if of_product:
+        room = shaped(given.outputs[tokens * hidden : 2 * tokens * hidden], (tokens, hidden))
+        norm(added, floats_at(of_product, (hidden,)), eps, room, first, last)
+        meet(thread)
+        added = room
+    if of_sum:
         normed = shaped(given.inputs[0].rows, (tokens, hidden))
-        add_norm(x, added, floats_at(norm, (hidden,)), layers.shape.eps, total, normed, first, last)
+        add_norm(x, added, floats_at(of_sum, (hidden,)), eps, total, normed, first, last)
     else:
         add(x, added, total, first, last)
 
@@ -123,7 +144,7 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     times(layers.tile, _matrix(layers, number, 0), left, tokens, shape.entering, flat_heads, columns, thread)
     meet(thread)
     heads = shaped(flat_heads, (tokens, rotated + key_heads, width))
-    of_queries, of_keys = layers.norms[number, 2:]
+    of_queries, of_keys = layers.norms[number, 2], layers.norms[number, 3]
     if of_queries:
         first, last = share(tokens * rotated, thread)
         for unit in range(first, last):
@@ -136,7 +157,7 @@ def _attention(layers: Layers, given: Pass, number: int, thread: Thread) -> None
     pages = slots // PAGE
     turned = floats_at(given.pages[number, 0], (pages, key_heads, width, PAGE))
     values = floats_at(given.pages[number, 1], (slots, key_heads, width))
-    rotate_and_store(heads, given.angles, given.slots[window], turned, values, thread)
+    rotate_and_store(heads, given.angles[window], given.slots[window], turned, values, thread)
     meet(thread)
     attended = shaped(right.rows, (tokens, shape.query_heads, width))
     paths = given.paths[window], given.spans[window, 0], given.spans[window, 1]
@@ -160,7 +181,7 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
     times(layers.tile, _matrix(layers, number, 3), left, tokens, hidden, ups, wide, thread)
     first, last = columns_of(wide, thread)
     gated = shaped(right.rows, (tokens, wide))
-    gate(shaped(gates, (tokens, wide)), shaped(ups, (tokens, wide)), gated, first, last)
+    gate(shaped(gates, (tokens, wide)), shaped(ups, (tokens, wide)), layers.shape.steepness, gated, first, last)
     down = _matrix(layers, number, 4)
     _round(right, down, tokens, wide, thread)
     meet(thread)
@@ -172,7 +193,7 @@ def _feed_forward(layers: Layers, given: Pass, number: int, thread: Thread) -> N
 def _layer(layers: Layers, given: Pass, number: int, place: int, thread: Thread) -> None:
     """Write the last product of a layer, from its normed input. The activations at `place` go to the other one."""
     _attention(layers, given, number, thread)
-    _add_and_norm(layers, given, layers.norms[number, 1], place, thread)
+    _add_and_norm(layers, given, (layers.norms[number, 4], layers.norms[number, 1]), place, thread)
     _round(given.inputs[0], _matrix(layers, number, 2), given.x.shape[1], layers.shape.hidden, thread)
     meet(thread)
     _feed_forward(layers, given, number, thread)
@@ -207,7 +228,8 @@ def run_layers(layers: Layers, given: Pass, thread: Thread) -> int:
         if thread.number == 0:
             # All threads read it after they met, and so agree.
             given.stop[1] = given.stop[0]
-        _add_and_norm(layers, given, layers.norms[layer, 0], place, thread)
+        of_product = layers.norms[layer - 1, 5] if layer else 0
+        _add_and_norm(layers, given, (of_product, layers.norms[layer, 0]), place, thread)
         place = 1 - place
         kept = given.kept[layer]
         if kept >= 0:
@@ -239,7 +261,7 @@ def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> i
     normed = shaped(right.rows, (tokens, hidden))
     weight = floats_at(layers.norms[1, 1], (hidden,))
     add_norm(embedded, nothing, weight, layers.shape.eps, total, normed, first, last)
-    _add_and_norm(layers, given, layers.norms[0, 0], 0, thread)
+    _add_and_norm(layers, given, (0, layers.norms[0, 0]), 0, thread)
     meet(thread)
     if thread.number == 0:
         # From the last token on, none is overwritten before it has moved.
@@ -252,7 +274,7 @@ def run_head(layers: Layers, given: Pass, embedded: Floats, thread: Thread) -> i
     _round(left, _matrix(layers, 0, 0), tokens, 2 * hidden, thread)
     meet(thread)
     _layer(layers, given, 0, 1, thread)
-    _add_and_norm(layers, given, layers.norms[1, 0], 0, thread)
+    _add_and_norm(layers, given, (0, layers.norms[1, 0]), 0, thread)
     meet(thread)
     if len(given.wanted):
         _logits(layers, given, thread)

@@ -32,7 +32,8 @@ from cosine_node.engine.blocks.held_linear import (
 )
 from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
-from cosine_node.engine.forward.flat_decoder import is_known, layers_of
+from cosine_node.engine.compiled.decoder import is_known_kind
+from cosine_node.engine.forward.flat_decoder import layers_of
 from cosine_node.engine.forward.partial_model import copy_out_of_files, part_class
 from cosine_node.engine.forward.pass_features import feature_bytes
 from cosine_node.engine.forward.support import (
@@ -213,7 +214,7 @@ def default_quantisation(config: Any, file: GgufFile | None, *, dtype: str, devi
     with torch.device("meta"):
         model = model_class_of(config)(config)
     is_grouped = file is not None and file.weights in SIZES and file.weights not in EXACT
-    if file is not None and is_grouped and all(map(is_known, layers_of(model))):
+    if file is not None and is_grouped and all(map(is_known_kind, layers_of(model))):
         return "int4" if file.weights in FOUR_BITS else "int8"
     return HALF if reads_float16() and has_layers_to_hold(model) else None
 

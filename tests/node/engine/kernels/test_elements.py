@@ -1,5 +1,8 @@
 """Norms, gates and rotations are what PyTorch computes, whatever the shares of the threads are."""
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -8,10 +11,13 @@ import torch.nn.functional as F
 from cosine_node.engine.kernels.compilation import Floats
 from cosine_node.engine.kernels.crew import Thread
 from cosine_node.engine.kernels.elements import (
+    GELU,
     PAGE,
+    SILU,
     add_norm,
     exponential,
     gate,
+    norm,
     norm_head,
     rotate_and_store,
 )
@@ -45,13 +51,19 @@ def test_norm(columns: list[tuple[int, int]]) -> None:
     assert (total == x + added).all()
     expected = F.rms_norm(torch.from_numpy(x + added), (72,), torch.from_numpy(weight), float(EPS))
     torch.testing.assert_close(torch.from_numpy(normed), expected)
+    for first, last in columns:
+        norm(total, weight, EPS, normed, first, last)
+    torch.testing.assert_close(torch.from_numpy(normed), expected)
 
 
-def test_gate() -> None:
+@pytest.mark.parametrize(
+    ("steepness", "activation"), [(SILU, F.silu), (GELU, partial(F.gelu, approximate="tanh"))], ids=["silu", "gelu"]
+)
+def test_gate(steepness: tuple[np.float32, np.float32], activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
     left, up, gated = 30 * noise(5, 36), noise(5, 36, seed=1), np.empty((5, 36), np.float32)
     for first, last in ((0, 32), (32, 36)):
-        gate(left, up, gated, first, last)
-    expected = F.silu(torch.from_numpy(left)) * torch.from_numpy(up)
+        gate(left, up, steepness, gated, first, last)
+    expected = activation(torch.from_numpy(left)) * torch.from_numpy(up)
     torch.testing.assert_close(torch.from_numpy(gated), expected)
 
 

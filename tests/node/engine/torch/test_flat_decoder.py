@@ -17,7 +17,7 @@ from cosine_node.engine.torch.pass_way import PassWay
 from cosine_node.engine.tree import SequenceTree
 from cosine_protocol.request import Sampling
 from tests.node.engine.engines import held
-from tests.node.engine.tiny_models import FLAT, FLAT_SIZES, VOCAB, build, tiny_llama
+from tests.node.engine.tiny_models import FLAT, FLAT_SIZES, VOCAB, WINDOWED, build, tiny_llama
 from tests.thoroughness import quick_first
 
 OTHERS = {
@@ -35,8 +35,11 @@ def test_known_models_are_flattened_and_stay_exact(make: Any) -> None:
     check_exactness(model)
 
 
+COMPILED = FLAT | {"gemma3": WINDOWED["Gemma3"]}
+
+
 @pytest.mark.parametrize("quantize", quick_first(["int4", "int8", "float16"]))
-@pytest.mark.parametrize("make", FLAT.values(), ids=FLAT)
+@pytest.mark.parametrize("make", COMPILED.values(), ids=COMPILED)
 def test_known_models_with_converted_weights_are_compiled_and_have_the_same_bits_in_every_pass(
     make: Any, quantize: str
 ) -> None:
@@ -45,8 +48,11 @@ def test_known_models_with_converted_weights_are_compiled_and_have_the_same_bits
 
 
 @pytest.mark.parametrize("quantize", ["int4", "float16"])
-def test_the_bits_do_not_depend_on_the_number_of_threads(quantize: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = held(build(FLAT["qwen3"]()), quantize)
+@pytest.mark.parametrize("kind", ["qwen3", "gemma3"])
+def test_the_bits_do_not_depend_on_the_number_of_threads(
+    kind: str, quantize: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = held(build(COMPILED[kind]()), quantize)
 
     def logits() -> torch.Tensor:
         return torch.cat([_pass(CompiledModel(model, slots=400), lengths) for lengths in ([20, 33, 5], [130])])
