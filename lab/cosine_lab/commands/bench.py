@@ -18,7 +18,7 @@ from cosine_node.terminal.printing import say
 from cosine_p2p.transport.config import DEFAULT_NETWORK
 from cosine_protocol.errors import UsageError
 
-EXPERIMENTS = ("agent", "engines", "rtt", "ring")
+EXPERIMENTS = ("engines", "rtt", "ring")
 """The modules of `cosine_lab.experiments` that can be run by name.
 
 Each module has `run(options, *, say)`, where `options` is a subclass of `ExperimentOptions`; it returns a dict with
@@ -32,7 +32,7 @@ RESULTS = Path("docs/benchmarks")
 
 Name = Annotated[
     str,
-    typer.Argument(metavar="NAME", help="here, agent, engines, rtt, ring or report."),
+    typer.Argument(metavar="NAME", help="here, engines, rtt, ring or report."),
 ]
 Out = Annotated[
     Path | None,
