@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,13 +15,13 @@ from cosine_node.terminal.waiting import clear
 from cosine_protocol.errors import UsageError
 
 if TYPE_CHECKING:
+    from cosine_lab.experiments.here import HereOptions
     from cosine_node.demo.swarm import Cast
+    from cosine_node.zoo import Family
     from cosine_p2p.client import AsyncClient
     from cosine_p2p.network import NetworkSwarm
 
 HERE: Final = "here"
-RING_HERE: Final = "ring_here"
-"""The name of the result of `bench ring --here`."""
 MAX_RTT_MS: Final = 2000.0
 """Maximum emulated round-trip time: four times that of a satellite."""
 FLAGS: Final[Mapping[str, str]] = {
@@ -39,6 +39,8 @@ FLAGS: Final[Mapping[str, str]] = {
     "rtts_ms": "--rtt-ms",
 }
 """The options that the command of a result names."""
+
+JsonRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,27 +85,63 @@ class MeasuredSwarm:
         if self.initial_peers:
             starts = "--cores" if self.on_cores else "--family"
             raise UsageError(f"{starts} starts a swarm; omit --initial-peers.")
-        if chosen not in set(zoo.Family):
-            raise UsageError(f"--family must be {' or '.join(zoo.Family)}, not {chosen!r}.")
-        family = zoo.Family(chosen)
+        family = family_named(chosen)
         zoo.require(family)
         words = tuple(word for name, value in given.items() for word in (f"--{name}", value))
         return Cast(family, None, verifier_options=words, own_drafters=self.drafters or None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """A measurement by the clock: how its findings are made and shown, and the folder `out` of its file, if any."""
+
+    name: str
+    findings_of: Callable[[Sequence[JsonRow], int], JsonRow]
+    lines: Callable[[JsonRow], Iterable[str]]
+    as_json: bool
+    out: Path | None
+
+    def run(self, measuring: Coroutine[Any, Any, JsonRow], rows: Sequence[JsonRow], seed: int) -> JsonRow:
+        """Return the result; an interrupt shows the findings on the rows so far."""
+
+        def show_rows_so_far() -> None:
+            clear(sys.stderr)
+            if rows:
+                so_far = {"name": self.name, "what": "", "setup": {}, "rows": rows, "interrupted": True}
+                self._show(rounded({**so_far, "findings": self.findings_of(rows, seed)}))
+
+        return run_interruptibly(measuring, last_words=show_rows_so_far)
+
+    def finish(self, result: JsonRow, *command: str) -> None:
+        """Write the result with the command that repeats it, and show it."""
+        result = rounded({"name": self.name, "command": " ".join(command), **result})
+        if self.out is not None:
+            write_result(self.out / f"{self.name}.json", result)
+        self._show(result)
+
+    def _show(self, result: JsonRow) -> None:
+        lines = [json.dumps(result)] if self.as_json else self.lines(result)
+        show(sys.stdout, "\n".join(lines) + "\n")
+
+
+def given_options(base: "HereOptions", chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return those chosen on the command line that are fields of the options."""
+    return {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
 
 
 def measure_here(
     swarm: MeasuredSwarm, chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None
 ) -> None:
     """Measure a swarm and print the result; write it into the folder `out`, if given."""
+    from cosine_lab.emulation.cores import Cores
     from cosine_lab.experiments import here, here_cores
-    from cosine_lab.experiments.here import HereOptions, run, run_family
-    from cosine_lab.experiments.here_cores import options_on_cores, run_on_cores, two_cores
+    from cosine_lab.report.page import lines_of
 
     cast = swarm.cast
     target = cast.target if cast else swarm.target
-    whole = HereOptions.quick() if quick else HereOptions()
-    base = options_on_cores(quick=quick) if swarm.on_cores else whole
-    given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
+    whole = here.HereOptions.quick() if quick else here.HereOptions()
+    base = here_cores.options_on_cores(quick=quick) if swarm.on_cores else whole
+    given = given_options(base, chosen)
     options = replace(base, **given, target=target)
     if not all(0 <= rtt_ms <= MAX_RTT_MS for rtt_ms in options.rtts_ms):
         raise UsageError(f"--rtt-ms must be between 0 and {MAX_RTT_MS:g}.")
@@ -113,81 +151,53 @@ def measure_here(
             return client_from_afar(peers, network=swarm.network, target=target, rtt_ms=rtt_ms)
         return client_that_asks_once(peers, {"network": swarm.network, "target": target})
 
-    rows: list[dict[str, Any]] = []
-    findings_of = here_cores.findings_of if swarm.on_cores else here.findings_of
-
-    def show_rows_so_far() -> None:
-        clear(sys.stderr)
-        if not rows:
-            return
-        so_far = {"what": "", "rows": rows, "findings": findings_of(rows, options.seed), "interrupted": True}
-        _show_result(rounded(so_far), swarm, as_json=as_json)
-
+    rows: list[JsonRow] = []
     if cast is None:
-        measuring = run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, rows=rows, say=say)
+        measuring = here.run(lambda rtt_ms: connect(swarm.initial_peers, rtt_ms), options, rows=rows, say=say)
     elif swarm.on_cores:
         if any(options.rtts_ms):
             raise UsageError("--cores emulates nothing; omit --rtt-ms.")
-        measuring = run_on_cores(cast, swarm.home, two_cores(), options, rows=rows, say=say)
+        measuring = here_cores.run_on_cores(cast, swarm.home, Cores.find(), options, rows=rows, say=say)
     else:
-        measuring = run_family(cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say)
-    result = rounded(run_interruptibly(measuring, last_words=show_rows_so_far))
-    name = f"{HERE}_cores" if swarm.on_cores else HERE
-    command = ["cosine-node bench", HERE, *_source(swarm), *(["--quick"] if quick else []), *_flags(given)]
-    result = {"name": name, "command": " ".join(command), **result}
-    if out is not None:
-        write_result(out / f"{name}.json", result)
-    _show_result(result, swarm, as_json=as_json)
+        measuring = here.run_family(
+            cast, lambda peer, rtt_ms: connect((peer,), rtt_ms), options, rows=rows, say=say
+        )
+    measurement = Measurement(
+        name=f"{HERE}_cores" if swarm.on_cores else HERE,
+        findings_of=here_cores.findings_of if swarm.on_cores else here.findings_of,
+        lines=lines_of if swarm.on_cores else lambda result: here.sentences(result["findings"]),
+        as_json=as_json,
+        out=out,
+    )
+    result = measurement.run(measuring, rows, options.seed)
+    measurement.finish(result, "cosine-node bench", HERE, *_source(swarm), *_flags(given, quick=quick))
 
 
 def measure_ring_here(chosen: Mapping[str, Any], *, quick: bool, as_json: bool, out: Path | None) -> None:
     """Measure a ring on this machine and print the result; write it into the folder `out`, if given."""
     from cosine_lab.experiments.ring_here import RingHereOptions, findings_of, in_virtual_time, run_ring_here
     from cosine_lab.report.page import lines_of
-    from cosine_node.zoo import Family
 
     base = RingHereOptions.quick() if quick else RingHereOptions()
-    given = {field.name: chosen[field.name] for field in fields(base) if chosen.get(field.name) is not None}
+    given = given_options(base, chosen)
     if "family" in given:
-        if given["family"] not in set(Family):
-            raise UsageError(f"--family must be {' or '.join(Family)}, not {given['family']!r}.")
-        given["family"] = Family(given["family"])
+        given["family"] = family_named(given["family"])
     options = replace(base, **given)
-    options = replace(options, target=options.cast(0).target)
-    rows: list[dict[str, Any]] = []
-
-    def show_result(result: dict[str, Any]) -> None:
-        lines = [json.dumps(result)] if as_json else lines_of(result)
-        show(sys.stdout, "\n".join(lines) + "\n")
-
-    def show_rows_so_far() -> None:
-        clear(sys.stderr)
-        if rows:
-            so_far = {"name": RING_HERE, "what": "", "setup": {}, "rows": rows, "interrupted": True}
-            show_result(rounded({**so_far, "findings": findings_of(rows, options.seed)}))
-
-    result = run_interruptibly(run_ring_here(options, rows=rows, say=say), last_words=show_rows_so_far)
+    ring = Measurement(name="ring_here", findings_of=findings_of, lines=lines_of, as_json=as_json, out=out)
+    rows: list[JsonRow] = []
+    result = ring.run(run_ring_here(options, rows=rows, say=say), rows, options.seed)
     if options.device:
         result["findings"]["virtual"] = list(in_virtual_time(options, result["findings"]["ways"]))
-    command = ["cosine-node bench ring --here", *(["--quick"] if quick else []), *_flags(given)]
-    result = rounded({"name": RING_HERE, "command": " ".join(command), **result})
-    if out is not None:
-        write_result(out / f"{RING_HERE}.json", result)
-    show_result(result)
+    ring.finish(result, "cosine-node bench ring --here", *_flags(given, quick=quick))
 
 
-def _show_result(result: Mapping[str, Any], swarm: MeasuredSwarm, *, as_json: bool) -> None:
-    """Print a result as JSON or as text."""
-    from cosine_lab.experiments.here import sentences
-    from cosine_lab.report.page import lines_of
+def family_named(name: str) -> "Family":
+    """Return the family with that name. Raises `UsageError`."""
+    from cosine_node.zoo import Family
 
-    if as_json:
-        show(sys.stdout, json.dumps(result) + "\n")
-        return
-    # The table of kinds has the same figures.
-    brief = {name: found for name, found in result["findings"].items() if name != "by_kind"}
-    lines = lines_of({**result, "findings": brief}) if swarm.on_cores else sentences(brief)
-    show(sys.stdout, "\n".join(lines) + "\n")
+    if name not in set(Family):
+        raise UsageError(f"--family must be {' or '.join(Family)}, not {name!r}.")
+    return Family(name)
 
 
 def _source(swarm: MeasuredSwarm) -> Iterator[str]:
@@ -223,8 +233,10 @@ def client_from_afar(peers: tuple[str, ...], *, network: str, target: str, rtt_m
     return AsyncClient(join=join_from_afar, network=network, target=target)
 
 
-def _flags(given: Mapping[str, Any]) -> Iterator[str]:
+def _flags(given: Mapping[str, Any], *, quick: bool) -> Iterator[str]:
     """Yield the given options as on the command line."""
+    if quick:
+        yield "--quick"
     for name, flag in FLAGS.items():
         if name in given:
             values = given[name] if isinstance(given[name], tuple) else [given[name]]

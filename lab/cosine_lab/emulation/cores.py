@@ -5,6 +5,8 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from cosine_protocol.errors import UsageError
+
 
 @dataclass(frozen=True, slots=True)
 class Cores:
@@ -14,20 +16,17 @@ class Cores:
     others: int
 
     @classmethod
-    def find(cls) -> "Cores | None":
-        """The first two usable cores. None with one core or without affinity on this system."""
-        if not hasattr(os, "sched_setaffinity"):
-            return None
-        usable = sorted(os.sched_getaffinity(0))
-        return cls(*usable[:2]) if len(usable) > 1 else None
+    def find(cls) -> "Cores":
+        """The first two usable cores. Raises `UsageError` with a single core, or without control of them."""
+        usable = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+        if len(usable) < 2:
+            raise UsageError("--cores needs Linux and two processor cores, one for the verifier.")
+        return cls(*usable[:2])
 
 
 @contextmanager
-def on_core(core: int | Collection[int] | None) -> Iterator[None]:
-    """Pin this thread, and the threads and processes that it starts, to a core or several. None for no pinning."""
-    if core is None:
-        yield
-        return
+def on_core(core: int | Collection[int]) -> Iterator[None]:
+    """Pin this thread, and the threads and processes that it starts, to a core or several."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core} if isinstance(core, int) else core)
     try:

@@ -7,7 +7,6 @@ with the best of its runs of a question, since disturbances on such a machine on
 import tempfile
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -30,7 +29,6 @@ from cosine_node.demo.swarm import Cast, NodeProcess
 from cosine_node.engine.processor import processor_name
 from cosine_p2p import AsyncClient
 from cosine_p2p.request.options import GenerationOptions
-from cosine_protocol.errors import UsageError
 
 COPYING: Final = "copying"
 COSINE: Final = Way.COSINE.value
@@ -51,35 +49,16 @@ def options_on_cores(*, quick: bool) -> HereOptions:
     return few if quick else HereOptions(temperatures=(0.0, 0.8), prompts=43, tokens=32, repeats=2, minutes=17.0)
 
 
-def two_cores() -> Cores:
-    """Return the cores of an experiment. Raises `UsageError` with a single core, or without control of them."""
-    cores = Cores.find()
-    if cores is None:
-        raise UsageError(
-            "--cores needs Linux and two processor cores, one for the verifier and one for all others."
-        )
-    return cores
-
-
-@dataclass(frozen=True, slots=True)
-class PinnedSwarm:
-    """A swarm that is ready: an address, and the peer ids of its verifier and of one with its own drafter."""
-
-    peer: str
-    verifier: str
-    at_home: str | None
-
-    @property
-    def ways(self) -> dict[str, GenerationOptions]:
-        """Return the ways that take turns, by name."""
-        # An audit would take time from the verifier of the next request.
-        plain: GenerationOptions = {**OPTIONS[Way.PLAIN], "verifier": self.verifier, "audit": 0.0}
-        alone: GenerationOptions = {**plain, **OPTIONS[Way.COPYING]}
-        drafted: GenerationOptions = {**plain, **OPTIONS[Way.COSINE]}
-        ways = {PLAIN: plain, COPYING: alone, COSINE: drafted}
-        if self.at_home is not None:
-            ways |= {HOME: {**alone, "verifier": self.at_home}, BOTH: {**drafted, "verifier": self.at_home}}
-        return ways
+def ways_of(verifier: str, at_home: str | None) -> dict[str, GenerationOptions]:
+    """Return the ways that take turns, by name; `at_home` is the verifier with its own drafter, by peer id."""
+    # An audit would take time from the verifier of the next request.
+    plain: GenerationOptions = {**OPTIONS[Way.PLAIN], "verifier": verifier, "audit": 0.0}
+    alone: GenerationOptions = {**plain, **OPTIONS[Way.COPYING]}
+    drafted: GenerationOptions = {**plain, **OPTIONS[Way.COSINE]}
+    ways = {PLAIN: plain, COPYING: alone, COSINE: drafted}
+    return ways | (
+        {HOME: {**alone, "verifier": at_home}, BOTH: {**drafted, "verifier": at_home}} if at_home else {}
+    )
 
 
 async def run_on_cores(
@@ -93,16 +72,16 @@ async def run_on_cores(
     kinds = [Asked.of(question) for question in questions_of_kinds(cast.family)[: options.prompts]]
     asked = questions_of(options) if options.prompts_from else kinds
     with tempfile.TemporaryDirectory(prefix="cosine-bench-") as folder, on_core(cores.others):
-        async with swarm_on_cores(cast, home, cores, Path(folder), say) as swarm:
+        async with swarm_on_cores(cast, home, cores, Path(folder), say) as (peer, verifiers):
             contest = Contest(
                 what="Seconds a token of each way, in turns, by the clock; the verifier has a core of its own, "
                 "drafters and client share another one, and nothing is emulated.",
-                ways=swarm.ways,
+                ways=ways_of(*verifiers),
                 typical=min,
                 findings_of=findings_of,
             )
             result = await run_contest(
-                lambda _: AsyncClient([swarm.peer], memory=False, target=cast.target),
+                lambda _: AsyncClient([peer], memory=False, target=cast.target),
                 contest,
                 asked,
                 options,
@@ -121,8 +100,8 @@ async def run_on_cores(
 @asynccontextmanager
 async def swarm_on_cores(
     cast: Cast, home: str | None, cores: Cores, folder: Path, say: Say
-) -> AsyncIterator[PinnedSwarm]:
-    """Run the nodes, a process each, within the context. Raises `NodeDied`."""
+) -> AsyncIterator[tuple[str, tuple[str, str | None]]]:
+    """Run the nodes, a process each; yield an address and the arguments of `ways_of`. Raises `NodeDied`."""
     async with AsyncExitStack() as running:
 
         async def start(name: str, core: int, *arguments: str) -> NodeProcess:
@@ -142,34 +121,23 @@ async def swarm_on_cores(
         for number, model in enumerate(cast.drafters, 1):
             drafting = ("--role", "drafter", "--threads", "1", "--model", model)
             await start(f"drafter {number}", cores.others, *joining, *drafting)
-        yield PinnedSwarm(bootstrap.maddrs[0], _peer_id(verifier), _peer_id(at_home) if at_home else None)
-
-
-def _peer_id(node: NodeProcess) -> str:
-    return str(node.ready[0]["peer_id"])
+        yield bootstrap.maddrs[0], (verifier.ready[0]["peer_id"], at_home.ready[0]["peer_id"] if at_home else None)
 
 
 def findings_of(rows: Sequence[JsonRow], seed: int) -> dict[str, Any]:
-    """Return for each temperature and way the speed over all questions and by kind, and the origins of tokens."""
+    """Return for each temperature and way the speed over all questions, and the origins of tokens."""
     others = [way for way in rows[0]["times_plain"] if way != PLAIN]
-    ways, by_kind, tokens = list[JsonRow](), list[JsonRow](), list[JsonRow]()
+    ways, tokens = list[JsonRow](), list[JsonRow]()
     for (temperature,), own in grouped(rows, "temperature").items():
         for way in others:
             ratios = [row["times_plain"][way] for row in own]
             slower = {"least": min(ratios), "slower_than_plain": sum(ratio < 1 for ratio in ratios)}
             ways.append({"temperature": temperature, **speed_of(own, way, seed=seed), **slower})
             tokens.append({"temperature": temperature, "way": way, **token_shares(own, way)})
-        for (kind,), of_kind in sorted(grouped(own, "kind").items()):
-            by_kind += [
-                {"temperature": temperature, "kind": kind, **speed_of(of_kind, way, seed=seed)} for way in others
-            ]
     return {
         "ways": ways,
         "kinds_asked": len({row["kind"] for row in rows}),
-        "kinds": table_by_kind(by_kind),
-        "by_kind": by_kind,
         "token_shares": with_all_columns(tokens),
-        "not_sooner": not_sooner(by_kind),
         "mismatches": mismatches(rows),
         "near_ties": sum(row["near_ties"] for row in rows),
         "compared": len(rows),
@@ -186,21 +154,3 @@ def with_all_columns(entries: Sequence[JsonRow]) -> list[JsonRow]:
     """Return the same with all fields of any entry, 0 where missing."""
     names = dict.fromkeys(name for entry in entries for name in entry)
     return [{name: entry.get(name, 0.0) for name in names} for entry in entries]
-
-
-def table_by_kind(by_kind: Sequence[JsonRow]) -> list[JsonRow]:
-    """Return one entry for each kind, with a column for each way and temperature."""
-    return [
-        {"kind": kind, **{f"{one['way']}, T {one['temperature']:g}": one["times_plain"] for one in own}}
-        for (kind,), own in grouped(by_kind, "kind").items()
-    ]
-
-
-def not_sooner(by_kind: Sequence[JsonRow]) -> str:
-    """Describe the kinds of questions for which a way was not faster than plain decoding."""
-    found = []
-    for (way, temperature), own in grouped(by_kind, "way", "temperature").items():
-        slow = [f"{one['kind']} ({one['times_plain']:.2f})" for one in own if one["times_plain"] <= 1]
-        if slow:
-            found.append(f"{way} at T {temperature:g}: {', '.join(slow)}")
-    return "; ".join(found) or "no kind"

@@ -14,7 +14,7 @@ import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -61,6 +61,7 @@ class RingHereOptions(HereOptions):
     """
 
     family: zoo.Family = zoo.Family.SMOL
+    target: str = field(init=False)
     temperatures: tuple[float, ...] = (0.0, 0.8)
     rtts_ms: tuple[float, ...] = (20.0, 60.0, 150.0)
     prompts: int = 12
@@ -70,6 +71,9 @@ class RingHereOptions(HereOptions):
     home: str | None = None
     device: str = ""
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "target", f"{zoo.SCHEME}{zoo.target_of(self.family)}")
+
     @classmethod
     def quick(cls) -> "RingHereOptions":
         return cls(temperatures=(0.0,), rtts_ms=(60.0,), prompts=2, tokens=16)
@@ -77,7 +81,7 @@ class RingHereOptions(HereOptions):
     @property
     def general(self) -> str:
         """The model of the family's general drafter."""
-        return zoo.default_drafter(f"{zoo.SCHEME}{zoo.target_of(self.family)}")
+        return zoo.default_drafter(self.target)
 
     @property
     def volunteers(self) -> tuple[str, ...]:

@@ -15,5 +15,4 @@ def test_what_starts_on_a_core_stays_there() -> None:
         thread.start()
         thread.join()
     assert seen == [{core}]
-    with on_core(None):
-        assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == before

@@ -66,12 +66,12 @@ def test_the_first_texts_of_a_client_and_the_slowest_one_are_told_apart() -> Non
 @pytest.mark.timeout(300)
 def test_a_ring_is_started_and_measured_by_the_clock_and_in_virtual_time() -> None:
     options = RingHereOptions(
-        family=Family.TOY, target="zoo:target", rtts_ms=(20.0,), temperatures=(0.0,), prompts=1, tokens=16,
-        stages=2, device="15/6",
+        family=Family.TOY, rtts_ms=(20.0,), temperatures=(0.0,), prompts=1, tokens=16, stages=2, device="15/6",
     )  # fmt: skip
     result = asyncio.run(run_ring_here(options, rows=[], say=silent))
     [only] = result["rows"]
     assert only["is_identical"] and sum(only["waits"][Way.PLAIN.value].values()) == 15
+    assert result["setup"]["target"] == "zoo:target"
     alone, ours = in_virtual_time(options, result["findings"]["ways"])
     # Two stages and three links, in both worlds.
     assert ours["virtual_plain_ms"] == pytest.approx(60.0, rel=0.1)
