@@ -59,17 +59,12 @@ _Item = TypeVar("_Item")
 _Done = TypeVar("_Done")
 
 
-def all_processors() -> int:
-    """Return the number of worker processes for this machine."""
-    return os.cpu_count() or 1
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExperimentOptions:
     """The options that experiments share. Equal seeds give equal figures, for any number of `processes`."""
 
     seed: int = 0
-    processes: int = field(default_factory=all_processors)
+    processes: int = field(default_factory=lambda: os.cpu_count() or 1)
 
     @classmethod
     def quick(cls) -> Self:

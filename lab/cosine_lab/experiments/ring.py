@@ -31,7 +31,6 @@ from cosine_lab.experiments.experiment import (
 )
 from cosine_lab.report.intervals import bootstrap_interval, ratio_and_interval, ratio_of_sums, speedup_fields
 from cosine_lab.report.plots import LinePlot, rows_where
-from cosine_lab.simulation.scenario import curves
 from cosine_node.engine.ngram import FollowerIndex
 from cosine_node.zoo.family import Family
 from cosine_p2p.trust.mandates import Coordination
@@ -151,7 +150,6 @@ def run(options: RingOptions, *, say: Say) -> JsonRow:
         row_of(plan, result, plain[plan[1:3]], seed=options.seed)
         for plan, result in zip(plans, results, strict=True)
     ]
-    stage_s = curves(options.profile)[0].seconds(1)
     traces = {temperature: options.measured_prompts.traces(temperature) for temperature in options.temperatures}
     coverage = {t: coverage_of(own, tokens=options.max_new_tokens) for t, own in traces.items()}
     return {
@@ -167,7 +165,7 @@ def run(options: RingOptions, *, say: Say) -> JsonRow:
             "intervals": "95 %, by bootstrap over the prompts",
         },
         "rows": rows,
-        "findings": findings_of(rows, coverage, stage_s=stage_s, seed=options.seed),
+        "findings": findings_of(rows, coverage, seed=options.seed),
     }
 
 
@@ -249,24 +247,15 @@ def coverage_of(traces: Sequence[Trace], *, tokens: int) -> JsonRow:
     return {"positions": positions, "covered": covered / positions, "first_choices": first / positions}
 
 
-def findings_of(
-    rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow], *, stage_s: float, seed: int
-) -> JsonRow:
-    """Return the findings against plain decoding and the best rival, the floors, and the limit by coverage."""
-    ours = [row for row in rows if row["way"] in OUR_WAYS]
-    rivals = [row for row in rows if row["way"] in RIVAL_WAYS]
+def findings_of(rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow], *, seed: int) -> JsonRow:
+    """Return the findings against plain decoding and the best rival, the floor, and the limit by coverage."""
     return {
         "against": list(_against(rows, seed=seed)),
-        "lowest_speedup": min(row["speedup"] for row in ours),
-        "lowest_of_rivals": _place_of(min(rivals, key=lambda row: float(row["speedup"]))),
+        "lowest_speedup": min(row["speedup"] for row in rows if row["way"] in OUR_WAYS),
         "coverage": [{"temperature": temperature, **found} for temperature, found in coverage.items()],
-        "limits": list(_limits(rows, coverage, stage_s=stage_s)),
+        "limits": list(_limits(rows, coverage)),
         **sum_of_checks(rows),
     }
-
-
-def _place_of(row: JsonRow) -> JsonRow:
-    return {name: row[name] for name in ("way", *PLACE, "speedup")}
 
 
 def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
@@ -276,7 +265,7 @@ def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
         for row in together:
             if row["way"] in OUR_WAYS:
                 yield {
-                    **_place_of(row),
+                    **{name: row[name] for name in ("way", *PLACE, "speedup")},
                     "tokens_per_s": row["tokens_per_s"],
                     "best_rival": best["way"],
                     "best_rival_tokens_per_s": best["tokens_per_s"],
@@ -284,33 +273,20 @@ def _against(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
                 }
 
 
-def _limits(rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow], *, stage_s: float) -> Iterator[JsonRow]:
-    """Return the limit that uncovered tokens set: the token after one cannot be under way before it is known.
+def _limits(rows: Sequence[JsonRow], coverage: Mapping[float, JsonRow]) -> Iterator[JsonRow]:
+    """Return the limit that uncovered tokens set, each of which costs a traversal, beside the measured speeds.
 
-    Each of them therefore costs a traversal, which alone bounds the speed by `bound`; `bound_by_levels` is for
-    passes that carry one level of the tree, so that every other token takes a pass of the slowest stage.
-    `covered_token_ms` is their measured time.
+    The token after one cannot be under way before it is known, which alone bounds the speed by `bound`.
     """
-    for place, together in grouped(rows, *PLACE).items():
-        temperature, traversal_ms = place
-        by_way = {row["way"]: row for row in together}
-        covered = coverage[temperature]["covered"]
-        missed_s = (1.0 - covered) * traversal_ms / 1e3
-        level_s = missed_s + covered * stage_s
-        plain = by_way[PLAIN.name]["tokens_per_s"]
-        token_s = 1.0 / by_way[OURS.name]["tokens_per_s"]
+    for (temperature, traversal_ms), together in grouped(rows, *PLACE).items():
+        speed = {row["way"]: row["tokens_per_s"] for row in together}
+        missed_s = (1.0 - coverage[temperature]["covered"]) * traversal_ms / 1e3
         yield {
             "temperature": temperature,
             "traversal_ms": traversal_ms,
-            "covered": covered,
-            "plain": plain,
-            "cosine": by_way[OURS.name]["tokens_per_s"],
-            "told_which_are_right": by_way[TOLD]["tokens_per_s"] if TOLD in by_way else None,
+            "cosine": speed[OURS.name],
+            "told_which_are_right": speed.get(TOLD),
             "bound": 1.0 / missed_s if missed_s else None,
-            "bound_times_plain": 1.0 / missed_s / plain if missed_s else None,
-            "bound_by_levels": 1.0 / level_s,
-            "bound_by_levels_times_plain": 1.0 / level_s / plain,
-            "covered_token_ms": 1e3 * (token_s - missed_s) / covered,
         }
 
 

@@ -59,11 +59,6 @@ REAL: Final = "real text"
 """The part of the rows on texts of the real family."""
 BASELINE: Final = "speculative"
 """Synchronous speculative decoding, the best known rival."""
-NEAR_MS: Final = 50.0
-"""Maximum round-trip time, about the width of a continent, at which remote drafters should pay."""
-
-BARE: Final = "cosine, bare"
-"""The client coordinates, and the verifier has no draft source: a drafter copies from the text."""
 WAYS: Final[Mapping[str, Mapping[str, Any]]] = {
     OURS.name: SHIPPED,
     REMOTE: {**SHIPPED, "home": ""},
@@ -79,15 +74,14 @@ class RttOptions(ExperimentOptions):
     """The sweep. `profile` and `side_profiles` as in `Scenario`; the latter are run only at `main_rtt_ms`.
 
     The sweep runs `prompts` prompts of each temperature, all other parts at most `side_prompts`. Strategies that
-    learn from one request for the next run them in `orders` orders there, and each prompt counts by its mean. The
-    bare verifier is measured at those of `focus_rtts_ms` that are swept; `side_rivals` on the side profiles.
+    learn from one request for the next run them in `orders` orders there, and each prompt counts by its mean.
+    `side_rivals` are measured on the side profiles.
     `real_prompts` texts of the real family are measured on `real_profiles` at `real_rtts_ms`, against the ways at
     the verifier alone. `tuning_prompts`, `tuning_tokens` and `trials` are those of `Search`.
     """
 
     rtts_ms: tuple[float, ...] = (0.0, 5.0, 20.0, 50.0, 100.0, 200.0, 300.0)
     main_rtt_ms: float = 20.0
-    focus_rtts_ms: tuple[float, ...] = (20.0, 100.0)
     temperatures: tuple[float, ...] = (0.0, 0.8)
     profile: str = "60/6"
     side_profiles: tuple[str, ...] = ("25/8", "a100-80gb:70B/rtx-4090:1B")
@@ -108,7 +102,6 @@ class RttOptions(ExperimentOptions):
     def quick(cls) -> "RttOptions":
         return cls(
             rtts_ms=(20.0,),
-            focus_rtts_ms=(20.0,),
             temperatures=(0.0,),
             side_profiles=(),
             side_rivals=(),
@@ -122,11 +115,6 @@ class RttOptions(ExperimentOptions):
             tuning_tokens=8,
             trials=0,
         )
-
-    @property
-    def measured_focus_ms(self) -> tuple[float, ...]:
-        """The swept round-trip times of the other parts."""
-        return tuple(rtt_ms for rtt_ms in self.focus_rtts_ms if rtt_ms in self.rtts_ms)
 
     def places(self, profiles: Sequence[str], rtts_ms: Sequence[float]) -> list[Place]:
         """Return points of the sweep, or outside it, at every temperature."""
@@ -255,14 +243,11 @@ def _branches(options: RttOptions, name: str, temperature: float) -> Iterator[tu
 
 
 def planned(options: RttOptions, tuned: Tuned) -> Iterator[PlannedRow]:
-    """Return the rows of the sweep, other machines, the bare verifier at some points, and real text."""
+    """Return the rows of the sweep, other machines, and real text."""
     for place in options.places([options.profile], options.rtts_ms):
         yield from _compared(options, place, options.rivals, tuned, part="sweep")
     for place in options.places(options.side_profiles, [options.main_rtt_ms]):
         yield from _compared(options, place, options.side_rivals, tuned, part="profile")
-    for place in options.places([options.profile], options.measured_focus_ms):
-        bare = options.cell(OURS.name, place, {})
-        yield PlannedRow(part="more", label=BARE, place=place, cell=bare)
     for place in options.places(options.real_profiles, options.real_rtts_ms):
         plain = options.cell(PLAIN.name, place, {}, family=Family.SMOL)
         yield PlannedRow(part=REAL, label=PLAIN.name, place=place, cell=plain)
@@ -347,14 +332,12 @@ def findings_of(rows: Sequence[JsonRow], *, main_rtt_ms: float, seed: int) -> Js
     ours = [row for row in sweep if row["strategy"] == OURS.name]
     lowest = min(ours, key=lambda row: row["speedup"])
     against = list(_against_best(sweep, seed=seed))
-    near = [row for row in against if row["rtt_ms"] <= NEAR_MS]
     real = list(_against_best(part(REAL), seed=seed))
     return {
         "lowest_speedup": {name: lowest[name] for name in (*PLACE, "speedup", "interval")},
         "worst_prompt_speedup": min(row["worst_prompt_speedup"] for row in ours),
         "against_best_other": against,
         "closest": min(against, key=lambda row: row["ratio"]),
-        "closest_of_near": [min(near, key=lambda row: row["ratio"])] if near else [],
         "points": len(against),
         "points_ahead": sum(row["ratio"] > 1.0 for row in against),
         "at_main_rtt": [row for row in against if row["rtt_ms"] == main_rtt_ms],
@@ -373,15 +356,13 @@ def _against_best(rows: Sequence[JsonRow], *, seed: int) -> Iterator[JsonRow]:
         by_strategy = {row["strategy"]: row for row in together if row["strategy"] != REMOTE}
         ours = by_strategy.pop(OURS.name)
         best = max(by_strategy.values(), key=lambda row: float(row["speedup"]))
-        found = ratio_and_interval(best["prompt_s"], ours["prompt_s"], seed=seed)
         baseline = by_strategy.get(BASELINE)
         yield {
             **dict(zip(PLACE, place, strict=True)),
             "speedup": ours["speedup"],
             "best_other": best["strategy"],
             "best_other_speedup": best["speedup"],
-            **found,
-            "latency_saved": 1.0 - 1.0 / found["ratio"],
+            **ratio_and_interval(best["prompt_s"], ours["prompt_s"], seed=seed),
             "ratio_to_speculative": ours["speedup"] / baseline["speedup"] if baseline else None,
         }
 

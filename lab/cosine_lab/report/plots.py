@@ -63,19 +63,9 @@ def rows_where(**wanted: Any) -> RowsOf:
     return lambda result: [row for row in result["rows"] if wanted.items() <= row.items()]
 
 
-class _ShownFields:
-    """Format mapping of a row's fields as text."""
-
-    def __init__(self, row: Row) -> None:
-        self._row = row
-
-    def __getitem__(self, name: str) -> str:
-        return shown(self._row[name])
-
-
 def filled(template: str, row: Row) -> str:
     """Return a template filled with the fields of a row. Raises `KeyError`."""
-    return template.format_map(_ShownFields(row))
+    return template.format_map({name: shown(value) for name, value in row.items()})
 
 
 def shown(value: Any) -> str:

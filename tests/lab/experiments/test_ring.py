@@ -53,14 +53,10 @@ def row(way: str, tokens_per_s: float, *, plain: float = 5.0) -> dict[str, Any]:
 
 def test_what_ships_is_held_against_the_best_rival_and_the_limit_of_coverage() -> None:
     rows = [row("plain", 5.0), row(CHAIN, 4.0), row(TREE, 10.0), row(CHUNKS, 8.0), row("cosine", 20.0)]
-    found = findings_of([*rows, row(TOLD, 40.0)], {0.0: {"covered": 0.9}}, stage_s=0.015, seed=0)
+    found = findings_of([*rows, row(TOLD, 40.0)], {0.0: {"covered": 0.9}}, seed=0)
     [entry] = found["against"]
     assert (entry["best_rival"], entry["ratio"]) == (TREE, pytest.approx(2.0))
-    assert found["lowest_of_rivals"]["way"] == CHAIN
     assert found["lowest_speedup"] == 4.0
     [limit] = found["limits"]
     assert limit["bound"] == pytest.approx(1.0 / (0.1 * 0.2))
-    assert limit["bound_by_levels"] == pytest.approx(1.0 / (0.1 * 0.2 + 0.9 * 0.015))
-    # Twenty tokens a second: 50 ms each, of which 20 ms are the tenth that costs 200 ms.
-    assert limit["covered_token_ms"] == pytest.approx(30.0 / 0.9)
     assert limit["told_which_are_right"] == 40.0

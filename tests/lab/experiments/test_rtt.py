@@ -83,13 +83,11 @@ def test_the_findings_compare_with_the_best_other_and_with_tuned_speculation() -
     findings = findings_of(rows, main_rtt_ms=20.0, seed=0)
     assert findings["lowest_speedup"]["speedup"] == 0.9
     assert findings["closest"]["best_other"] == "plain"
-    assert [entry["best_other"] for entry in findings["closest_of_near"]] == ["pipeinfer"]
     assert (findings["points"], findings["points_ahead"]) == (2, 1)
     [main] = findings["at_main_rtt"]
     assert main["best_other"] == "pipeinfer"
     assert main["ratio"] == pytest.approx(1.25)
     assert main["interval"] == pytest.approx([1.25, 1.25])
-    assert main["latency_saved"] == pytest.approx(0.2)
     assert main["ratio_to_speculative"] == pytest.approx(1.6)
     closest = findings["closest_on_real_text"]
     assert (closest["best_other"], closest["ratio"]) == (COPYING, pytest.approx(1.5 / 1.6))
