@@ -2,8 +2,7 @@
 
 Nothing here was measured by this project, and every deployment's name says that it is emulated. A pass over n
 tokens costs max(bytes read / bandwidth, operations / speed) + layers x launch. Read are all weights once and every
-sequence's keys and values; operations are 2 x parameters x n plus attention over the context. Several cards share
-both evenly and meet in two all-reduces a layer: that time is what tensor parallelism loses here.
+context's keys and values; operations are 2 x parameters x n plus attention over the context.
 
 Memory, bandwidth and speed (dense bf16 with fp32 accumulation):
 
@@ -15,7 +14,7 @@ Memory, bandwidth and speed (dense bf16 with fp32 accumulation):
 
 Models are published configurations: Llama 3.1 8B and 70B, Llama 3.2 1B and 3B, Qwen2.5 0.5B and 32B.
 
-Assumptions: the efficiencies, launch and all-reduce times below; 90 % of a card's memory is usable (vLLM's default)
+Assumptions: the efficiencies and launch times below; 90 % of a card's memory is usable (vLLM's default)
 and 75 % of a laptop's; int8 and int4 take 8.5 and 4.85 bits a weight with their scales (llama.cpp's Q8_0 and
 Q4_K_M) and compute as fast as bf16, which for few tokens needs kernels like IST-DASLab's Marlin.
 
@@ -25,8 +24,7 @@ The efficiencies were fitted to published tokens/s of single streams; the model 
   8B f16 on rtx-3090 46.5 (+2 %), rtx-4090 54.3 (-6 %), a100-80gb 53.2 (+66 %);
   8B Q4_K_M 111.7 (-1 %), 127.7 (-7 %), 133.4 (+47 %); 70B Q4_K_M on a100-80gb 24.3 (+4 %).
 - pytorch-labs/gpt-fast README, a100-80gb limited to 330 W:
-  Llama 2 7B bf16 104.9 (-1 %), int8 155.6 (+1 %), int4 196.8 (+16 %); 70B int8 19.1 (-10 %), int4 25.3 (+3 %);
-  7B bf16 on 2, 4 and 8 cards 168.8 (-4 %), 254.0 (-1 %), 328.4 (+6 %); 70B bf16 on 8 cards 62.5 (+2 %).
+  Llama 2 7B bf16 104.9 (-1 %), int8 155.6 (+1 %), int4 196.8 (+16 %); 70B int8 19.1 (-10 %), int4 25.3 (+3 %).
 
 At 512 tokens it is further off. Prompts of 8B f16 run in llama.cpp at 4,445 tokens/s on rtx-3090 (-41 %) and 9,382
 on rtx-4090 (-35 %), with fp16 accumulation, and at 7,741 on an A100 PCIe (+47 %). No comparable figure was found
@@ -34,6 +32,7 @@ for rtx-2080ti, rtx-3060, laptop-cpu and h200.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -67,7 +66,7 @@ class Precision(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """An accelerator. `all_reduce_s` and `all_reduce_bytes_per_s` describe an all-reduce among several of them."""
+    """An accelerator."""
 
     memory_bytes: float
     bandwidth_bytes_per_s: float
@@ -75,8 +74,6 @@ class Device:
     usable_memory: float = 0.9
     bandwidth_efficiency: float = 0.85
     launch_s: float = 25e-6
-    all_reduce_s: float = 50e-6
-    all_reduce_bytes_per_s: float = 12e9
 
     @property
     def usable_bytes(self) -> float:
@@ -98,7 +95,7 @@ class ModelClass:
         return 2 * self.layers * self.key_width * VALUE_BYTES
 
 
-# Data sheets and published configurations, as named above; efficiencies and all-reduce times are assumptions.
+# Data sheets and published configurations, as named above; efficiencies are assumptions.
 DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
     {
         "laptop-cpu": Device(
@@ -107,8 +104,6 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             operations_per_s=1.69e12,
             usable_memory=0.75,
             bandwidth_efficiency=0.7,
-            all_reduce_s=1e-3,
-            all_reduce_bytes_per_s=0.125e9,
         ),
         "rtx-2080ti": Device(memory_bytes=11 * 2**30, bandwidth_bytes_per_s=616e9, operations_per_s=53.8e12),
         "rtx-3060": Device(memory_bytes=12 * 2**30, bandwidth_bytes_per_s=360e9, operations_per_s=25.6e12),
@@ -119,16 +114,12 @@ DEVICES: Final[Mapping[str, Device]] = MappingProxyType(
             bandwidth_bytes_per_s=2039e9,
             operations_per_s=312e12,
             bandwidth_efficiency=0.75,
-            all_reduce_s=15e-6,
-            all_reduce_bytes_per_s=240e9,
         ),
         "h200": Device(
             memory_bytes=141e9,
             bandwidth_bytes_per_s=4.8e12,
             operations_per_s=989e12,
             bandwidth_efficiency=0.75,
-            all_reduce_s=15e-6,
-            all_reduce_bytes_per_s=360e9,
         ),
     }
 )
@@ -145,83 +136,63 @@ MODELS: Final[Mapping[str, ModelClass]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PassLoad:
-    """The sequences of a pass, with `context_tokens` each."""
-
-    context_tokens: int = 1024
-    sequences: int = 1
-
-    def __post_init__(self) -> None:
-        if self.context_tokens < 0 or self.sequences < 1:
-            raise UsageError("A load has at least one sequence and no context below 0 tokens.")
-
-    def cache_bytes(self, model: ModelClass) -> int:
-        """Keys and values of all sequences."""
-        return self.sequences * self.context_tokens * model.token_bytes
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """A model class on `count` cards of one kind. Raises `UsageError` if it does not fit their memory."""
+    """A model class on a device, for a sequence of `context_tokens`.
+
+    Raises `UsageError` if it does not fit the memory.
+    """
 
     name: str
     device: Device
     model: ModelClass
     precision: Precision
-    count: int = 1
-    load: PassLoad = PassLoad()
+    context_tokens: int = 1024
 
     def __post_init__(self) -> None:
-        if self.count < 1:
-            raise UsageError("A deployment has at least one card.")
-        needed_bytes = self.weight_bytes + self.load.cache_bytes(self.model)
-        if needed_bytes > self.count * self.device.usable_bytes:
+        needed_bytes = self.weight_bytes + self.cache_bytes
+        if needed_bytes > self.device.usable_bytes:
             raise UsageError(
                 f"{self.name} does not fit: it needs {needed_bytes / 1e9:.1f} GB of the usable "
-                f"{self.count * self.device.usable_bytes / 1e9:.1f} GB; use more cards or a smaller model."
+                f"{self.device.usable_bytes / 1e9:.1f} GB; use a smaller model."
             )
 
     @property
     def weight_bytes(self) -> float:
         return self.model.parameters * self.precision.weight_bytes
 
+    @property
+    def cache_bytes(self) -> int:
+        """Keys and values of the context."""
+        return self.context_tokens * self.model.token_bytes
+
     def seconds(self, tokens: int) -> float:
-        """Return the seconds of a pass over `tokens` tokens of all sequences."""
+        """Return the seconds of a pass over `tokens` tokens."""
         device, model = self.device, self.model
-        read_bytes = self.weight_bytes / self.precision.efficiency + self.load.cache_bytes(model)
+        read_bytes = self.weight_bytes / self.precision.efficiency + self.cache_bytes
         reading_s = read_bytes / (device.bandwidth_bytes_per_s * device.bandwidth_efficiency)
-        attention = 4 * model.layers * model.width * self.load.context_tokens
+        attention = 4 * model.layers * model.width * self.context_tokens
         operations = tokens * (2 * model.parameters + attention)
         computing_s = operations / (device.operations_per_s * COMPUTE_EFFICIENCY)
-        roofline_s = max(reading_s, computing_s) / self.count
-        return roofline_s + model.layers * (device.launch_s + 2 * self._all_reduce_s(tokens))
-
-    def _all_reduce_s(self, tokens: int) -> float:
-        """Return the time of an all-reduce of the hidden states: each card moves all but its own share, twice."""
-        if self.count == 1:
-            return 0.0
-        moved_bytes = 2 * (self.count - 1) / self.count * tokens * self.model.width * VALUE_BYTES
-        return self.device.all_reduce_s + moved_bytes / self.device.all_reduce_bytes_per_s
+        return max(reading_s, computing_s) + model.layers * device.launch_s
 
     def curve(self) -> CostCurve:
         """Return the cost curve at `CURVE_TOKENS`."""
         return CostCurve(rising([(tokens, self.seconds(tokens)) for tokens in CURVE_TOKENS]))
 
 
-def deploy(
-    device: str, model: str, *, load: PassLoad | None = None, count: int = 1, precision: Precision | None = None
-) -> Deployment:
-    """Return a model on `count` cards of one kind, at the best precision that fits unless one is given.
+def deploy(device: str, model: str) -> Deployment:
+    """Return a model on a device at the best precision that fits. Raises `UsageError` if none does."""
+    card, size = _named(DEVICES, device, "device"), _named(MODELS, model, "model")
 
-    Raises `UsageError` for unknown names and for what does not fit.
-    """
-    card, size, load = _named(DEVICES, device, "device"), _named(MODELS, model, "model"), load or PassLoad()
-    choices = [precision] if precision else list(Precision)
-    room = count * card.usable_bytes - load.cache_bytes(size)
-    fitting = (choice for choice in choices if size.parameters * choice.weight_bytes <= room)
-    chosen = next(fitting, choices[-1])
-    name = f"emulated {count} x {device}, {model} {chosen.label}"
-    return Deployment(name=name, device=card, model=size, precision=chosen, count=count, load=load)
+    def at(precision: Precision) -> Deployment:
+        name = f"emulated {device}, {model} {precision.label}"
+        return Deployment(name=name, device=card, model=size, precision=precision)
+
+    *better, last = Precision
+    for precision in better:
+        with suppress(UsageError):
+            return at(precision)
+    return at(last)
 
 
 def _named(known: Mapping[str, _T], name: str, kind: str) -> _T:

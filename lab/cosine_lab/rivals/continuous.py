@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 
-from cosine_lab.rivals.lone_drafter import LoneDrafter
 from cosine_p2p.strategy.base import (
     Action,
     Committed,
@@ -11,21 +10,27 @@ from cosine_p2p.strategy.base import (
     DrafterStarted,
     Event,
     FragmentReceived,
+    ReleaseDrafter,
+    SendAdvance,
+    SendAssign,
     SendTree,
     Tick,
     VerifierOpened,
 )
 from cosine_p2p.strategy.tree import LiveTree, TreeNode
-from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.limits import MAX_TREE_DEPTH, MAX_WINDOW_NODES
 
 
 class Continuous(ABC):
     """The live tree of a request and the nodes sent to the verifier. A subclass decides what to send."""
 
     def __init__(self, root: bytes, position: int = 0, *, author: int | None, width_nodes: int) -> None:
-        """`author` drafts, or the best one for None, with `width_nodes` nodes per pass."""
+        """`author` drafts, or for None who knows the prompt best, with `width_nodes` nodes per pass."""
         self._tree = LiveTree(root, position)
-        self._drafter = LoneDrafter(self._tree, author=author, depth_tokens=MAX_TREE_DEPTH, width_nodes=width_nodes)
+        self._author = author
+        self._width_nodes = width_nodes
+        self._drafting: int | None = None
+        self._following: dict[int, DrafterStarted] = {}
         self._is_open = False
         self._sent: set[TreeNode] = set()
 
@@ -46,11 +51,16 @@ class Continuous(ABC):
                 self._restart()
                 return self._forward()
             case DrafterStarted():
-                return self._drafter.join(event)
+                if self._author not in (None, event.author):
+                    return [ReleaseDrafter(event.author, f"author {self._author} drafts alone")]
+                self._following[event.author] = event
+                return self._assign_best()
             case DrafterLost(author):
-                return self._drafter.leave(author)
+                self._following.pop(author, None)
+                self._drafting = None if author == self._drafting else self._drafting
+                return self._assign_best()
             case FragmentReceived(author, draft):
-                if author != self._drafter.drafting:
+                if author != self._drafting:
                     return []
                 self._tree.attach(draft.base, draft.position, draft.nodes, [author] * len(draft.nodes))
                 return self._forward()
@@ -60,11 +70,26 @@ class Continuous(ABC):
                 return []
 
     def _commit(self, event: Committed) -> list[Action]:
-        self._drafter.learn(event.tokens)
         self._tree.advance(event.tokens)
         self._sent = {node for node in self._sent if node.digest in self._tree}
         self._restart()
-        return [*self._drafter.advance(event), *self._forward()]
+        followers = sorted(self._following) if event.tokens else []
+        advances = [SendAdvance(author, event.position, event.tokens) for author in followers]
+        return [*advances, *self._forward()]
+
+    def _assign_best(self) -> list[Action]:
+        """Assign the drafter with the best likelihood of the prompt in place of another one."""
+        best = min(self._following.values(), key=lambda drafter: drafter.prompt_nll, default=None)
+        if best is None or best.author == self._drafting:
+            return []
+        actions: list[Action] = []
+        if self._drafting is not None:
+            del self._following[self._drafting]
+            actions.append(ReleaseDrafter(self._drafting, f"author {best.author} drafts instead"))
+        self._drafting = best.author
+        why, at = "it knows the prompt best", self._tree
+        window = (MAX_TREE_DEPTH, self._width_nodes, MAX_WINDOW_NODES)
+        return [*actions, SendAssign(best.author, at.root.digest, at.position, *window, why)]
 
     def _forward(self) -> list[Action]:
         return list(self._unsent()) if self._is_open else []

@@ -16,7 +16,7 @@ from cosine_lab.simulation.discovery import SimulatedDht
 from cosine_lab.simulation.faults import Fault, FaultKind, FaultPlan, Population, plan_faults
 from cosine_lab.simulation.liars import LATE, LIES, Liar, Overheard, OverheardIdentity
 from cosine_lab.simulation.report import EventLog, NodeUse
-from cosine_lab.simulation.scenario import Discovery, Scenario
+from cosine_lab.simulation.scenario import Scenario
 from cosine_lab.simulation.stages import Ring, SimulatedStage, even_parts
 from cosine_lab.simulation.swarm import Member, SimulatedSwarm
 from cosine_lab.simulation.workload import Workload
@@ -83,7 +83,7 @@ class Participants:
                 routes=self._links().route, round_trips=lambda peer_id: of_client if peer_id in clients else FULL
             ),
             eos=self.workload.eos,
-            directory_of=SimulatedDht().directory if scenario.discovery == Discovery.DHT else None,
+            directory_of=SimulatedDht().directory,
             emulated=scenario.profile,
             place_seed=scenario.seed if self.settle_s else None,
         )
@@ -183,13 +183,11 @@ class Participants:
         deciding = list(clients)
         if scenario.coordination != Coordination.CLIENT:
             deciding += [identity_of("verifier", index).peer_id for index in range(scenario.verifiers)]
-        far = {} if scenario.client_rtt_ms is None else dict.fromkeys(clients, scenario.client_rtt_ms / 2e3)
         return LinkTable(
             seed=scenario.seed,
             default=link,
             send_costs_s=dict.fromkeys(deciding, scenario.decision_s),
             partitions=partitions,
-            one_ways_s=far,
             cities=self._cities(),
             ring=frozenset(self._ring_peers()),
             ring_one_way_s=scenario.hop_s,

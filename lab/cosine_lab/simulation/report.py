@@ -121,10 +121,6 @@ class SimulationReport:
         return sum(not result.is_match for result in self.results)
 
     @property
-    def hung(self) -> int:
-        return self.count(RequestEnding.HUNG)
-
-    @property
     def bytes_per_token(self) -> float:
         return sum(node.carried_bytes for node in self.nodes) / self.tokens if self.tokens else 0.0
 
@@ -166,7 +162,7 @@ class SimulationReport:
             "tokens_per_s": self.tokens_per_s,
             "latency_ms": {f"p{percent}": self.latency_ms(percent) for percent in (50, 95, 99)},
             "mismatches": self.mismatches,
-            "hung": self.hung,
+            "hung": self.count(RequestEnding.HUNG),
             "leaked": len(self.leaked),
             "speedup_vs_plain": self.speedup_vs_plain,
             "bytes_per_token": self.bytes_per_token,

@@ -37,17 +37,6 @@ class EngineSource(StrEnum):
     """Engines without weights: hashes of the last tokens."""
     TRACES = "traces"
     """Recorded generations of the embedded models, replayed."""
-    MODELS = "models"
-    """The embedded models themselves."""
-
-
-class Discovery(StrEnum):
-    """The ways in which clients find nodes."""
-
-    DHT = "dht"
-    """Signed records in cells, as in a real network; the DHT itself answers at once."""
-    LIST = "list"
-    """A list that all share: quick with thousands of nodes."""
 
 
 _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
@@ -61,7 +50,6 @@ _BOUNDS: Final[Mapping[str, tuple[float, float]]] = {
     "max_drafters": (0, 64),
     "prompt_window_tokens": (0, 131_072),
     "rtt_ms": (0, 60_000),
-    "client_rtt_ms": (0, 60_000),
     "jitter_ms": (0, 60_000),
     "loss": (0, 0.5),
     "rate_bytes_per_s": (0, 1e12),
@@ -91,18 +79,18 @@ class Scenario:
 
     name, seed: name of the scenario; equal seeds give equal runs.
     verifiers, drafters, clients: number of each.
-    profile: devices, VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`) or DEVICE:MODEL/DEVICE:MODEL, with
-        2xDEVICE for several cards (`cosine_lab.emulation.devices`).
+    profile: devices, VERIFIER_MS/DRAFTER_MS (`cosine_node.passes.emulation`) or DEVICE:MODEL/DEVICE:MODEL
+        (`cosine_lab.emulation.devices`).
     drafter_speeds, domains: speed of each drafter, as a factor, and its expertise.
     max_requests: places of each node.
     max_drafters, prompt_window_tokens: options of the clients; traces know drafters of whole prompts, 0.
-    rtt_ms, client_rtt_ms: round-trip time of every pair, and of clients where it differs.
+    rtt_ms: round-trip time of every pair.
     jitter_ms: mean exponential delay of each write.
     loss: probability that a packet is lost.
     rate_bytes_per_s: rate of each link. Default: unlimited.
     requests: requests of each client, each after the one before has ended.
     arrivals_per_s: above 0, mean rate at which all clients' requests arrive, whatever has ended.
-    discovery, transport: how clients find nodes, and the transport whose round trips opening a stream takes them.
+    transport: of the clients, whose round trips opening a stream takes them.
     source: origin of target, drafters and prompts (`EngineSource`).
     strategy, temperature, max_new_tokens, timeout_s: of every request.
     faults: a SPEC of `cosine_lab.simulation.faults`.
@@ -136,7 +124,6 @@ class Scenario:
     clients: int = 1
     requests: int = 4
     arrivals_per_s: float = 0.0
-    discovery: str = Discovery.DHT
     transport: str = TransportKind.LIGHT
     source: str = EngineSource.SCRIPTED
     strategy: str = "cosine"
@@ -154,7 +141,6 @@ class Scenario:
     is_oracle: bool = False
     home: str = ""
     coordination: str = Coordination.CLIENT
-    client_rtt_ms: float | None = None
     client_cities: tuple[str, ...] = ()
     verifier_cities: tuple[str, ...] = ()
     drafter_cities: tuple[str, ...] = ()
@@ -169,7 +155,6 @@ class Scenario:
             _check_field(field.name, getattr(self, field.name), field.type)
         for name, choices in (
             ("source", EngineSource),
-            ("discovery", Discovery),
             ("transport", TransportKind),
             ("coordination", Coordination),
             ("family", Family),
@@ -196,8 +181,6 @@ class Scenario:
             raise UsageError(
                 "A scenario names client_cities, verifier_cities and drafter_cities, or none of the three."
             )
-        if any(named) and self.client_rtt_ms is not None:
-            raise UsageError("A scenario with cities has no client_rtt_ms: clients are where their cities are.")
         for city in chain(*named):
             check_city(city)
 
@@ -207,7 +190,7 @@ class Scenario:
         cities = {*self.client_cities, *self.verifier_cities, *self.drafter_cities}
         if cities:
             return max(rtt_s(one, other) for one in cities for other in cities)
-        return max(self.rtt_ms, self.client_rtt_ms or 0.0) / 1e3
+        return self.rtt_ms / 1e3
 
     @property
     def total_requests(self) -> int:
@@ -242,12 +225,10 @@ def curves(profile: str) -> tuple[CostCurve, CostCurve]:
         raise UsageError(f"{profile!r} is no profile; write DEVICE:MODEL/DEVICE:MODEL, verifier first.")
     found = []
     for part in parts:
-        count, times, rest = part.partition("x")
-        cards, name = (int(count), rest) if times and count.isdecimal() else (1, part)
-        device, colon, model = name.partition(":")
+        device, colon, model = part.partition(":")
         if not colon:
             raise UsageError(f"{part!r} is no device; write DEVICE:MODEL, for example rtx-4090:8B.")
-        found.append(deploy(device, model, count=cards).curve())
+        found.append(deploy(device, model).curve())
     return found[0], found[1]
 
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final, Protocol
 
 from cosine_lab.emulation.links import seeded
@@ -16,8 +15,8 @@ from cosine_node.engine.ngram import NgramEngine
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling
 
-POOL_TOKENS: Final = 32_768
-"""Bounds memory: the KV cache of an engine with an embedded model, room for sixteen requests and their trees."""
+LOOKUP_TOKENS: Final = 32_768
+"""Bounds memory: the tokens of a drafter that copies, room for sixteen requests and their trees."""
 TREE_TOKENS: Final = 512
 """Room for the live tree of a request."""
 TEST_SPLIT: Final = "test"
@@ -90,7 +89,7 @@ def workload_of(scenario: Scenario) -> Workload:
     family = zoo.Family(scenario.family)
     if scenario.source == EngineSource.TRACES:
         return TraceWorkload(scenario, chosen_traces(scenario, TraceSet.load_shipped(family)))
-    return ModelWorkload(scenario) if scenario.source == EngineSource.MODELS else ScriptedWorkload(scenario)
+    return ScriptedWorkload(scenario)
 
 
 class ScriptedWorkload:
@@ -184,78 +183,4 @@ class TraceWorkload:
 
 def lookup_engine(vocab_tokens: int) -> Engine:
     """A drafter that needs no model; no context is too long for it."""
-    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=POOL_TOKENS, pool_tokens=POOL_TOKENS)
-
-
-class ModelWorkload:
-    """The embedded models in float32, each loaded once for as many nodes as use it at a time."""
-
-    vocab_tokens: int
-
-    def __init__(self, scenario: Scenario) -> None:
-        self._scenario = scenario
-        self._engines: dict[tuple[str, int], Engine] = {}
-        self._tasks: dict[int, Task] = {}
-        self.vocab_tokens = self._reference.vocab_tokens
-
-    @cached_property
-    def eos(self) -> tuple[int, ...]:
-        from cosine_p2p.request.generation_config import read_eos
-
-        return read_eos(zoo.tokenizer_folder())
-
-    @cached_property
-    def _reference(self) -> Engine:
-        return _load_engine("target")
-
-    @cached_property
-    def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(zoo.tokenizer_folder() / "tokenizer.json"))
-
-    def target(self, index: int) -> Engine:
-        return self._empty("target", index)
-
-    def drafter(self, index: int) -> Engine:
-        return self._expert(self._scenario.domain(index), index)
-
-    def home(self, index: int) -> Engine:
-        return self._expert(self._scenario.home, self._scenario.drafters + index)
-
-    def _expert(self, domain: str, index: int) -> Engine:
-        return lookup_engine(self.vocab_tokens) if domain == LOOKUP else self._empty(f"draft-{domain}", index)
-
-    def _empty(self, name: str, index: int) -> Engine:
-        # A killed node leaves an engine behind that still holds its requests: that one is not used again.
-        engine = self._engines.get((name, index))
-        if engine is None or engine.free_tokens < POOL_TOKENS:
-            engine = self._engines[name, index] = _load_engine(name)
-        return engine
-
-    def task(self, number: int) -> Task:
-        if number not in self._tasks:
-            self._tasks[number] = self._decode_task(number)
-        return self._tasks[number]
-
-    def _decode_task(self, number: int) -> Task:
-        scenario = self._scenario
-        asked = [domain for domain in scenario.domains if domain in zoo.DOMAINS] or scenario.domains
-        domain = asked[number % len(asked)]
-        prompts = zoo.prompts(domain)
-        prompt = tuple(prompts[number // len(asked) % len(prompts)].token_ids(self._tokenizer))
-        seed = seeded(scenario.seed, "task", number).getrandbits(63)
-        sampling = Sampling(temperature=scenario.temperature, seed=seed)
-        room = self._reference.context_tokens - len(prompt)
-        tokens = min(scenario.max_new_tokens, room)
-        stream = plain_stream(self._reference, prompt, sampling, tokens=tokens, eos=self.eos)
-        return Task(domain=domain, prompt=prompt, sampling=sampling, max_new_tokens=tokens, stream=stream)
-
-
-def _load_engine(name: str) -> Engine:
-    """A model of the embedded family on the CPU, with an empty KV cache."""
-    from cosine_node.engine.torch.loading import load_engine
-    from cosine_node.engine.torch.threads import limit_threads
-
-    limit_threads(1, zoo.folder(name))
-    return load_engine(str(zoo.folder(name)), dtype="float32", device="cpu", pool_tokens=POOL_TOKENS)
+    return NgramEngine(vocab_tokens=vocab_tokens, context_tokens=LOOKUP_TOKENS, pool_tokens=LOOKUP_TOKENS)
