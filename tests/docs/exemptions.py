@@ -54,7 +54,9 @@ EXEMPTIONS: Final = (
     Exemption(r"docker compose .*", Check.NOTHING, "needs Docker; tests/packaging runs what is in compose.yaml"),
     Exemption(r"(systemctl|loginctl|journalctl) .*", Check.NOTHING, "changes the services of this machine"),
     Exemption(r"cosine-node --install-completion", Check.OPTIONS, "changes the shell; tests/node/cli has its test"),
-    Exemption(r"cosine-node bench (ring --)?here .*", Check.OPTIONS, "takes minutes; tests/lab/experiments measures it"),
+    Exemption(
+        r"cosine-node bench (ring --)?here .*", Check.OPTIONS, "takes minutes; tests/lab/experiments measures it"
+    ),
     Exemption(r"cosine-node audit .*--initial-peers.*", Check.OPTIONS, "asks a second verifier; none is here"),
     Exemption(r"cosine-node demo", Check.OPTIONS, "takes a minute and a half; `make demo` is it"),
     Exemption(r"cosine-node (?!bench).*someone/.*", Check.OPTIONS, "stands for a model of the reader's choice"),
