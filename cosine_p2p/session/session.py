@@ -479,7 +479,7 @@ class Session:
         if self._own is not None:
             self._own.follow(commit.tokens)
             self._draft()
-        self._on_event(Committed(position, commit.tokens, commit.stats))
+        self._on_event(Committed(position, commit.tokens, commit.stats, bytes(authors)))
         self._count.note_pass(commit.stats.pass_us / 1e6)
         self._count.note_commit(authors, now_s=_now_s())
         self._drafters.teach()

@@ -44,11 +44,12 @@ class FragmentReceived:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The verifier committed `tokens` from `position` on."""
+    """The verifier committed `tokens` from `position` on, each by one of `authors`, if they are known."""
 
     position: int
     tokens: tuple[int, ...]
     stats: PassStats
+    authors: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ import math
 from collections.abc import Iterable, Set
 from dataclasses import dataclass
 from enum import Enum, auto
+from itertools import zip_longest
 from typing import Final
 
 from cosine_p2p.strategy.base import (
@@ -40,7 +41,7 @@ from cosine_p2p.strategy.base import (
 from cosine_p2p.strategy.fusion import BINS, FusedView, Fusion
 from cosine_p2p.strategy.router import HedgeRouter
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree, TreeNode, block_below, connected
-from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH
 from cosine_protocol.messages import ReleaseReason
 
 
@@ -205,6 +206,7 @@ class Cosine:
         self._cuts = CLIENT_CUTS
         self._verifier = VerifierOpened(pass_s=0.0, rtt_s=0.0)
         self._is_open = False
+        self._has_home = False
         self._seen_tokens = 0
 
     def on(self, event: Event, now_s: float) -> list[Action]:
@@ -277,9 +279,12 @@ class Cosine:
     def _commit(self, event: Committed) -> list[Action]:
         likelihoods = self._fusion.learn(self._tree, event.tokens)
         self._router.learn(likelihoods)
-        for by_author in filter(None, likelihoods):
-            for author, drafter in self._drafters.items():
-                drafter.note_committed(has_drafted=author in by_author)
+        self._has_home = self._has_home or HOME_AUTHOR in event.authors
+        for by_author, who in zip_longest(likelihoods, event.authors):
+            # Beside a drafter of the verifier's own, only what it had not drafted before is new.
+            new = by_author if not self._has_home else {who} if who in self._drafters or who == HOME_AUTHOR else ()
+            for author, drafter in self._drafters.items() if new else ():
+                drafter.note_committed(has_drafted=author in new)
         self._tree.advance(event.tokens)
         self._forwarder.prune()
         self._seen_tokens += len(event.tokens)
@@ -317,7 +322,7 @@ class Cosine:
 
     def _end_backoffs(self) -> None:
         backing_off = [d for _, d in sorted(self._drafters.items()) if d.state is DrafterState.BACKING_OFF]
-        is_all = len(backing_off) == len(self._drafters)
+        is_all = len(backing_off) == len(self._drafters) and not self._has_home
         for drafter in backing_off:
             if is_all or self._seen_tokens >= drafter.backs_off_until:
                 drafter.state = DrafterState.RELEASED

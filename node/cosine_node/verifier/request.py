@@ -593,13 +593,14 @@ class VerifierRequest(ServedRequest):
             author = TARGET_AUTHOR
             if child is not None and name is not None:
                 node = child
-                # Forced and copied tokens are free, so no drafter is credited for them; the verifier's own drafter
-                # is credited only for tokens that nobody else drafted.
-                if FORCED_AUTHOR in child.draft_probabilities:
+                # Forced and copied tokens are free, so no drafter is credited for them, nor for repeating what the
+                # verifier's own drafter drafted before.
+                said = child.draft_probabilities
+                if FORCED_AUTHOR in said:
                     author = FORCED_AUTHOR
-                elif TARGET_AUTHOR not in child.draft_probabilities:
-                    drafters = child.draft_probabilities.keys() - {HOME_AUTHOR}
-                    author = child.most_confident_author(drafters) if drafters else HOME_AUTHOR
+                elif TARGET_AUTHOR not in said:
+                    is_first = next(iter(said)) == HOME_AUTHOR
+                    author = HOME_AUTHOR if is_first else child.most_confident_author(said.keys() - {HOME_AUTHOR})
             authors.append(author)
         return Verdict(
             len(self.output), tuple(tokens), bytes(authors), tuple(accepted), near_ties, finish, tuple(told)

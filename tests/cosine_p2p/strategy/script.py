@@ -15,8 +15,8 @@ def started(author: int = 1, *, prompt_nll: float = 1.0, rtt_s: float = 0.01) ->
     return DrafterStarted(author, prompt_nll, 0.006, rtt_s)
 
 
-def committed(tokens: Sequence[int], *, after: Sequence[int] = ()) -> Committed:
-    return Committed(len(after), tuple(tokens), PassStats(0, 0, 60_000))
+def committed(tokens: Sequence[int], *, after: Sequence[int] = (), authors: Sequence[int] = ()) -> Committed:
+    return Committed(len(after), tuple(tokens), PassStats(0, 0, 60_000), bytes(authors))
 
 
 def drafted(

@@ -1,6 +1,7 @@
 """Tests of the strategy `cosine`."""
 
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -15,10 +16,10 @@ from cosine_p2p.strategy.base import (
     SendTree,
     VerifierOpened,
 )
-from cosine_p2p.strategy.cosine import VERIFIER_CUTS, Cosine, CosineOptions
+from cosine_p2p.strategy.cosine import SILENT_TOKENS, VERIFIER_CUTS, Cosine, CosineOptions
 from cosine_p2p.strategy.tree import MAX_LIVE_NODES, LiveTree
 from cosine_protocol.digests import roll_digest
-from cosine_protocol.limits import MAX_TREE_DEPTH
+from cosine_protocol.limits import HOME_AUTHOR, MAX_TREE_DEPTH
 from tests.cosine_p2p.strategy.script import ROOT, committed, drafted, feed, started
 
 
@@ -100,13 +101,15 @@ def test_a_verifier_can_attach_all_that_is_sent(seed: int) -> None:
     assert {node.digest for node in there.walk()} <= known, f"seed {seed}"
 
 
-def drive(strategy: Cosine, *, tokens: int, output: list[int], drafts: dict[int, int]) -> list[Action]:
-    """Commit `tokens` times token 5; before each, author a has drafted token `drafts[a]`."""
+def drive(
+    strategy: Cosine, *, tokens: int, output: list[int], drafts: dict[int, int], authors: Sequence[int] = ()
+) -> list[Action]:
+    """Commit `tokens` times token 5 by `authors`; before each, author a has drafted token `drafts[a]`."""
     actions: list[Action] = []
     for _ in range(tokens):
         for author, token in drafts.items():
             actions += strategy.on(drafted([token], after=output, author=author), 0.0)
-        actions += strategy.on(committed([5], after=output), 0.0)
+        actions += strategy.on(committed([5], after=output, authors=authors), 0.0)
         output.append(5)
     return actions
 
@@ -141,6 +144,19 @@ def test_who_only_repeats_others_goes_and_comes_back_when_nobody_else_is_left() 
     actions = drive(strategy, tokens=12, output=output, drafts={1: 5, 2: 5})
     assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
     assert recalled(strategy.on(DrafterLost(1), 0.0)) == [2]
+
+
+def test_who_only_repeats_the_verifiers_own_drafter_goes_and_who_adds_to_it_stays() -> None:
+    strategy, output = opened(1, 2), [0]
+    strategy.on(committed(output, authors=[HOME_AUTHOR]), 0.0)
+    drive(strategy, tokens=SILENT_TOKENS // 2, output=output, drafts={1: 5, 2: 5}, authors=[HOME_AUTHOR])
+    drive(strategy, tokens=1, output=output, drafts={1: 5, 2: 5}, authors=[2])
+    actions = drive(strategy, tokens=SILENT_TOKENS - 1, output=output, drafts={1: 5, 2: 5}, authors=[HOME_AUTHOR])
+    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [1]
+    # The only one goes as well.
+    actions = drive(strategy, tokens=1, output=output, drafts={2: 5}, authors=[HOME_AUTHOR])
+    assert [action.author for action in actions if isinstance(action, ReleaseDrafter)] == [2]
+    assert recalled(actions) == []
 
 
 def test_when_no_drafter_is_allowed_all_go_and_nothing_of_theirs_is_sent() -> None:
