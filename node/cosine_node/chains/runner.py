@@ -128,7 +128,7 @@ class ChainRunner:
         return self._source.doubt()
 
     def abandon(self) -> None:
-        """Do nothing: stages leave out passes whose nodes are dropped."""
+        """Do nothing: the stages finish what they have received."""
 
     def close(self) -> None:
         return

@@ -270,11 +270,6 @@ STAGE: Final[tuple[Series[ObservedStage], ...]] = (
     histogram("cosine:stage_pass_rows", "Requests in it.", lambda s: s.service.counts.pass_rows),
     counter("cosine:stage_busy_seconds", "Time in which passes ran.", lambda s: s.service.busy.total_s),
     counter("cosine:stage_fed_tokens", "Tokens in all passes.", lambda s: s.service.counts.fed_tokens),
-    counter(
-        "cosine:stage_feeds_skipped",
-        "Passes skipped because nobody needed them any more.",
-        lambda s: s.service.counts.skipped_feeds,
-    ),
     gauge("cosine:stage_pool_tokens", "Tokens that the pool of all chains holds.", lambda s: s.pool_tokens),
     gauge("cosine:stage_room_tokens", "Tokens for a new head's chain.", lambda s: s.service.room_tokens),
     gauge(

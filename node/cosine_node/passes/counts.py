@@ -94,7 +94,6 @@ class DrafterCounts(Counts):
 
 @dataclass(slots=True)
 class StageCounts(PassCounts):
-    """Counters of a stage, with feeds that had become useless, and tokens."""
+    """Counters of a stage, with the tokens of its passes."""
 
-    skipped_feeds: int = 0
     fed_tokens: int = 0

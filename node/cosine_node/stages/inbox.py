@@ -1,15 +1,14 @@
 """The queue of a chain's operations at a stage, bounded in bytes, and fair turns at the event loop."""
 
 import asyncio
-from collections import defaultdict, deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from cosine_node.engine.base import Row
 from cosine_node.engine.kv_pool import PAGE_TOKENS
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.tree import TokenNode
 from cosine_node.passes.runner import count_tokens
 from cosine_node.stages.feeds import rows_of
 from cosine_node.stages.operations import BadActivations
@@ -60,118 +59,6 @@ class BusyShare:
             self._passes.popleft()
 
 
-LOOK_AHEAD_STEPS: Final = 5_000
-"""Limit of examined node names and operations for one feed: 2.5 ms of Python, as long as a short pass. Twenty
-passes under way, each with a keep and a prune for each of sixteen requests, take 672."""
-
-
-class _Spent(Exception):
-    """The limit of steps is reached."""
-
-
-class LookAhead:
-    """Detects feeds all of whose nodes are dropped by later operations, in `LOOK_AHEAD_STEPS` steps each.
-
-    Their passes need not be computed, as PipeInfer (arXiv 2407.11798, section IV.D) cancels runs early. A feed is
-    computed if a later feed needs its keys and values, or if the steps do not suffice. `steps` is the total.
-    """
-
-    def __init__(self) -> None:
-        self._left = 0
-        self.steps = 0
-
-    def drops(
-        self, rows: Sequence[Row], nodes_of: Callable[[int], Mapping[int, TokenNode]], later: Iterable[object]
-    ) -> bool:
-        """True if all nodes of the rows are dropped before any is kept; `nodes_of` gives the earlier nodes."""
-        self._left = LOOK_AHEAD_STEPS
-        try:
-            operations = self._of_sequences({row.sequence for row in rows}, later)
-            # Before any tree is examined, since feeds are seldom dropped, and then usually as a whole.
-            return all(
-                any(not isinstance(one, QueuedFeed) for one in operations[row.sequence]) for row in rows
-            ) and all(self._drops_row(row, nodes_of(row.sequence), operations[row.sequence]) for row in rows)
-        except _Spent:
-            return False
-        finally:
-            self.steps += LOOK_AHEAD_STEPS - self._left
-
-    def _take(self, steps: int) -> None:
-        if steps > self._left:
-            raise _Spent
-        self._left -= steps
-
-    def _of_sequences(self, sequences: Collection[int], later: Iterable[object]) -> Mapping[int, list[object]]:
-        """The later operations on each sequence, and the feeds with a row of it."""
-        found: dict[int, list[object]] = {sequence: [] for sequence in sequences}
-        for operation in later:
-            self._take(1)
-            match operation:
-                case ReleaseSequence(sequence) | PruneNodes(sequence) | KeepPath(sequence) if sequence in found:
-                    found[sequence].append(operation)
-                case QueuedFeed():
-                    for sequence in {row.sequence for row in operation.rows} & found.keys():
-                        found[sequence].append(operation)
-        return found
-
-    def _drops_row(self, row: Row, nodes: Mapping[int, TokenNode], later: Sequence[object]) -> bool:
-        self._take(len(nodes) + len(row.nodes))
-        alive = {*nodes, *row.nodes}
-        below: defaultdict[int, list[int]] = defaultdict(list)
-        for name, node in nodes.items():
-            below[node.parent].append(name)
-        for name, parent in zip(row.nodes, row.parents, strict=True):
-            below[parent].append(name)
-        wanted = set(row.nodes)
-        hanging = set(row.nodes)
-        for operation in later:
-            match operation:
-                case ReleaseSequence():
-                    return True
-                case QueuedFeed() if self._hangs(operation, row.sequence, hanging):
-                    return False
-                case PruneNodes(_, names):
-                    dropped = self._with_descendants(names, alive, below)
-                    alive -= dropped
-                    wanted -= dropped
-                case KeepPath(_, path) if path:
-                    self._take(len(path))
-                    if not wanted.isdisjoint(path):
-                        return False
-                    # All but the descendants of its end are dropped.
-                    alive = self._with_descendants(below[path[-1]], alive, below) if path[-1] in alive else set()
-                    wanted &= alive
-            if not wanted:
-                return True
-        return False
-
-    def _hangs(self, feed: "QueuedFeed", sequence: int, hanging: set[int]) -> bool:
-        """True if a feed has nodes below `hanging` ones and others. Adds the former to `hanging`."""
-        below = set[int]()
-        for row in feed.rows:
-            self._take(1 + len(row.nodes))
-            if row.sequence == sequence:
-                for name, parent in zip(row.nodes, row.parents, strict=True):
-                    if parent in hanging or parent in below:
-                        below.add(name)
-        hanging |= below
-        return bool(below) and len(below) < sum(len(row.nodes) for row in feed.rows)
-
-    def _with_descendants(
-        self, names: Iterable[int], alive: Collection[int], below: Mapping[int, Sequence[int]]
-    ) -> set[int]:
-        """The living nodes among the names, and all nodes below them."""
-        found = set[int]()
-        waiting = list(names)
-        while waiting:
-            self._take(1)
-            name = waiting.pop()
-            if name in alive and name not in found:
-                found.add(name)
-                waiting += below[name]
-        return found
-
-
 @dataclass(slots=True)
 class QueuedFeed:
     """A feed, and its activations so far; None if the stage before has not computed it.
@@ -204,10 +91,6 @@ class StageInbox:
     def has_room(self) -> bool:
         """False while the queue is full; a single incoming feed is always read whole."""
         return self.bytes < self._most_bytes or not self._queued
-
-    def later(self) -> Iterator[BookOperation | QueuedFeed]:
-        """The waiting operations; nothing may be put or taken during the iteration."""
-        return (operation for operation, _ in self._queued)
 
     def put(self, message: BookOperation | FeedPass | Activations, *, now_s: float = 0.0) -> None:
         """Queue a message. Raises `MalformedMessage`, or `BadActivations` for a wrong length."""

@@ -22,7 +22,6 @@ from cosine_node.stages.inbox import (
     BusyShare,
     ComputedFeed,
     ComputedFeeds,
-    LookAhead,
     QueuedFeed,
     StageInbox,
     TooManyProbes,
@@ -136,7 +135,6 @@ class ServedChain:
         self.inbox = inbox
         self.computed = ComputedFeeds()
         self.next: Channel | None = None
-        self.look_ahead = LookAhead()
         self.is_followed = False
         self.is_sent_away = False
         self.ended = asyncio.Event()
@@ -461,11 +459,10 @@ class StageService:
     async def _apply(self, chain: ServedChain, operation: QueuedFeed | BookOperation) -> int:
         """Apply one operation, and pass it on; return its steps."""
         if isinstance(operation, QueuedFeed):
-            before = chain.look_ahead.steps
             self._idle.note_begun(chain.join.chain)
             await self._feed(chain, operation)
             self._idle.note_worked(chain.join.chain, now_s=self._clock())
-            return OPERATION_STEPS + count_tokens(operation.rows) + chain.look_ahead.steps - before
+            return OPERATION_STEPS + count_tokens(operation.rows)
         steps = steps_of(operation, chain.hosted.books)
         if isinstance(operation, OpenSequence) and self._host.layers.is_last:
             await self._prepare(operation.sampling.constraint)
@@ -487,7 +484,7 @@ class StageService:
             raise PeerError(ErrorCode.OVERLOADED, sentence, RETRY_AFTER_S) from None
 
     async def _feed(self, chain: ServedChain, feed: QueuedFeed) -> None:
-        """Run one pass, unless its nodes are dropped or an earlier stage has left it out."""
+        """Run one pass, unless the stage before has left it out."""
         found: bytes | list[RowResult]
         taken_s = self._clock()
         for row in feed.rows:
@@ -495,9 +492,7 @@ class StageService:
             if live > MAX_NAMED_NODES:
                 raise LocalProtocolError(f"Sequence {row.sequence} would have {live} nodes beside its prefix.")
         is_left_out = feed.activations is None and not self._host.layers.is_first
-        is_left_out = is_left_out or _is_dropped(chain, feed)
         if is_left_out:
-            self.counts.skipped_feeds += 1
             chain.hosted.books.feed(feed.rows)
             left_out = RowResult((), error=NotComputed("Its nodes were dropped."))
             found = b"" if chain.next is not None else [left_out] * len(feed.rows)
@@ -588,8 +583,3 @@ class StageService:
         if errors:
             raise errors[0]
         return found[0]
-
-
-def _is_dropped(chain: ServedChain, feed: QueuedFeed) -> bool:
-    books = chain.hosted.books
-    return chain.look_ahead.drops(feed.rows, lambda sequence: books.tree(sequence).nodes, chain.inbox.later())

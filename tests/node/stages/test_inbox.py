@@ -1,20 +1,18 @@
-"""A stage's inbox: complete operations in order, bounded in bytes; and feeds that are left out."""
+"""A stage's inbox: complete operations in order, bounded in bytes."""
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cosine_node.engine.base import PREFIX, Row
-from cosine_node.engine.tree import SequenceTree, TokenNode
+from cosine_node.engine.base import Row
 from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.inbox import LOOK_AHEAD_STEPS, WINDOW_S, BusyShare, LookAhead, QueuedFeed, StageInbox
+from cosine_node.stages.inbox import WINDOW_S, BusyShare, QueuedFeed, StageInbox
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import MalformedMessage
 from cosine_protocol.limits import MAX_PART_BYTES
-from cosine_protocol.request import Sampling
 from cosine_protocol.stage_messages import (
     Activations,
     BookOperation,
@@ -53,7 +51,6 @@ async def test_a_feed_is_taken_once_all_its_activations_are_there() -> None:
     inbox.put(ReleaseSequence(1))
     found = await taking
     assert isinstance(found, QueuedFeed) and found.activations == bytearray(3 * TOKEN_BYTES)
-    assert list(inbox.later()) == [ReleaseSequence(1)]
     assert await inbox.take() == ReleaseSequence(1)
     assert inbox.bytes == 0
 
@@ -88,66 +85,6 @@ def test_activations_come_after_their_feed_and_nothing_between_them() -> None:
 def test_operations_that_change_nothing_are_refused(operation: BookOperation) -> None:
     with pytest.raises(MalformedMessage, match="that changes nothing"):
         StageInbox(token_bytes=0, most_bytes=MOST_BYTES).put(operation)
-
-
-def will_be_dropped(row: Row, parents: Mapping[int, int], later: Iterable[object]) -> bool:
-    nodes = {name: TokenNode(parent, 0, 0) for name, parent in parents.items()}
-    return LookAhead().drops([row], lambda sequence: nodes, later)
-
-
-@given(st.data())
-def test_it_says_what_real_trees_do(data: st.DataObject) -> None:
-    tree = SequenceTree(sampling=Sampling(), prompt_tokens=1)
-    name = 0
-
-    def feed() -> Row:
-        nonlocal name
-        count = data.draw(st.integers(1, 3))
-        nodes = tuple(range(name, name + count))
-        name += count
-        parents = [data.draw(st.sampled_from([PREFIX, *tree.nodes, *nodes[:index]])) for index in range(count)]
-        return Row(1, (0,) * count, nodes, tuple(parents))
-
-    for _ in range(data.draw(st.integers(0, 2))):
-        before = feed()
-        tree.add(before, before.nodes)
-    row = feed()
-    parents = {node: fed.parent for node, fed in tree.nodes.items()}
-    tree.add(row, row.nodes)
-    is_needed, later = False, list[object]()
-    for _ in range(data.draw(st.integers(0, 5))):
-        kind = data.draw(st.integers(0, 3))
-        if kind == 0:
-            another = feed()
-            tree.add(another, another.nodes)
-            later.append(another)
-        elif tree.nodes and kind == 1:
-            pruned = tuple(data.draw(st.lists(st.sampled_from([*tree.nodes]), max_size=2)))
-            tree.prune(pruned)
-            later.append(PruneNodes(1, pruned))
-        elif tree.nodes:
-            path, at = list[int](), data.draw(st.sampled_from([*tree.nodes]))
-            while at != PREFIX:
-                path.append(at)
-                at = tree.nodes[at].parent
-            tree.keep(path[::-1])
-            is_needed |= not set(path).isdisjoint(row.nodes)
-            later.append(KeepPath(1, tuple(path[::-1])))
-    is_dropped = not is_needed and tree.nodes.keys().isdisjoint(row.nodes)
-    assert will_be_dropped(row, parents, later) == is_dropped
-
-
-def test_one_feed_and_19500_prunes_take_a_bounded_number_of_steps() -> None:
-    """Each once examined all nodes of the row: 40 million steps that blocked everybody."""
-    row = Row.chain(1, range(2048))
-    look_ahead = LookAhead()
-    assert not look_ahead.drops([row], lambda sequence: {}, [PruneNodes(1, (5000,))] * 19_500)
-    assert look_ahead.steps <= LOOK_AHEAD_STEPS
-    # Honest heads stay within the limit: twenty passes under way for sixteen requests.
-    honest = [ReleaseSequence(0), *(PruneNodes(number % 16 + 1, (7,)) for number in range(640))]
-    look_ahead = LookAhead()
-    assert look_ahead.drops([Row.chain(number + 1, (5,)) for number in range(16)], lambda _: {}, honest) is False
-    assert look_ahead.drops([Row(number + 1, (5,), (7,), (PREFIX,)) for number in range(16)], lambda _: {}, honest)
 
 
 @given(st.lists(st.tuples(st.floats(0.0, 10.0), st.floats(0.0, 10.0)), max_size=30))
