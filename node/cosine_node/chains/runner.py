@@ -73,7 +73,7 @@ class ChainRunner:
         self._grammars = grammars
         self._use(opened)
         engine.witness = opened.witness
-        self.note_pass: Callable[[int, float], None] = lambda tokens, seconds: None
+        self.note_pass: Callable[[int, float], object] = lambda tokens, seconds: None
         self.pace = ChainPace(opened.curves, token_s=opened.token_s, most_under_way=most_under_way)
         self.tokens_under_way = 0
         """The tokens of all passes that have not ended."""

@@ -25,7 +25,7 @@ class IdlePasses:
     """Waits for work and occasionally runs `MIN_PASSES` passes over one token.
 
     Clients choose nodes by the announced time of a pass. A node with too long a time would get no requests, whose
-    passes could correct it. `runner` should report its passes to `speed`.
+    passes could correct it. `runner` must report its passes to `speed`.
     """
 
     def __init__(self, engine: Engine, runner: Runner, speed: PassSpeed) -> None:

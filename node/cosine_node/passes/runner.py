@@ -43,11 +43,12 @@ class Runner(Protocol):
 
 
 class ThreadRunner:
-    """Runs passes in a thread, so that heartbeats go on."""
+    """Runs passes in a thread, so that heartbeats go on; `note_pass` takes the tokens and seconds of each."""
 
     def __init__(self, engine: Engine, *, beside: "ThreadRunner | None" = None, gives_way: bool = False) -> None:
         """Shares the thread of `beside` (see `in_ending_thread`); one that `gives_way` has a low priority."""
         self._engine = engine
+        self.note_pass: Callable[[int, float], object] = lambda tokens, elapsed_s: None
         self._executor: ThreadPoolExecutor
         initializer = _give_way if gives_way else None
         self._executor = ThreadPoolExecutor(1, "engine", initializer) if beside is None else beside._executor
@@ -56,7 +57,9 @@ class ThreadRunner:
         # The clock of uvloop's loops has whole milliseconds.
         began_s = perf_counter()
         results = await asyncio.get_running_loop().run_in_executor(self._executor, self._engine.forward, rows)
-        return Pass(results, perf_counter() - began_s)
+        elapsed_s = perf_counter() - began_s
+        self.note_pass(count_tokens(rows), elapsed_s)
+        return Pass(results, elapsed_s)
 
     def abandon(self) -> None:
         self._engine.abandon()
@@ -105,7 +108,7 @@ class PassSpeed:
         self._told_at_s = now_s
         self._ratios: deque[float] = deque(maxlen=WINDOW_PASSES)
 
-    def note(self, *, tokens: int, elapsed_s: float) -> None:
+    def note(self, tokens: int, elapsed_s: float) -> None:
         """Note a finished pass, if the curve was measured for as many tokens."""
         expected_s = self._curve.seconds(tokens)
         if expected_s and tokens <= self._curve.points[-1][0]:
@@ -125,23 +128,6 @@ class PassSpeed:
             return False
         self.pass_s, self._told_at_s = moved_s, now_s
         return True
-
-
-class TimedRunner:
-    def __init__(self, runner: Runner, speed: PassSpeed) -> None:
-        self._runner = runner
-        self._speed = speed
-
-    async def forward(self, rows: Sequence[Row]) -> Pass:
-        done = await self._runner.forward(rows)
-        self._speed.note(tokens=count_tokens(rows), elapsed_s=done.elapsed_s)
-        return done
-
-    def abandon(self) -> None:
-        self._runner.abandon()
-
-    def close(self) -> None:
-        self._runner.close()
 
 
 class PacedRunner:

@@ -15,7 +15,7 @@ from cosine_node.engine.paged import PagedEngine
 from cosine_node.models.home_model import HomeModel, load_with_home
 from cosine_node.models.model import MEASURE_S, WARM_UP_S, ServedModel, load_served
 from cosine_node.passes.idle_passes import IdlePasses, WaitForWork
-from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, TimedRunner, in_ending_thread
+from cosine_node.passes.runner import PacedRunner, PassSpeed, Runner, ThreadRunner, in_ending_thread
 from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, claim, join, observing
 from cosine_node.serving.discover_service import DiscoverService
 from cosine_node.serving.fetched_model import sharing
@@ -143,22 +143,17 @@ class RunningNode(AnnouncedNode):
         self._served = served
         self._options = options
         self._engine_thread = ThreadRunner(served.engine)
-        self._runner: Runner
+        measured = self._engine_thread if chain is None else chain
+        self._runner: Runner = measured
         self._wait_for_work: WaitForWork = asyncio.Event.wait
         # The slowest stage limits the rate of passes over a chain.
         self._pass_curve = curve if chain is None else chain.pace.slowest
         if device:
             self._runner = PacedRunner(self._engine_thread, curve)
-        elif chain is not None:
-            self._runner = chain
-            chain.note_pass = lambda tokens, seconds: speed.note(tokens=tokens, elapsed_s=seconds)
-        elif isinstance(served.engine, ServerEngine):
-            # Its passes wait for a server, so their times do not tell its pace.
-            self._runner = self._engine_thread
-        else:
-            self._runner = TimedRunner(self._engine_thread, speed)
-        if device is None and not isinstance(served.engine, ServerEngine):
-            self._wait_for_work = IdlePasses(served.engine, self._runner, speed).wait
+        elif not isinstance(served.engine, ServerEngine):
+            # The passes of a server's engine wait for the server, so their times do not tell its pace.
+            measured.note_pass = speed.note
+            self._wait_for_work = IdlePasses(served.engine, measured, speed).wait
 
     def _end(self) -> None:
         self._runner.close()

@@ -125,7 +125,7 @@ class StageNode(AnnouncedNode):
             pass_s=speed.pass_s,
             least_s=loaded.curve.seconds if is_emulated else None,
             note_addresses=joined.transport.note_addresses,
-            note_pass=lambda tokens, elapsed_s: speed.note(tokens=tokens, elapsed_s=elapsed_s),
+            note_pass=speed.note,
         )
 
     def _handlers(self) -> dict[str, StreamHandler]:

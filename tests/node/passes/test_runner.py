@@ -25,7 +25,6 @@ from cosine_node.passes.runner import (
     Pass,
     PassSpeed,
     ThreadRunner,
-    TimedRunner,
     in_ending_thread,
 )
 from cosine_protocol.request import Sampling
@@ -123,7 +122,7 @@ LATER_S = START_S + MIN_INTERVAL_S
 def speed_after(*ratios: float, tokens: int = 1) -> PassSpeed:
     speed = PassSpeed(MEASURED, now_s=START_S)
     for ratio in ratios:
-        speed.note(tokens=tokens, elapsed_s=ratio * MEASURED.seconds(tokens))
+        speed.note(tokens, ratio * MEASURED.seconds(tokens))
     return speed
 
 
@@ -148,6 +147,15 @@ BUSY_START = CostCurve(((1, 0.0379), (64, 0.08)))
 REAL = CostCurve(((1, 0.0105), (64, 0.08)))
 
 
+class NotingRunner(InlineRunner):
+    speed: PassSpeed
+
+    async def forward(self, rows: Sequence[Row]) -> Pass:
+        done = await super().forward(rows)
+        self.speed.note(len(rows), done.elapsed_s)
+        return done
+
+
 class Node:
     """An idle node on a device with the curve `REAL` that was measured as `BUSY_START`."""
 
@@ -155,7 +163,8 @@ class Node:
         self.engine = ScriptedEngine()
         self.speed = PassSpeed(BUSY_START, now_s=0.0)
         self.work = asyncio.Event()
-        runner = TimedRunner(InlineRunner(self.engine, REAL), self.speed)
+        runner = NotingRunner(self.engine, REAL)
+        runner.speed = self.speed
         self.idle_passes = IdlePasses(self.engine, runner, self.speed)
 
     async def wait(self, *, work_after_s: float) -> float:
