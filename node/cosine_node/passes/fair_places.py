@@ -124,43 +124,39 @@ class Turns:
 
 
 class FairQueue(Generic[_T]):
-    """Requests that wait for a place, each with a deadline."""
+    """Requests that wait for a place."""
 
     def __init__(self) -> None:
-        self._waiting: OrderedDict[User, deque[tuple[_T, float]]] = OrderedDict()
+        self._waiting: OrderedDict[User, deque[_T]] = OrderedDict()
         self._turns = Turns()
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def put(self, user: User, item: _T, *, until_s: float) -> bool:
+    def put(self, user: User, item: _T) -> bool:
         """Add a request. Returns False if there are too many."""
         of_client = sum(len(queue) for other, queue in self._waiting.items() if other.client == user.client)
         if len(self) >= MAX_WAITING or of_client >= MAX_WAITING_EACH:
             return False
-        self._waiting.setdefault(user, deque()).append((item, until_s))
+        self._waiting.setdefault(user, deque()).append(item)
         return True
 
     def take(self) -> _T | None:
         """Remove and return the next request. None if there is none."""
         if not self._waiting:
             return None
-        item, _ = self._waiting[min(self._waiting, key=self._turns.of)].popleft()
+        item = self._waiting[min(self._waiting, key=self._turns.of)].popleft()
         self._tidy()
         return item
 
     def note_given(self, user: User, cost: float) -> None:
         self._turns.note(user, cost, present=self._waiting)
 
-    def take_expired(self, now_s: float) -> list[_T]:
-        """Remove and return requests after their deadline."""
-        return self.take_where(lambda item, until_s: until_s <= now_s)
-
-    def take_where(self, is_meant: Callable[[_T, float], bool]) -> list[_T]:
-        """Remove and return requests by a predicate of request and deadline."""
-        taken = [item for queue in self._waiting.values() for item, until_s in queue if is_meant(item, until_s)]
+    def take_where(self, is_meant: Callable[[_T], bool]) -> list[_T]:
+        """Remove and return the requests that are meant."""
+        taken = [item for queue in self._waiting.values() for item in queue if is_meant(item)]
         for user, queue in self._waiting.items():
-            self._waiting[user] = deque(entry for entry in queue if not is_meant(*entry))
+            self._waiting[user] = deque(item for item in queue if not is_meant(item))
         self._tidy()
         return taken
 

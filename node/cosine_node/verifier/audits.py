@@ -47,8 +47,8 @@ AHEAD_S: Final = 60.0
 """Seconds of a peer's rate that it may use at once, 6,000 tokens, since whole texts are audited."""
 MAX_WAIT_S: Final = ANSWER_S / 2
 """Half of the time for which a client waits for an answer; the rest is for the audit."""
-TICK_S: Final = 1.0
-"""Interval at which expired waiting claims are refused."""
+
+_Line = FairQueue[tuple[Channel, m.AskAudit]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,10 +201,9 @@ class AuditService:
         self._wake = wake
         self._knows = knows
         self._why_not = why_not
-        self._about_known: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
-        self._about_others: FairQueue[tuple[Channel, m.AskAudit]] = FairQueue()
+        self._about_known: _Line = FairQueue()
+        self._about_others: _Line = FairQueue()
         self._lines = self._about_known, self._about_others
-        self._ticking: asyncio.TimerHandle | None = None
         # The time until which a peer has used its rate.
         self._paid_until_s: Remembered[str, float] = Remembered(1024)
         self._preparations = Preparations()
@@ -220,7 +219,7 @@ class AuditService:
         self._requests.cancel_all(channel)
         self._preparations.cancel_all(channel)
         for line in self._lines:
-            line.take_where(lambda asked, _: asked[0] is channel)
+            line.take_where(lambda asked: asked[0] is channel)
         self._wake()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -262,9 +261,10 @@ class AuditService:
     def _wait(self, channel: Channel, claim: m.AskAudit) -> None:
         """Queue a claim for a place. Raises `PeerError` if too many wait."""
         line = self._about_known if self._knows(claim.author) else self._about_others
-        if not line.put(User(channel.peer_id), (channel, claim), until_s=_now_s() + MAX_WAIT_S):
+        asked = channel, claim
+        if not line.put(User(channel.peer_id), asked):
             raise _no_time(RETRY_AFTER_S)
-        self._tick_soon()
+        asyncio.get_running_loop().call_later(MAX_WAIT_S, self._end_waiting, line, asked)
 
     def serve_waiting(self) -> None:
         """Give free places to waiting claims."""
@@ -278,21 +278,13 @@ class AuditService:
         """Refuse new and waiting claims."""
         self._is_draining = True
         for line in self._lines:
-            for asked in line.take_where(lambda _, until_s: True):
+            for asked in line.take_where(lambda _: True):
                 self._refuse(*asked, _leaving())
 
-    def _tick_soon(self) -> None:
-        if self._ticking is None:
-            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        """Refuse claims whose waiting time is over, and fill free places."""
-        self._ticking = None
-        self.serve_waiting()
-        for asked in [each for line in self._lines for each in line.take_expired(_now_s())]:
-            self._refuse(*asked, _no_time(RETRY_AFTER_S))
-        if any(map(len, self._lines)):
-            self._tick_soon()
+    def _end_waiting(self, line: _Line, asked: tuple[Channel, m.AskAudit]) -> None:
+        """Refuse a claim that still waits."""
+        for channel, claim in line.take_where(lambda one: one is asked):
+            self._refuse(channel, claim, _no_time(RETRY_AFTER_S))
 
     def _begin(self, channel: Channel, claim: m.AskAudit) -> None:
         """Begin to replay a stream. Raises `PeerError` with the reason for a refusal."""

@@ -5,7 +5,6 @@ import logging
 from collections.abc import Callable
 from functools import partial
 from itertools import count
-from typing import Final
 
 from cosine_node.chains.runner import ChainRunner
 from cosine_node.engine.base import Engine
@@ -47,8 +46,6 @@ from cosine_protocol.protocols import AUDIT, VERIFY
 from cosine_protocol.request import ConstraintKind, Request, Sampling
 
 LOG = logging.getLogger(__name__)
-TICK_S: Final = RETRY_AFTER_S / 4
-"""Interval at which expired waiting requests are refused."""
 
 
 class VerifierService:
@@ -109,7 +106,6 @@ class VerifierService:
         )
         self._queue: FairQueue[tuple[Channel, m.Open]] = FairQueue()
         self._preparations = Preparations()
-        self._ticking: asyncio.TimerHandle | None = None
 
     @property
     def requests(self) -> int:
@@ -153,7 +149,7 @@ class VerifierService:
         """Refuse new requests, and return when the present ones are done."""
         self._is_draining = True
         self.audits.drain()
-        for channel, message in self._queue.take_where(lambda *_: True):
+        for channel, message in self._queue.take_where(lambda _: True):
             self._refuse(channel, message.number, _shutting_down())
         self._loop.is_idle.clear()
         self._loop.wake()
@@ -163,7 +159,7 @@ class VerifierService:
         LOG.debug("client %s: %s", channel.peer_id, reason)
         self._requests.cancel_all(channel)
         self._preparations.cancel_all(channel)
-        self._queue.take_where(lambda waiting, _: waiting[0] is channel)
+        self._queue.take_where(lambda waiting: waiting[0] is channel)
         self._loop.wake()
 
     def _receive(self, channel: Channel, message: m.Message) -> None:
@@ -198,7 +194,7 @@ class VerifierService:
             case m.Delegate(number):
                 channel.post(m.Declined(number, "the request has no place here yet"))
             case m.Cancel(number):
-                cancelled = self._queue.take_where(lambda one, _: one[0] is channel and one[1].number == number)
+                cancelled = self._queue.take_where(lambda one: one[0] is channel and one[1].number == number)
                 if cancelled or self._preparations.cancel(channel, number):
                     self._refuse(channel, number, self._taken())
 
@@ -222,12 +218,12 @@ class VerifierService:
         # A client with fewer places than its share may wait for one, and so may a user of the client.
         held = [request.user for request in self._requests]
         clients, users = [one.client for one in held], [one for one in held if one.client == user.client]
-        until_s = asyncio.get_running_loop().time() + RETRY_AFTER_S
         lacks_places = len(users) < self._config.max_requests / len({user.client, *clients}) or users.count(
             user
         ) < len(users) / len({user, *users})
-        if lacks_places and self._queue.put(user, (channel, message), until_s=until_s):
-            self._tick_soon()
+        waiting = channel, message
+        if lacks_places and self._queue.put(user, waiting):
+            asyncio.get_running_loop().call_later(RETRY_AFTER_S, self._end_waiting, waiting)
         else:
             self._refuse(channel, message.number, self._taken())
 
@@ -281,17 +277,10 @@ class VerifierService:
                 self._refuse(channel, message.number, refusal)
         self.audits.serve_waiting()
 
-    def _tick_soon(self) -> None:
-        if self._ticking is None:
-            self._ticking = asyncio.get_running_loop().call_later(TICK_S, self._tick)
-
-    def _tick(self) -> None:
-        """Refuse requests whose waiting time is over."""
-        self._ticking = None
-        for channel, message in self._queue.take_expired(asyncio.get_running_loop().time()):
+    def _end_waiting(self, waiting: tuple[Channel, m.Open]) -> None:
+        """Refuse a request that still waits."""
+        for channel, message in self._queue.take_where(lambda one: one is waiting):
             self._refuse(channel, message.number, self._taken())
-        if len(self._queue):
-            self._tick_soon()
 
     def _begin(self, channel: Channel, message: m.Open, asked: Request) -> None:
         """Begin to serve a request."""

@@ -70,8 +70,8 @@ def test_two_clients_never_take_each_others_places_in_turns(text: str) -> None:
 def test_of_those_that_wait_the_client_comes_next_that_was_given_least() -> None:
     queue: FairQueue[str] = FairQueue()
     for number in range(3):
-        assert queue.put(User("greedy"), f"greedy {number}", until_s=1.0)
-    assert queue.put(User("modest"), "modest 0", until_s=1.0)
+        assert queue.put(User("greedy"), f"greedy {number}")
+    assert queue.put(User("modest"), "modest 0")
     order = []
     while item := queue.take():
         order.append(item)
@@ -79,16 +79,15 @@ def test_of_those_that_wait_the_client_comes_next_that_was_given_least() -> None
     assert order == ["greedy 0", "modest 0", "greedy 1", "greedy 2"]
 
 
-def test_waiting_is_bounded_and_ends() -> None:
+def test_waiting_is_bounded() -> None:
     queue: FairQueue[int] = FairQueue()
-    taken = [queue.put(User("one"), number, until_s=float(number)) for number in range(MAX_WAITING_EACH + 1)]
+    taken = [queue.put(User("one"), number) for number in range(MAX_WAITING_EACH + 1)]
     assert taken == [True] * MAX_WAITING_EACH + [False]
     for number in range(MAX_WAITING):
-        queue.put(User(f"client {number}"), number, until_s=100.0)
+        queue.put(User(f"client {number}"), number)
     assert len(queue) == MAX_WAITING
-    assert queue.take_expired(2.0) == [0, 1, 2]
-    assert len(queue) == MAX_WAITING - 3
-    assert queue.take_where(lambda item, _: item == 5) == [5, 5]
+    assert queue.take_where(lambda item: item == 5) == [5, 5]
+    assert len(queue) == MAX_WAITING - 2
 
 
 def test_users_of_one_client_come_in_turns_by_their_tokens() -> None:
@@ -97,12 +96,12 @@ def test_users_of_one_client_come_in_turns_by_their_tokens() -> None:
     cost = {"a long": 300.0, "a short": 100.0, "b": 100.0}
     served: Counter[str] = Counter()
     for name, user in users.items():
-        queue.put(user, name, until_s=1.0)
+        queue.put(user, name)
     for _ in range(80):
         name = queue.take() or ""
         served[name] += 1
         queue.note_given(users[name], cost[name])
-        queue.put(users[name], name, until_s=1.0)
+        queue.put(users[name], name)
     tokens = {name: count * cost[name] for name, count in served.items()}
     assert abs(tokens["a long"] - tokens["a short"]) <= 300.0 + FIRST_TOKENS
     assert abs(tokens["a long"] + tokens["a short"] - tokens["b"]) <= 300.0
