@@ -13,7 +13,10 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
         *("gguf", "google", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy"),
         *("safetensors", "torch", "transformers"),
     ),
-    "llama": ("gguf", "hivemind", "huggingface_hub", "llguidance", "numpy", "safetensors", "xllamacpp"),
+    "llama": (
+        *("gguf", "hivemind", "huggingface_hub", "llguidance", "llvmlite", "numba", "numpy", "safetensors"),
+        "xllamacpp",
+    ),
     "light": ("libp2p", "trio"),
     "gateway": ("prometheus_client", "starlette", "uvicorn"),
     "tui": ("numpy", "textual"),

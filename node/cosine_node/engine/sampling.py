@@ -1,8 +1,4 @@
-"""The parameters of a keyed choice, for all samplers, and the sampler on numpy for engines without torch.
-
-Every step follows `cosine_node.engine.torch.sampling`, in float32. Where the rounding of a sum decides between two
-scores, the two samplers may choose differently.
-"""
+"""The parameters and the noise of a keyed choice, for all samplers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,7 +12,7 @@ import numpy.typing as npt
 from cosine_node.engine.base import BadLogits, Choice, Row
 from cosine_node.engine.constraints.grammars import GrammarTooComplex, Mask
 from cosine_node.engine.tree import SequenceTree
-from cosine_node.engine.vocabulary import RESERVED_NOISE, DraftVocabulary
+from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.errors import CosineError
 from cosine_protocol.likelihoods import Likelihood, LikelyToken, surprisal_of
 from cosine_protocol.noise import GAMMA, MIX_A, MIX_B, position_key
@@ -30,18 +26,6 @@ COLDEST: Final = 1e-30
 """Smaller temperatures would underflow in float32; at this one all but exact ties are already greedy."""
 NOTHING_KNOWN: Final = Choice(0, 0.0)
 """A drafter's choice if filters leave only tokens that its vocabulary lacks, without a meaningful token."""
-REUSED_POSITIONS: Final = 128
-"""Bounds memory: vectors of noise kept. The siblings of a tree and the next pass need the same positions again."""
-COLUMN_TOKENS: Final = 64
-"""The best tokens of a large vocabulary are searched in the columns with the best maxima, as on torch."""
-WORTH_SPLITTING: Final = 1 << 14
-"""Scores from which that is faster than a selection among all of them, as in torch's sampler."""
-FEW_TOKENS: Final = 1 << 11
-"""The noise of this number of tokens is drawn faster than contenders are determined."""
-FAINTEST: Final = -40.0
-"""Bound below which `_contenders` does not distinguish scores: noise is below 37, and exp(-77) a normal float32."""
-ROUNDING: Final = 1.001
-"""A thousand times the rounding of float32: a token in doubt is a contender."""
 
 
 class Rows(Protocol):
@@ -167,44 +151,6 @@ def allowed_tokens(queries: Sequence[Query], *, vocab_tokens: int) -> npt.NDArra
     return bits
 
 
-def choose(
-    logits: Floats,
-    queries: Sequence[Query],
-    vocabulary: DraftVocabulary | None = None,
-    *,
-    known_tokens: int | None = None,
-) -> list[Choice | None]:
-    """Return one choice for each row of `logits` [rows, vocab]; None for a row with NaN or infinity.
-
-    Infinity is +inf, or a row with only -inf: a model may rule out single tokens by -inf. With a `vocabulary`, ids
-    are a drafter's own and have the noise of the target's; reserved ids are never chosen, but their probability
-    lessens that of the candidates. Ids from `known_tokens` on are rows without a token, which are not part of the
-    distribution.
-    """
-
-    def choose_alike(block: Floats, asked: Sequence[Query], recipe: Recipe) -> list[Choice | None]:
-        scores = _constrained(block, asked)
-        is_shaped = any(query.sampling.shaping is not None for query in asked)
-        if is_shaped:
-            scores = _changed(scores, biases(asked, vocab_tokens=scores.shape[1]))
-        if recipe.repetition_penalty != 1:
-            scores = penalise(scores, asked, penalty=recipe.repetition_penalty)
-        if is_shaped:
-            for changes in penalties(asked, vocab_tokens=scores.shape[1]):
-                scores = _changed(scores, changes)
-        if recipe.temperature > 0:
-            scores = log_probabilities(scores, recipe)
-        choose_one = _sampled if recipe.temperature > 0 else _greedy
-        return [choose_one(row, query, vocabulary) for row, query in zip(scores, asked, strict=True)]
-
-    if known_tokens is not None and known_tokens < logits.shape[1]:
-        logits = logits.copy()
-        logits[:, known_tokens:] = -math.inf
-    # Infinity and NaN are found in the result, row by row.
-    with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
-        return choose_by_recipe(logits, queries, choose_alike)
-
-
 def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> Likelihood:
     """Return the likelihood of a token, with the likeliest ones and their log-probabilities in any order.
 
@@ -213,47 +159,6 @@ def likelihood_of(log_probability: float, top: Sequence[tuple[int, float]]) -> L
     likely = [LikelyToken(token, surprisal_of(value)) for token, value in top]
     likely.sort(key=lambda each: (each.surprisal, each.token))
     return Likelihood(surprisal_of(log_probability), tuple(likely))
-
-
-def likelihood_after(logits: Floats, token: int, *, top: int, known_tokens: int | None = None) -> Likelihood:
-    """Return the likelihood of a token by one row of `logits` [vocab], with the `top` likeliest tokens."""
-    known = logits[:known_tokens]
-    peak = known.max()
-    log_probs = known - peak
-    log_probs -= np.float32(math.log(float(np.exp(log_probs).sum(dtype=np.float64))))
-    best = best_tokens(log_probs, min(top, len(log_probs))) if top else NO_TOKENS
-    return likelihood_of(float(log_probs[token]), list(zip(best.tolist(), log_probs[best].tolist(), strict=True)))
-
-
-def _greedy(scores: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
-    """Return the choice after one row of scores [vocab]."""
-    known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
-    if query.candidates:
-        return _ranked(scores, known, query.candidates)
-    return _best(known) or nothing_known(scores, known)
-
-
-def _sampled(log_probs: Floats, query: Query, vocabulary: DraftVocabulary | None) -> Choice | None:
-    """Return the choice after one row of log-probabilities [vocab]: the best of them with noise added.
-
-    That is a sample (Gumbel-max; Maddison et al. 2014). Without candidates only the best two count.
-    """
-    key = NoiseKey(query.sampling.seed, query.position, len(log_probs), vocabulary)
-    known = log_probs if vocabulary is None else log_probs[: vocabulary.reserved_id]
-    if query.candidates:
-        scores = log_probs + gumbel_noise(key)
-        return _ranked(scores, scores[: len(known)], query.candidates)
-    ids = _contenders(known, key)
-    return _best(known[ids] + noise_of(key, ids), ids) or nothing_known(log_probs, known)
-
-
-def _constrained(scores: Floats, queries: Sequence[Query]) -> Floats:
-    """Return scores [rows, vocab] with -inf for the tokens that constraints rule out."""
-    bits = allowed_tokens(queries, vocab_tokens=scores.shape[1])
-    if bits is None:
-        return scores
-    is_allowed = np.unpackbits(bits, axis=1, count=scores.shape[1], bitorder="little")
-    return np.where(is_allowed, scores, np.float32(-math.inf))
 
 
 class Changes(NamedTuple):
@@ -369,65 +274,6 @@ def _counted_with(counted: tuple[Integers, Integers], path: Sequence[int]) -> tu
     )
 
 
-def _changed(scores: Floats, changes: Changes) -> Floats:
-    """Return scores [rows, vocab] with changes added."""
-    if not len(changes.rows):
-        return scores
-    scores = scores.copy()
-    scores[changes.rows, changes.tokens] += changes.values
-    return scores
-
-
-def penalise(scores: Floats, queries: Sequence[Query], *, penalty: float) -> Floats:
-    """Return penalised scores [rows, vocab]: positive ones divided, negative multiplied."""
-    scores = scores.copy()
-    prefixes = {id(query.prefix): np.unique(np.array(query.prefix, dtype=np.int64)) for query in queries}
-    for row, query in zip(scores, queries, strict=True):
-        seen = np.union1d(prefixes[id(query.prefix)], np.array(query.path, dtype=np.int64))
-        row[seen] = np.where(row[seen] < 0, row[seen] * np.float32(penalty), row[seen] / np.float32(penalty))
-    return scores
-
-
-def log_probabilities(scores: Floats, recipe: Recipe) -> Floats:
-    """Return the log of the sampled distribution, [rows, vocab]; -inf where a filter rules a token out."""
-    # Shifted by the maximum, so that a tiny temperature gives -inf to the rest and never inf - inf.
-    scores = scores - scores.max(-1, keepdims=True)
-    scores /= np.float32(max(recipe.temperature, COLDEST))
-    if recipe.top_k:
-        count = min(recipe.top_k, scores.shape[-1])
-        lowest_kept = np.partition(scores, -count, axis=-1)[..., -count, None]
-        scores = np.where(scores < lowest_kept, np.float32(-math.inf), scores)
-    if recipe.top_p < 1:
-        scores = np.stack([_keep_top_p(row, recipe.top_p) for row in scores])
-    if recipe.min_p > 0:
-        probabilities = _softmax(scores)
-        is_unlikely = probabilities < np.float32(recipe.min_p) * probabilities.max(-1, keepdims=True)
-        scores = np.where(is_unlikely, np.float32(-math.inf), scores)
-    # The best score is 0, which no filter rules out.
-    scores -= np.log(np.exp(scores).sum(-1, keepdims=True))
-    return scores
-
-
-def _keep_top_p(scores: Floats, top_p: float) -> Floats:
-    """Rule out the least likely tokens whose joint probability is at most 1 - `top_p`; the best one stays."""
-    rising = np.sort(scores)
-    # Summed in float64 and rounded, as by torch on a CPU.
-    joint = np.cumsum(_softmax(rising), dtype=np.float64).astype(np.float32)
-    tail = min(int(np.count_nonzero(joint <= np.float32(1 - top_p))), len(rising) - 1)
-    lowest_kept = rising[tail]
-    is_ruled_out = scores < lowest_kept
-    # In a stable order the lower of equal ids come first, so they are ruled out first.
-    ties = np.flatnonzero(scores == lowest_kept)
-    is_ruled_out[ties[: tail - int(np.count_nonzero(is_ruled_out))]] = True
-    return np.where(is_ruled_out, np.float32(-math.inf), scores)
-
-
-def _softmax(scores: Floats) -> Floats:
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    shares: Floats = weights / weights.sum(-1, keepdims=True)
-    return shares
-
-
 @dataclass(frozen=True, slots=True)
 class NoiseKey:
     """The parameters of the noise of a row; `vocabulary` has the target's ids of its `tokens` tokens."""
@@ -444,116 +290,20 @@ def token_steps(vocab_tokens: int, vocabulary: DraftVocabulary | None) -> Words:
     return (np.array(ids, dtype=np.uint64) + np.uint64(1)) * np.uint64(GAMMA)
 
 
-def _hashed(key: NoiseKey, ids: Integers | None = None) -> Words:
-    """Return the hash words of these tokens, or of all known ones; `cosine_protocol.noise` is the reference."""
-    steps = token_steps(key.tokens, key.vocabulary)
-    words = steps if ids is None else steps[ids]
-    words = words + np.uint64(position_key(seed=key.seed, position=key.position))
+def noise_of(key: NoiseKey, ids: Integers) -> Floats:
+    """Return the standard Gumbel noise -log(-log u) of these tokens; `cosine_protocol.noise` is the reference.
+
+    The logarithms are numpy's, exact to about an ulp of float64, before the one rounding to float32.
+    """
+    steps = token_steps(key.tokens, key.vocabulary)[ids]
+    words = steps + np.uint64(position_key(seed=key.seed, position=key.position))
     for shift, factor in ((30, MIX_A), (27, MIX_B)):
         words ^= words >> np.uint64(shift)
         words *= np.uint64(factor)
     words ^= words >> np.uint64(31)
-    return words
-
-
-def noise_of(key: NoiseKey, ids: Integers | None = None) -> Floats:
-    """Return the standard Gumbel noise -log(-log u) of these tokens, or of all known ones.
-
-    The logarithms are numpy's, exact to about an ulp of float64, before the one rounding to float32.
-    """
-    uniform = ((_hashed(key, ids) >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    uniform = ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     noise: Floats = (-np.log(-np.log(uniform))).astype(np.float32)
     return noise
-
-
-@lru_cache(maxsize=REUSED_POSITIONS)
-def gumbel_noise(key: NoiseKey) -> Floats:
-    """Return the noise of every token of a row, float32 [vocab]; shared, read-only.
-
-    A drafter's own ids have the noise of the target's ids in its vocabulary, reserved ones `RESERVED_NOISE`.
-    """
-    noise: Floats = np.full(key.tokens, RESERVED_NOISE, dtype=np.float32)
-    known = noise_of(key)
-    noise[: len(known)] = known
-    noise.flags.writeable = False
-    return noise
-
-
-@lru_cache(maxsize=REUSED_POSITIONS)
-def _least_waits(key: NoiseKey) -> Floats:
-    """Return a lower bound of -log u, 1 - u, of the upper 32 bits of u, float32 [known tokens]."""
-    inverted = ~(_hashed(key) >> np.uint64(32)).astype(np.uint32)
-    return inverted.astype(np.float32) * np.float32(2.0**-32)
-
-
-def _contenders(log_probs: Floats, key: NoiseKey) -> Integers:
-    """Return the ids, in rising order, of tokens that include those with the best two scores.
-
-    A score log p - log(-log u) is the higher the smaller -log u / p is, a race of exponential waiting times. Tokens
-    that cannot come in as early as two known ones need not be drawn exactly.
-    """
-    is_possible = log_probs > -math.inf
-    if np.count_nonzero(is_possible) <= FEW_TOKENS:
-        return np.flatnonzero(is_possible)
-    race = _least_waits(key) / np.exp(log_probs)
-    first = int(race.argmin())
-    least, race[first] = race[first], math.inf
-    two = np.array([first, race.argmin()])
-    race[first] = least
-    worse = float((log_probs[two] + noise_of(key, two)).min())
-    # The negation includes NaN.
-    if not worse > FAINTEST:
-        return np.flatnonzero(is_possible)
-    return np.flatnonzero(race <= ROUNDING * math.exp(-worse))
-
-
-def best_tokens(scores: Floats, count: int) -> Integers:
-    """Return the ids of the `count` best scores [vocab], the best first, and of equal ones the lowest id."""
-    columns = -(-len(scores) // COLUMN_TOKENS)
-    ids = np.arange(len(scores))
-    if len(scores) >= WORTH_SPLITTING and columns > count:
-        padded = np.full(columns * COLUMN_TOKENS, -math.inf, dtype=np.float32)
-        padded[: len(scores)] = scores
-        best_columns = np.argpartition(padded.reshape(COLUMN_TOKENS, columns).max(0), -count)[-count:]
-        ids = (best_columns[:, None] + np.arange(COLUMN_TOKENS) * columns).ravel()
-        ids = ids[ids < len(scores)]
-    found = ids[np.argpartition(scores[ids], -count)[-count:]]
-    return found[np.lexsort((found, -scores[found]))]
-
-
-def _best(scores: Floats, ids: Integers | None = None) -> Choice | None:
-    """Return the best choice, the lowest id of equal ones, without candidates; None if it is not finite.
-
-    `ids` are those of the scores, in rising order, unless they are 0, 1, ...
-    """
-    if not len(scores):
-        return None
-    best = int(scores.argmax())
-    top = float(scores[best])
-    if not math.isfinite(top):
-        return None
-    second = max(scores[:best].max(initial=-math.inf), scores[best + 1 :].max(initial=-math.inf))
-    return Choice(best if ids is None else int(ids[best]), top - float(second))
-
-
-def _ranked(all_scores: Floats, scores: Floats, count: int) -> Choice | None:
-    """Return the choice after one row of scores [vocab], with `count` candidates, all of them known tokens."""
-    if not math.isfinite(scores.max()):
-        return nothing_known(all_scores, scores)
-    ids = best_tokens(scores, min(max(2, count), len(scores))).tolist()
-    values = scores[ids].tolist()
-    margin = values[0] - values[1] if len(values) > 1 else math.inf
-    if margin == 0:
-        # The selection among equal scores is undefined; the rule is the lowest id.
-        best = int(scores.argmax())
-        ids = [best, *(token for token in ids if token != best)][: len(ids)]
-    total = values[0] + math.log(float(np.exp(all_scores - np.float32(values[0])).sum()))
-    candidates = tuple(
-        (token, min(1.0, math.exp(value - total)))
-        for token, value in zip(ids[:count], values, strict=False)
-        if value > -math.inf
-    )
-    return Choice(ids[0], margin, candidates)
 
 
 def nothing_known(scores: Floats, known: Floats) -> Choice | None:

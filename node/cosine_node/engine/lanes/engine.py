@@ -19,8 +19,9 @@ from cosine_node.engine.lanes.lanes import (
     parts_of,
     shared_tokens,
 )
+from cosine_node.engine.lanes.sampling import choose, likelihood_after
 from cosine_node.engine.paged import PagedEngine
-from cosine_node.engine.sampling import Query, choose, failure_of, likelihood_after, row_queries
+from cosine_node.engine.sampling import Query, failure_of, row_queries
 from cosine_node.engine.tree import FedNode, SequenceTree
 from cosine_node.engine.vocabulary import DraftVocabulary
 from cosine_protocol.likelihoods import Likelihood

@@ -86,7 +86,7 @@ def choose(
     *,
     known_tokens: int | None = None,
 ) -> list[Choice | None]:
-    """Return one choice per row of `logits` [rows, vocab]: `cosine_node.engine.sampling.choose` on tensors."""
+    """Return one choice per row of `logits` [rows, vocab], as `cosine_node.engine.lanes.sampling.choose`."""
     if known_tokens is not None and known_tokens < logits.shape[1]:
         logits = F.pad(logits[:, :known_tokens], (0, logits.shape[1] - known_tokens), value=-math.inf)
     return choose_by_recipe(logits, queries, partial(_choose_alike, vocabulary=vocabulary))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from transformers.generation import logits_process as hf
 
-from cosine_node.engine import sampling as numpy_sampling
 from cosine_node.engine.base import Choice
 from cosine_node.engine.kernels.noise import sampled
+from cosine_node.engine.lanes import sampling as numpy_sampling
 from cosine_node.engine.sampling import NOTHING_KNOWN, NoiseKey, Query, Recipe
 from cosine_node.engine.torch import sampling as keyed
 from cosine_node.engine.torch.sampling import choose, gumbel_noise
@@ -253,10 +253,9 @@ def test_choices_are_those_of_torch(
     vocab=st.sampled_from([2, 300, 5_000, 49_152]),
     seed=st.integers(0, 1 << 30),
 )
-def test_a_choice_alone_is_bit_for_bit_the_one_of_all_exact_scores(
+def test_a_choice_alone_is_that_with_candidates(
     sampling: Sampling, spread: float, is_reduced: bool, vocab: int, seed: int
 ) -> None:
-    """Both samplers draw only the noise of possible winners; with candidates NumPy draws all of it."""
     logits = np.random.default_rng(seed).standard_normal((4, vocab), dtype=np.float32) * np.float32(spread)
     logits[1:, vocab // 2] += 5 * spread
     logits[2, : vocab // 3] = -math.inf
@@ -279,23 +278,27 @@ def test_a_choice_alone_is_bit_for_bit_the_one_of_all_exact_scores(
     spread=st.sampled_from([0.01, 3.0, 12.0]),
     vocab=st.sampled_from([2, 63, 300, 49_152]),
     candidates=st.sampled_from([0, 1, 8]),
+    is_reduced=st.booleans(),
     seed=st.integers(0, 1 << 30),
 )
 def test_the_race_has_the_winners_of_all_exact_scores(
-    spread: float, vocab: int, candidates: int, seed: int
+    spread: float, vocab: int, candidates: int, is_reduced: bool, seed: int
 ) -> None:
     log_probs = torch.randn(1, vocab, generator=torch.Generator().manual_seed(seed)).mul(spread).log_softmax(-1)
     log_probs[0, :: seed % 7 + 2] = -math.inf
     query = Query(Sampling(temperature=1.0, seed=seed), seed % 100, candidates)
-    choice = sampled(log_probs.numpy()[0], query, None)
-    scores = log_probs[0] + gumbel_noise([NoiseKey(seed, seed % 100, vocab)], CPU)[0]
-    best = scores.topk(min(max(2, candidates), vocab))
-    if scores.isfinite().sum() < 1:
-        assert choice is None
+    vocabulary = DraftVocabulary(tuple(range(3, 3 * vocab, 3))) if is_reduced else None
+    choice = sampled(log_probs.numpy()[0], query, vocabulary)
+    scores = log_probs[0] + gumbel_noise([NoiseKey(seed, seed % 100, vocab, vocabulary)], CPU)[0]
+    known = scores if vocabulary is None else scores[: vocabulary.reserved_id]
+    if known.isfinite().sum() < 1:
+        assert choice == (NOTHING_KNOWN if scores.isfinite().any() else None)
         return
+    best = known.topk(min(max(2, candidates), len(known)))
     assert choice is not None
     assert choice.token == int(best.indices[0])
-    assert min(choice.margin, CERTAIN) == min(float(best.values[0]) - float(best.values[1]), CERTAIN)
+    second = float(best.values[1]) if len(known) > 1 else -math.inf
+    assert min(choice.margin, CERTAIN) == min(float(best.values[0]) - second, CERTAIN)
     expected = list(zip(best.indices.tolist(), scores.softmax(-1)[best.indices].tolist(), strict=True))
     candidates_found = [(token, p) for token, p in choice.candidates if p > 1e-30]
     assert [token for token, _ in candidates_found] == [token for token, p in expected if p > 1e-30][:candidates]
