@@ -177,7 +177,7 @@ def judged_here(pieces: Sequence[Evidence], model: str) -> list[CheckedPiece]:
     from cosine_node.engine.constraints.grammars import Grammars
     from cosine_node.engine.paged import PagedEngine
     from cosine_node.models.model import ModelSource, fetch_folder, load_weights, read_names
-    from cosine_node.verifier.replay import verdict_on
+    from cosine_node.verifier.audits import verdict_on
 
     checked = [check(piece) for piece in pieces]
     claims = {index: piece.open().claim for index, piece in enumerate(pieces) if not checked[index].problem}

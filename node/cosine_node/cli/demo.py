@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import signal
+import socket
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
@@ -13,20 +15,21 @@ from rich.live import Live
 from cosine_node import zoo
 from cosine_node.cli.options import AsJson
 from cosine_node.demo.race import Race, RacedPrompt, Way
-from cosine_node.demo.report import RaceReport, result_line
+from cosine_node.demo.report import RaceReport, print_report, race_view, result_line
 from cosine_node.passes.emulation import DEFAULT_PROFILE, Emulation
 from cosine_node.terminal.printing import FAILURE_EXIT, printable, say
 from cosine_protocol.errors import UsageError
 from cosine_protocol.limits import MAX_TEMPERATURE
 
 if TYPE_CHECKING:
-    from cosine_node.demo.swarm import Cast, Show
+    from cosine_node.demo.swarm import Cast, Offer, Say, Show
 
 FRAMES_PER_S = 12
 """Smooth, and leaves the processor to the nodes."""
 SHOWN_CHARACTERS = 160
 """Two lines of each text in a log."""
 LOG_COLUMNS = 110
+HOST = "127.0.0.1"
 RING_STAGES = 3
 RING_LINKS = "@60"
 """Links between any two nodes of the family smol: the round trip between homes of one continent."""
@@ -57,7 +60,7 @@ def demo(
     as_json: AsJson = False,
 ) -> None:
     """Race plain decoding, copying alone and cosine with drafters in a swarm on this machine."""
-    from cosine_node.demo.page import offering
+    from cosine_node.cli.demo import offering
     from cosine_node.demo.swarm import run_demo
 
     if max_new_tokens is not None and max_new_tokens < 2:
@@ -80,8 +83,6 @@ def demo(
         report = run(_log_result)
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        from cosine_node.demo.screen import print_report
-
         is_terminal = sys.stdout.isatty()
         report = _run_on_screen(run) if is_terminal else run(_log_result)
         print_report(report, Console(width=None if is_terminal else LOG_COLUMNS))
@@ -116,8 +117,6 @@ def _log_result(shown: "Race | RacedPrompt") -> None:
 
 
 def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
-    from cosine_node.demo.screen import race_view
-
     console = Console()
     # Started by the first race, because the waiting line is rewritten until then.
     live = Live(console=console, refresh_per_second=FRAMES_PER_S, transient=True)
@@ -133,3 +132,28 @@ def _run_on_screen(run: Callable[["Show"], RaceReport]) -> RaceReport:
         return run(show)
     finally:
         live.stop()
+
+
+def offering(say: "Say", *, model_name: str) -> "Offer":
+    """Return a function that serves the page until Enter or Ctrl-C."""
+
+    async def offer(peer: str, target: str) -> None:
+        from cosine_node.gateway.http.app import GatewayOptions
+        from cosine_node.gateway.http.server import listening, serve_gateway
+
+        def note(event: str, fields: dict[str, object]) -> None:
+            if event == "ready":
+                say(f"The swarm is still running, with a page at {fields['url']}/ ; press Enter to end it.")
+
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(sys.stdin, stop.set)
+        loop.add_signal_handler(signal.SIGINT, stop.set)
+        try:
+            options = GatewayOptions(model_name=model_name, host_names=(socket.gethostname(),))
+            client = {"initial_peers": (peer,), "target": target}
+            await serve_gateway(listening(HOST, 0), HOST, client, options, note, stop)
+        finally:
+            loop.remove_reader(sys.stdin)
+            loop.remove_signal_handler(signal.SIGINT)
+
+    return offer

@@ -1,7 +1,8 @@
-"""The page's own API: the swarm, the machine, proofs and audits."""
+"""The page's own API: the swarm and its changes, the machine, proofs and audits."""
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
 from http import HTTPStatus
@@ -17,17 +18,109 @@ from cosine_node.gateway.api_errors import ApiError, bad_value, unavailable
 from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.page.machine import OwnMachine, is_here
-from cosine_node.page.proofs import checked_proof
-from cosine_node.page.swarm_facts import swarm_facts
+from cosine_node.page.swarm_facts import changes, swarm_facts
 from cosine_node.page.trend import Trend
-from cosine_node.page.watch import SwarmWatch
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.survey import Surveyor
-from cosine_p2p.trust.evidence import Evidence, evidence_of_json
-from cosine_protocol.errors import RemoteProtocolError
+from cosine_p2p.trust.audit_rule import AuditState, accuses
+from cosine_p2p.trust.evidence import Evidence, OpenedEvidence, evidence_of_json
+from cosine_protocol.codec import decode_body
+from cosine_protocol.digests import request_digest
+from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
+from cosine_protocol.messages import Transcript
 from cosine_protocol.records import NodeRecord
 
+WATCH_EVERY_S: Final = 2.0
+"""A compromise between freshness and the load of nodes, as in `cosine-node status --watch`."""
+MAX_WATCHERS: Final = 64
+"""Bounds the open connections of a gateway."""
+
+LOG = logging.getLogger(__name__)
+
 Json = dict[str, Any]
+
+
+class SwarmWatch:
+    """Polls the state of a swarm by `look` while there are watchers, one call at a time.
+
+    `rest` is called after the last watcher leaves.
+    """
+
+    def __init__(
+        self,
+        look: Callable[[], Awaitable[Json]],
+        *,
+        rest: Callable[[], Awaitable[None]],
+        every_s: float = WATCH_EVERY_S,
+    ) -> None:
+        self._look = look
+        self._rest = rest
+        self._every_s = every_s
+        self._state: Json | None = None
+        self._watchers: set[asyncio.Queue[Json]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._looking = asyncio.Lock()
+
+    @property
+    def is_full(self) -> bool:
+        """True if no further watcher is allowed."""
+        return len(self._watchers) >= MAX_WATCHERS
+
+    async def now(self) -> Json:
+        """Return the current state, or the latest one if there are watchers."""
+        if self._watchers and self._state is not None:
+            return self._state
+        try:
+            return await self._look_once()
+        finally:
+            await self._rest_unless_watched()
+
+    async def watch(self) -> AsyncGenerator[tuple[str, Json], None]:
+        """Yield `("swarm", state)`, then `("change", changes)`, until the generator is closed."""
+        inbox: asyncio.Queue[Json] = asyncio.Queue()
+        self._watchers.add(inbox)
+        try:
+            state = self._state or await self._look_once()
+            if self._task is None:
+                self._task = asyncio.ensure_future(self._run())
+            yield "swarm", state
+            while True:
+                seen = await inbox.get()
+                # A slow reader skips to the latest state.
+                while not inbox.empty():
+                    seen = inbox.get_nowait()
+                told, state = changes(state, seen), seen
+                yield "change", told
+        finally:
+            self._watchers.discard(inbox)
+            await self._rest_unless_watched()
+
+    async def _rest_unless_watched(self) -> None:
+        if self._watchers:
+            return
+        task, self._task, self._state = self._task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        async with self._looking:
+            await self._rest()
+
+    async def _look_once(self) -> Json:
+        async with self._looking:
+            return await self._look()
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                self._state = await self._look_once()
+            except Exception:
+                LOG.exception("a look at the swarm failed")
+            else:
+                for inbox in self._watchers:
+                    inbox.put_nowait(self._state)
+            await asyncio.sleep(self._every_s)
+
+
 MAX_PIECES: Final = 4
 """Bounds the work of one request: a text has one piece for each of its verifiers, usually one."""
 MAX_AUDITS: Final = 4
@@ -134,3 +227,46 @@ def _pieces_of(body: Json) -> tuple[Evidence, ...]:
     if not 0 < len(pieces) == len(evidence) <= MAX_PIECES:
         raise bad_value("evidence", f"evidence must be a list of 1 to {MAX_PIECES} pieces of a proof.")
     return pieces
+
+
+def checked_proof(pieces: Sequence[Evidence]) -> Json:
+    """Return the result of `POST /v1/proofs` for at least one piece. Blocks.
+
+    Raises `RemoteProtocolError` if a piece is invalid or belongs to another request than the first.
+    """
+    opened = [piece.open() for piece in pieces]
+    digest = request_digest(opened[0].claim.request)
+    if any(request_digest(each.claim.request) != digest for each in opened):
+        raise MalformedMessage("its parts are of different requests")
+    verdicts = sum(len(each.verdicts) for each in opened)
+    return {
+        "state": max((each.state for each in opened), key=list(AuditState).index),
+        "signatures": len(pieces) + verdicts,
+        "parts": [_part(*each, digest) for each in zip(pieces, opened, strict=True)],
+    }
+
+
+def _part(piece: Evidence, opened: OpenedEvidence, digest: bytes) -> Json:
+    claim = opened.claim
+    request = claim.request
+    return {
+        "author": claim.author,
+        "digest": digest.hex(),
+        "prompt_tokens": len(request.prompt),
+        # A string, as many JSON readers round 64-bit numbers.
+        "seed": str(request.sampling.seed),
+        "temperature": request.sampling.temperature,
+        "numerics": request.numerics,
+        "first": decode_body(Transcript, claim.transcript.body).first,
+        "tokens": list(claim.tokens),
+        "judgements": [
+            {
+                "auditor": statement.auditor,
+                "accuses": accuses(verdict, request),
+                "equal": verdict.equal,
+                "near_ties": verdict.near_ties,
+                "different": verdict.different,
+            }
+            for statement, verdict in zip(piece.statements, opened.verdicts, strict=True)
+        ],
+    }

@@ -17,8 +17,7 @@ from cosine_node.serving.announced_node import AnnouncedNode, JoinedNetwork, cla
 from cosine_node.serving.fetched_model import open_model, sharing
 from cosine_node.serving.node_options import NetworkOptions, NodeOptions
 from cosine_node.serving.work import StageWork
-from cosine_node.stages.engine import wanted_tensors
-from cosine_node.stages.host import StageHost
+from cosine_node.stages.engine import StageHost, wanted_tensors
 from cosine_node.stages.opening import WIDE_TOKENS, LoadedStage, StageDraft
 from cosine_node.stages.service import MAX_CHAINS, StageService
 from cosine_node.terminal.events import Emit

@@ -86,7 +86,7 @@ Offload = Callable[[Callable[[], None]], Awaitable[None]]
 
 
 class ChainBooks(Protocol):
-    """The sequences of one chain at this stage: `cosine_node.stages.host.HostedChain`."""
+    """The sequences of one chain at this stage: `cosine_node.stages.engine.HostedChain`."""
 
     @property
     def number(self) -> int:
@@ -102,7 +102,7 @@ class ChainBooks(Protocol):
 
 
 class ChainHost(Protocol):
-    """The layers that this stage holds: `cosine_node.stages.host.StageHost`."""
+    """The layers that this stage holds: `cosine_node.stages.engine.StageHost`."""
 
     @property
     def layers(self) -> LayerRange: ...

@@ -9,8 +9,7 @@ import torch
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.passes.runner import count_tokens
-from cosine_node.stages.engine import StageModel
-from cosine_node.stages.host import HostedChain, StageHost
+from cosine_node.stages.engine import HostedChain, StageHost, StageModel
 from cosine_node.stages.inbox import ComputedFeed, ComputedFeeds
 from cosine_node.stages.service import ServedChain, StageService
 from cosine_p2p.transport.channel import Channel

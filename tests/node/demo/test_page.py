@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cosine_node.demo.page import offering
+from cosine_node.cli.demo import offering
 from cosine_node.gateway.http import server
 
 

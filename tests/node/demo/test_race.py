@@ -12,10 +12,10 @@ from cosine_node.demo.report import (
     EmulatedDevices,
     RaceReport,
     SharedMachine,
+    race_view,
     result_line,
     summary,
 )
-from cosine_node.demo.screen import race_view
 from cosine_node.passes.emulation import Emulation
 from cosine_node.zoo.prompt_set import Message, Prompt
 from cosine_p2p.request.origins import HOME_SOURCE, TARGET_SOURCE, Origin

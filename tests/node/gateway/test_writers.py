@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from cosine_node.gateway.choices import ChoiceEvent, ChoiceFinished, ChoicePart, ChoiceStarted
 from cosine_node.gateway.event_stream import sent_event
-from cosine_node.gateway.messages.blocks import call_input
+from cosine_node.gateway.messages.reply import call_input
 from cosine_node.gateway.reply_writer import metrics
-from cosine_node.gateway.responses.kept_reasoning import kept, kept_text
+from cosine_node.gateway.responses.items import kept, kept_text
 from cosine_node.gateway.text_request import RequestedChoice
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning, ToolCall
 from cosine_p2p.request.logprobs import LikelyToken, TokenLogprob

@@ -13,8 +13,7 @@ from cosine_node.chains.engine import ChainEngine
 from cosine_node.chains.remote_chain import ChainPlan
 from cosine_node.chains.search import StagePlace
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.engine import StageModel
-from cosine_node.stages.host import StageHost
+from cosine_node.stages.engine import StageHost, StageModel
 from cosine_node.stages.operations import Chain
 from cosine_node.stages.service import Offload, StageService
 from cosine_p2p.request.offload import Threads

@@ -14,9 +14,8 @@ from cosine_lab.emulation.memory_transport import MemoryNetwork
 from cosine_lab.emulation.virtual_loop import run_virtual
 from cosine_node.engine.base import PREFIX, Row
 from cosine_node.engine.pool_size import USUAL_TOKENS
-from cosine_node.stages.engine import StageModel
+from cosine_node.stages.engine import HostedChain, StageModel
 from cosine_node.stages.feeds import feed_messages
-from cosine_node.stages.host import HostedChain
 from cosine_node.stages.inbox import PROBES_A_TOKEN, StageInbox
 from cosine_node.stages.service import MAX_PEER_CHAINS
 from cosine_p2p.transport.channel import Channel

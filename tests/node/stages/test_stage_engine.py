@@ -12,8 +12,7 @@ from safetensors.torch import load_file, save_file
 from cosine_node.engine.base import PREFIX, OutOfPages, Row
 from cosine_node.engine.forward.support import UnsupportedModel
 from cosine_node.engine.kv_pool import PagePool
-from cosine_node.stages.engine import StageEngine, StageModel, load_part
-from cosine_node.stages.host import HostedChain, StageHost
+from cosine_node.stages.engine import HostedChain, StageEngine, StageHost, StageModel, load_part
 from cosine_node.stages.operations import BadActivations
 from cosine_protocol.errors import UsageError
 from cosine_protocol.request import Sampling

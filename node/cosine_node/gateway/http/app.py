@@ -19,11 +19,10 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from cosine_node.gateway.admission import Admission, admitted_object
-from cosine_node.gateway.api_errors import ApiError, of_failure
+from cosine_node.gateway.api_errors import ApiError, of_failure, refusal
 from cosine_node.gateway.body import text
 from cosine_node.gateway.endpoint import Endpoint, Service, no_such_model
 from cosine_node.gateway.http.middleware import LOCAL_ORIGIN, HostCheck, KeyCheck, LengthCheck, RequestLog
-from cosine_node.gateway.messages.errors import refusal
 from cosine_node.gateway.messages.reply import message_writer
 from cosine_node.gateway.messages.request import counted, parse_message
 from cosine_node.gateway.replies import CHAT, COMPLETION, choices_writer

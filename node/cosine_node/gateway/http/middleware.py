@@ -15,8 +15,7 @@ from urllib.parse import quote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from cosine_node.gateway.api_errors import ApiError, internal
-from cosine_node.gateway.messages.errors import refusal
+from cosine_node.gateway.api_errors import ApiError, internal, refusal
 from cosine_node.terminal.events import Emit
 
 LOG = logging.getLogger(__name__)

@@ -1,11 +1,11 @@
 """The output of a response: converts parts of a reply to items and their events. Pure."""
 
 from abc import ABC, abstractmethod
+from base64 import b64decode, b64encode
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
-from cosine_node.gateway.responses.kept_reasoning import kept
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_input
 from cosine_p2p.replies.parts import CallArguments, CallBegun, Content, Part, Reasoning
 
@@ -239,3 +239,22 @@ class Items:
             yield from self._open.end(status)
             self.output.append(self._open.told(status))
             self._open = None
+
+
+_OURS: Final = "cosine:"
+"""The beginning of reasoning that this gateway encoded; it is not encrypted."""
+
+
+def kept(text: str) -> str:
+    """Encode a text."""
+    return _OURS + b64encode(text.encode()).decode()
+
+
+def kept_text(field: str) -> str | None:
+    """Decode a field; return None if another server wrote it."""
+    if not field.startswith(_OURS):
+        return None
+    try:
+        return b64decode(field.removeprefix(_OURS), validate=True).decode()
+    except ValueError:
+        return None

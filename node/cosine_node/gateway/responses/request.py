@@ -8,7 +8,7 @@ from cosine_node.gateway.api_errors import bad_value, unsupported
 from cosine_node.gateway.body import Body, ascii_name, nested, objects, required, stated_flag, text, whole
 from cosine_node.gateway.constraints import ANY_OBJECT, CONSTRAINTS, schema
 from cosine_node.gateway.fields import HARMLESS, HONOURED, REFUSED, Refusal, refuse_others, refused
-from cosine_node.gateway.responses.kept_reasoning import kept_text
+from cosine_node.gateway.responses.items import kept_text
 from cosine_node.gateway.responses.tools import Tool, Tools, custom_arguments
 from cosine_node.gateway.text_options import CHAT_DEFAULTS
 from cosine_node.gateway.text_request import TextRequest, read_content, text_request

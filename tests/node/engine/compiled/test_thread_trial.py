@@ -2,7 +2,7 @@
 
 import pytest
 
-from cosine_node.engine.compiled.thread_trial import FIRST_PASSES, TRIED_EVERY, ThreadTrial
+from cosine_node.engine.compiled.layers import FIRST_PASSES, TRIED_EVERY, ThreadTrial
 
 
 def shares(trial: ThreadTrial, seconds: dict[int, float], *, tokens: int, passes: int) -> float:
