@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from cosine_node.engine.base import Engine
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.models.model import ModelSource, ServedModel, fetch, load_served
-from cosine_node.models.shared_tokens import tokens_in
+from cosine_node.models.model_sizes import tokens_in
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.model_config import read_model_config
 from cosine_protocol.errors import UsageError

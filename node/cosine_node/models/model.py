@@ -21,8 +21,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.unfolding import unfold
 from cosine_node.models.engine_kind import NGRAM, EngineChoice, check_engine_options, has_files, load_with
 from cosine_node.models.hub import HubModel
-from cosine_node.models.model_sizes import ModelSizes
-from cosine_node.models.shared_tokens import DraftedTokens
+from cosine_node.models.model_sizes import DraftedTokens, ModelSizes
 from cosine_node.models.tokenizer_conversion import convert_tokenizer
 from cosine_node.terminal.events import Emit
 from cosine_p2p.request.generation_config import apply_defaults, read_eos, read_generation_config

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
@@ -19,8 +20,8 @@ from cosine_node.gateway.endpoint import until_ended
 from cosine_node.gateway.event_stream import EventStream, sent_event
 from cosine_node.page.machine import OwnMachine, is_here
 from cosine_node.page.swarm_facts import changes, swarm_facts
-from cosine_node.page.trend import Trend
 from cosine_p2p.client import AsyncClient
+from cosine_p2p.request.results import Generation, Observer
 from cosine_p2p.survey import Surveyor
 from cosine_p2p.trust.audit_rule import AuditState, accuses
 from cosine_p2p.trust.evidence import Evidence, OpenedEvidence, evidence_of_json
@@ -29,6 +30,36 @@ from cosine_protocol.digests import request_digest
 from cosine_protocol.errors import MalformedMessage, RemoteProtocolError
 from cosine_protocol.messages import Transcript
 from cosine_protocol.records import NodeRecord
+
+MAX_POINTS: Final = 240
+"""As many as a curve on a screen can show."""
+
+
+class Trend:
+    """An `Observer` that keeps the latest generations as JSON `points`, oldest first, and forwards to another."""
+
+    def __init__(self, observer: Observer, *, unix_s: Callable[[], float]) -> None:
+        self._observer = observer
+        self._unix_s = unix_s
+        self.points: deque[dict[str, Any]] = deque(maxlen=MAX_POINTS)
+
+    def observe(self, done: Generation) -> None:
+        self._observer.observe(done)
+        took_s = done.seconds - done.time_to_first_token_s
+        if done.tokens > 1 and took_s > 0 and done.rounds:
+            self.points.append(
+                {
+                    "unix_s": round(self._unix_s(), 3),
+                    "tokens": done.tokens,
+                    "tokens_per_s": round((done.tokens - 1) / took_s, 2),
+                    "tokens_per_pass": round(done.tokens / done.rounds, 3),
+                    "acceptance": round(done.accepted / done.offered, 4) if done.offered else None,
+                }
+            )
+
+    def observe_abandoned(self, part: Generation) -> None:
+        self._observer.observe_abandoned(part)
+
 
 WATCH_EVERY_S: Final = 2.0
 """A compromise between freshness and the load of nodes, as in `cosine-node status --watch`."""

@@ -20,7 +20,7 @@ from cosine_node.engine.vocabulary import DraftVocabulary, ReducedVocabularyEngi
 from cosine_node.gguf.writing import write_gguf
 from cosine_node.models.engine_kind import NGRAM, EngineChoice
 from cosine_node.models.model import ModelSource, ServedModel, load_served
-from cosine_node.models.shared_tokens import shared_tokens
+from cosine_node.models.model_sizes import shared_tokens
 from cosine_p2p.request.generation_config import read_eos
 from cosine_p2p.text.target import read_target_facts
 from cosine_p2p.text.tokenizer_files import TokenizerFiles

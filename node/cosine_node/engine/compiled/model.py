@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from cosine_node.engine.compiled.decoder import CompiledDecoder, CompiledPass
-from cosine_node.engine.compiled.layers import PassTokens
-from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.compiled.layers import PassTokens, Paths
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import PassFeatures
 from cosine_node.engine.forward.pass_model import PassModel

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from cosine_node.engine.base import PREFIX, Row, RowResult
 from cosine_node.engine.blocks.held_linear import HeldLinear
-from cosine_node.engine.compiled.layers import CompiledLayers, LayerModules, PassTokens
-from cosine_node.engine.compiled.paths import Paths
+from cosine_node.engine.compiled.layers import CompiledLayers, LayerModules, PassTokens, Paths
 from cosine_node.engine.eagle.draft_head import EagleHead
 from cosine_node.engine.forward.kv_store import KvStore
 from cosine_node.engine.forward.pass_features import KeptFeatures

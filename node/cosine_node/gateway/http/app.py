@@ -34,8 +34,7 @@ from cosine_node.gateway.text_request import parse_chat, parse_completion
 from cosine_node.gateway.tokens import Answer, described, detokenized, rendered, tokenized
 from cosine_node.metrics import GenerationMetrics
 from cosine_node.page.files import asset_routes
-from cosine_node.page.routes import Watched
-from cosine_node.page.trend import Trend
+from cosine_node.page.routes import Trend, Watched
 from cosine_node.terminal.events import Emit
 from cosine_p2p.client import AsyncClient
 from cosine_p2p.request.generation_config import apply_defaults
