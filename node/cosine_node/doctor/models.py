@@ -134,10 +134,10 @@ def _load(options: NodeOptions, folder: Path | None, emit: Emit) -> tuple[CostCu
         stage = draft.load(layers, measure_s=MEASURE_S)
         return stage.curve, stage
     if options.runs_over_stages:
-        from cosine_node.serving.head import HeadModel
+        from cosine_node.serving.head import needs_of
 
         assert folder is not None
-        HeadModel.read(read_names(source.model, source.target, folder), folder)
+        needs_of(read_names(source.model, source.target, folder), requests=options.max_requests)
         return None, load_home(options.home, emit, measure_s=MEASURE_S) if options.home is not None else None
     models = load_models(options, emit)
     return models[0].curve, models

@@ -5,9 +5,7 @@ import logging
 import random
 import time
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Final
 
 from cosine_node.chains.checks import ChainChecks
@@ -38,42 +36,25 @@ WAIT_S: Final = 2.0
 """The pause between searches for a chain."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeadModel:
-    """The facts about a model that a head needs."""
+def needs_of(names: ModelNames, *, requests: int) -> tuple[ChainNeeds, int]:
+    """Return the required size of a chain and the context of a model, in tokens. Raises `UsageError`.
 
-    names: ModelNames
-    layers: int
-    vocab_tokens: int
-    hidden_width: int
-    context_tokens: int
-
-    @classmethod
-    def read(cls, names: ModelNames, folder: Path) -> "HeadModel":
-        """Read the model's configuration. Raises `UsageError`."""
-        config = read_config(str(folder))
-        refuse_by_config(config)
-        text = config.get_text_config()
-        return cls(
-            names=names,
-            layers=text.num_hidden_layers,
-            vocab_tokens=text.vocab_size,
-            hidden_width=text.hidden_size,
-            context_tokens=context_tokens(config),
-        )
-
-    def needs(self, *, requests: int) -> ChainNeeds:
-        """Return the required size of a chain: for requests of usual length, and one that fills the context."""
-        usual_tokens = min(self.context_tokens, USUAL_TOKENS)
-        return ChainNeeds(
-            target_digest=self.names.facts.digest(),
-            layers=self.layers,
-            vocab_tokens=self.vocab_tokens,
-            pool_tokens=max(requests * usual_tokens, self.context_tokens),
-            least_pool_tokens=usual_tokens,
-            # 16 bits per value, as in most models.
-            token_bytes=2 * self.hidden_width,
-        )
+    A chain has room for `requests` requests of usual length, and for one that fills the context.
+    """
+    config = read_config(str(names.folder))
+    refuse_by_config(config)
+    text, most_tokens = config.get_text_config(), context_tokens(config)
+    usual_tokens = min(most_tokens, USUAL_TOKENS)
+    needs = ChainNeeds(
+        target_digest=names.facts.digest(),
+        layers=text.num_hidden_layers,
+        vocab_tokens=text.vocab_size,
+        pool_tokens=max(requests * usual_tokens, most_tokens),
+        least_pool_tokens=usual_tokens,
+        # 16 bits per value, as in most models.
+        token_bytes=2 * text.hidden_size,
+    )
+    return needs, most_tokens
 
 
 async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, stop: asyncio.Event) -> None:
@@ -87,47 +68,49 @@ async def run_head(network: NetworkOptions, options: NodeOptions, emit: Emit, st
         opened = await open_model(options.source.model, options.source.target, joining, emit, stop)
         if opened is None:
             return
-        folder = opened.folder
-        model = HeadModel.read(await asyncio.to_thread(opened.names), folder)
+        names = await asyncio.to_thread(opened.names)
+        needs, most_tokens = needs_of(names, requests=options.max_requests)
         load = partial(load_home, emit=emit, measure_s=MEASURE_S)
         home = await in_ending_thread(load, options.home) if options.home else None
         joined = opened.joined or await joining()
         if joined is None:
             return
-        weights = await sharing(folder) if options.shares_weights else None
-        clock = asyncio.get_running_loop().time
-        needs = model.needs(requests=options.max_requests)
+        weights = await sharing(opened.folder) if options.shares_weights else None
         source = ChainSource(joined.transport, joined.directory(), needs)
         stack.push_async_callback(source.close)
-        checks = ChainChecks(source, chance=random.random, now_s=clock)
+        checks = ChainChecks(source, chance=random.random, now_s=asyncio.get_running_loop().time)
         stack.push_async_callback(checks.close)
         stack.callback(asyncio.ensure_future(source.run()).cancel)
-        grammars = await asyncio.to_thread(Grammars.of, folder)
+        grammars = await asyncio.to_thread(Grammars.of, opened.folder)
         while (chain := await _next_chain(source, emit, stop)) is not None:
-            emit("measuring", {"model": model.names.model_name})
+            emit("measuring", {"model": names.model_name})
+            assert source.pool_tokens is not None and source.numerics is not None
+            new_pool = partial(PagePool, tokens=source.pool_tokens)
+            engine = ChainEngine(
+                chain,
+                new_pool(),
+                vocab_tokens=needs.vocab_tokens,
+                context_tokens=most_tokens,
+                numerics=source.numerics,
+            )
             try:
-                served = await in_ending_thread(_served, model, source, chain)
+                # The measured cost includes transfers.
+                curve = await in_ending_thread(measure_curve, engine, clock=time.perf_counter, budget_s=MEASURE_S)
             except ChainLost as lost:
                 # Lost while it was measured; the next search excludes the stage at fault.
                 LOG.warning("%s", lost)
                 continue
-            chains = HeadChains(source, served.curve, checks)
-            assert isinstance(served.engine, ChainEngine) and source.pool_tokens is not None
-            runner = ChainRunner(
-                served.engine,
-                chains,
-                new_pool=partial(PagePool, tokens=source.pool_tokens),
-                opened=chains.opened(chain),
-                grammars=grammars,
-            )
+            chains = HeadChains(source, curve, checks)
+            runner = ChainRunner(engine, chains, new_pool=new_pool, opened=chains.opened(chain), grammars=grammars)
             if options.keeps_spare_warm:
                 chains.spare = SpareChain(
                     source,
-                    runner.engine,
+                    engine,
                     checks,
                     tokens_under_way=partial(getattr, runner, "tokens_under_way"),
                     token_bytes=needs.token_bytes,
                 )
+            served = ServedModel(engine=engine, curve=curve, names=names)
             node = VerifierNode(joined, served, options, home=home, chain=runner)
             node.weights = weights
             source.here = partial(getattr, node, "coordinate")
@@ -219,17 +202,3 @@ async def _next_chain(source: ChainSource, emit: Emit, stop: asyncio.Event) -> R
             async with asyncio.timeout(WAIT_S):
                 await stop.wait()
     return None
-
-
-def _served(model: HeadModel, source: ChainSource, chain: RemoteChain) -> ServedModel:
-    """Return the engine over a chain, and the measured cost of its passes including transfers. Blocks."""
-    assert source.pool_tokens is not None and source.numerics is not None
-    engine = ChainEngine(
-        chain,
-        PagePool(tokens=source.pool_tokens),
-        vocab_tokens=model.vocab_tokens,
-        context_tokens=model.context_tokens,
-        numerics=source.numerics,
-    )
-    curve = measure_curve(engine, clock=time.perf_counter, budget_s=MEASURE_S)
-    return ServedModel(engine=engine, curve=curve, names=model.names)
