@@ -12,9 +12,10 @@ import torch
 
 from cosine_node.engine.base import Row, RowResult
 from cosine_node.engine.blocks.experts import is_mixture
-from cosine_node.engine.blocks.held_linear import HALF, HELD, avoid_emulation, held_bytes
+from cosine_node.engine.blocks.held_linear import HALF, HELD, held_bytes
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
+from cosine_node.engine.compiled.decoder import hold_as_stored
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.forward.partial_model import decoder_layers
 from cosine_node.engine.forward.pass_model import lacks_memory
@@ -213,7 +214,7 @@ class StageDraft:
             if self._held is not None:
                 hold_model(model, self._held)
             elif self._file is None:
-                avoid_emulation(model)
+                hold_as_stored(model)
             reach(TESTING)
             way = find_way(model)
             token_bytes = StageModel(model, part, slots=PAGE_TOKENS, way=way).token_bytes.total

@@ -95,7 +95,7 @@ def test_a_folder_is_served_under_its_digest_and_never_under_its_path(target: Pa
     assert made.names.model_name == "tiny-target"
     files = TokenizerFiles.read(target)
     assert files is not None and made.names.facts.tokenizer_digest == files.digest
-    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32", VOCAB)
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 deterministic", VOCAB)
     assert made.curve.seconds(1) > 0
     assert str(target.parent) not in f"{made.names.model_name} {made.names.target_name}"
 
@@ -107,7 +107,7 @@ def test_a_drafter_with_another_tokenizer_drafts_text(
     save_tokenizer(drafter, {word: VOCAB - 1 - index for word, index in WORDS.items()})
     made = served(Role.DRAFTER, drafter, target)
     assert "its drafts are matched as text" in caplog.text
-    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 retokenized", VOCAB)
+    assert (made.engine.numerics, made.engine.vocab_tokens) == ("float32 deterministic retokenized", VOCAB)
     assert made.engine.context_tokens < 256
     files = TokenizerFiles.read(target)
     assert files is not None and made.names.facts.tokenizer_digest == files.digest
@@ -266,7 +266,7 @@ def test_rows_beyond_the_tokens_change_no_draft(padded: Path, tmp_path: Path) ->
 
 def test_a_drafter_with_fewer_rows_than_tokens_is_matched_as_text(padded: Path, tmp_path: Path) -> None:
     made = served(Role.DRAFTER, model(tmp_path / "drafter", rows=TOKENS - 20, tokens=TOKENS - 20), padded)
-    assert made.engine.numerics == "float32 retokenized"
+    assert made.engine.numerics == "float32 deterministic retokenized"
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from cosine_node.engine.blocks.groups import Groups
-from cosine_node.engine.blocks.held_matrix import HALF_FORMAT, HeldMatrix
+from cosine_node.engine.blocks.held_matrix import FULL_FORMAT, HALF_FORMAT, HeldMatrix
 from cosine_node.engine.blocks.matrix import BlockLinear, BlockMatrix
 from cosine_node.engine.kernels.products import GROUP
 from cosine_node.engine.processor import has_fast_bfloat16, has_fast_float16, reads_float16
 
 HALF: Final = "float16"
 """The name of weights in float16 in `--quantize` and in numerics."""
+FULL: Final = "float32"
+"""That of weights in float32, which is no quantisation."""
 BITS: Final = {"int4": 4, "int8": 8}
 """The names of weights in groups, in the same places, with their bits."""
 HELD: Final = (HALF, *BITS)
@@ -58,7 +60,7 @@ def has_layers_to_hold(model: Any) -> bool:
 def hold(model: nn.Module, kind: str) -> int:
     """Convert the weights of a model's linear layers on a CPU; return the number of converted layers.
 
-    `kind` is `HALF` or one of `BITS`. Layers of `READ_APART` and layers that do not allow it are not changed.
+    `kind` is `HALF`, `FULL` or one of `BITS`. Layers of `READ_APART`, and those that do not allow it, stay.
     """
     held = 0
     for name, module in list(model.named_modules()):
@@ -80,13 +82,13 @@ def hold(model: nn.Module, kind: str) -> int:
 def _converted(linear: nn.Linear | BlockLinear, kind: str) -> HeldMatrix | None:
     if linear.weight.device.type != "cpu":
         return None
-    if kind != HALF and isinstance(linear, BlockLinear):
+    if kind in BITS and isinstance(linear, BlockLinear):
         groups = Groups.of_blocks(linear.blocks)
         if groups is not None:
             return HeldMatrix.of_groups(groups)
     weight = linear.numbers() if isinstance(linear, BlockLinear) else linear.weight.detach().float()
-    if kind == HALF:
-        return HeldMatrix.of_halves(weight)
+    if kind not in BITS:
+        return HeldMatrix.of_halves(weight) if kind == HALF else HeldMatrix.of_floats(weight)
     return None if linear.in_features % GROUP else HeldMatrix.of_groups(Groups.of_weights(weight, BITS[kind]))
 
 
@@ -105,7 +107,7 @@ def hold_like(target: nn.Module, head: nn.Module) -> None:
     """Convert a draft head's weights as those of its target, but to eight bits if those are in groups."""
     matrices = [module.matrix for module in target.modules() if isinstance(module, HeldLinear)]
     if matrices:
-        hold(head, HALF if matrices[0].form == HALF_FORMAT else "int8")
+        hold(head, {HALF_FORMAT: HALF, FULL_FORMAT: FULL}.get(matrices[0].form, "int8"))
 
 
 def held_bytes(module: nn.Module, dtype: torch.dtype, kind: str) -> int:

@@ -14,7 +14,7 @@ from cosine_node.engine.kernels.crew import run, threads_for
 from cosine_node.engine.kernels.products import inputs_of, multiply
 from cosine_node.engine.kernels.tiles import FORMATS, LANES, Format, tile
 
-HALF_FORMAT: Final = FORMATS[0]
+HALF_FORMAT, FULL_FORMAT = FORMATS[:2]
 ALIGNMENT: Final = 64
 """Bytes of a cache line. A vector that lies in two takes longer to load."""
 
@@ -44,6 +44,14 @@ class HeldMatrix:
             return None
         columns = _columns(weights.half().numpy()).transpose(0, 2, 1)
         return cls(HALF_FORMAT, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
+
+    @classmethod
+    def of_floats(cls, weights: Tensor) -> "HeldMatrix | None":
+        """Hold weights [outputs, inputs] in float32 as they are; None for an odd number of inputs."""
+        if weights.shape[1] % FULL_FORMAT.group:
+            return None
+        columns = _columns(weights.numpy()).transpose(0, 2, 1)
+        return cls(FULL_FORMAT, (weights.shape[0], weights.shape[1]), np.ascontiguousarray(columns))
 
     @classmethod
     def of_groups(cls, groups: Groups) -> "HeldMatrix":

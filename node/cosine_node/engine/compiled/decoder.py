@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cosine_node.engine.blocks.held_linear import HeldLinear
+from cosine_node.engine.blocks.held_linear import FULL, HeldLinear, avoid_emulation, hold
 from cosine_node.engine.compiled.layers import CompiledLayers, LayerModules, PassTokens
 from cosine_node.engine.forward.flat_decoder import is_known, layers_of, projections, window_of
 from cosine_node.engine.forward.partial_model import AbsentOutput
@@ -92,6 +92,19 @@ class CompiledDecoder:
             given.check()
         seen.update(zip(seen, map(torch.from_numpy, arrays.features), strict=True))
         return torch.from_numpy(arrays.logits if self._layers.vocab_tokens else arrays.x[place][wanted])
+
+
+def hold_as_stored(model: Any) -> None:
+    """Hold weights that are not to be converted as a CPU multiplies them, if the passes can be compiled then.
+
+    So float32 has the same bits in every pass as well. Other models multiply as `avoid_emulation` lets them.
+    """
+    layers = layers_of(model)
+    is_full = model.device.type == "cpu" and model.dtype is torch.float32
+    if is_full and layers and all(map(is_known_kind, layers)):
+        hold(model, FULL)
+    else:
+        avoid_emulation(model)
 
 
 GATES: Final = {"SiLU": SILU, "SiLUActivation": SILU, "GELUTanh": GELU, "PytorchGELUTanh": GELU}

@@ -17,7 +17,7 @@ from cosine_node.engine.kernels.elements import (
     norm_head,
     rotate_and_store,
 )
-from cosine_node.engine.kernels.products import GROUP, HALVES, Inputs, round_inputs, times
+from cosine_node.engine.kernels.products import FIRST_SCALED, GROUP, Inputs, round_inputs, times
 
 
 class Shape(NamedTuple):
@@ -106,7 +106,7 @@ def _round(given: Inputs, matrix: Integers, rows: int, width: int, thread: Threa
     """Round a thread's share of the inputs of a product, if its weights have scales."""
     rounds = False
     for part in range(len(matrix)):
-        rounds = rounds or matrix[part, 1] != HALVES
+        rounds = rounds or matrix[part, 1] >= FIRST_SCALED
     if rounds:
         first, last = columns_of(width, thread)
         round_inputs(given, rows, width, first // GROUP, last // GROUP)

@@ -18,8 +18,8 @@ GROUP: Final = COLUMNS
 """Inputs that are rounded with one scale, as are the weights of a group in most formats."""
 ROWS_AT_ONCE: Final = 64
 """Rows that share the reading of weights. Their inputs stay in the L2 cache."""
-HALVES: Final = np.int64(0)
-"""The number of the format without scales, whose inputs are not rounded."""
+FIRST_SCALED: Final = np.int64([form.has_scales for form in FORMATS].index(True))
+"""The number of the first format with scales, whose inputs are rounded."""
 MOST: Final = np.float32(127)
 TINY: Final = np.float32(1e-30)
 GROUP_BYTES: Final = np.array([form.group_bytes for form in FORMATS])
@@ -119,7 +119,7 @@ def times(
                 for row in range(start, end, TILE_ROWS[form]):
                     count, place = min(TILE_ROWS[form], end - row), row * stride + before + column
                     group = row * (width // GROUP)
-                    inputs = row_address + 4 * row * width if form == HALVES else number_address + row * width
+                    inputs = number_address + row * width if form >= FIRST_SCALED else row_address + 4 * row * width
                     address = output_address + 4 * place if lanes == LANES else rest_address
                     apart = stride if lanes == LANES else LANES
                     of_rows = inputs, scales + 4 * group, sums + 8 * group, lows + 4 * group
@@ -153,7 +153,7 @@ def multiply(
     tile: int, matrix: Integers, given: Inputs, rows: int, width: int, output: Floats, thread: Thread
 ) -> None:
     """Write the products of rows [rows, width] with a matrix of one part to `output` [rows, outputs]."""
-    if matrix[0, 1] != HALVES:
+    if matrix[0, 1] >= FIRST_SCALED:
         first, last = columns_of(width, thread)
         round_inputs(given, rows, width, first // GROUP, last // GROUP)
         meet(thread)

@@ -8,7 +8,7 @@ Memory of a column of tiles (`LANES` outputs), for each group of inputs:
 - `bits` 4: for each eight inputs 64 bytes. Byte 4 * lane + i has the number of input i in its low bits, and that of
   input i + 4 in its high bits. `bits` 8: for each four inputs 64 bytes, byte 4 * lane + i for input i. Then the
   scales of the lanes in float16, and with `has_least` their smallest weights likewise.
-- `bits` 16: for each of `group` inputs the weights of the lanes in float16.
+- `bits` 16 or 32: for each of `group` inputs the weights of the lanes in float16 or float32.
 """
 
 from functools import cache
@@ -35,19 +35,24 @@ class Format(NamedTuple):
 
     bits: int
     group: int
-    """Inputs that share a scale; with 16 bits, inputs that are read together."""
+    """Inputs that share a scale; without scales, inputs that are read together."""
     has_least: bool = False
     """With smallest weights numbers are from 0 on, otherwise half of the range lies below 0."""
 
     @property
+    def has_scales(self) -> bool:
+        return self.bits < 16
+
+    @property
     def group_bytes(self) -> int:
         """The memory of a group of `LANES` outputs."""
-        scales = 0 if self.bits == 16 else 2 * LANES * (1 + self.has_least)
+        scales = 2 * LANES * (1 + self.has_least) if self.has_scales else 0
         return self.bits * self.group * LANES // 8 + scales
 
 
 FORMATS: Final = (
     Format(16, 2),
+    Format(32, 2),
     Format(4, 32, True),
     Format(4, 32),
     Format(8, 32, True),
@@ -236,13 +241,15 @@ def _add_scaled(
         builder.store(found, total)
 
 
-def _add_halves(code: _Code, group: Any, addresses: tuple[Any, ...], totals: list[Any]) -> None:
+def _add_pair(code: _Code, form: Format, group: Any, addresses: tuple[Any, ...], totals: list[Any]) -> None:
     """Add the products of two inputs of all rows: the first to each row's first total, the other to its second."""
     builder = code.builder
     weights, inputs, width = addresses
     for i in range(2):
-        offset = builder.add(builder.mul(group, ir.Constant(I64, 4 * LANES)), ir.Constant(I64, 2 * LANES * i))
-        columns = builder.fpext(code.load(weights, offset, ir.VectorType(HALF, LANES)), FLOATS)
+        first = ir.Constant(I64, form.group_bytes // 2 * i)
+        offset = builder.add(builder.mul(group, ir.Constant(I64, form.group_bytes)), first)
+        columns = code.load(weights, offset, ir.VectorType(HALF, LANES) if form.bits == 16 else FLOATS)
+        columns = builder.fpext(columns, FLOATS) if form.bits == 16 else columns
         for row, total in enumerate(totals[i::2]):
             place = builder.add(builder.mul(width, ir.Constant(I64, row)), builder.mul(group, ir.Constant(I64, 2)))
             place = builder.mul(builder.add(place, ir.Constant(I64, i)), ir.Constant(I64, 4))
@@ -254,17 +261,17 @@ def _emit(code: _Code, form: Format, rows: int, dot: Any, factor: Any, operands:
     """Emit a tile of a format and a number of rows."""
     builder = code.builder
     weights, inputs, scales, sums, lows, width, output, stride = operands
-    per_row = 2 if form.bits == 16 else 1
+    per_row = 1 if form.has_scales else 2
     totals = [cgutils.alloca_once_value(builder, ir.Constant(FLOATS, [0.0] * LANES)) for _ in range(rows * per_row)]
     for total in totals:
         builder.store(ir.Constant(FLOATS, [0.0] * LANES), total)
     with cgutils.for_range(builder, builder.udiv(width, ir.Constant(I64, form.group))) as loop:
         place = builder.mul(loop.index, ir.Constant(I64, form.group_bytes))
         code.prefetch(builder.add(weights, place), form.group_bytes)
-        if form.bits == 16:
-            _add_halves(code, loop.index, (weights, inputs, width), totals)
-        else:
+        if form.has_scales:
             _add_scaled(code, form, dot, loop.index, (weights, inputs, scales, sums, lows, width), totals)
+        else:
+            _add_pair(code, form, loop.index, (weights, inputs, width), totals)
     for row in range(rows):
         found = [builder.load(total) for total in totals[row * per_row : (row + 1) * per_row]]
         total = found[0] if per_row == 1 else builder.fadd(*found)
@@ -280,7 +287,7 @@ class Tile(NamedTuple):
     """The operands of a tile: addresses, and numbers of elements. `output` has rows that are `stride` apart.
 
     Inputs [rows, `width`] are numbers of eight bits with their scales, by 32, exact sums, by 16, and sums times
-    scales, by 32; with weights of 16 bits they are in float32.
+    scales, by 32; without scales of the weights they are in float32.
     """
 
     weights: Address
@@ -326,7 +333,7 @@ OF_TILE: Final = types.void(types.int64, types.int64, types.float32, *(types.int
 def tile_rows(form: Format) -> int:
     """Return the most rows of a tile for which this processor has registers."""
     has_many = "avx512f" in processor_features()
-    return MOST_ROWS if has_many or form.bits < 16 else 3
+    return MOST_ROWS if has_many or form.has_scales else 3
 
 
 @cache

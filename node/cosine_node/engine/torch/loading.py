@@ -26,13 +26,12 @@ from cosine_node.engine.blocks.held_linear import (
     HALF,
     HELD,
     READ_APART,
-    avoid_emulation,
     has_layers_to_hold,
     hold,
 )
 from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
-from cosine_node.engine.compiled.decoder import is_known_kind
+from cosine_node.engine.compiled.decoder import hold_as_stored, is_known_kind
 from cosine_node.engine.forward.flat_decoder import layers_of
 from cosine_node.engine.forward.partial_model import copy_out_of_files, part_class
 from cosine_node.engine.forward.pass_features import feature_bytes
@@ -180,7 +179,7 @@ def _held_model(
     if quantize is not None and is_held and not hold_model(model, quantize):
         raise UsageError(f"'{source}' has no linear layers to convert to {quantize}; drop --quantize.")
     if quantize is None:
-        avoid_emulation(model)
+        hold_as_stored(model)
     return model
 
 

@@ -77,8 +77,8 @@ def test_it_is_for_float32_and_processors_with_such_products_alone(monkeypatch: 
     ("stored", "options", "numerics"),
     [
         (torch.bfloat16, {}, "float32/float16 deterministic"),
-        (torch.float32, {}, "float32"),
-        (torch.bfloat16, {"dtype": "float32"}, "float32"),
+        (torch.float32, {}, "float32 deterministic"),
+        (torch.bfloat16, {"dtype": "float32"}, "float32 deterministic"),
     ],
 )
 def test_weights_of_16_bits_are_held_so_by_default(

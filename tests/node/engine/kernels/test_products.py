@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from cosine_node.engine.kernels.products import inputs_of, round_inputs
+from cosine_node.engine.kernels.products import FIRST_SCALED, inputs_of, round_inputs
 from cosine_node.engine.kernels.tiles import (
     FORMATS,
     LANES,
@@ -42,7 +42,7 @@ def compiled_by(way: int) -> Any:
     """Return `tile_by` with one of `WAYS`."""
 
     def run(form: int, rows: int, weights: Any, given: Any, output: Any, stride: int) -> None:
-        inputs = given.rows.ctypes.data if form == 0 else given.numbers.ctypes.data
+        inputs = given.rows.ctypes.data if form < FIRST_SCALED else given.numbers.ctypes.data
         scales, sums, lows = given.scales.ctypes.data, given.sums.ctypes.data, given.lows.ctypes.data
         first, address = weights.ctypes.data, output.ctypes.data
         given_tile = Tile(first, inputs, scales, sums, lows, WIDTH, address, stride)
@@ -64,8 +64,8 @@ def column(form: Format, numbers: Any, scales: Any, least: Any) -> Any:
                 elif form.bits == 4:
                     found[four // 2 * 64 + lane * 4 + rest] |= int(mine[lane, i]) << 4 * (four % 2)
                 else:
-                    found.view(np.float16)[i * LANES + lane] = mine[lane, i]
-        if form.bits < 16:
+                    found.view(f"f{form.bits // 8}")[i * LANES + lane] = mine[lane, i]
+        if form.has_scales:
             halves = found[form.bits * form.group * LANES // 8 :].view(np.float16)
             halves[:LANES] = scales[:, group]
             halves[LANES:] = least[:, group] if form.has_least else []
@@ -84,18 +84,18 @@ def test_products_of_every_format_on_every_processor(way: int) -> None:
     round_inputs(given, MOST_ROWS, WIDTH, 0, WIDTH // 32)
     rounded = given.numbers.reshape(-1, 32).astype(np.float64) * given.scales[:, None]
     for form, chosen in enumerate(FORMATS):
-        is_half, groups = chosen.bits == 16, WIDTH // chosen.group
+        groups = WIDTH // chosen.group
         numbers: Any = drawn.integers(0, 1 << min(chosen.bits, 8), (LANES, WIDTH))
         numbers[0] = (1 << min(chosen.bits, 8)) - 1
         scales = drawn.standard_normal((LANES, groups)).astype(np.float16)
         least = drawn.standard_normal((LANES, groups)).astype(np.float16)
         weights = column(chosen, numbers, scales, least)
-        centre = 0 if is_half or chosen.has_least else 1 << chosen.bits - 1
+        centre = 0 if chosen.has_least or not chosen.has_scales else 1 << chosen.bits - 1
         by_group = (numbers - centre).reshape(LANES, groups, -1) * (
-            1 if is_half else scales[..., None].astype(float)
+            scales[..., None].astype(float) if chosen.has_scales else 1
         )
         by_group = by_group + (least[..., None].astype(float) if chosen.has_least else 0)
-        inputs = given.rows.astype(np.float64) if is_half else rounded
+        inputs = rounded if chosen.has_scales else given.rows.astype(np.float64)
         expected = 0.5 * inputs.reshape(MOST_ROWS, WIDTH) @ by_group.reshape(LANES, WIDTH).T
         found = np.full((MOST_ROWS, LANES + 3), np.nan, np.float32)
         run(form, MOST_ROWS, weights, given, found.reshape(-1), LANES + 3)

@@ -199,7 +199,7 @@ def test_only_what_is_served_is_tried(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_file_in_float32_says_what_its_folder_says(temperature: float, tmp_path: Path) -> None:
     from_file = load_engine(str(unfold(tiny_gguf(), cache_folder=tmp_path)), device="cpu", pool_tokens=64)
     from_folder = load_engine(str(tiny_folder()), device="cpu", pool_tokens=64)
-    assert (from_file.numerics, from_folder.numerics) == ("gguf:F32+float32", "float32")
+    assert (from_file.numerics, from_folder.numerics) == ("gguf:F32+float32 deterministic", "float32 deterministic")
     assert (from_file.vocab_tokens, from_file.context_tokens) == (VOCAB, from_folder.context_tokens)
     asked = Asked([3, 70, 140, 9, 11], Sampling(temperature=temperature, seed=7))
     said, expected = ([token for token, _ in serve_alone(each, asked, 12)] for each in (from_file, from_folder))
