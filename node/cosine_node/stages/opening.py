@@ -15,7 +15,7 @@ from cosine_node.engine.blocks.experts import is_mixture
 from cosine_node.engine.blocks.held_linear import HALF, HELD, held_bytes
 from cosine_node.engine.blocks.matrix import BlockMatrix
 from cosine_node.engine.blocks.model import replace_weights
-from cosine_node.engine.compiled.decoder import hold_as_stored
+from cosine_node.engine.compiled.model import hold_as_stored
 from cosine_node.engine.curve import CostCurve, measure_curve
 from cosine_node.engine.forward.partial_model import decoder_layers
 from cosine_node.engine.forward.pass_model import lacks_memory

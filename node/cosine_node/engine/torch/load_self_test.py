@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from cosine_node.engine.base import Row
-from cosine_node.engine.compiled.decoder import is_compilable
+from cosine_node.engine.compiled.model import is_compilable
 from cosine_node.engine.context_length import UNBOUNDED_TOKENS
 from cosine_node.engine.forward.cached_model import CachedModel
 from cosine_node.engine.forward.partial_model import few_layers, part_of

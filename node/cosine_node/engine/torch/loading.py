@@ -31,7 +31,7 @@ from cosine_node.engine.blocks.held_linear import (
 )
 from cosine_node.engine.blocks.matrix import SIZES, BlockEmbedding, BlockLayout
 from cosine_node.engine.blocks.model import block_class, planes_name
-from cosine_node.engine.compiled.decoder import hold_as_stored, is_known_kind
+from cosine_node.engine.compiled.model import hold_as_stored, is_known_kind
 from cosine_node.engine.forward.flat_decoder import layers_of
 from cosine_node.engine.forward.partial_model import copy_out_of_files, part_class
 from cosine_node.engine.forward.pass_features import feature_bytes
