@@ -117,25 +117,18 @@ def sealed(
     return SealedRecord(cell=cell, owner=record.peer_id, data=data)
 
 
-def keep(
-    file: Path,
-    *found: SealedRecord,
-    role: Role = Role.VERIFIER,
-    swarm: str = "main",
-    target: str = TARGET,
-) -> None:
+def keep(file: Path, *found: SealedRecord, swarm: str = "main", target: str = TARGET) -> None:
     known = memory(file).of_swarm(swarm, target=target)
-    known.note_found(role, target, found)
+    known.note_found(Role.VERIFIER, target, found)
     known.write([], frozenset())
 
 
 CHECKER = PostingChecker(NETWORK, RecordOpener())
 
 
-def owners(
-    file: Path, *, later_s: float = 0.0, role: Role = Role.VERIFIER, checker: PostingChecker = CHECKER
-) -> list[str] | None:
-    found = memory(file, wall_s=NOW_S + later_s).of_swarm("main", target=TARGET).records(checker).get(role)
+def owners(file: Path, *, later_s: float = 0.0, checker: PostingChecker = CHECKER) -> list[str] | None:
+    known = memory(file, wall_s=NOW_S + later_s).of_swarm("main", target=TARGET)
+    found = known.records(checker).get(Role.VERIFIER)
     return None if found is None else [record.peer_id for record in found]
 
 

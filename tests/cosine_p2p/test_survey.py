@@ -19,8 +19,8 @@ from tests.scenes import in_virtual_time
 
 
 @asynccontextmanager
-async def surveying(swarm: PlainSwarm, *, target: str = TARGET, **options: Any) -> AsyncIterator[Surveyor]:
-    surveyor = Surveyor(swarm, target=target, **{"ask_timeout_s": 4.0, **options})
+async def surveying(swarm: PlainSwarm, **options: Any) -> AsyncIterator[Surveyor]:
+    surveyor = Surveyor(swarm, target=TARGET, **{"ask_timeout_s": 4.0, **options})
     yield surveyor
     await surveyor.close()
     await swarm.close()

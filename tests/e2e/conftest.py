@@ -60,7 +60,6 @@ def swarm_in(
     target: str = TARGET,
     dtype: str | None = "float32",
     drafters: Mapping[str, str] = DRAFTERS,
-    emulated: str | None = None,
 ) -> Iterator[Swarm]:
     nodes: list[Node] = []
 
@@ -72,7 +71,6 @@ def swarm_in(
         boot = started("boot", "bootstrap").wait_ready()
         join = ["join", "--threads", "1", "--initial-peers", boot.maddr]
         join += ["--dtype", dtype] if dtype else []
-        join += ["--emulate", emulated] if emulated else []
         verifier = started("verifier", *join, "--role", "verifier", "--model", target)
         drafting = tuple(
             started(name, *join, "--role", "drafter", "--model", model, "--expertise", name)

@@ -63,8 +63,8 @@ class Node:
                 self.events.put(json.loads(line))
         self.events.put(None)
 
-    def wait_ready(self, timeout_s: float = READY_TIMEOUT_S) -> "Node":
-        event = self.events.get(timeout=timeout_s)
+    def wait_ready(self) -> "Node":
+        event = self.events.get(timeout=READY_TIMEOUT_S)
         assert event is not None, f"{self.name} ended: {self.log.read_text()}"
         assert event["event"] == "ready"
         self.ready = event

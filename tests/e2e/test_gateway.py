@@ -43,15 +43,15 @@ def client(gateway: Node) -> Iterator[OpenAI]:
         yield openai
 
 
-def own_text(prompt: str) -> str:
-    before = encoded(prompt)
+def own_text() -> str:
+    before = encoded(PROMPT)
     whole: str = target_tokenizer().decode([*before, *greedy(before, TOKENS)])
     return whole.removeprefix(target_tokenizer().decode(list(before)))
 
 
 def test_a_completion_is_the_targets_own_text(client: OpenAI) -> None:
     done = client.completions.create(**ASKED)
-    assert done.choices[0].text == own_text(PROMPT)
+    assert done.choices[0].text == own_text()
     pieces = list(client.completions.create(**ASKED, stream=True))
     assert "".join(piece.choices[0].text for piece in pieces) == done.choices[0].text
     assert {piece.system_fingerprint for piece in pieces} == {done.system_fingerprint}
@@ -81,13 +81,13 @@ def test_texts_come_beside_foreign_hosts_half_headers_long_prompts_and_a_greedy_
         long = [crowd.submit(ask, text) for text in LONGEST]
         for _ in range(3):
             pieces = list(client.completions.create(**ASKED, stream=True))
-            assert "".join(piece.choices[0].text for piece in pieces) == own_text(PROMPT)
+            assert "".join(piece.choices[0].text for piece in pieces) == own_text()
         for each in long:
             with pytest.raises(APIStatusError, match=r"tokens|try again later"):
                 each.result()
         refusals = [str(each.exception()) for each in asked if each.exception() is not None]
         assert len(refusals) < GREEDY and all("try again later" in refusal for refusal in refusals)
-        assert {each.result() for each in asked if each.exception() is None} == {own_text(PROMPT)}
+        assert {each.result() for each in asked if each.exception() is None} == {own_text()}
         # Closed after the time limit, perhaps with an error.
         half.settimeout(HEADER_S + 20)
         assert b" 200 " not in half.recv(100)
@@ -102,7 +102,7 @@ def test_sigterm_finishes_the_stream_and_exits_0(swarm: Swarm, tmp_path: Path) -
             pieces = [next(stream).choices[0].text]
             node.process.send_signal(signal.SIGTERM)
             pieces += [piece.choices[0].text for piece in stream]
-        assert "".join(pieces) == own_text(PROMPT)
+        assert "".join(pieces) == own_text()
         assert node.process.wait(timeout=30) == 0
         assert node.events.get(timeout=10) == {"event": "stopped"}
         lines = [json.loads(line) for line in node.log.read_text().splitlines()]

@@ -15,6 +15,7 @@ import pytest
 from cosine_p2p.storage.identity_file import load_identity
 from tests.e2e.conftest import Swarm
 from tests.e2e.nodes import COMMAND, DAEMON, Node, close_all, daemons_of, free_port, run
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.thorough, pytest.mark.timeout(300)]
 
@@ -57,16 +58,8 @@ def waiting(folder: Path, *commands: Sequence[str]) -> Iterator[list[tuple["subp
             stack.callback(process.wait)
             stack.callback(process.kill)
             found.append((process, log))
-        for _, log in found:
-            wait_said(log, WAITING)
+        wait_until(lambda: all(WAITING in log.read_text() for _, log in found), within_s=120)
         yield found
-
-
-def wait_said(log: Path, sentence: str) -> None:
-    until_s = time.monotonic() + 120
-    while sentence not in log.read_text():
-        assert time.monotonic() < until_s, log.read_text()
-        time.sleep(0.1)
 
 
 def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node]) -> None:
@@ -77,7 +70,7 @@ def test_a_bootstrap_node_may_be_started_last(tmp_path: Path, nodes: list[Node])
     nodes.append(Node.start("gateway", ("serve", "--port", "0", *peers), tmp_path))
     with waiting(tmp_path, (*COMMAND, "status", *peers)) as [(status, log)]:
         for node in nodes:
-            wait_said(node.log, WAITING)
+            node.wait_said(WAITING)
         nodes.append(Node.start("boot", arguments, tmp_path, host=maddr.partition("/p2p/")[0]))
         for node in (nodes[2], nodes[0], nodes[1]):
             node.wait_ready()

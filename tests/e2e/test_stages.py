@@ -44,10 +44,10 @@ class StageSwarm:
         options = ("--model", "zoo:target", "--layers", layers, "--memory", "400MB", "--dtype", "float32")
         return self.begin(name, "--role", "stage", *options)
 
-    def serving(self, layers: str) -> str:
-        """The name of the stage that holds these layers in the head's latest chain, by its log."""
+    def serving(self) -> str:
+        """The name of the stage that holds the last layers in the head's latest chain, by its log."""
         chains = [line for line in self.nodes["head"].log.read_text().splitlines() if "a chain over" in line]
-        found = re.search(rf"Layers {layers} at (\w+)", chains[-1])
+        found = re.search(r"Layers 3:8 at (\w+)", chains[-1])
         assert found is not None, chains
         return next(name for name, node in self.nodes.items() if node.ready.get("peer_id") == found[1])
 
@@ -86,8 +86,8 @@ def test_the_text_is_that_of_the_whole_model(parts: StageSwarm) -> None:
     asyncio.run(play())
 
 
-async def killing(parts: StageSwarm, layers: str) -> tuple[int, ...]:
-    """The text of a request, while the stage of these layers is killed."""
+async def killing(parts: StageSwarm) -> tuple[int, ...]:
+    """The text of a request, while the last stage is killed."""
     killed = False
     tokens = 0
     async with AsyncClient([parts.boot.maddr], memory=False, network=NETWORK, dtype="float32") as client:
@@ -96,20 +96,20 @@ async def killing(parts: StageSwarm, layers: str) -> tuple[int, ...]:
             tokens += len(chunk.token_ids)
             if not killed and tokens >= KILL_AFTER_TOKENS:
                 killed = True
-                parts.nodes[parts.serving(layers)].kill()
+                parts.nodes[parts.serving()].kill()
     assert killed
     return run.result().token_ids
 
 
 def test_a_text_goes_on_over_a_spare(parts: StageSwarm) -> None:
-    before = parts.serving("3:8")
-    assert asyncio.run(killing(parts, "3:8")) == greedy(encoded(PROMPT), LONG)
-    assert {before, parts.serving("3:8")} == {"second", "spare"}
+    before = parts.serving()
+    assert asyncio.run(killing(parts)) == greedy(encoded(PROMPT), LONG)
+    assert {before, parts.serving()} == {"second", "spare"}
 
 
 def test_without_a_spare_the_layers_are_named_and_a_stage_that_comes_is_served_with(parts: StageSwarm) -> None:
     with pytest.raises(GenerationFailed, match=r"Layers 3:8 of 8 are held by nobody"):
-        asyncio.run(killing(parts, "3:8"))
+        asyncio.run(killing(parts))
     head = parts.nodes["head"]
     stopped = head.events.get(timeout=READY_TIMEOUT_S)
     assert stopped is not None and stopped["event"] == "stopped"

@@ -8,8 +8,6 @@ import json
 import logging
 import os
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,14 +81,6 @@ class PeerProcess(JsonProcess):
     def dial(self, other: "PeerProcess", *, timeout_s: float = 10.0) -> dict[str, Any]:
         self.say(peer_id=other.peer_id, maddrs=other.reach()["maddrs"], timeout_s=timeout_s)
         return self.hear()
-
-
-def wait_until(is_so: Callable[[], bool], *, within_s: float) -> None:
-    """Wait until a condition holds. Fails after `within_s`."""
-    began_s = time.monotonic()
-    while not is_so():
-        assert time.monotonic() - began_s < within_s, f"it was not so within {within_s:g} s"
-        time.sleep(0.1)
 
 
 if __name__ == "__main__":

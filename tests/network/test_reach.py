@@ -5,7 +5,8 @@ import pytest
 from cosine_p2p.transport.channel import SILENCE_S
 from tests.network.home_router import RouterKind
 from tests.network.laboratory import Host, Laboratory
-from tests.network.peer import PeerProcess, wait_until
+from tests.network.peer import PeerProcess
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.network, pytest.mark.lab]
 PUNCHED_S = 6.0

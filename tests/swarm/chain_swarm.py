@@ -214,7 +214,7 @@ class ChainSwarm:
         )
         await self.directory.announce(record, [digest.hex()])
 
-    async def head(self, *, max_requests: int = 16, is_warm: bool = False) -> Member:
+    async def head(self, *, is_warm: bool = False) -> Member:
         """Add a head over present stages, which keeps a second chain warm if `is_warm`. Raises `NoChain`."""
         whole: Engine = target_engine()
         identity = self.swarm._next_identity()
@@ -266,7 +266,7 @@ class ChainSwarm:
             curve=CURVE,
             identity=identity,
             config=VerifierConfig(
-                target_digest=self.swarm.facts.digest(), tokenizer_digest=DIGEST, max_requests=max_requests
+                target_digest=self.swarm.facts.digest(), tokenizer_digest=DIGEST, max_requests=16
             ),
             chain=runner,
         )
@@ -279,9 +279,9 @@ class ChainSwarm:
         assert self.source is not None and self.source.found is not None
         return [one.place.peer_id for one in self.source.found.stages]
 
-    async def still(self, *, within_s: float = 120.0) -> None:
+    async def still(self) -> None:
         """Assert that unused stages and the head hold no data."""
-        await asyncio.sleep(within_s)
+        await asyncio.sleep(120.0)
         assert self.service is not None
         assert not self.service.requests
         for name, stage in self.stages.items():

@@ -68,16 +68,14 @@ def prompt_of(rng: random.Random, tokens: int = 6) -> str:
     return LetterCodec().decode([rng.randrange(VOCAB_TOKENS) for _ in range(tokens)])
 
 
-def plain_stream(
-    prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[int] = (), vocab_tokens: int = VOCAB_TOKENS
-) -> tuple[int, ...]:
-    engine = ScriptedEngine(vocab_tokens=vocab_tokens)
+def plain_stream(prompt: str, sampling: Sampling, *, tokens: int, eos: Sequence[int] = ()) -> tuple[int, ...]:
+    engine = ScriptedEngine(vocab_tokens=VOCAB_TOKENS)
     return workload.plain_stream(engine, LetterCodec().encode(prompt), sampling, tokens=tokens, eos=eos)
 
 
-async def assert_freed(swarm: SimulatedSwarm, *, within_s: float = 3.0) -> None:
+async def assert_freed(swarm: SimulatedSwarm) -> None:
     """Assert that no engine of the swarm holds tokens or sequences of ended requests."""
-    await asyncio.sleep(within_s)
+    await asyncio.sleep(3.0)
     for member in swarm.members:
         if member.tasks[0].done():
             continue

@@ -40,9 +40,9 @@ async def later(delay_s: float, act: Callable[[], Coroutine[None, None, None]]) 
     await act()
 
 
-async def streamed(client: AsyncClient, prompt: str = PROMPT, tokens: int = TOKENS) -> tuple[int, ...]:
+async def streamed(client: AsyncClient, tokens: int = TOKENS) -> tuple[int, ...]:
     ids: list[int] = []
-    async for chunk in client.stream(prompt, max_new_tokens=tokens):
+    async for chunk in client.stream(PROMPT, max_new_tokens=tokens):
         ids += chunk.token_ids
     return tuple(ids)
 

@@ -51,13 +51,13 @@ FLOODS: Final[dict[str, tuple[str, m.Message]]] = {
 }
 
 
-async def flood(stream: Stream, message: m.Message, *, pause_s: float = PAUSE_S) -> None:
+async def flood(stream: Stream, message: m.Message) -> None:
     """Send a greeting, then the same message forever."""
     await stream.write(encode_frame(encode(m.Hello(VERSION, (), "flood"))))
     frame = encode_frame(encode(message))
     while True:
-        await stream.write(frame * (int(PIECE_BYTES * pause_s / PAUSE_S) // len(frame) + 1))
-        await asyncio.sleep(pause_s)
+        await stream.write(frame * (PIECE_BYTES // len(frame) + 1))
+        await asyncio.sleep(PAUSE_S)
 
 
 async def ended(attacks: Sequence[asyncio.Task[None]]) -> None:

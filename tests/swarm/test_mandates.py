@@ -36,24 +36,18 @@ async def _nothing(swarm: SimulatedSwarm, verifiers: list[Member]) -> None:
 
 
 def generated(
-    *,
-    verifiers: int = 1,
-    drafters: int = 2,
-    coordinates: bool = True,
-    meddle: Meddle = _nothing,
-    one_way_s: float = ONE_WAY_S,
-    **options: Any,
+    *, verifiers: int = 1, coordinates: bool = True, meddle: Meddle = _nothing, **options: Any
 ) -> Generation:
 
     async def run() -> Generation:
-        async with SimulatedSwarm(one_way_s=one_way_s) as swarm:
+        async with SimulatedSwarm(one_way_s=ONE_WAY_S) as swarm:
             kind = STRATEGIES["cosine"] if coordinates else None
             # Without prompt lookup each token that no drafter drafted takes a pass.
             policy = Policy(uses_prompt_lookup=False)
             served = [
                 await swarm.verifier(target_engine(), coordination=kind, policy=policy) for _ in range(verifiers)
             ]
-            for number in range(drafters):
+            for number in range(2):
                 await swarm.drafter(draft_engine(0.8, number), domain=f"domain-{number}")
             client = await swarm.client(**({"coordination": "verifier"} | options))
             meddling = asyncio.ensure_future(meddle(swarm, served))

@@ -68,12 +68,11 @@ def after_a_loss(
     *,
     away_s: float = 10.0,
     strategy: str = "cosine",
-    times: int = 1,
     timeout_s: float = 600.0,
     patience_s: float = PATIENCE_S,
     lost_at_s: float = LOST_AT_S,
 ) -> Outcome:
-    """Generate a text whose only verifier vanishes `times` times; `away_s` later `then` joins."""
+    """Generate a text whose only verifier vanishes; `away_s` later `then` joins."""
 
     async def run() -> Outcome:
         async with SimulatedSwarm() as swarm:
@@ -82,14 +81,12 @@ def after_a_loss(
             client = await swarm.client(strategy=strategy, patience_s=patience_s)
 
             async def lose() -> None:
-                nonlocal verifier
-                for _ in range(times):
-                    await asyncio.sleep(lost_at_s)
-                    await verifier.kill()
-                    await asyncio.sleep(away_s)
-                    identity = verifier.identity if then is Then.SAME else None
-                    if then is not Then.NONE:
-                        verifier = await swarm.verifier(target_engine(), identity=identity)
+                await asyncio.sleep(lost_at_s)
+                await verifier.kill()
+                await asyncio.sleep(away_s)
+                identity = verifier.identity if then is Then.SAME else None
+                if then is not Then.NONE:
+                    await swarm.verifier(target_engine(), identity=identity)
 
             if not lost_at_s:
                 # The client has found it before.

@@ -23,12 +23,12 @@ ASKED = RequestDescription(prompt=PROMPT, strategy="cosine")
 Use = Callable[[SimulatedSwarm, AsyncClient, RunningRequests], Awaitable[Any]]
 
 
-def watched(use: Use, *, verifiers: int = 2) -> Snapshot:
+def watched(use: Use) -> Snapshot:
     """Return the last snapshot of a swarm in which `use` sent requests."""
 
     async def run() -> Snapshot:
         async with SimulatedSwarm() as swarm:
-            for _ in range(verifiers):
+            for _ in range(2):
                 await swarm.verifier(target_engine())
             await swarm.drafter(draft_engine(0.9))
             requests = RunningRequests(MonitorState(title="test", target="zoo:target"))

@@ -8,12 +8,12 @@ from cosine_p2p.directory.known_peers import MAX_DIALLED, SILENCE_S, KnownPeer, 
 from tests.cosine_p2p.samples import identity_of
 
 
-def maddr(number: int, *, port: int = 4001) -> str:
-    return f"/ip4/192.0.2.{number}/tcp/{port}/p2p/{identity_of(number).peer_id}"
+def maddr(number: int) -> str:
+    return f"/ip4/192.0.2.{number}/tcp/4001/p2p/{identity_of(number).peer_id}"
 
 
-def peer(number: int, *, has_answered: bool = True, asked_at_s: float = 100.0) -> KnownPeer:
-    return KnownPeer(maddrs=(maddr(number),), has_answered=has_answered, asked_at_s=asked_at_s)
+def peer(number: int, *, has_answered: bool = True) -> KnownPeer:
+    return KnownPeer(maddrs=(maddr(number),), has_answered=has_answered, asked_at_s=100.0)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_no_peer_is_refused(value: Any) -> None:
 
 
 def test_initial_peers_come_first_unless_they_did_not_answer_lately() -> None:
-    known = [peer(5), peer(6), peer(1, has_answered=False, asked_at_s=100.0)]
+    known = [peer(5), peer(6), peer(1, has_answered=False)]
     initial = (maddr(1), maddr(2))
     assert order_peers(initial, known, now_s=101.0) == (maddr(2), maddr(5), maddr(6), maddr(1))
     assert order_peers(initial, known, now_s=100.0 + SILENCE_S) == (maddr(1), maddr(2), maddr(5), maddr(6))

@@ -27,8 +27,8 @@ def of(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {"p": schema}, **more}
 
 
-def kinds(schema: Any, name: str = "p") -> set[str]:
-    return {kind for form in member_forms(Root(schema), name) for kind in form.kinds}
+def kinds(schema: Any) -> set[str]:
+    return {kind for form in member_forms(Root(schema), "p") for kind in form.kinds}
 
 
 @pytest.mark.parametrize(

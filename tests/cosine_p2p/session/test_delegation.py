@@ -71,8 +71,8 @@ def credit(tokens: tuple[int, ...], *, author: int = 1, signer: int = 3, d_0: by
     return m.Credit(7, author, body, identity_of(signer).sign(kind="fragment", digest=d_0, body=body))
 
 
-def commit(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> m.Commit:
-    return m.Commit(7, len(after), tokens, roll_digest(D_0, (*after, *tokens)), authors, m.PassStats(0, 0, 0))
+def commit(tokens: tuple[int, ...], authors: bytes) -> m.Commit:
+    return m.Commit(7, 0, tokens, roll_digest(D_0, tokens), authors, m.PassStats(0, 0, 0))
 
 
 def delegated() -> Scene:
@@ -201,12 +201,10 @@ def test_a_delegate_whose_drafters_bring_nothing_for_long_is_not_asked_for_a_whi
     assert Scene(mandates=mandates).offer() is None
 
 
-def chained(
-    tokens: tuple[int, ...], *, author: int = 1, after: tuple[int, ...] = (), is_checked: bool = False
-) -> SignedDraft:
+def chained(tokens: tuple[int, ...], *, author: int = 1) -> SignedDraft:
     nodes = NodeBlock.of([Node(index - 1 if index else BASE, token, 1.0) for index, token in enumerate(tokens)])
-    draft = m.Draft(1, 1, roll_digest(D_0, after), len(after), nodes)
-    return SignedDraft(author, m.Fragment(b"", bytes(64)), draft, is_checked=is_checked)
+    draft = m.Draft(1, 1, roll_digest(D_0, ()), 0, nodes)
+    return SignedDraft(author, m.Fragment(b"", bytes(64)), draft, is_checked=False)
 
 
 def claims(tokens: tuple[int, ...], authors: bytes, *, after: tuple[int, ...] = ()) -> list[Claim]:

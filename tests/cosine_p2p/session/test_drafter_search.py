@@ -66,8 +66,8 @@ class Scene:
     def asked(self, found: list[NodeRecord], *, seed: int = 0) -> AskedDrafters:
         return self.search.choose(found, VERIFIER, chance=Random(seed).random, now_s=NOW_S)
 
-    def chosen(self, found: list[NodeRecord], *, seed: int = 0) -> set[str]:
-        return ids(self.asked(found, seed=seed).records)
+    def chosen(self, found: list[NodeRecord]) -> set[str]:
+        return ids(self.asked(found).records)
 
 
 def ids(records: Iterable[NodeRecord]) -> set[str]:

@@ -94,8 +94,8 @@ class Swarm:
         self.drafters.follow(*authors)
         await asyncio.sleep(0.1)
 
-    def event(self, message: m.Message, *, sender: int = 1) -> DrafterStarted | DrafterLost | None:
-        return self.drafters.event_of(Delivery(peer(sender), DRAFT, message))
+    def event(self, message: m.Message) -> DrafterStarted | DrafterLost | None:
+        return self.drafters.event_of(Delivery(peer(1), DRAFT, message))
 
     async def taken(self, *batches: list[Delivery]) -> tuple[list[tuple[int, int]], list[Delivery]]:
         """Return authors and sequence numbers of accepted fragments, and refused deliveries, of some batches."""

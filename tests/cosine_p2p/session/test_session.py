@@ -40,8 +40,8 @@ def commit(number: int, tokens: tuple[int, ...], *, after: tuple[int, ...] = (),
     return m.Commit(number, len(after), tokens, digest, authors or bytes(len(tokens)), STATS)
 
 
-def signed(commit: m.Commit, *, first: int = 0, signer: int = 1, digest: bytes | None = None) -> m.Commit:
-    transcript = Transcript(first, commit.position + len(commit.tokens), digest or commit.digest)
+def signed(commit: m.Commit, *, signer: int = 1, digest: bytes | None = None) -> m.Commit:
+    transcript = Transcript(0, commit.position + len(commit.tokens), digest or commit.digest)
     return replace(commit, transcript=sign(identity_of(signer), transcript, digest=D_0))
 
 

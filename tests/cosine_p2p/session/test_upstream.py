@@ -84,8 +84,8 @@ TELLING = replace(REQUEST, prompt=(1, 2, 3), logprobs=AskedLogprobs(1, of_prompt
 TELLING_D_0 = request_digest(TELLING)
 
 
-def telling(*, tells_prompt: bool = True) -> Upstream:
-    return replace(upstream(), request=TELLING, d_0=TELLING_D_0, digest=TELLING_D_0, tells_prompt=tells_prompt)
+def telling() -> Upstream:
+    return replace(upstream(), request=TELLING, d_0=TELLING_D_0, digest=TELLING_D_0, tells_prompt=True)
 
 
 def likely(token: int) -> Likelihood:

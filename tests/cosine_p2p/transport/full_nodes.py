@@ -119,10 +119,10 @@ def dht_of(transport: HivemindTransport) -> Any:
     return transport._running.dht
 
 
-def content(signer: Identity, cell: str = ROOT, **changes: Any) -> tuple[str, bytes]:
-    """A cell's name and a record in it, of the signer if no other `owner` is given."""
+def content(signer: Identity, **changes: Any) -> tuple[str, bytes]:
+    """The root's name and a record in it, of the signer if no other `owner` is given."""
     record = record_of(changes.pop("owner", signer), now_s=time.time(), **changes)
-    return cell, seal_record(record, signer, key=cell)
+    return ROOT, seal_record(record, signer, key=ROOT)
 
 
 async def plant(stranger: Any, honest: HivemindTransport, **value: Any) -> bool | None:

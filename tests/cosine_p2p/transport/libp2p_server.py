@@ -56,14 +56,14 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(seed: bytes, *, port: int = 0) -> AsyncIterator[Server]:
+async def serving(seed: bytes) -> AsyncIterator[Server]:
     """A host on loopback under the identity of a 32-byte seed."""
     from libp2p import new_host
     from libp2p.custom_types import TProtocol
     from multiaddr import Multiaddr
 
     key = Ed25519PrivateKey.from_bytes(seed)
-    place = [Multiaddr(f"/ip4/127.0.0.1/tcp/{port}")]
+    place = [Multiaddr("/ip4/127.0.0.1/tcp/0")]
     host = new_host(key_pair=KeyPair(key, key.get_public_key()), listen_addrs=place)
     for protocol, handler in _HANDLERS.items():
         host.set_stream_handler(TProtocol(protocol), handler)

@@ -11,13 +11,11 @@ from cosine_node.demo.race import Way
 from tests.lab.experiments.quick import silent
 
 
-def row(
-    ratio: float, *, temperature: float = 0.0, rtt_ms: float = 0.0, is_identical: bool = True
-) -> dict[str, Any]:
+def row(ratio: float, *, rtt_ms: float = 0.0, is_identical: bool = True) -> dict[str, Any]:
     times = {Way.PLAIN.value: 1.0, Way.COPYING.value: 1.0, Way.COSINE.value: ratio}
     return {
         "emulated_rtt_ms": rtt_ms,
-        "temperature": temperature,
+        "temperature": 0.0,
         "ms_per_token": {way: 10 / times_plain for way, times_plain in times.items()},
         "times_plain": times,
         "is_identical": is_identical,

@@ -75,8 +75,8 @@ def test_the_time_of_a_slow_stage_is_charged_to_it_whatever_it_says(data: st.Dat
             assert stage in (guilty, guilty + 1) or one.between_s[stage] == pytest.approx(0.0, abs=0.001)
 
 
-def times_of(*, stages: int = 3, reports: list[bool] | None = None) -> PassTimes:
-    return PassTimes(reports=reports or [True] * stages, ways_s=[WAY_S] * stages)
+def times_of(*, stages: int = 3) -> PassTimes:
+    return PassTimes(reports=[True] * stages, ways_s=[WAY_S] * stages)
 
 
 def passed(times: PassTimes, stage: int, number: int, passed_s: float, *, is_left_out: bool = False) -> None:

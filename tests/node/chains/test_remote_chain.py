@@ -42,6 +42,7 @@ from tests.node.engine.staged import load_untried, ranges, whole_engine
 from tests.node.engine.tiny_models import VOCAB
 from tests.node.stages.chains import POOL_TOKENS, TARGET, head_of, served
 from tests.scenes import in_real_time
+from tests.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +53,6 @@ def stages(folder: Path) -> list[StageModel]:
 async def off_loop(work: Callable[[], Any]) -> Any:
     """Run work in a thread, as a verifier does."""
     return await asyncio.get_running_loop().run_in_executor(None, work)
-
-
-async def until(is_so: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not is_so():  # noqa: ASYNC110  # the services tell nobody
-            await asyncio.sleep(0.01)
 
 
 @in_real_time

@@ -50,9 +50,9 @@ def survey(*nodes: NodeSight, problem: str = "") -> Survey:
     return Survey(target="zoo:target", nodes=nodes, problem=problem)
 
 
-def drawn(seen: Survey, notes: OwnNotes = NOTHING, *, columns: int = 200) -> str:
+def drawn(seen: Survey, notes: OwnNotes = NOTHING) -> str:
     out = io.StringIO()
-    Console(file=out, width=columns).print(picture(seen, "main", notes, columns=columns))
+    Console(file=out, width=200).print(picture(seen, "main", notes, columns=200))
     return out.getvalue()
 
 

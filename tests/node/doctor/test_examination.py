@@ -6,7 +6,6 @@ import logging
 import os
 import pickle
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -33,6 +32,7 @@ from tests.node.engine.gguf_architectures import TINY
 from tests.node.engine.gguf_models import tiny_gguf
 from tests.node.engine.openai.reciting_server import RecitingServer
 from tests.thoroughness import quick_first
+from tests.waiting import state_of, wait_until
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -244,9 +244,8 @@ def test_a_child_is_killed_with_what_it_started(tmp_path: Path, monkeypatch: pyt
         tmp_path,
         monkeypatch,
     )
-    status = Path(f"/proc/{(tmp_path / 'pid').read_text()}/stat")
-    while status.exists() and status.read_text().split()[2] != "Z":
-        time.sleep(0.01)
+    pid = int((tmp_path / "pid").read_text())
+    wait_until(lambda: state_of(pid) in "XZ")
 
 
 def test_a_check_that_fails_itself_is_a_failure_and_ends_no_other(

@@ -93,17 +93,15 @@ def start(request: Request, *, number: int = 1, committed: tuple[int, ...] = ())
     return m.Start(number, request, committed)
 
 
-def assign(base: bytes, *, number: int = 1, position: int = 0, **options: Any) -> m.Assign:
+def assign(base: bytes, *, position: int = 0, **options: Any) -> m.Assign:
     plan: dict[str, Any] = {"depth": 8, "width": 1, "window": 8} | options
-    return m.Assign(number, base, position, **plan)
+    return m.Assign(1, base, position, **plan)
 
 
-async def followed(
-    caller: Caller, *, number: int = 1, prompt: tuple[int, ...] = (1, 2, 3), window: int = 8
-) -> Request:
+async def followed(caller: Caller, *, prompt: tuple[int, ...] = (1, 2, 3), window: int = 8) -> Request:
     request = request_of(caller.peer_id, prompt=prompt, max_new_tokens=LONG)
-    caller.post(start(request, number=number), assign(request_digest(request), number=number, window=window))
-    await caller.until(m.Started, number=number)
+    caller.post(start(request), assign(request_digest(request), window=window))
+    await caller.until(m.Started)
     return request
 
 

@@ -130,10 +130,7 @@ def fused_attention() -> dict[str, tuple[int, ...]]:
     return weights(attn_norm=(WIDTH,), attn_qkv=(rows, WIDTH), attn_output=(WIDTH, WIDTH))
 
 
-def normed_heads(head: int) -> dict[str, tuple[int, ...]]:
-    return weights(attn_q_norm=(head,), attn_k_norm=(head,))
-
-
+NORMED_HEADS: Final = weights(attn_q_norm=(HEAD,), attn_k_norm=(HEAD,))
 GATED: Final = weights(ffn_norm=(WIDTH,), ffn_gate=(FEED, WIDTH), ffn_up=(FEED, WIDTH), ffn_down=(WIDTH, FEED))
 FUSED: Final = weights(ffn_norm=(WIDTH,), ffn_up=(2 * FEED, WIDTH), ffn_down=(WIDTH, FEED))
 MIXED: Final = weights(
@@ -246,7 +243,7 @@ def latent(mixed: Shapes, **metadata: Any) -> TinyGguf:
 
 
 _WINDOWED: Final[dict[str, Any]] = {"head": HEAD, "attention__sliding_window": WINDOW}
-_GEMMA3: Final = {**GEMMA, **POST_NORMS, **normed_heads(HEAD)}
+_GEMMA3: Final = {**GEMMA, **POST_NORMS, **NORMED_HEADS}
 _PHI3: Final = {**fused_attention(), **FUSED}
 _SIGMOID: Final[dict[str, Any]] = {"expert_weights_norm": True, "expert_gating_func": 2}
 TINY: Final[Mapping[str, TinyGguf]] = {
@@ -255,8 +252,8 @@ TINY: Final[Mapping[str, TinyGguf]] = {
     "llama-3.1": model("llama", LLAMA, {**UNTIED, "rope_freqs.weight": (QUARTER // 2,)}),
     "mixtral": model("llama", {**attention(), **MIXED}, **EXPERT_SIZES, feed_forward_length=EXPERT_FEED),
     "qwen2": model("qwen2", _QWEN2, TIED),
-    "qwen3": model("qwen3", {**GEMMA, **normed_heads(HEAD)}, TIED, head=HEAD),
-    "qwen3moe": model("qwen3moe", {**attention(HEAD), **MIXED, **normed_heads(HEAD)}, head=HEAD, **EXPERT_SIZES),
+    "qwen3": model("qwen3", {**GEMMA, **NORMED_HEADS}, TIED, head=HEAD),
+    "qwen3moe": model("qwen3moe", {**attention(HEAD), **MIXED, **NORMED_HEADS}, head=HEAD, **EXPERT_SIZES),
     "gemma2": model(
         "gemma2",
         {**GEMMA, **POST_NORMS},

@@ -12,8 +12,8 @@ from cosine_protocol.request import Sampling
 VOCAB = 64
 
 
-def _engine(pool_tokens: int = 4096) -> NgramEngine:
-    return NgramEngine(vocab_tokens=VOCAB, context_tokens=2048, pool_tokens=pool_tokens)
+def _engine() -> NgramEngine:
+    return NgramEngine(vocab_tokens=VOCAB, context_tokens=2048, pool_tokens=4096)
 
 
 def _chain(sequence: int, tokens: Sequence[int], *, scored_from: int = 0, wants_nll: bool = False) -> Row:

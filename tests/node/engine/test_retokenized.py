@@ -41,8 +41,8 @@ def retokenized(inner: Any, *, target: PlainTokens, own: PlainTokens, **options:
     return RetokenizedEngine(inner, own=own, target=target, vocab_tokens=VOCAB_TOKENS[target], **options)
 
 
-def reciting(target: PlainTokens, own: PlainTokens, text: str = TEXT) -> tuple[RetokenizedEngine, Reciter]:
-    inner = Reciter(own, text, vocab_tokens=VOCAB_TOKENS[own])
+def reciting(target: PlainTokens, own: PlainTokens) -> tuple[RetokenizedEngine, Reciter]:
+    inner = Reciter(own, TEXT, vocab_tokens=VOCAB_TOKENS[own])
     return retokenized(inner, target=target, own=own), inner
 
 
@@ -66,8 +66,8 @@ def drafts_along(engine: RetokenizedEngine, ids: Sequence[int], *, prompt_tokens
     return said
 
 
-def prompt_of(target: TextTokens, text: str = "When the ferry") -> Sequence[int]:
-    return target.encode(text)
+def prompt_of(target: TextTokens) -> Sequence[int]:
+    return target.encode("When the ferry")
 
 
 @both_ways
@@ -213,8 +213,8 @@ TEXTS = st.text(max_size=20) | st.text("🙂👍🏽🐟 ok", max_size=20)
 AFTER = st.sampled_from(After)
 
 
-def said_of(own: PlainTokens, text: str, probability: float = 0.5) -> list[PredictedToken]:
-    return [PredictedToken(token, probability) for token in own.encode(text)]
+def said_of(own: PlainTokens, text: str) -> list[PredictedToken]:
+    return [PredictedToken(token, 0.5) for token in own.encode(text)]
 
 
 def tokens_of(target: PlainTokens, own: PlainTokens, before: str, text: str, after: After) -> list[int]:

@@ -228,22 +228,3 @@ def pool_bytes(store: KvStore) -> int:
     """Return the memory of all layers; some share their pages."""
     pages = {id(page): page.nbytes for layer in store._layers.values() for page in layer.pages}
     return sum(pages.values())
-
-
-def gemma3_that_sees() -> Any:
-    """The configuration of a model of texts and images, whose two parts have as many layers."""
-    return tf.Gemma3Config(
-        text_config={**COMMON, "head_dim": 16, "layer_types": ["full_attention"] * 2, "sliding_window": 64},
-        vision_config={
-            "hidden_size": 32,
-            "intermediate_size": 64,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "image_size": 28,
-            "patch_size": 14,
-        },
-        mm_tokens_per_image=4,
-        image_token_index=199,
-        boi_token_index=198,
-        eoi_token_index=197,
-    )

@@ -72,12 +72,12 @@ class Player(ScriptedEngine):
         return [100.0 * (each == token) for each in range(self.vocab_tokens)]
 
 
-def played_swarm(play: Play, *, template: str = TEMPLATE) -> Any:
+def played_swarm(play: Play) -> Any:
     """Return a function that makes swarms of one verifier with prepared replies."""
 
     @asynccontextmanager
     async def swarm_of(**_: Any) -> AsyncIterator[SimulatedSwarm]:
-        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(template), eos=(END,)) as swarm:
+        async with SimulatedSwarm(one_way_s=0.001, codec=Letters(TEMPLATE), eos=(END,)) as swarm:
             await swarm.verifier(Player(play), curve=QUICK)
             yield swarm
 

@@ -38,11 +38,11 @@ class Hub:
     files: dict[str, bytes] = field(default_factory=lambda: {name: (MODEL / name).read_bytes() for name in ALIKE})
     asked: list[str] = field(default_factory=list)
 
-    def holds(self, commit: str, *, without: str = "") -> Path:
+    def holds(self, *, without: str = "") -> Path:
         root = self.cache / "models--someone--toy"
-        folder = Path(shutil.copytree(MODEL, root / "snapshots" / commit))
+        folder = Path(shutil.copytree(MODEL, root / "snapshots" / OLD))
         (root / "refs").mkdir(exist_ok=True)
-        (root / "refs" / "main").write_text(commit)
+        (root / "refs" / "main").write_text(OLD)
         if without:
             (folder / without).unlink()
         return folder
@@ -157,12 +157,12 @@ def no_hub(hub: Hub, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("missing", ["model.safetensors", "config.json"])
 def test_a_snapshot_that_lacks_a_file_is_not_held(hub: Hub, missing: str) -> None:
-    hub.holds(OLD, without=missing)
+    hub.holds(without=missing)
     assert HubModel.parse(NAME).held() is None
 
 
 def test_without_a_hub_what_was_downloaded_is_taken(no_hub: Hub, caplog: pytest.LogCaptureFixture) -> None:
-    held = no_hub.holds(OLD)
+    held = no_hub.holds()
     assert HubModel.parse(NAME).fetch() == held
     told = [record.getMessage() for record in caplog.records if record.name == hub_room.LOG.name]
     assert len(told) == (0 if constants.HF_HUB_OFFLINE else 1)
@@ -170,7 +170,7 @@ def test_without_a_hub_what_was_downloaded_is_taken(no_hub: Hub, caplog: pytest.
 
 
 def test_without_a_hub_what_is_not_here_as_a_whole_is_refused_in_a_sentence(no_hub: Hub) -> None:
-    no_hub.holds(OLD, without="model.safetensors")
+    no_hub.holds(without="model.safetensors")
     with pytest.raises(UsageError, match="'someone/toy' is not here as a whole") as refused:
         HubModel.parse(NAME).fetch()
     assert "\n" not in str(refused.value)

@@ -57,12 +57,12 @@ def told_swarm(nodes: Iterable[NodeSight]) -> dict[str, Any]:
     return {**swarm_facts(survey), "entrance": [], "trend": []}
 
 
-def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:20") -> dict[str, Any]:
+def told_machine(*, text: str = "") -> dict[str, Any]:
     """A machine as sent to the page; `text` replaces all of its texts."""
     return {
         "cores": 8,
-        "memory_bytes": int(2 * gib * 2**30),
-        "devices": [{"name": text or "NVIDIA GeForce RTX 3060", "memory_bytes": int(gib * 2**30)}],
+        "memory_bytes": 11 << 30,
+        "devices": [{"name": text or "NVIDIA GeForce RTX 3060", "memory_bytes": int(5.5 * 2**30)}],
         "disk_bytes": 212 << 30,
         "lacks": [text] if text else [],
         "reach": {
@@ -72,9 +72,9 @@ def told_machine(*, text: str = "", gib: float = 5.5, layers: str | None = "18:2
             "peers reach it through initial peers that relay",
             "fix": text or "Name two `bootstrap` nodes as initial peers.",
         },
-        "given_bytes": int(0.85 * gib * 2**30),
+        "given_bytes": int(0.85 * 5.5 * 2**30),
         "fits": {
-            "layers": layers,
+            "layers": "18:20",
             "bytes": 4 << 30,
             "is_whole": False,
             "whole_bytes": 61 << 30,

@@ -16,10 +16,10 @@ def pace_of(most_under_way: int | None = None) -> ChainPace:
     return ChainPace([QUICK, SLOW, QUICK], most_under_way=most_under_way)
 
 
-def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0, tokens: int = 1) -> None:
+def pass_through(pace: ChainPace, now_s: float, *, queued_s: float = 0.0) -> None:
     """End a pass with the given time in queues."""
-    taken_s = WAY_S + sum(curve.seconds(tokens) for curve in (QUICK, SLOW, QUICK)) + queued_s
-    pace.note_ended(now_s, begun_s=now_s - taken_s, tokens=tokens)
+    taken_s = WAY_S + sum(curve.seconds(1) for curve in (QUICK, SLOW, QUICK)) + queued_s
+    pace.note_ended(now_s, begun_s=now_s - taken_s, tokens=1)
 
 
 @pytest.mark.parametrize(("tokens", "period_s"), [(1, 0.02), (8, 0.03)])

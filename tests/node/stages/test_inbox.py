@@ -29,8 +29,8 @@ TOKEN_BYTES = 1 << 18
 MOST_BYTES = 4 * TOKEN_BYTES
 
 
-def feed_of(tokens: int, *, number: int = 0) -> list[FeedPass | Activations]:
-    return feed_messages(number, [Row.chain(1, range(tokens))], bytes(TOKEN_BYTES * tokens))
+def feed_of(tokens: int) -> list[FeedPass | Activations]:
+    return feed_messages(0, [Row.chain(1, range(tokens))], bytes(TOKEN_BYTES * tokens))
 
 
 def filled(messages: Sequence[FeedPass | Activations], *, token_bytes: int = TOKEN_BYTES) -> StageInbox:

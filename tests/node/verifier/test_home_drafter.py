@@ -44,7 +44,7 @@ class FullEngine(ScriptedEngine):
         raise OutOfPages("full")
 
 
-def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: int = 1) -> list[Generation]:
+def generate(home: ScriptedEngine | None, *, clients: int = 1) -> list[Generation]:
     """The generations of clients at one verifier 100 ms away, with no other drafter."""
 
     async def run() -> list[Generation]:
@@ -52,7 +52,7 @@ def generate(home: ScriptedEngine | None, *, strategy: str = "cosine", clients: 
             member = await swarm.verifier(home_engine=home)
             done = []
             for number in range(clients):
-                client = await swarm.client(strategy=strategy)
+                client = await swarm.client(strategy="cosine")
                 run = await client.start("hello", max_new_tokens=TOKENS, seed=number)
                 sources = {chunk.source async for chunk in run.chunks()}
                 done.append(run.result())

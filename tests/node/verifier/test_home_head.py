@@ -33,9 +33,7 @@ class ListeningEngine(HeadEngine):
         return super().forward(rows)
 
 
-def generate(
-    home: HeadEngine | None, *, temperature: float = 0.0, requests: int = 1, prompt: Sequence[int] = PROMPT
-) -> list[tuple[int, ...]]:
+def generate(home: HeadEngine | None, *, temperature: float = 0.0, requests: int = 1) -> list[tuple[int, ...]]:
     """Texts by a tiny target, one after the other."""
 
     async def run() -> list[tuple[int, ...]]:
@@ -45,7 +43,7 @@ def generate(
             client = await swarm.client()
             texts = []
             for _ in range(requests):
-                run = await client.start(list(prompt), max_new_tokens=TOKENS, temperature=temperature, seed=1)
+                run = await client.start(list(PROMPT), max_new_tokens=TOKENS, temperature=temperature, seed=1)
                 texts.append(tuple([token async for chunk in run.chunks() for token in chunk.token_ids]))
             return texts
 

@@ -109,8 +109,8 @@ def test_what_cannot_be_served_or_audited_is_refused_with_the_reason(
 # The verdict of a pass equals decoding one token at a time.
 
 
-def state_of(request: Request, *, output: tuple[int, ...] = (9,)) -> VerifierRequest:
-    state = unfed(request, output=output)
+def state_of(request: Request) -> VerifierRequest:
+    state = unfed(request, output=(9,))
     state.stage = RequestStage.DECODE
     return state
 

@@ -153,13 +153,12 @@ async def test_a_request_is_answered_with_its_stream_and_a_signed_account(bench:
     assert account == m.Account(1, m.FinishReason.LENGTH, 12, commits[-1].digest, (0, 0))
 
 
-async def occupied(bench: Bench, *, clients: int, each: int = 1) -> list[Caller]:
+async def occupied(bench: Bench, *, clients: int) -> list[Caller]:
     """Clients with long requests."""
     callers = [await bench.caller() for _ in range(clients)]
     for caller in callers:
-        for number in range(1, each + 1):
-            caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG), number=number))
-            await caller.until(m.Opened, number=number)
+        caller.post(opening(request_of(caller.peer_id, max_new_tokens=2 * LONG)))
+        await caller.until(m.Opened)
     return callers
 
 

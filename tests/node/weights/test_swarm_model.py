@@ -25,11 +25,11 @@ class Swarm:
         self.directory = MemoryDirectory()
         self._cache = cache
 
-    async def add(self, number: int, served: HeldWeights, *, digest: bytes = DIGEST) -> None:
+    async def add(self, number: int, served: HeldWeights) -> None:
         identity = identity_of(number)
         record = record_of(identity, now_s=0.0, role=Role.VERIFIER, target=NAME)
-        record = replace(record, target_digest=digest, content_digest=served.content_digest)
-        await self.directory.announce(record, (NAME, digest.hex()))
+        record = replace(record, target_digest=DIGEST, content_digest=served.content_digest)
+        await self.directory.announce(record, (NAME, DIGEST.hex()))
         await self.nodes.network.join(identity.peer_id).serve(WEIGHTS, WeightsService(served).handle)
 
     async def find(self, text: str) -> SwarmModel | None:

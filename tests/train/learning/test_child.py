@@ -6,7 +6,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 from cosine_train.learning import child as module
 from cosine_train.learning.child import LOG_NAME, ChildFailed, ComparisonOrder, LearningChild
+from tests.waiting import state_of, wait_until
 
 ORDER = ComparisonOrder(folder="f", earlier="e", live="l", target="t", after=0)
 
@@ -30,21 +30,6 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         return LearningChild(tmp_path)
 
     return make
-
-
-def state_of(pid: int) -> str:
-    """Return Linux's letter for the state of a process; X for one that is gone."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except FileNotFoundError:
-        return "X"
-
-
-def wait_until(pid: int, states: str) -> None:
-    until_s = time.monotonic() + 60
-    while state_of(pid) not in states:
-        assert time.monotonic() < until_s, state_of(pid)
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +72,7 @@ def test_it_ends_where_its_parent_is_killed(tmp_path: Path, is_stopped: bool) ->
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         if is_stopped:
-            wait_until(pid, "T")
+            wait_until(lambda: state_of(pid) == "T")
         os.kill(parent.pid, signal.SIGKILL)
         parent.wait()
-        wait_until(pid, "XZ")
+        wait_until(lambda: state_of(pid) in "XZ")

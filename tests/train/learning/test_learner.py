@@ -29,6 +29,7 @@ from tests.train.learning import scripted_child
 from tests.train.learning.scripted_child import SCRIPT
 from tests.train.learning.streams import stream
 from tests.train.learning.test_streams import followed, noted
+from tests.waiting import until
 
 BETTER = {"before": 500, "after": 600}
 CURVE = CostCurve(((1, 0.001), (64, 0.002)))
@@ -137,12 +138,6 @@ class Drafter:
         self.keep()
         await self.event("learned")
         return await self.event("switched")
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not holds():  # noqa: ASYNC110  # what is waited for is no event of a loop
-            await asyncio.sleep(0.01)
 
 
 def test_better_weights_serve_and_are_announced_and_serve_again_after_a_start(tmp_path: Path) -> None:

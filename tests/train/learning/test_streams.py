@@ -6,7 +6,6 @@ from dataclasses import replace
 import pytest
 
 from cosine_node.drafter.observer import NO_GUESS
-from cosine_protocol.request import Request
 from cosine_train.learning.streams import (
     MAX_PROMPT_TOKENS,
     MAX_TOKENS,
@@ -22,14 +21,14 @@ REQUEST = request_of("client")
 D_0 = bytes(16)
 
 
-def noted(record: StreamRecord, tokens: list[int], *, start: int = 0, guess: int = NO_GUESS) -> StreamRecord:
-    for position, token in enumerate(tokens, start):
+def noted(record: StreamRecord, tokens: list[int], *, guess: int = NO_GUESS) -> StreamRecord:
+    for position, token in enumerate(tokens):
         record.note(position, token, guess=guess)
     return record
 
 
-def followed(records: StreamRecords, request: Request = REQUEST, *, d_0: bytes = D_0) -> StreamRecord:
-    record = records.follow(request, d_0)
+def followed(records: StreamRecords) -> StreamRecord:
+    record = records.follow(REQUEST, D_0)
     assert record is not None
     return record
 

@@ -44,11 +44,11 @@ print(made.digest)
 """
 
 
-def make(versions: Versions, number: int, *, bytes_each: int = 100) -> WeightVersion:
+def make(versions: Versions, number: int) -> WeightVersion:
     folder = versions.begin(number)
     (folder / "gguf").mkdir()
     for name in ("config.json", "model.safetensors", "gguf/model.gguf"):
-        (folder / name).write_bytes(f"{name} {number}".encode() * bytes_each)
+        (folder / name).write_bytes(f"{name} {number}".encode() * 100)
     return versions.finish(number)
 
 

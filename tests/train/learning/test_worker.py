@@ -5,7 +5,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
@@ -40,6 +39,7 @@ from cosine_train.learning.versions import VERSIONS, Versions
 from cosine_train.learning.worker import carry_out
 from tests.thoroughness import THOROUGH
 from tests.train.learning.streams import stream
+from tests.waiting import wait_until
 
 NEEDED = {"config.json", "model.safetensors", "generation_config.json"}
 
@@ -132,8 +132,7 @@ def test_it_gives_way_and_ends_when_nobody_holds_its_stdin(folder: Path) -> None
         assert child.stdin is not None
         pickle.dump(round_order(folder), child.stdin)
         child.stdin.flush()
-        while not (folder / "versions").exists():
-            time.sleep(0.01)
+        wait_until((folder / "versions").exists)
         assert os.sched_getscheduler(child.pid) == os.SCHED_IDLE
         assert os.getpriority(os.PRIO_PROCESS, child.pid) == 19
         child.stdin.close()

@@ -89,10 +89,10 @@ def caller(sender: Identity) -> Any:
 
 
 def item(
-    signer: Identity, *, cell: str = ROOT, owner: Identity | None = None, age_s: float = 0.0, **changes: Any
+    signer: Identity, *, cell: str = ROOT, owner: Identity | None = None, **changes: Any
 ) -> tuple[str, str, bytes]:
     owner = owner or signer
-    record = record_of(owner, now_s=time.time() - age_s, **changes)
+    record = record_of(owner, now_s=time.time(), **changes)
     return cell, owner.peer_id, encode_body(StoredValue(cell, seal_record(record, signer, key=cell)))
 
 

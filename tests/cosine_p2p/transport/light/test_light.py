@@ -46,12 +46,12 @@ def config(*maddrs: str, dial_timeout_s: float = 4.0) -> LightConfig:
     return LightConfig(identity=OURS, initial_peers=maddrs, dial_timeout_s=dial_timeout_s)
 
 
-def with_server(play: Play, *, dial_timeout_s: float = 4.0) -> None:
+def with_server(play: Play) -> None:
     """A server, and a transport that has joined through it."""
 
     async def run() -> None:
         async with serving(SEED) as server:
-            transport = await LightTransport.start(config(server.maddr, dial_timeout_s=dial_timeout_s))
+            transport = await LightTransport.start(config(server.maddr))
             try:
                 await play(transport, server)
             finally:

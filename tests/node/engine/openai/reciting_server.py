@@ -47,14 +47,12 @@ class RecitingServer(ThreadingHTTPServer):
         self,
         event: Callable[[str, str | None], dict[str, Any]] = llama_event,
         *,
-        text: str = TEXT,
-        models: tuple[str, ...] = ("m",),
         port: int = 0,
     ) -> None:
         super().__init__(("127.0.0.1", port), _Handler)
         self.event = event
-        self.text = text
-        self.models = models
+        self.text = TEXT
+        self.models: tuple[str, ...] = ("m",)
         self.answer: Answer | None = None
         self.prompts: list[str] = []
         self.asked: list[dict[str, Any]] = []

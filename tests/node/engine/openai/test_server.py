@@ -33,6 +33,7 @@ from tests.node.engine.openai.reciting_server import (
     vllm_event,
 )
 from tests.node.engine.recited import PAIRS, TEXT
+from tests.waiting import wait_until
 
 SURE = math.exp(LOGPROB)
 BEGUN = TEXT[:40]
@@ -44,8 +45,8 @@ def reciting() -> Iterator[RecitingServer]:
         yield server
 
 
-def written(server: RecitingServer, prompt: str = BEGUN) -> Writing:
-    writing = Writing(TextServer(server.place, "m"), prompt)
+def written(server: RecitingServer) -> Writing:
+    writing = Writing(TextServer(server.place, "m"), BEGUN)
     writing.wait(1 << 30, until_s=time.monotonic() + 20)
     return writing
 
@@ -188,8 +189,7 @@ def test_an_answer_without_more_text_is_the_end_of_it(reciting: RecitingServer) 
 def test_a_text_that_is_not_needed_is_left_at_once(reciting: RecitingServer, begun: Answer) -> None:
     reciting.answer = begun
     writing = Writing(TextServer(reciting.place, "m"), BEGUN)
-    while not reciting.prompts:
-        time.sleep(0.01)
+    wait_until(lambda: bool(reciting.prompts))
     writing.cut()
     assert reciting.left.wait(5)
     writing.wait(1 << 30, until_s=time.monotonic() + 5)

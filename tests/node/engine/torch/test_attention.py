@@ -45,7 +45,7 @@ TILES = RowTileSet(products=RowTiles((4, 16)), attention=RowTiles((4, 8)))
 """Return passes of 15 tokens with one more row; the nine queries of the first call are cut into several."""
 
 
-def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[PassPlan, list[SequenceTree]]:
+def a_plan(*, pads_rows: bool) -> tuple[PassPlan, list[SequenceTree]]:
     trees = [SequenceTree(sampling=Sampling(), prompt_tokens=1) for _ in ROWS]
     for tree, row, slots in zip(trees, ROWS, SLOTS, strict=True):
         tree.add(row, slots)
@@ -54,7 +54,7 @@ def a_plan(*, pads_rows: bool = False, is_abandoned: bool = False) -> tuple[Pass
         store=KvStore(slots=50),
         device=torch.device("cpu"),
         pads_rows=pads_rows,
-        is_abandoned=lambda: is_abandoned,
+        is_abandoned=lambda: False,
     )
     return plan, trees
 

@@ -30,14 +30,14 @@ def way_of(name: str) -> PassWay:
     return PassWay.STEPPED if name in STEPPED else PassWay.CACHED
 
 
-def engine_of(name: str, pool_tokens: int = 1024) -> TorchEngine:
-    return TorchEngine(build(MODELS[name]()), pool_tokens=pool_tokens, way=way_of(name))
+def engine_of(name: str) -> TorchEngine:
+    return TorchEngine(build(MODELS[name]()), pool_tokens=1024, way=way_of(name))
 
 
-def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
+def check_served(name: str, engine: TorchEngine) -> None:
     """Serve requests in one pass, with prompts in pieces, shared prefixes, trees and preemption."""
     model = build(MODELS[name]())
-    asked = draw_requests(requests, vocab_tokens=VOCAB, longest=60, seed=1, is_shaped=False)
+    asked = draw_requests(5, vocab_tokens=VOCAB, longest=60, seed=1, is_shaped=False)
     for one in asked:
         one.expected = serve_alone(engine, one, TEXT_TOKENS)
         if one.sampling.is_greedy:
@@ -48,13 +48,13 @@ def check_served(name: str, engine: TorchEngine, *, requests: int) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_requests_write_the_text_of_generate_however_they_are_served(name: str) -> None:
-    check_served(name, engine_of(name), requests=5)
+    check_served(name, engine_of(name))
 
 
 def test_requests_whose_states_were_dropped_feed_their_tokens_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cached_model, "LEAST_STATES", 2)
     monkeypatch.setattr(cached_model, "TOKENS_A_STATE", 1024)
-    check_served("jamba", engine_of("jamba"), requests=5)
+    check_served("jamba", engine_of("jamba"))
 
 
 def feed(engine: TorchEngine, sequence: int, tokens: Sequence[int]) -> int:

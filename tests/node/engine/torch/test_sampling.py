@@ -51,12 +51,12 @@ def test_cuda_draws_the_same_noise() -> None:
         assert torch.equal(here, there.cpu())
 
 
-def _logits(rows: int, vocab: int, seed: int = 0) -> Tensor:
-    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(seed)) * 3
+def _logits(rows: int, vocab: int) -> Tensor:
+    return torch.randn(rows, vocab, generator=torch.Generator().manual_seed(0)) * 3
 
 
-def _one(logits: list[float], sampling: Sampling, candidates: int = 0) -> Choice:
-    choice = choose(torch.tensor([logits]), [Query(sampling, 0, candidates)])[0]
+def _one(logits: list[float], sampling: Sampling) -> Choice:
+    choice = choose(torch.tensor([logits]), [Query(sampling, 0)])[0]
     assert choice is not None
     return choice
 

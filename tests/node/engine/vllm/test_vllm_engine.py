@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from cosine_protocol.request import Sampling
 from tests.node.engine.engines import vllm_options, wide_folder, wide_llama
 from tests.node.engine.random_walk import generated
 from tests.node.engine.tiny_models import COMMON, RECURRENT, VOCAB, build
+from tests.waiting import state_of, wait_until
 
 pytestmark = pytest.mark.timeout(300)
 PROMPTS = [[3 + (7 * text + place * place) % (VOCAB - 3) for place in range(9 + text)] for text in range(40)]
@@ -70,21 +70,11 @@ def texts(engine: Engine, prompts: Sequence[list[int]], tokens: int) -> list[lis
 
 
 def is_running(process: int) -> bool:
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except FileNotFoundError:
-        return False
+    return state_of(process) not in "ZX"
 
 
 def children_of(process: int) -> list[int]:
     return [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    end_s = time.monotonic() + 20
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.05)
 
 
 @pytest.mark.thorough
